@@ -1,0 +1,115 @@
+"""The error table: every failure that a caller can meet, by stable code.
+
+    WeftlineError
+    ├── InvalidRequest      400  the request itself is wrong; `path` names the field
+    ├── Unauthorized        401  no credential, or one that is not valid (any more)
+    ├── Forbidden           403  a valid credential that may not do this
+    ├── NotFound            404  unknown, or of another workspace (never told apart)
+    ├── Conflict            409  right request, wrong moment: the run has ended, the key was used otherwise
+    ├── TooLarge            413  the body is over its limit
+    ├── RateLimited         429  try again after `retry_after_s`
+    ├── Unavailable         503  the store refuses writes or the server is stopping; try again
+    └── StoreError          –    the store cannot be opened: in use, newer, not a store, read-only
+
+Callers match on the class or on `code`, never on the message. `TABLE` says for each code which HTTP status it has,
+whether the same request may succeed later, and what to do.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+
+class Row(NamedTuple):
+    status: int
+    retryable: bool
+    remedy: str
+
+
+TABLE: dict[str, Row] = {
+    "invalid_request": Row(400, False, "Correct the field that the message names and send the request again."),
+    "invalid_model": Row(400, False, "Name one of `candidates`, or ask GET …/models for the catalog."),
+    "invalid_plugin": Row(400, False, "Name a tool that this server has installed."),
+    "unauthorized": Row(401, False, "Send an API key or access token in Authorization: Bearer or X-API-Key."),
+    "forbidden": Row(403, False, "Use a credential that is allowed to do this."),
+    "insufficient_scope": Row(403, False, "Ask for a token with the scopes in `required`."),
+    "api_keys_plan": Row(403, False, "Enable API keys for this workspace."),
+    "oauth_apps_plan": Row(403, False, "Enable OAuth applications for this workspace."),
+    "not_found": Row(404, False, "Check the id and the workspace; ids of other workspaces are not shown."),
+    "method_not_allowed": Row(405, False, "Use one of the methods in the Allow header."),
+    "unknown_tool_use": Row(404, False, "The call was answered already or never existed; nothing is left to do."),
+    "unknown_run": Row(404, False, "Check the run id."),
+    "run_terminal": Row(409, False, "The run has ended; read its snapshot."),
+    "session_ended": Row(409, False, "Create a new session."),
+    "idempotency_conflict": Row(409, False, "Use a new Idempotency-Key for a different request."),
+    "conflict": Row(409, False, "Read the present state and decide again."),
+    "not_paused": Row(409, False, "The run is not paused; there is nothing to resume."),
+    "body_too_large": Row(413, False, "Send a smaller body."),
+    "rate_limited": Row(429, True, "Wait for the time in Retry-After."),
+    "internal_error": Row(500, True, "Try again; the server's log has the details under the request id."),
+    "unavailable": Row(503, True, "The server or its store cannot take this now; try again after Retry-After."),
+    "worker_error": Row(500, False, "The run could not be carried on; the server's log has the details."),
+    "store_in_use": Row(503, False, "Stop the process that owns the store, or send the request to it."),
+    "store_newer": Row(503, False, "Upgrade Weftline to the version that wrote the store."),
+    "store_unusable": Row(503, False, "Check the path, its permissions and the disk."),
+    "bad_script": Row(400, False, "Correct the script file at the place that the message names."),
+    "bad_tools_file": Row(400, False, "Correct the tools file; it must import and define @weftline.tool functions."),
+    "bad_config": Row(400, False, "Correct the setting that the message names."),
+}
+
+
+class WeftlineError(Exception):
+    """Anything Weftline refuses or cannot do. `details` are extra fields of the HTTP error body."""
+
+    default_code: ClassVar[str] = "internal_error"
+
+    def __init__(self, message: str, *, code: str | None = None, hint: str | None = None, **details: Any) -> None:
+        super().__init__(message)
+        self.code = code or self.default_code
+        self.message = message
+        self.hint = hint
+        self.details: dict[str, Any] = details
+
+    @property
+    def status(self) -> int:
+        return TABLE[self.code].status
+
+    @property
+    def retryable(self) -> bool:
+        return TABLE[self.code].retryable
+
+
+class InvalidRequest(WeftlineError):
+    default_code = "invalid_request"
+
+
+class Unauthorized(WeftlineError):
+    default_code = "unauthorized"
+
+
+class Forbidden(WeftlineError):
+    default_code = "forbidden"
+
+
+class NotFound(WeftlineError):
+    default_code = "not_found"
+
+
+class Conflict(WeftlineError):
+    default_code = "conflict"
+
+
+class TooLarge(WeftlineError):
+    default_code = "body_too_large"
+
+
+class RateLimited(WeftlineError):
+    default_code = "rate_limited"
+
+
+class Unavailable(WeftlineError):
+    default_code = "unavailable"
+
+
+class StoreError(WeftlineError):
+    default_code = "store_unusable"

@@ -1,0 +1,157 @@
+"""What a model reads and writes: messages, their parts, and what a model call used.
+
+These types are stored in the log as JSON and are never changed after that, so their names are data.
+Everything here is provider-neutral; what only one provider understands travels as `opaque` JSON and is handed
+back, unchanged, to the provider that gave it.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+
+class Text(Struct, frozen=True, tag="text"):
+    text: str
+
+
+class Image(Struct, frozen=True, tag="image", omit_defaults=True):
+    """An image, by value (`data`, base64) or by `url`."""
+
+    media_type: str
+    data: str | None = None
+    url: str | None = None
+
+
+class File(Struct, frozen=True, tag="file", omit_defaults=True):
+    """A document such as a PDF, by value (`data`, base64) or by `url`."""
+
+    media_type: str
+    data: str | None = None
+    url: str | None = None
+    name: str | None = None
+
+
+class Thinking(Struct, frozen=True, tag="thinking", omit_defaults=True):
+    """One block of reasoning. `signature` and `opaque` are the provider's own and go back to it as they came."""
+
+    text: str = ""
+    provider: str = ""
+    signature: str | None = None
+    opaque: Raw | UnsetType = UNSET
+
+
+class ToolCall(Struct, frozen=True, tag="tool_call", omit_defaults=True):
+    """A call that the model asked for.
+
+    `args` is the JSON text exactly as the model wrote it; it may be malformed, which is for the tool pipeline to find.
+    `id` is unique within the run (the provider's own id unless that repeats). `extra` is opaque provider data.
+    """
+
+    id: str
+    name: str
+    args: str = "{}"
+    provider: str = ""
+    extra: Raw | UnsetType = UNSET
+
+
+class ProviderCall(Struct, frozen=True, tag="provider_call", omit_defaults=True):
+    """A tool that the provider ran by itself (web search and the like): recorded, never run here."""
+
+    id: str
+    name: str
+    provider: str
+    status: str = "completed"
+    input: Raw | UnsetType = UNSET
+    result: Raw | UnsetType = UNSET
+    opaque: Raw | UnsetType = UNSET
+
+
+class Opaque(Struct, frozen=True, tag="opaque"):
+    """A piece of an assistant message that only `provider` understands; kept in place and sent back unchanged."""
+
+    provider: str
+    data: Raw
+
+
+UserPart: TypeAlias = Text | Image | File
+AssistantPart: TypeAlias = Text | Thinking | ToolCall | ProviderCall | Image | Opaque
+
+
+class System(Struct, frozen=True, tag_field="role", tag="system"):
+    content: str
+
+
+class User(Struct, frozen=True, tag_field="role", tag="user", omit_defaults=True):
+    """`injected` marks a message that the runtime added (a nudge, a final-turn instruction), not a person."""
+
+    parts: tuple[UserPart, ...]
+    injected: bool = False
+
+    @classmethod
+    def of(cls, text: str, *, injected: bool = False) -> User:
+        return cls((Text(text),), injected)
+
+    @property
+    def text(self) -> str:
+        return joined_text(self.parts)
+
+
+class Assistant(Struct, frozen=True, tag_field="role", tag="assistant"):
+    parts: tuple[AssistantPart, ...]
+
+    @property
+    def text(self) -> str:
+        return joined_text(self.parts)
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        return tuple(part for part in self.parts if isinstance(part, ToolCall))
+
+
+class ToolResult(Struct, frozen=True, omit_defaults=True):
+    """The one answer to a tool call, as the model reads it."""
+
+    id: str
+    name: str
+    parts: tuple[UserPart, ...]
+    is_error: bool = False
+
+    @property
+    def text(self) -> str:
+        return joined_text(self.parts)
+
+
+class ToolResults(Struct, frozen=True, tag_field="role", tag="tool"):
+    """All results of one turn, in call order."""
+
+    results: tuple[ToolResult, ...]
+
+
+Message: TypeAlias = System | User | Assistant | ToolResults
+
+
+class Usage(Struct, frozen=True, omit_defaults=True):
+    """Tokens of one or more model calls. `cached` and `cache_write` are part of `input`, `reasoning` of `output`."""
+
+    input: int = 0
+    cached: int = 0
+    reasoning: int = 0
+    output: int = 0
+    cache_write: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input + other.input,
+            self.cached + other.cached,
+            self.reasoning + other.reasoning,
+            self.output + other.output,
+            self.cache_write + other.cache_write,
+        )
+
+
+def joined_text(parts: tuple[UserPart, ...] | tuple[AssistantPart, ...]) -> str:
+    if len(parts) == 1 and isinstance(parts[0], Text):
+        return parts[0].text
+    return "".join(part.text for part in parts if isinstance(part, Text))

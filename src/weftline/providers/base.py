@@ -1,0 +1,191 @@
+"""The provider protocol: what a model family must offer, and the chunks that it streams.
+
+A provider is asked once per attempt and makes one upstream request; retries, fallbacks and limits are the runtime's.
+It yields *lists* of chunks: everything parsed from one socket read is one list, so that a fast stream costs one
+wake-up per read and not one per delta. A good stream ends with exactly one `Finish`; one that ends without it is
+an error of class `server`. Failures are raised as `ProviderError`, also in the middle of a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Literal, Protocol, TypeAlias
+
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+
+from weftline.messages import AssistantPart, Message, Usage
+
+ErrorClass: TypeAlias = Literal[
+    "rate_limit",
+    "overloaded",
+    "server",
+    "context_window",
+    "truncation",
+    "invalid_request",
+    "auth",
+    "timeout",
+    "upstream_deadline",
+    "unknown",
+]
+
+RETRYABLE: frozenset[ErrorClass] = frozenset({"rate_limit", "overloaded", "server", "timeout"})
+"""The classes that the runtime tries again unless the error itself says otherwise."""
+
+
+class ProviderError(Exception):
+    """A model call failed. `message` is safe to show: it holds no key and no header."""
+
+    def __init__(
+        self,
+        cls: ErrorClass,
+        message: str,
+        *,
+        retryable: bool | None = None,
+        status: int | None = None,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.cls: ErrorClass = cls
+        self.message = message
+        self.retryable = cls in RETRYABLE if retryable is None else retryable
+        self.status = status
+        self.code = code
+        self.retry_after_s = retry_after_s
+
+
+class TextDelta(Struct, frozen=True, gc=False):
+    text: str
+
+
+class ThinkingDelta(Struct, frozen=True, gc=False):
+    text: str
+
+
+class ThinkingDone(Struct, frozen=True):
+    """Ends the current block of reasoning, or stands for one without readable text (redacted, encrypted)."""
+
+    signature: str | None = None
+    opaque: Raw | UnsetType = UNSET
+
+
+class CallStart(Struct, frozen=True):
+    """`key` tells the calls of one answer apart; `id` is the upstream id, None where the API gives none."""
+
+    key: str | int
+    name: str
+    id: str | None = None
+    extra: Raw | UnsetType = UNSET
+
+
+class CallArgs(Struct, frozen=True, gc=False):
+    key: str | int
+    json: str
+
+
+class CallDone(Struct, frozen=True):
+    """Ends a call. `args`, when given, wins over the pieces; `extra`, when given, over that of the start."""
+
+    key: str | int
+    args: str | None = None
+    extra: Raw | UnsetType = UNSET
+
+
+class Whole(Struct, frozen=True):
+    """A part that came in one piece: an image, a tool that the provider ran, opaque data."""
+
+    part: AssistantPart
+
+
+class UsageUpdate(Struct, frozen=True):
+    """What this call has used so far; replaces the update before it."""
+
+    usage: Usage
+
+
+class Finish(Struct, frozen=True):
+    """The end of a good stream, with its canonical lowercase reason (`end_turn`, `tool_use`, `max_tokens`, …)."""
+
+    reason: str | None
+
+
+Chunk: TypeAlias = (
+    TextDelta | ThinkingDelta | ThinkingDone | CallStart | CallArgs | CallDone | Whole | UsageUpdate | Finish
+)
+
+
+class ToolSpec(Struct, frozen=True):
+    """A tool as the model sees it. `parameters` is JSON Schema, forwarded verbatim."""
+
+    name: str
+    description: str
+    parameters: Raw
+    output_schema: Raw | UnsetType = UNSET
+
+
+class OutputSchema(Struct, frozen=True):
+    name: str
+    schema: Raw
+
+
+ToolChoice: TypeAlias = Literal["auto", "none", "required"] | tuple[Literal["tool"], str]
+
+
+class ModelRequest(Struct):
+    """One model call.
+
+    `messages` grows at its end from turn to turn and never changes before it, so a family may keep the native bytes of
+    `messages[i]` in `native[i]` and build its body by joining them: the list is the same object on every turn of a
+    resident run and is emptied when the run moves to another model.
+    """
+
+    model: str
+    """The vendor's own model id."""
+    messages: Sequence[Message]
+    system: str | None = None
+    tools: Sequence[ToolSpec] = ()
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool | None = None
+    reasoning: int | None = None
+    """0–100; None when nothing was asked for, 0 switches thinking off."""
+    output_schema: OutputSchema | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stop: Sequence[str] = ()
+    tools_disabled: bool = False
+    """A forced final turn: the runtime took the tools away."""
+    call_index: int = 0
+    """How many model calls this run made before this one."""
+    timeout_s: float = 120.0
+    native: list[bytes | None] = field(default_factory=lambda: list[bytes | None]())
+
+
+class ModelInfo(Struct, frozen=True, omit_defaults=True):
+    """A model as the catalog lists it. None means unknown, never unsupported."""
+
+    vendor_id: str
+    label: str = ""
+    context_window_tokens: int | None = None
+    max_output_tokens: int | None = None
+    vision: bool | None = None
+    reasoning: bool | None = None
+    tools: bool | None = None
+
+
+class Provider(Protocol):
+    """A model family at one address with one key. `name` is the family, lowercase."""
+
+    @property
+    def name(self) -> str: ...
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[Sequence[Chunk]]:
+        """Makes one upstream request and yields its chunks in upstream order. Closing the iterator aborts it."""
+        ...
+
+    def models(self) -> Sequence[ModelInfo]:
+        """The models that this provider was configured with or knows by itself."""
+        ...
+
+    async def aclose(self) -> None: ...

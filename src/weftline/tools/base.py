@@ -1,0 +1,121 @@
+"""What a tool is to the runtime, whatever its kind.
+
+A tool has a model-facing spec and a declared effect. `prepare` turns the model's argument text into the final,
+canonical argument bytes: after it nothing changes them any more; approval, digest, idempotency key and execution all
+use exactly those bytes. Server tools are then invoked here; client tools are offered to the client over the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, Protocol, TypeAlias
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from weftline.messages import Text, UserPart
+from weftline.providers.base import ToolSpec
+
+Effect: TypeAlias = Literal["read", "idempotent", "reconcile", "once"]
+"""What running a tool again would mean, from harmless to never.
+
+`read` changes nothing. `idempotent` may run again with the same idempotency key. `reconcile` can be asked whether it
+happened. `once` must never run twice: after a crash in its middle the call is in doubt.
+"""
+
+STRICTNESS: dict[Effect, int] = {"read": 0, "idempotent": 1, "reconcile": 2, "once": 3}
+
+ClientKind: TypeAlias = Literal["local", "a2a_local", "mcp_local"]
+
+
+class Issue(Struct, frozen=True, omit_defaults=True):
+    """One thing that is wrong with the arguments of a call."""
+
+    path: str
+    message: str
+    constraint: str = ""
+
+
+class InvalidArguments(Exception):
+    """The model's arguments do not fit the tool."""
+
+    def __init__(self, message: str, issues: tuple[Issue, ...] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.issues = issues
+
+
+class ToolFailed(Exception):
+    """A tool failed in a way that the model should read; the message is the result's text."""
+
+
+class ToolContext(Struct):
+    """What a server tool knows about the call it carries out.
+
+    `idempotency_key` is the same whenever this call is carried out again after a crash; hand it to whatever the tool
+    talks to.
+    """
+
+    run_id: str
+    call_id: str
+    idempotency_key: str
+    tool_name: str
+    workspace: str
+    turn: int = 0
+    attempt: int = 1
+    thread_id: str | None = None
+    agent_id: str | None = None
+    metadata: dict[str, str] = {}
+    on_cancel: list[Callable[[], None]] = []
+    """Called when the run is cancelled or the call times out, for tools that run in a thread."""
+
+
+class ToolOutput(Struct, frozen=True, omit_defaults=True):
+    """What the model reads as the result of a call."""
+
+    parts: tuple[UserPart, ...]
+    is_error: bool = False
+    structured: Raw | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, text: str, *, is_error: bool = False) -> ToolOutput:
+        return cls((Text(text),), is_error)
+
+
+class Happened(Struct, frozen=True):
+    """The effect took place; this is its result."""
+
+    output: ToolOutput
+
+
+Reconciled: TypeAlias = Happened | Literal["will_not_happen", "unknown"]
+
+
+class Tool(Protocol):
+    """A tool of one run. `client` is set for tools that the client carries out; then `invoke` is never called."""
+
+    @property
+    def spec(self) -> ToolSpec: ...
+    @property
+    def effect(self) -> Effect: ...
+    @property
+    def concurrent(self) -> bool: ...
+    @property
+    def timeout_s(self) -> float | None: ...
+    @property
+    def client(self) -> ClientKind | None: ...
+    @property
+    def echo(self) -> Raw | None:
+        """JSON object of further fields that the offer of a client call carries (agent card, MCP server)."""
+        ...
+
+    def prepare(self, args: str) -> bytes:
+        """The final argument bytes (canonical JSON object). Raises `InvalidArguments`."""
+        ...
+
+    async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
+        """Carries the call out. Any exception becomes an error result of this call alone."""
+        ...
+
+    async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
+        """For effect `reconcile`: whether a call that was begun and cut off took place."""
+        ...
