@@ -12,17 +12,9 @@ from typing import Literal, Protocol, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from weftline.kernel.entries import Effect
 from weftline.messages import Text, UserPart
 from weftline.providers.base import ToolSpec
-
-Effect: TypeAlias = Literal["read", "idempotent", "reconcile", "once"]
-"""What running a tool again would mean, from harmless to never.
-
-`read` changes nothing. `idempotent` may run again with the same idempotency key. `reconcile` can be asked whether it
-happened. `once` must never run twice: after a crash in its middle the call is in doubt.
-"""
-
-STRICTNESS: dict[Effect, int] = {"read": 0, "idempotent": 1, "reconcile": 2, "once": 3}
 
 ClientKind: TypeAlias = Literal["local", "a2a_local", "mcp_local"]
 

@@ -1,0 +1,333 @@
+"""The log's vocabulary: every entry that a run's log can hold.
+
+An entry is a head, which is folded into the state, and a body, which is not: bodies are content (messages, arguments,
+results), heads are facts about it (ids, names, counts, digests, sizes, times). Facts change the state; observations
+(`delta.*`) are shown to readers and folded by nobody. The names are data: they stand in every log ever written, so a
+changed meaning gets a new name (`call.closed@2`), and the old one stays here.
+
+`at` and all times are integer microseconds since the epoch, UTC.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.json import Decoder
+
+from weftline.messages import Usage
+
+RULES = 1
+"""The number of the rules that `decide` follows today; a run keeps the one it was created with."""
+
+Effect: TypeAlias = Literal["read", "idempotent", "reconcile", "once"]
+"""What running a tool again would mean, from harmless to never.
+
+`read` changes nothing. `idempotent` may run again with the same idempotency key. `reconcile` can be asked whether it
+happened. `once` must never run twice: after a crash in its middle the call is in doubt.
+"""
+STRICTNESS: dict[Effect, int] = {"read": 0, "idempotent": 1, "reconcile": 2, "once": 3}
+FinalReason: TypeAlias = Literal["loop_detected", "max_tool_turns"]
+How: TypeAlias = Literal[
+    "returned",
+    "failed",
+    "timeout",
+    "unknown",
+    "invalid",
+    "budget",
+    "loop",
+    "skipped",
+    "in_doubt",
+    "repeat_of_doubt",
+    "cancelled",
+    "not_run",
+]
+"""How a call was closed: by its tool (`returned`, `failed`), by time, or by a guard that never let it begin."""
+
+EXECUTED: frozenset[How] = frozenset({"returned", "failed", "timeout"})
+
+
+class Limits(Struct, frozen=True, omit_defaults=True):
+    """The thresholds of one run, fixed when it is created."""
+
+    max_tool_turns: int = 100
+    on_max_tool_turns: Literal["error", "finalize"] = "error"
+    loop_soft: int = 3
+    """Same turns in a row from which a batch is skipped; 0 switches loop detection off."""
+    loop_hard: int = 6
+    tool_budgets: dict[str, int] = {}
+    local_timeout_us: int = 300_000_000
+    on_local_timeout: Literal["end", "report"] = "end"
+    max_retries: int = 3
+    in_doubt_followup: Literal["block", "allow"] = "block"
+    interrupts_allowed: bool = True
+
+
+class ModelRef(Struct, frozen=True, omit_defaults=True):
+    """The model that an attempt asked: catalog id, family, the vendor's id, the reasoning level where one was set."""
+
+    id: str = ""
+    provider: str = ""
+    vendor_id: str = ""
+    reasoning: int | None = None
+
+
+class AskedCall(Struct, frozen=True, omit_defaults=True):
+    """One call of a completed turn, with what the tool pipeline found out about it before anything was decided."""
+
+    id: str
+    name: str
+    digest: str
+    verdict: Literal["ok", "unknown", "invalid"] = "ok"
+    effect: Effect = "once"
+    client: str | None = None
+    concurrent: bool = False
+
+
+class RunCreated(Struct, frozen=True, omit_defaults=True, tag="run.created"):
+    """Body: the run's spec as JSON, complete; everything that was given at the start."""
+
+    rules: int
+    limits: Limits
+    thread: int | None = None
+
+
+class HistoryPinned(Struct, frozen=True, tag="history.pinned"):
+    """The thread's messages up to this position are what the run starts from, whatever happens to the thread later."""
+
+    upto: int
+
+
+class RunAdopted(Struct, frozen=True, omit_defaults=True, tag="run.adopted"):
+    """A new driver took a run with work in flight: what earlier epochs had begun is lost to it.
+
+    `effects` has, for each tool with an open call, the effect that it declares now (absent: the tool is gone).
+    """
+
+    epoch: int
+    effects: dict[str, Effect] = {}
+
+
+class AttemptStarted(Struct, frozen=True, omit_defaults=True, tag="attempt.started"):
+    """Permission to ask the model. `attempt` counts from 1 within the turn; `estimate` is the input it may bill."""
+
+    turn: int
+    attempt: int
+    model: ModelRef
+    final: bool = False
+    estimate: int = 0
+
+
+class AttemptFailed(Struct, frozen=True, omit_defaults=True, tag="attempt.failed"):
+    """A model call ended without completing its turn. Body: `{"message", "text"}`, the error and the text so far.
+
+    `reason` is `error` (the provider failed), `abandoned` (cut by a crash) or `cancelled`.
+    """
+
+    turn: int
+    attempt: int
+    cls: str
+    reason: Literal["error", "abandoned", "cancelled"] = "error"
+    retryable: bool = False
+    retry_at: int | None = None
+    usage: Usage = Usage()
+    estimated: bool = False
+    active_us: int = 0
+
+
+class TurnCompleted(Struct, frozen=True, omit_defaults=True, tag="turn.completed"):
+    """The model has answered. Body: the assistant message as JSON."""
+
+    turn: int
+    attempt: int
+    finish: str | None = None
+    usage: Usage = Usage()
+    calls: tuple[AskedCall, ...] = ()
+    signature: str = ""
+    has_text: bool = False
+    output_invalid: bool = False
+    active_us: int = 0
+
+
+class OutputRejected(Struct, frozen=True, tag="output.rejected"):
+    """The answer does not fit the output schema and the model is asked once more. Body: the message to it."""
+
+    turn: int
+
+
+class CallOpened(Struct, frozen=True, omit_defaults=True, tag="call.opened"):
+    """A call was announced. Body: the final arguments, and what an offer to a client carries besides.
+
+    `blocked` calls are closed in the same append and never begin.
+    """
+
+    turn: int
+    index: int
+    id: str
+    name: str
+    digest: str
+    effect: Effect = "once"
+    client: str | None = None
+    timeout_us: int | None = None
+    """Of a client call: how long after `at` its answer may come."""
+    blocked: bool = False
+
+
+class CallStarted(Struct, frozen=True, tag="call.started"):
+    """Permission to begin a server-side call."""
+
+    turn: int
+    index: int
+    attempt: int
+
+
+class CallClosed(Struct, frozen=True, omit_defaults=True, tag="call.closed"):
+    """The one result of a call. Body: `{"parts", "args"}`."""
+
+    turn: int
+    index: int
+    id: str
+    name: str
+    how: How
+    is_error: bool = False
+    client: str | None = None
+    digest: str = ""
+    active_us: int = 0
+
+
+class LoopDetected(Struct, frozen=True, omit_defaults=True, tag="loop.detected"):
+    """The model repeats itself. Body: the nudge that the model reads before its next turn (soft only)."""
+
+    count: int
+    hard: bool
+    tools: tuple[str, ...]
+    by: Literal["calls", "cycle", "results"] = "calls"
+
+
+class BudgetExceeded(Struct, frozen=True, tag="budget.exceeded"):
+    tool: str
+    max_calls: int
+    call_index: int
+
+
+class FinalForced(Struct, frozen=True, tag="final.forced"):
+    """The next turn is the last one and has no tools. Body: the instruction that the model reads."""
+
+    reason: FinalReason
+
+
+class MessageQueued(Struct, frozen=True, tag="message.queued"):
+    """Somebody outside sent a message to the running run. Body: the user message."""
+
+    id: str
+    mode: Literal["steer", "follow_up"]
+
+
+class MessagesTaken(Struct, frozen=True, tag="messages.taken"):
+    """These queued messages are in the conversation from the next model call on."""
+
+    ids: tuple[str, ...]
+
+
+class RunPaused(Struct, frozen=True, omit_defaults=True, tag="run.paused"):
+    reason: str = ""
+    requested_by: str = ""
+
+
+class RunResumed(Struct, frozen=True, omit_defaults=True, tag="run.resumed"):
+    notes: str = ""
+    requested_by: str = ""
+
+
+class CancelRequested(Struct, frozen=True, omit_defaults=True, tag="cancel.requested"):
+    reason: str = "user"
+    requested_by: str = ""
+
+
+class TimerFired(Struct, frozen=True, tag="timer.fired"):
+    """The wall clock was seen at `now`: the only way in which time enters the state."""
+
+    now: int
+
+
+class RunEnded(Struct, frozen=True, omit_defaults=True, tag="run.ended"):
+    """The terminal entry. Body: `{"text", "error", "partial_text"}` as far as there is any."""
+
+    status: Literal["succeeded", "failed", "cancelled"]
+    code: str = ""
+    """Of a failure: its class (`rate_limit`, `truncation`, …) or a small token (`max_tool_turns`, `worker_error`)."""
+    reason: str = ""
+    """Of a cancel: who; of an end that a limit brought about: which."""
+    finish: str | None = None
+    usage: Usage = Usage()
+    turns: int = 0
+    model: ModelRef = ModelRef()
+    active_us: int = 0
+    undelivered: tuple[str, ...] = ()
+
+
+Fact: TypeAlias = (
+    RunCreated
+    | HistoryPinned
+    | RunAdopted
+    | AttemptStarted
+    | AttemptFailed
+    | TurnCompleted
+    | OutputRejected
+    | CallOpened
+    | CallStarted
+    | CallClosed
+    | LoopDetected
+    | BudgetExceeded
+    | FinalForced
+    | MessageQueued
+    | MessagesTaken
+    | RunPaused
+    | RunResumed
+    | CancelRequested
+    | TimerFired
+    | RunEnded
+)
+
+TEXT_DELTA = "delta.text"
+THINKING_DELTA = "delta.thinking"
+OBSERVATIONS = frozenset({TEXT_DELTA, THINKING_DELTA})
+
+FACTS: dict[str, type[Fact]] = {
+    str(cls.__struct_config__.tag): cls
+    for cls in (
+        RunCreated,
+        HistoryPinned,
+        RunAdopted,
+        AttemptStarted,
+        AttemptFailed,
+        TurnCompleted,
+        OutputRejected,
+        CallOpened,
+        CallStarted,
+        CallClosed,
+        LoopDetected,
+        BudgetExceeded,
+        FinalForced,
+        MessageQueued,
+        MessagesTaken,
+        RunPaused,
+        RunResumed,
+        CancelRequested,
+        TimerFired,
+        RunEnded,
+    )
+}
+
+KIND: dict[type[Fact], str] = {cls: kind for kind, cls in FACTS.items()}
+
+decode_fact: Decoder[Fact] = Decoder(Fact)
+
+
+class Entry(Struct, frozen=True):
+    """One fact as it stands in the log."""
+
+    seq: int
+    at: int
+    head: Fact
+    body: bytes = b""

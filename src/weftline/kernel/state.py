@@ -1,0 +1,182 @@
+"""What the kernel knows of a run: a fold of its facts, about a kilobyte, without any content.
+
+Someone who has read `entries.py` and this page knows the product: entries are what happened, the state is what
+follows from it, `decide` is what to do about it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from msgspec import Struct, msgpack
+
+from weftline.kernel.entries import Effect, Fact, How, Limits, ModelRef
+from weftline.messages import Usage
+
+
+class Call(Struct, frozen=True, omit_defaults=True):
+    """A call of the present turn, from the model's request to its one result."""
+
+    id: str
+    name: str
+    digest: str
+    verdict: Literal["ok", "unknown", "invalid"] = "ok"
+    effect: Effect = "once"
+    client: str | None = None
+    concurrent: bool = False
+    status: Literal["asked", "opened", "started", "closed"] = "asked"
+    attempt: int = 0
+    lost: bool = False
+    """Begun by an earlier epoch; whether it happened is not known here."""
+    deadline_at: int | None = None
+    how: How | None = None
+    result: str = ""
+    """Digest of the result."""
+
+
+class Streak(Struct, frozen=True, omit_defaults=True):
+    """What loop detection remembers: the last signatures, and for each period how long the turns have repeated."""
+
+    recent: tuple[str, ...] = ()
+    matches: tuple[int, int, int, int] = (0, 0, 0, 0)
+    reported: bool = False
+    results: str = ""
+    """Tools and results of the last batch, when all of it was executed and only read."""
+    same_results: int = 0
+
+
+class BudgetUse(Struct, frozen=True, omit_defaults=True):
+    used: int = 0
+    blocked: int = 0
+
+
+class Doubt(Struct, frozen=True):
+    """A call that may or may not have happened; the same call is not made again."""
+
+    tool: str
+    digest: str
+
+
+class Queued(Struct, frozen=True):
+    id: str
+    mode: Literal["steer", "follow_up"]
+
+
+Step: TypeAlias = Literal["model", "batch", "answered", "ended"]
+
+
+class State(Struct, frozen=True, omit_defaults=True):
+    rules: int = 0
+    limits: Limits = Limits()
+    seq: int = 0
+    """The last seq folded."""
+    version: int = 0
+    """How many facts were folded: what a decision rests on."""
+    epoch: int = 1
+    now: int = 0
+    """The latest wall-clock time that the log has seen; deadlines are judged by it alone."""
+    created: bool = False
+    broken: str = ""
+    thread: int | None = None
+    history: int | None = None
+
+    step: Step = "model"
+    turn: int = 0
+    """The next model turn; the calls at hand were asked for by the one before it."""
+    attempt: int = 0
+    attempt_open: bool = False
+    attempt_lost: bool = False
+    attempt_estimate: int = 0
+    failures: int = 0
+    """Failed attempts of this turn, crashes aside."""
+    failure: str = ""
+    """Class of the last failure, when nothing has succeeded since."""
+    failure_final: bool = False
+    retry_at: int | None = None
+    finish: str | None = None
+    has_text: bool = False
+    output_invalid: bool = False
+    output_asked_again: bool = False
+
+    calls: tuple[Call, ...] = ()
+    tool_turns: int = 0
+    budgets: dict[str, BudgetUse] = {}
+    streak: Streak = Streak()
+    doubts: tuple[Doubt, ...] = ()
+
+    final: str = ""
+    """The reason of the forced final turn, once there is one."""
+    queue: tuple[Queued, ...] = ()
+    paused: bool = False
+    cancel: str = ""
+    pending_at_cancel: tuple[str, ...] = ()
+    """Client calls that were open when the cancel came: their answers are accepted and ignored."""
+
+    calls_made: int = 0
+    """Model calls that the provider itself brought to an end."""
+    attempts: int = 0
+    usage: Usage = Usage()
+    model: ModelRef = ModelRef()
+    active_us: int = 0
+    status: Literal["running", "paused", "succeeded", "failed", "cancelled"] = "running"
+
+    @property
+    def ended(self) -> bool:
+        return self.step == "ended"
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether something was begun that a new driver would have to adopt."""
+        return self.attempt_open or any(call.status == "started" for call in self.calls)
+
+
+encode_state = msgpack.Encoder().encode
+decode_state = msgpack.Decoder(State).decode
+
+
+class CallModel(Struct, frozen=True):
+    """Ask the model for `turn`."""
+
+    turn: int
+    attempt: int
+    final: bool = False
+
+
+class RunTool(Struct, frozen=True):
+    """Carry out a server-side call that has been started."""
+
+    turn: int
+    index: int
+    attempt: int
+
+
+class Reconcile(Struct, frozen=True):
+    """Ask the tool whether a call that was begun before a crash took place."""
+
+    turn: int
+    index: int
+    attempt: int
+
+
+Command: TypeAlias = CallModel | RunTool | Reconcile
+
+
+class New(Struct, frozen=True):
+    """An entry to append. The driver encodes its body and adds the content that the kernel does not know.
+
+    `text` is what the kernel itself has to say in it: a synthetic result, a nudge, an instruction, an error.
+    """
+
+    head: Fact
+    text: str = ""
+
+
+class Decision(Struct, frozen=True):
+    """Entries first: they are committed and folded and decide is asked again; commands start only when there are none.
+
+    `due_at` is the time at which decide wants to be asked again; None when only something outside can move the run.
+    """
+
+    append: tuple[New, ...] = ()
+    start: tuple[Command, ...] = ()
+    due_at: int | None = None
