@@ -1,0 +1,85 @@
+"""What crosses the border between the loop and the store: encoded bytes and 64-bit integers, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from weftline.errors import WeftlineError
+
+EntryRow: TypeAlias = tuple[int, int, str, bytes, bytes]
+"""seq, at, kind, head, body"""
+DeltaRow: TypeAlias = tuple[int, int, int, str, bytes]
+"""first seq, count, at, kind, bodies joined by newlines"""
+
+
+class NewRun(Struct):
+    """The columns that are written once, when the run is created."""
+
+    salt: str
+    workspace: int
+    name: str
+    metadata: str
+    created_at: int
+    rules: int
+    thread: int | None = None
+    place: int | None = None
+    """In the thread's line; given by the store at commit."""
+    agent: str | None = None
+    idempotency: tuple[str, str, bytes] | None = None
+    """route, key, digest of the body"""
+
+
+class ThreadEnd(Struct):
+    """What the end of a thread's run does to the thread: its messages, and the place of the next run in line."""
+
+    thread: int
+    messages: list[bytes]
+
+
+class RunWrite(Struct):
+    """Everything that one commit does to one run.
+
+    `base_seq` and `base_version` are what the run row must hold for the write to take effect. `state` None leaves the
+    stored state as it is (only deltas were appended).
+    """
+
+    key: int
+    base_seq: int
+    base_version: int
+    next_seq: int
+    version: int
+    epoch: int
+    due_at: int | None
+    status: str
+    state: bytes | None
+    started_at: int | None = None
+    ended_at: int | None = None
+    entries: list[EntryRow] = []
+    deltas: list[DeltaRow] = []
+    opened: list[tuple[str, str, int | None]] = []
+    """Calls that now wait for a client: id, kind, deadline."""
+    answered: list[str] = []
+    new: NewRun | None = None
+    thread_end: ThreadEnd | None = None
+    size: int = 0
+
+
+class Written(Struct):
+    """What became of one `RunWrite`.
+
+    `refused` means that nothing was written and that the same write may succeed later (disk full, store locked);
+    `failed` that it never will (the row is not what the writer of the entry believed).
+    """
+
+    outcome: Literal["ok", "refused", "failed"] = "ok"
+    error: WeftlineError | None = None
+    queued: bool = False
+    """Of a new run on a thread: others are before it in the line."""
+    promoted: int | None = None
+    """The run that moves up in the thread's line."""
+
+
+OnFlushed: TypeAlias = Callable[[list[RunWrite], list[Written]], None]

@@ -1,0 +1,51 @@
+"""Named places at which a process can be told to die as by SIGKILL; public in `weftline.testing.crash`.
+
+There is one point before and one after each durable write, named after what is written: `turn.completed:before`
+is hit when a transaction that holds such an entry is about to begin, `turn.completed:after` when it is durable and
+nobody has been told yet. `WEFTLINE_CRASH=point` kills at the first hit, `WEFTLINE_CRASH=point#3` at the third.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable
+
+from weftline.kernel.entries import FACTS
+
+WRITES: tuple[str, ...] = (*FACTS, "deltas", "recovery.marked", "thread.created", "thread.ended", "key.created")
+"""Every kind of durable write."""
+
+POINTS: tuple[str, ...] = tuple(f"{write}:{side}" for write in WRITES for side in ("before", "after"))
+
+
+class _Armed:
+    point: str | None = None
+    hits_left: int = 0
+
+
+def arm(spec: str | None) -> None:
+    """Dies at `spec` (`point` or `point#n`); None disarms."""
+    if not spec:
+        _Armed.point = None
+        return
+    point, _, count = spec.partition("#")
+    if point not in POINTS:
+        raise ValueError(f"there is no crash point named {point!r}")
+    _Armed.point, _Armed.hits_left = point, int(count or 1)
+
+
+def armed() -> bool:
+    return _Armed.point is not None
+
+
+def hit(writes: Iterable[str], side: str) -> None:
+    if _Armed.point is None:
+        return
+    if _Armed.point in {f"{write}:{side}" for write in writes}:
+        _Armed.hits_left -= 1
+        if _Armed.hits_left <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+arm(os.environ.get("WEFTLINE_CRASH"))

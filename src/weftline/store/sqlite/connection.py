@@ -1,0 +1,80 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""Opening the database the one safe way, and bringing it to today's schema."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from importlib import resources
+from pathlib import Path
+
+import apsw
+
+from weftline.errors import StoreError
+
+_REFUSALS = (apsw.FullError, apsw.BusyError, apsw.LockedError, apsw.ReadOnlyError, apsw.IOError, apsw.CantOpenError)
+
+
+def connect(path: Path, *, read_only: bool = False, vfs: str | None = None) -> apsw.Connection:
+    flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+    try:
+        db = apsw.Connection(str(path), flags=flags, vfs=vfs, statementcachesize=256)
+        db.set_busy_timeout(200)
+        if not read_only:
+            os.chmod(path, 0o600)
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = FULL")
+            db.execute("PRAGMA wal_autocheckpoint = 1000")
+            if sys.platform == "darwin":
+                db.execute("PRAGMA fullfsync = 1")
+        db.execute("PRAGMA cache_size = -8192")
+    except apsw.NotADBError:
+        raise StoreError(f"{path} is not a Weftline store.") from None
+    except apsw.Error as error:
+        raise StoreError(f"The store {path.parent} cannot be opened: {error}.") from None
+    return db
+
+
+def migrations() -> list[tuple[int, str]]:
+    """The numbered migrations, in order."""
+    folder = resources.files("weftline.store.sqlite") / "migrations"
+    found = [
+        (int(file.name.split("_")[0]), file.read_text(encoding="utf-8"))
+        for file in folder.iterdir()
+        if file.name.endswith(".sql")
+    ]
+    return sorted(found)
+
+
+def migrate(db: apsw.Connection, *, path: Path) -> None:
+    """Brings the schema to today's version, each step and its number in one transaction."""
+    steps = migrations()
+    try:
+        version = schema_version(db)
+        if version > steps[-1][0]:
+            raise StoreError(
+                f"The store {path} has schema {version}; this version of Weftline reads up to {steps[-1][0]}.",
+                code="store_newer",
+            )
+        for number, sql in steps:
+            if number > version:
+                with db:
+                    db.execute(sql)
+                    db.execute(f"PRAGMA user_version = {number}")
+        with db:
+            db.execute(
+                "INSERT INTO store (one, id, owner_epoch, clean) VALUES (1, ?, 0, 1) ON CONFLICT DO NOTHING",
+                (secrets.token_hex(8),),
+            )
+    except _REFUSALS as error:
+        raise StoreError(f"The store {path} cannot be written: {error}.") from None
+    except (apsw.NotADBError, apsw.CorruptError) as error:
+        raise StoreError(f"The store {path} is damaged or not a Weftline store: {error}.") from None
+
+
+def schema_version(db: apsw.Connection) -> int:
+    row = db.execute("PRAGMA user_version").fetchone()
+    assert row is not None and isinstance(row[0], int)
+    return row[0]

@@ -1,0 +1,109 @@
+"""The store's directory: private, with one owner at a time.
+
+A flock on a file of its own says who the owner is; it goes with the process, however that ends. Nothing but this
+package may open the files in here: a plain `open()` and `close()` of the database drops SQLite's own locks.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from pathlib import Path
+
+import msgspec
+
+from weftline.errors import StoreError
+
+DATABASE = "weftline.db"
+LOCK = "lock"
+_NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs"}
+)
+
+
+class Owner(msgspec.Struct):
+    pid: int
+    host: str
+    admin_socket: str = ""
+
+
+class StoreDirectory:
+    """Creates the directory when it is new and takes the owner's lock; `release` gives it back."""
+
+    def __init__(self, path: Path, *, create: bool = True) -> None:
+        self.path = path
+        if path.exists() and not path.is_dir():
+            raise StoreError(f"The store {path} is a file; give the path of a directory.")
+        if not path.exists():
+            if not create:
+                raise StoreError(f"There is no store at {path}.")
+            try:
+                path.mkdir(mode=0o700, parents=True)
+            except OSError as error:
+                raise StoreError(f"The store {path} cannot be created: {error.strerror}.") from None
+        kind = _file_system(path)
+        if kind in _NETWORK_FILE_SYSTEMS:
+            raise StoreError(f"The store {path} is on a network file system ({kind}), which cannot keep it safe.")
+        self._lock: int | None = None
+
+    @property
+    def database(self) -> Path:
+        return self.path / DATABASE
+
+    @property
+    def owned(self) -> bool:
+        return self._lock is not None
+
+    def own(self) -> None:
+        """Takes the lock, or raises `StoreError` (code `store_in_use`) that names the owner."""
+        try:
+            lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StoreError(f"The store {self.path} cannot be opened for writing: {error.strerror}.") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            owner = self.owner()
+            who = f"process {owner.pid} on {owner.host}" if owner else "another process"
+            raise StoreError(f"The store {self.path} is in use by {who}.", code="store_in_use") from None
+        self._lock = lock
+        self.announce()
+
+    def announce(self, *, admin_socket: str = "") -> None:
+        """Writes who owns the store into the lock file."""
+        assert self._lock is not None
+        data = msgspec.json.encode(Owner(os.getpid(), socket.gethostname(), admin_socket))
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, data, 0)
+
+    def owner(self) -> Owner | None:
+        try:
+            return msgspec.json.decode((self.path / LOCK).read_bytes(), type=Owner)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def release(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _file_system(path: Path) -> str:
+    """The type of the file system that holds `path`, "" where the system does not say."""
+    try:
+        mounts = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    real = str(path.resolve())
+    best, kind = "", ""
+    for line in mounts:
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        point = fields[1].replace("\\040", " ")
+        inside = real == point or real.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, fields[2]
+    return kind

@@ -1,0 +1,190 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""Reading: short look-ups on the caller's thread, each statement finished before the function returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+from msgspec import Struct
+
+from weftline.store.base import DeltaRow, EntryRow
+
+
+class RunRow(Struct):
+    key: int
+    salt: str
+    workspace: int
+    thread: int | None
+    name: str
+    agent: str | None
+    metadata: str
+    status: str
+    created_at: int
+    started_at: int | None
+    ended_at: int | None
+    next_seq: int
+    version: int
+    epoch: int
+    due_at: int | None
+    rules: int
+    state: bytes
+    recovering: int
+    deaths: int
+
+
+class ThreadRow(Struct):
+    key: int
+    salt: str
+    workspace: int
+    name: str
+    agent: str | None
+    spec: bytes
+    metadata: str
+    created_at: int
+    last_used_at: int
+    ended_at: int | None
+    active_run: int | None
+
+
+class KeyRow(Struct):
+    id: str
+    workspace: int
+    slug: str
+    name: str
+    prefix: str
+    usage: str
+    agents: str
+    created_at: int
+    revoked_at: int | None
+
+
+_RUN = (
+    "SELECT key, salt, workspace, thread, name, agent, metadata, status, created_at, started_at, ended_at, next_seq,"
+    " version, epoch, due_at, rules, state, recovering, deaths FROM runs"
+)
+_THREAD = (
+    "SELECT key, salt, workspace, name, agent, spec, metadata, created_at, last_used_at, ended_at, active_run"
+    " FROM threads"
+)
+_KEY = (
+    "SELECT k.id, k.workspace, w.slug, k.name, k.prefix, k.usage, k.agents, k.created_at, k.revoked_at"
+    " FROM api_keys k JOIN workspaces w ON w.key = k.workspace"
+)
+
+
+class Reader:
+    """Reads what is committed. Cheap enough (tens of microseconds) to be used on the loop."""
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self._db = db
+
+    def close(self) -> None:
+        self._db.close()
+
+    def run(self, key: int) -> RunRow | None:
+        row = self._one(f"{_RUN} WHERE key = ?", (key,))
+        return RunRow(*row) if row else None
+
+    def last_run_key(self) -> int:
+        return self._int("SELECT coalesce(max(key), 0) FROM runs")
+
+    def due_runs(self, now: int, *, limit: int, after: int = 0) -> list[tuple[int, int, int, int]]:
+        """Runs that are due: key, workspace, recoveries begun, deaths. Reads scalar columns only."""
+        rows = self._all(
+            "SELECT key, workspace, recovering, deaths FROM runs WHERE due_at <= ? AND key > ? ORDER BY key LIMIT ?",
+            (now, after, limit),
+        )
+        return [(row[0], row[1], row[2], row[3]) for row in rows]
+
+    def next_due(self, after: int) -> int | None:
+        row = self._one("SELECT min(due_at) FROM runs WHERE due_at > ?", (after,))
+        return row[0] if row else None
+
+    def entries(self, run: int, *, after: int, upto: int, limit: int) -> list[EntryRow]:
+        return self._all(
+            "SELECT seq, at, kind, head, body FROM entries WHERE run = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?",
+            (run, after, upto, limit),
+        )
+
+    def deltas(self, run: int, *, after: int, upto: int, limit: int) -> list[DeltaRow]:
+        """Rows with at least one delta in (after, upto]; their bodies may begin before and end after it."""
+        return self._all(
+            "SELECT seq, count, at, kind, bodies FROM deltas WHERE run = ? AND seq + count - 1 > ? AND seq <= ?"
+            " AND seq > ? ORDER BY seq LIMIT ?",
+            (run, after, upto, self._delta_start(run, after), limit),
+        )
+
+    def _delta_start(self, run: int, after: int) -> int:
+        """The row that may hold seq `after` + 1 in its middle: looked up so that the scan is by index alone."""
+        row = self._one("SELECT seq FROM deltas WHERE run = ? AND seq <= ? ORDER BY seq DESC LIMIT 1", (run, after))
+        return row[0] - 1 if row else after
+
+    def facts(self, run: int, *, after: int = 0) -> list[EntryRow]:
+        return self._all(
+            "SELECT seq, at, kind, head, body FROM entries WHERE run = ? AND seq > ? ORDER BY seq", (run, after)
+        )
+
+    def of_kinds(self, run: int, kinds: Sequence[str]) -> list[EntryRow]:
+        marks = ",".join("?" * len(kinds))
+        return self._all(
+            f"SELECT seq, at, kind, head, body FROM entries WHERE run = ? AND kind IN ({marks}) ORDER BY seq",
+            (run, *kinds),
+        )
+
+    def entry(self, run: int, seq: int) -> EntryRow | None:
+        return self._one("SELECT seq, at, kind, head, body FROM entries WHERE run = ? AND seq = ?", (run, seq))
+
+    def thread(self, key: int) -> ThreadRow | None:
+        row = self._one(f"{_THREAD} WHERE key = ?", (key,))
+        return ThreadRow(*row) if row else None
+
+    def thread_messages(self, thread: int, *, upto: int | None = None) -> list[bytes]:
+        rows = self._all(
+            "SELECT message FROM thread_messages WHERE thread = ? AND pos <= ? ORDER BY pos",
+            (thread, 2**62 if upto is None else upto),
+        )
+        return [row[0] for row in rows]
+
+    def last_message(self, thread: int) -> int:
+        return self._int("SELECT coalesce(max(pos), 0) FROM thread_messages WHERE thread = ?", thread)
+
+    def unfinished_of_thread(self, thread: int) -> list[int]:
+        rows = self._all("SELECT key FROM runs WHERE thread = ? AND ended_at IS NULL ORDER BY place", (thread,))
+        return [row[0] for row in rows]
+
+    def workspace(self, slug: str) -> int | None:
+        row = self._one("SELECT key FROM workspaces WHERE slug = ?", (slug,))
+        return row[0] if row else None
+
+    def slug(self, workspace: int) -> str | None:
+        row = self._one("SELECT slug FROM workspaces WHERE key = ?", (workspace,))
+        return row[0] if row else None
+
+    def api_key(self, hashed: bytes) -> KeyRow | None:
+        row = self._one(f"{_KEY} WHERE k.hash = ?", (hashed,))
+        return KeyRow(*row) if row else None
+
+    def idempotent(self, workspace: int, route: str, key: str) -> tuple[bytes, int] | None:
+        row = self._one(
+            "SELECT digest, run FROM idempotency WHERE workspace = ? AND route = ? AND key = ?", (workspace, route, key)
+        )
+        return (row[0], row[1]) if row else None
+
+    def pending(self, run: int) -> list[tuple[str, str, int | None]]:
+        return self._all("SELECT id, kind, deadline_at FROM pending WHERE run = ? ORDER BY id", (run,))
+
+    def unfinished(self) -> int:
+        return self._int("SELECT count(*) FROM runs WHERE ended_at IS NULL")
+
+    def _one(self, query: str, values: Sequence[int | str | bytes] = ()) -> Any:
+        """The first row, or None. Rows are typed by their queries, which no checker reads."""
+        return self._db.execute(query, values).fetchone()
+
+    def _all(self, query: str, values: Sequence[int | str | bytes] = ()) -> list[Any]:
+        return self._db.execute(query, values).fetchall()
+
+    def _int(self, query: str, *values: int) -> int:
+        return self._one(query, values)[0]

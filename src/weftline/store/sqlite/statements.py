@@ -1,0 +1,69 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""The statements of a flush: one multi-row statement per table, never row by row.
+
+Each step of a statement hands the interpreter lock over, so a row at a time lets a busy loop starve the writer. Rows
+are cut into powers of two so that few distinct statements are ever prepared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import TypeVar
+
+import apsw
+
+Row = TypeVar("Row")
+SqlValue = str | bytes | int | float | None
+
+_LARGEST = 256
+
+INSERT_ENTRIES = ("INSERT INTO entries (run, seq, at, kind, head, body) VALUES ", 6, "")
+INSERT_DELTAS = ("INSERT INTO deltas (run, seq, count, at, kind, bodies) VALUES ", 6, "")
+INSERT_RUNS = (
+    "INSERT INTO runs (key, salt, workspace, thread, place, name, agent, metadata, status, created_at, started_at,"
+    " ended_at, next_seq, version, epoch, due_at, rules, state) VALUES ",
+    18,
+    "",
+)
+UPDATE_RUNS = (
+    "WITH v (key, base_seq, base_version, next_seq, version, epoch, due_at, status, started_at, ended_at, state)"
+    " AS (VALUES ",
+    11,
+    ") UPDATE runs SET next_seq = v.next_seq, version = v.version, epoch = v.epoch, due_at = v.due_at,"
+    " status = v.status, started_at = coalesce(runs.started_at, v.started_at), ended_at = v.ended_at,"
+    " state = coalesce(v.state, runs.state), recovering = CASE WHEN v.state IS NULL THEN runs.recovering ELSE 0 END"
+    " FROM v WHERE runs.key = v.key AND runs.next_seq = v.base_seq AND runs.version = v.base_version",
+)
+INSERT_PENDING = ("INSERT INTO pending (run, id, kind, deadline_at) VALUES ", 4, "")
+DELETE_PENDING = ("DELETE FROM pending WHERE (run, id) IN (VALUES ", 2, ")")
+INSERT_IDEMPOTENCY = ("INSERT INTO idempotency (workspace, route, key, digest, run, at) VALUES ", 6, "")
+
+Statement = tuple[str, int, str]
+
+
+def run_many(db: apsw.Connection, statement: Statement, rows: Sequence[tuple[SqlValue, ...]]) -> int:
+    """Runs a multi-row statement over all rows; returns how many rows it changed."""
+    changed = 0
+    for chunk in _chunks(rows):
+        sql = _sql(statement, len(chunk))
+        db.execute(sql, [value for row in chunk for value in row])
+        changed += db.changes()
+    return changed
+
+
+@lru_cache(maxsize=256)
+def _sql(statement: Statement, rows: int) -> str:
+    head, columns, tail = statement
+    one = "(" + ",".join("?" * columns) + ")"
+    return head + ",".join([one] * rows) + tail
+
+
+def _chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    start, left = 0, len(rows)
+    while left:
+        size = min(_LARGEST, 1 << (left.bit_length() - 1))
+        yield rows[start : start + size]
+        start += size
+        left -= size

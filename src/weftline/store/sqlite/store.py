@@ -1,0 +1,118 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""The SQLite store: one directory, one owner, one writer, readers apart."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+import apsw
+
+from weftline.errors import StoreError
+from weftline.store.base import OnFlushed, RunWrite
+from weftline.store.sqlite import transaction as tx
+from weftline.store.sqlite.connection import connect, migrate
+from weftline.store.sqlite.directory import StoreDirectory
+from weftline.store.sqlite.reads import Reader
+from weftline.store.sqlite.writer import Writer, transaction
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def stop_process(reason: str) -> NoReturn:
+    """Ends the process at once: whatever it still believes must not be told to anybody."""
+    logger.critical("stopping at once: %s", reason)
+    os._exit(70)
+
+
+class SqliteStore:
+    """A store that this process owns. Only `read` and `job` may be used beside the engine that drives its runs."""
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        vfs: str | None = None,
+        on_fatal: Callable[[str], None] = stop_process,
+    ) -> None:
+        self.directory = StoreDirectory(Path(path))
+        self.directory.own()
+        try:
+            database = self.directory.database
+            db = connect(database, vfs=vfs)
+            migrate(db, path=self.directory.path)
+            self.id, self.unclean, self.owner_epoch = self._take_over(db)
+            self.read = Reader(connect(database, read_only=True))
+        except BaseException:
+            self.directory.release()
+            raise
+        self._db = db
+        self._writer = Writer(db, database, owner_epoch=self.owner_epoch, on_fatal=on_fatal)
+
+    @property
+    def commits(self) -> int:
+        """How many flushes were committed since the store was opened."""
+        return self._writer.commits
+
+    def flush(self, writes: list[RunWrite], done: OnFlushed) -> None:
+        self._writer.flush(writes, done)
+
+    async def job(self, job: Callable[[apsw.Connection], T]) -> T:
+        """Runs `job` in a write transaction of its own and returns its value once that is durable."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def report(value: T | None, error: Exception | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(value)  # pyright: ignore[reportArgumentType]  # a value without an error is a T
+            elif isinstance(error, apsw.Error):
+                future.set_exception(tx.failure(error).error or error)
+            else:
+                future.set_exception(error)
+
+        def done(value: T | None, error: Exception | None) -> None:
+            loop.call_soon_threadsafe(report, value, error)
+
+        self._writer.job(transaction(job, done))
+        return await future
+
+    def close(self) -> None:
+        """Finishes what is queued, marks the store as cleanly left and gives it up."""
+        self._writer.close()
+        try:
+            self._db.execute("UPDATE store SET clean = 1 WHERE owner_epoch = ?", (self.owner_epoch,))
+        except apsw.Error:
+            logger.warning("the store could not be marked as cleanly left", exc_info=True)
+        self.read.close()
+        self._db.close()
+        self.directory.release()
+
+    def _take_over(self, db: apsw.Connection) -> tuple[str, bool, int]:
+        try:
+            row = db.execute("SELECT id, clean FROM store").fetchone()
+            assert row is not None
+            identity, clean = row
+            assert isinstance(identity, str)
+            taken = db.execute("UPDATE store SET owner_epoch = owner_epoch + 1, clean = 0 RETURNING owner_epoch")
+            epoch = taken.fetchall()[0][0]
+            assert isinstance(epoch, int)
+        except apsw.Error as error:
+            raise StoreError(f"The store {self.directory.path} cannot be written: {error}.") from None
+        return identity, not clean, epoch
+
+
+def open_for_reading(path: Path | str) -> Reader:
+    """Reads a store beside its owner."""
+    directory = StoreDirectory(Path(path), create=False)
+    if not directory.database.exists():
+        raise StoreError(f"There is no store at {directory.path}.")
+    return Reader(connect(directory.database, read_only=True))
