@@ -1,0 +1,38 @@
+"""Weftline: a self-hosted, durable runtime for LLM agents.
+
+What is named in `__all__` is public and stays; everything else may change. Each name is imported when it is first
+used, so that `import weftline` costs next to nothing.
+"""
+
+from typing import TYPE_CHECKING
+
+from weftline._version import __version__
+
+__all__ = ["Engine", "ToolContext", "ToolFailed", "ToolOutput", "WeftlineError", "__version__", "tool"]
+
+if TYPE_CHECKING:
+    from weftline.errors import WeftlineError
+    from weftline.runtime.embedded import Engine
+    from weftline.tools.base import ToolContext, ToolFailed, ToolOutput
+    from weftline.tools.function import tool
+else:
+    # Hidden from type checkers: they would take a module `__getattr__` to mean that every name exists.
+    _HOMES = {
+        "Engine": "weftline.runtime.embedded",
+        "ToolContext": "weftline.tools.base",
+        "ToolFailed": "weftline.tools.base",
+        "ToolOutput": "weftline.tools.base",
+        "WeftlineError": "weftline.errors",
+        "tool": "weftline.tools.function",
+    }
+
+    def __getattr__(name):
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return value
+
+    def __dir__():
+        return sorted(__all__)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from weftline.kernel.entries import (
     AttemptFailed,
     CallClosed,
+    CallStarted,
     CancelRequested,
     Fact,
     HistoryPinned,
@@ -29,7 +30,8 @@ MAX_QUEUED = 256
 def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
     """Whether `head`, an outcome, an answer or a request, may be appended to a run in this state.
 
-    `attempt` is the attempt of the call that an outcome belongs to; 0 for the answer of a client.
+    `attempt` is the attempt of the call that an outcome belongs to; 0 for the answer of a client. The outcome of
+    `Reconcile` is a `CallClosed`, or a `CallStarted` with the next attempt when the call will not happen by itself.
     """
     if s.ended:
         return False
@@ -43,6 +45,13 @@ def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
             if attempt:
                 return call.status == "started" and call.attempt == attempt
             return call.status == "opened" and call.client is not None
+        case CallStarted():
+            # The tool made sure that what was begun before a crash will not happen: the one start from outside.
+            if s.cancel or s.paused or head.turn != s.turn - 1 or not 0 <= head.index < len(s.calls):
+                return False
+            call = s.calls[head.index]
+            lost = call.status == "started" and call.lost and call.effect == "reconcile"
+            return lost and call.attempt == attempt and head.attempt == attempt + 1
         case CancelRequested():
             return not s.cancel
         case MessageQueued():

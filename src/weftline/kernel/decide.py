@@ -50,12 +50,13 @@ def decide(s: State) -> Decision:
 
 def _ask_model(s: State) -> Decision:
     if s.failure and (s.failure_final or s.failures > s.limits.max_retries):
-        return _end(s, "failed", code=s.failure)
+        return _end(s, "failed", code=s.failure, reason=s.final)
     if s.paused:
         return NOTHING
     if s.retry_at is not None and s.retry_at > s.now:
         return Decision(due_at=s.retry_at)
-    started = New(AttemptStarted(s.turn, s.attempt + 1, ModelRef(), final=bool(s.final)))
+    cause = (s.failure or "abandoned") if s.attempt else ""
+    started = New(AttemptStarted(s.turn, s.attempt + 1, ModelRef(), final=bool(s.final), cause=cause))
     steering = tuple(message.id for message in s.queue if message.mode == "steer")
     if steering and not s.final:
         return Decision((New(MessagesTaken(steering)), started))
@@ -64,7 +65,7 @@ def _ask_model(s: State) -> Decision:
 
 def _answered(s: State) -> Decision:
     if s.finish == "max_tokens":
-        return _end(s, "failed", code="truncation")
+        return _end(s, "failed", code="truncation", reason=s.final)
     if s.final:
         return _final_answer(s)
     if s.output_invalid:
@@ -72,11 +73,15 @@ def _answered(s: State) -> Decision:
             return _end(s, "failed", code="invalid_output")
         return Decision((New(OutputRejected(s.turn - 1)),))
     if s.queue:
-        return Decision((New(MessagesTaken(tuple(message.id for message in s.queue))),))
+        # A follow-up waits until no steering message is left.
+        mode = "steer" if any(message.mode == "steer" for message in s.queue) else "follow_up"
+        return Decision((New(MessagesTaken(tuple(message.id for message in s.queue if message.mode == mode))),))
     return _end(s, "succeeded")
 
 
 def _final_answer(s: State) -> Decision:
+    if s.has_text and s.output_invalid:
+        return _end(s, "failed", code="invalid_output", reason=s.final)
     if s.has_text:
         return _end(s, "succeeded", reason=s.final, how="not_run", closing=guards.FINAL_TURN)
     return _end(
@@ -120,7 +125,7 @@ def _batch(s: State) -> Decision:
                 append.append(New(CallStarted(turn, index, call.attempt + 1)))
         elif s.paused:
             continue
-        elif steered and not busy:
+        elif steered and not busy and not concurrent:
             append.append(_closed(s, index, "skipped", guards.SKIPPED))
         elif concurrent or not busy:
             append.append(New(CallStarted(turn, index, 1)))
@@ -134,7 +139,7 @@ def _batch(s: State) -> Decision:
 def _admit(s: State) -> Decision:
     """Decides on every call of a fresh turn at once: which are announced and may begin, and which are answered here."""
     if s.finish == "max_tokens":
-        return _end(s, "failed", code="truncation")
+        return _end(s, "failed", code="truncation", reason=s.final)
     if s.final:
         return _final_answer(s)
     if s.tool_turns > s.limits.max_tool_turns:
@@ -154,13 +159,14 @@ def _admit(s: State) -> Decision:
             append += _blocked(s, index, "budget", guards.budget_result(call.name, max_calls))
             append.append(New(BudgetExceeded(call.name, max_calls, attempt_number)))
             continue
+        if call.verdict == "ok" and s.limits.in_doubt_followup == "block" and _repeats_doubt(s, call):
+            append += _blocked(s, index, "repeat_of_doubt", guards.repeat_of_doubt_result(call.name))
+            continue
         used[call.name] = used.get(call.name, 0) + 1
         if call.verdict == "unknown":
             append += _blocked(s, index, "unknown", guards.unknown_result(call.name))
         elif call.verdict == "invalid":
             append += _blocked(s, index, "invalid", "")
-        elif s.limits.in_doubt_followup == "block" and _repeats_doubt(s, call):
-            append += _blocked(s, index, "repeat_of_doubt", guards.repeat_of_doubt_result(call.name))
         else:
             timeout_us = s.limits.local_timeout_us if call.client else None
             append.append(

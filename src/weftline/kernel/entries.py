@@ -47,8 +47,11 @@ How: TypeAlias = Literal[
 EXECUTED: frozenset[How] = frozenset({"returned", "failed", "timeout"})
 
 
-class Limits(Struct, frozen=True, omit_defaults=True):
-    """The thresholds of one run, fixed when it is created."""
+class Limits(Struct, frozen=True):
+    """The thresholds of one run, fixed when it is created.
+
+    Stored whole, defaults too: a default that changes later must not reach a run that exists.
+    """
 
     max_tool_turns: int = 100
     on_max_tool_turns: Literal["error", "finalize"] = "error"
@@ -116,6 +119,8 @@ class AttemptStarted(Struct, frozen=True, omit_defaults=True, tag="attempt.start
     model: ModelRef
     final: bool = False
     estimate: int = 0
+    cause: str = ""
+    """Of a further attempt: the class of the failure before it, or `abandoned`."""
 
 
 class AttemptFailed(Struct, frozen=True, omit_defaults=True, tag="attempt.failed"):

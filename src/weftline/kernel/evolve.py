@@ -75,6 +75,10 @@ def _changes(s: State, head: Fact, at: int) -> dict[str, Any]:
                 "calls": tuple(_lost(call, head.effects) for call in s.calls),
             }
         case AttemptStarted():
+            if s.attempt_open or (head.turn, head.attempt) != (s.turn, s.attempt + 1):
+                return {"broken": f"attempt {head.turn}.{head.attempt} began out of turn"}
+            if any(call.status != "closed" for call in s.calls):
+                return {"broken": f"attempt {head.turn}.{head.attempt} began over an open call"}
             return {
                 "turn": head.turn,
                 "attempt": head.attempt,
@@ -193,11 +197,15 @@ def _call(s: State, head: CallOpened | CallStarted | CallClosed, at: int) -> dic
     changes: dict[str, Any] = {}
     match head:
         case CallOpened():
+            if call.status != "asked":
+                return {"broken": f"call {head.turn}.{head.index} was opened twice"}
             deadline = at + head.timeout_us if head.timeout_us is not None else None
             call = replace(call, status="opened", effect=head.effect, client=head.client, deadline_at=deadline)
             if not head.blocked:
                 changes["budgets"] = _counted(s, call.name, used=1)
         case CallStarted():
+            if call.status == "asked" or call.client or head.attempt != call.attempt + 1:
+                return {"broken": f"call {head.turn}.{head.index} began out of turn"}
             call = replace(call, status="started", attempt=head.attempt, lost=False)
         case CallClosed():
             call = replace(call, status="closed", how=head.how, lost=False, result=head.digest)

@@ -1,0 +1,52 @@
+"""What Weftline is tested with, for those who test agents, tools and model families of their own."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from weftline.providers.assemble import Assembler, collect
+    from weftline.providers.scripted import Script, ScriptedModel, ScriptedProvider, load_scripts, parse_scripts
+    from weftline.testing.providers import Aborted, Answered, Failed, check_provider
+
+__all__ = [
+    "Aborted",
+    "Answered",
+    "Assembler",
+    "Failed",
+    "Script",
+    "ScriptedModel",
+    "ScriptedProvider",
+    "check_provider",
+    "collect",
+    "load_scripts",
+    "parse_scripts",
+]
+
+_HOME = {
+    "Aborted": "weftline.testing.providers",
+    "Answered": "weftline.testing.providers",
+    "Assembler": "weftline.providers.assemble",
+    "Failed": "weftline.testing.providers",
+    "Script": "weftline.providers.scripted",
+    "ScriptedModel": "weftline.providers.scripted",
+    "ScriptedProvider": "weftline.providers.scripted",
+    "check_provider": "weftline.testing.providers",
+    "collect": "weftline.providers.assemble",
+    "load_scripts": "weftline.providers.scripted",
+    "parse_scripts": "weftline.providers.scripted",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -79,7 +79,7 @@ def end_thread(db: apsw.Connection, key: int, *, now: int) -> None:
     db.execute("UPDATE threads SET ended_at = coalesce(ended_at, ?) WHERE key = ?", (now, key))
 
 
-def mark_recovering(db: apsw.Connection, keys: list[int], *, died: bool) -> None:
+def mark_recovering(db: apsw.Connection, *, keys: list[int], died: bool) -> None:
     """Notes, before anything of them is read, that these runs are about to be recovered."""
     crashpoints.hit(("recovery.marked",), "before")
     for start in range(0, len(keys), 500):

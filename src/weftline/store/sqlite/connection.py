@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
 from importlib import resources
 from pathlib import Path
 
@@ -14,26 +16,28 @@ import apsw
 
 from weftline.errors import StoreError
 
-_REFUSALS = (apsw.FullError, apsw.BusyError, apsw.LockedError, apsw.ReadOnlyError, apsw.IOError, apsw.CantOpenError)
-
 
 def connect(path: Path, *, read_only: bool = False, vfs: str | None = None) -> apsw.Connection:
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-    try:
-        db = apsw.Connection(str(path), flags=flags, vfs=vfs, statementcachesize=256)
-        db.set_busy_timeout(200)
-        if not read_only:
-            os.chmod(path, 0o600)
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = FULL")
-            db.execute("PRAGMA wal_autocheckpoint = 1000")
-            if sys.platform == "darwin":
-                db.execute("PRAGMA fullfsync = 1")
-        db.execute("PRAGMA cache_size = -8192")
-    except apsw.NotADBError:
-        raise StoreError(f"{path} is not a Weftline store.") from None
-    except apsw.Error as error:
-        raise StoreError(f"The store {path.parent} cannot be opened: {error}.") from None
+    with ExitStack() as undo:
+        try:
+            db = apsw.Connection(str(path), flags=flags, vfs=vfs, statementcachesize=256)
+            undo.callback(db.close)
+            db.set_busy_timeout(200)
+            if not read_only:
+                os.chmod(path, 0o600)
+                if db.execute("PRAGMA journal_mode = WAL").fetchall() != [("wal",)]:
+                    raise StoreError(f"The store {path.parent} is on a file system that has no write-ahead log.")
+                db.execute("PRAGMA synchronous = FULL")
+                db.execute("PRAGMA wal_autocheckpoint = 1000")
+                if sys.platform == "darwin":
+                    db.execute("PRAGMA fullfsync = 1")
+            db.execute("PRAGMA cache_size = -8192")
+        except apsw.NotADBError:
+            raise StoreError(f"{path} is not a Weftline store.") from None
+        except (apsw.Error, OSError) as error:
+            raise StoreError(f"The store {path.parent} cannot be opened: {error}.") from None
+        undo.pop_all()
     return db
 
 
@@ -48,9 +52,9 @@ def migrations() -> list[tuple[int, str]]:
     return sorted(found)
 
 
-def migrate(db: apsw.Connection, *, path: Path) -> None:
+def migrate(db: apsw.Connection, *, path: Path, steps: Sequence[tuple[int, str]] | None = None) -> None:
     """Brings the schema to today's version, each step and its number in one transaction."""
-    steps = migrations()
+    steps = migrations() if steps is None else steps
     try:
         version = schema_version(db)
         if version > steps[-1][0]:
@@ -58,6 +62,8 @@ def migrate(db: apsw.Connection, *, path: Path) -> None:
                 f"The store {path} has schema {version}; this version of Weftline reads up to {steps[-1][0]}.",
                 code="store_newer",
             )
+        if version == 0 and db.execute("SELECT 1 FROM sqlite_schema").fetchall():
+            raise StoreError(f"{path} holds a database that is not a Weftline store.")
         for number, sql in steps:
             if number > version:
                 with db:
@@ -68,10 +74,10 @@ def migrate(db: apsw.Connection, *, path: Path) -> None:
                 "INSERT INTO store (one, id, owner_epoch, clean) VALUES (1, ?, 0, 1) ON CONFLICT DO NOTHING",
                 (secrets.token_hex(8),),
             )
-    except _REFUSALS as error:
-        raise StoreError(f"The store {path} cannot be written: {error}.") from None
     except (apsw.NotADBError, apsw.CorruptError) as error:
         raise StoreError(f"The store {path} is damaged or not a Weftline store: {error}.") from None
+    except apsw.Error as error:
+        raise StoreError(f"The store {path} cannot be written: {error}.") from None
 
 
 def schema_version(db: apsw.Connection) -> int:

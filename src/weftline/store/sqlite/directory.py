@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import socket
 from pathlib import Path
 
@@ -21,6 +22,9 @@ _NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs"}
 )
 
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+"""How a table of mounts writes blanks, tabs, newlines and backslashes of a path."""
+
 
 class Owner(msgspec.Struct):
     pid: int
@@ -31,18 +35,18 @@ class Owner(msgspec.Struct):
 class StoreDirectory:
     """Creates the directory when it is new and takes the owner's lock; `release` gives it back."""
 
-    def __init__(self, path: Path, *, create: bool = True) -> None:
+    def __init__(self, path: Path, *, create: bool = True, mounts: str | None = None) -> None:
         self.path = path
-        if path.exists() and not path.is_dir():
-            raise StoreError(f"The store {path} is a file; give the path of a directory.")
-        if not path.exists():
-            if not create:
-                raise StoreError(f"There is no store at {path}.")
-            try:
+        try:
+            if path.exists() and not path.is_dir():
+                raise StoreError(f"The store {path} is a file; give the path of a directory.")
+            if not path.exists():
+                if not create:
+                    raise StoreError(f"There is no store at {path}.")
                 path.mkdir(mode=0o700, parents=True)
-            except OSError as error:
-                raise StoreError(f"The store {path} cannot be created: {error.strerror}.") from None
-        kind = _file_system(path)
+        except OSError as error:
+            raise StoreError(f"The store {path} cannot be created: {error.strerror}.") from None
+        kind = file_system(path, mounts=_mounts() if mounts is None else mounts)
         if kind in _NETWORK_FILE_SYSTEMS:
             raise StoreError(f"The store {path} is on a network file system ({kind}), which cannot keep it safe.")
         self._lock: int | None = None
@@ -63,11 +67,14 @@ class StoreDirectory:
             raise StoreError(f"The store {self.path} cannot be opened for writing: {error.strerror}.") from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             os.close(lock)
             owner = self.owner()
             who = f"process {owner.pid} on {owner.host}" if owner else "another process"
             raise StoreError(f"The store {self.path} is in use by {who}.", code="store_in_use") from None
+        except OSError as error:
+            os.close(lock)
+            raise StoreError(f"The store {self.path} cannot be locked: {error.strerror}.") from None
         self._lock = lock
         self.announce()
 
@@ -90,20 +97,23 @@ class StoreDirectory:
             self._lock = None
 
 
-def _file_system(path: Path) -> str:
-    """The type of the file system that holds `path`, "" where the system does not say."""
-    try:
-        mounts = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
+def file_system(path: Path, *, mounts: str) -> str:
+    """The type of the file system that holds `path` by a table like /proc/mounts, "" where that does not say."""
     real = str(path.resolve())
     best, kind = "", ""
-    for line in mounts:
+    for line in mounts.splitlines():
         fields = line.split(" ")
         if len(fields) < 3:
             continue
-        point = fields[1].replace("\\040", " ")
+        point = _ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[1])
         inside = real == point or real.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):
             best, kind = point, fields[2]
     return kind
+
+
+def _mounts() -> str:
+    try:
+        return Path("/proc/mounts").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

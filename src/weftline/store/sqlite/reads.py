@@ -91,13 +91,16 @@ class Reader:
     def last_run_key(self) -> int:
         return self._int("SELECT coalesce(max(key), 0) FROM runs")
 
-    def due_runs(self, now: int, *, limit: int, after: int = 0) -> list[tuple[int, int, int, int]]:
-        """Runs that are due: key, workspace, recoveries begun, deaths. Reads scalar columns only."""
-        rows = self._all(
-            "SELECT key, workspace, recovering, deaths FROM runs WHERE due_at <= ? AND key > ? ORDER BY key LIMIT ?",
-            (now, after, limit),
+    def under_way(self, *, limit: int, after: int = 0) -> list[tuple[int, int, int]]:
+        """Runs that are due at once: key, recoveries begun, deaths. Reads scalar columns only."""
+        return self._all(
+            "SELECT key, recovering, deaths FROM runs WHERE due_at = 0 AND key > ? ORDER BY key LIMIT ?", (after, limit)
         )
-        return [(row[0], row[1], row[2], row[3]) for row in rows]
+
+    def due(self, now: int, *, limit: int) -> list[int]:
+        """Runs whose time has come, the earliest first."""
+        rows = self._all("SELECT key FROM runs WHERE due_at > 0 AND due_at <= ? ORDER BY due_at LIMIT ?", (now, limit))
+        return [row[0] for row in rows]
 
     def next_due(self, after: int) -> int | None:
         row = self._one("SELECT min(due_at) FROM runs WHERE due_at > ?", (after,))

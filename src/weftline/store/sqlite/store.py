@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -19,7 +20,7 @@ from weftline.store.sqlite import transaction as tx
 from weftline.store.sqlite.connection import connect, migrate
 from weftline.store.sqlite.directory import StoreDirectory
 from weftline.store.sqlite.reads import Reader
-from weftline.store.sqlite.writer import Writer, transaction
+from weftline.store.sqlite.writer import Writer
 
 logger = logging.getLogger(__name__)
 
@@ -44,17 +45,18 @@ class SqliteStore:
     ) -> None:
         self.directory = StoreDirectory(Path(path))
         self.directory.own()
-        try:
+        with ExitStack() as undo:
+            undo.callback(self.directory.release)
             database = self.directory.database
             db = connect(database, vfs=vfs)
+            undo.callback(db.close)
             migrate(db, path=self.directory.path)
             self.id, self.unclean, self.owner_epoch = self._take_over(db)
             self.read = Reader(connect(database, read_only=True))
-        except BaseException:
-            self.directory.release()
-            raise
-        self._db = db
-        self._writer = Writer(db, database, owner_epoch=self.owner_epoch, on_fatal=on_fatal)
+            undo.callback(self.read.close)
+            self._db = db
+            self._writer = Writer(db, database, owner_epoch=self.owner_epoch, on_fatal=on_fatal)
+            undo.pop_all()
 
     @property
     def commits(self) -> int:
@@ -80,21 +82,26 @@ class SqliteStore:
                 future.set_exception(error)
 
         def done(value: T | None, error: Exception | None) -> None:
-            loop.call_soon_threadsafe(report, value, error)
+            # A loop that has gone leaves nobody to be told, which is no reason to end the writer.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(report, value, error)
 
-        self._writer.job(transaction(job, done))
+        self._writer.job(job, done)
         return await future
 
     def close(self) -> None:
-        """Finishes what is queued, marks the store as cleanly left and gives it up."""
+        """Finishes what is queued, marks the store as cleanly left (unless it had to stop) and gives it up."""
         self._writer.close()
-        try:
-            self._db.execute("UPDATE store SET clean = 1 WHERE owner_epoch = ?", (self.owner_epoch,))
-        except apsw.Error:
-            logger.warning("the store could not be marked as cleanly left", exc_info=True)
-        self.read.close()
-        self._db.close()
-        self.directory.release()
+        with ExitStack() as last:
+            last.callback(self.directory.release)
+            last.callback(self._db.close)
+            last.callback(self.read.close)
+            if self._writer.failed:
+                return
+            try:
+                self._db.execute("UPDATE store SET clean = 1 WHERE owner_epoch = ?", (self.owner_epoch,))
+            except apsw.Error:
+                logger.warning("the store could not be marked as cleanly left", exc_info=True)
 
     def _take_over(self, db: apsw.Connection) -> tuple[str, bool, int]:
         try:

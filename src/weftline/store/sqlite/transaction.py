@@ -21,11 +21,17 @@ class Moved(Exception):
     """A run row is not what a write of this transaction rests on."""
 
 
-def write_batch(db: apsw.Connection, writes: Sequence[RunWrite], *, owner_epoch: int) -> list[Written]:
-    """Writes all of it, inside a transaction that the caller has begun; raises and has written nothing of use."""
+def check_owner(db: apsw.Connection, *, owner_epoch: int) -> None:
+    """Raises `Fenced` unless the store is still this owner's, as seen by the transaction that has begun."""
     row = db.execute("SELECT owner_epoch FROM store").fetchone()
     if row is None or row[0] != owner_epoch:
         raise Fenced
+
+
+def write_batch(db: apsw.Connection, writes: Sequence[RunWrite]) -> list[Written]:
+    """Writes all of it, inside a transaction that the caller has begun; raises and has written nothing of use."""
+    if not writes:
+        db.execute("UPDATE store SET clean = 0")  # asked for nothing: find out whether a write is possible at all
     results = [Written() for _ in writes]
     accepted = [write for write, result in zip(writes, results, strict=True) if _take_place(db, write, result)]
     _rows(db, accepted)
@@ -161,6 +167,8 @@ def failure(error: Exception) -> Written:
     """What a write that failed alone means: try again later, or never."""
     if isinstance(error, Moved):
         return Written("failed", Conflict("The run has moved on.", code="conflict"))
+    if isinstance(error, apsw.ConstraintError):
+        return Written("failed", Conflict(f"What was to be written is there already: {error}.", code="conflict"))
     if isinstance(error, apsw.FullError | apsw.BusyError | apsw.LockedError | apsw.ReadOnlyError | apsw.IOError):
         return Written("refused", _refusal(error))
     if isinstance(error, apsw.CantOpenError | apsw.NoMemError | apsw.InterruptError):

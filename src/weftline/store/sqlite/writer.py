@@ -22,12 +22,11 @@ import apsw
 
 from weftline.store import crashpoints
 from weftline.store.base import OnFlushed, RunWrite, Written
-from weftline.store.sqlite.transaction import Fenced, failure, write_batch
+from weftline.store.sqlite.transaction import Fenced, check_owner, failure, write_batch
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Job = Callable[[apsw.Connection], None]
 
 
 class _LostWal(Exception):
@@ -38,27 +37,33 @@ class _UnknownCommit(Exception):
     """COMMIT failed with an I/O error."""
 
 
+_FATAL = (_LostWal, _UnknownCommit, Fenced, apsw.CorruptError, apsw.NotADBError)
+_CLOSED_TO_ALL = (apsw.BusyError, apsw.LockedError, apsw.ReadOnlyError)
+"""Failures that have nothing to do with what is written: trying the members alone would only wait as often."""
+
+
 class Writer:
     """Runs flushes and jobs in the order they come. `on_fatal` must not return control to anything that writes."""
 
     def __init__(self, db: apsw.Connection, path: Path, *, owner_epoch: int, on_fatal: Callable[[str], None]) -> None:
         self.commits = 0
+        self.failed = False
         self._db = db
         self._wal = str(path) + "-wal"
         self._wal_inode = os.stat(self._wal).st_ino
         self._owner_epoch = owner_epoch
         self._on_fatal = on_fatal
-        self._queue: SimpleQueue[tuple[Sequence[RunWrite], OnFlushed] | Job | None] = SimpleQueue()
+        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="weftline-writer", daemon=True)
         self._thread.start()
 
     def flush(self, writes: list[RunWrite], done: OnFlushed) -> None:
         """Commits `writes`, then calls `done` from the writer's thread."""
-        self._queue.put((writes, done))
+        self._queue.put(lambda: done(list(writes), self._flush(writes)))
 
-    def job(self, job: Job) -> None:
-        """Runs `job` between two flushes, in a transaction of its own that it commits by returning."""
-        self._queue.put(job)
+    def job(self, job: Callable[[apsw.Connection], T], done: Callable[[T | None, Exception | None], None]) -> None:
+        """Runs `job` between two flushes in a transaction of its own, then calls `done` with its value or failure."""
+        self._queue.put(lambda: self._job(job, done))
 
     def close(self) -> None:
         self._queue.put(None)
@@ -67,58 +72,72 @@ class Writer:
     def _run(self) -> None:
         try:
             while (item := self._queue.get()) is not None:
-                if callable(item):
-                    item(self._db)
-                    continue
-                writes, done = item
-                done(list(writes), self._flush(writes))
+                item()
         except _LostWal:
-            self._on_fatal("the write-ahead log of the store was removed or replaced by another program")
+            self._stop("the write-ahead log of the store was removed or replaced by another program")
         except _UnknownCommit as error:
-            self._on_fatal(f"a commit failed in a way that leaves its outcome unknown: {error}")
+            self._stop(f"a commit failed in a way that leaves its outcome unknown: {error}")
         except Fenced:
-            self._on_fatal("another process has taken the store over")
+            self._stop("another process has taken the store over")
         except (apsw.CorruptError, apsw.NotADBError) as error:
-            self._on_fatal(f"the store is damaged: {error}")
+            self._stop(f"the store is damaged: {error}")
         except BaseException as error:
             logger.exception("the writer failed")
-            self._on_fatal(f"the writer failed: {error}")
+            self._stop(f"the writer failed: {error}")
+
+    def _stop(self, reason: str) -> None:
+        self.failed = True
+        self._on_fatal(reason)
 
     def _flush(self, writes: Sequence[RunWrite]) -> list[Written]:
         if crashpoints.armed():
             crashpoints.hit(_names(writes), "before")
         try:
             results = self._commit(writes)
-        except apsw.Error as error:
-            if isinstance(error, apsw.CorruptError | apsw.NotADBError):
-                raise
-            results = self._one_by_one(writes, error)
+        except _FATAL:
+            raise
         except Exception as error:
-            if isinstance(error, _LostWal | _UnknownCommit | Fenced):
-                raise
-            results = self._one_by_one(writes, error)
+            results = self._apart(writes, error)
         if crashpoints.armed():
             crashpoints.hit(_names(writes), "after")
         return results
 
-    def _one_by_one(self, writes: Sequence[RunWrite], error: Exception) -> list[Written]:
-        if len(writes) == 1:
-            return [failure(error)]
+    def _apart(self, writes: Sequence[RunWrite], error: Exception) -> list[Written]:
+        """Runs the members of a flush that failed one by one."""
+        if len(writes) == 1 or isinstance(error, _CLOSED_TO_ALL):
+            return [failure(error) for _ in writes]
         results: list[Written] = []
         for write in writes:
             try:
                 results += self._commit([write])
-            except (_LostWal, _UnknownCommit, Fenced, apsw.CorruptError, apsw.NotADBError):
+            except _FATAL:
                 raise
             except Exception as alone:
                 results.append(failure(alone))
         return results
 
     def _commit(self, writes: Sequence[RunWrite]) -> list[Written]:
+        results = self._transact(lambda db: write_batch(db, writes))
+        self.commits += 1
+        return results
+
+    def _job(self, job: Callable[[apsw.Connection], T], done: Callable[[T | None, Exception | None], None]) -> None:
+        try:
+            value = self._transact(job)
+        except _FATAL:
+            raise
+        except Exception as error:
+            done(None, error)
+        else:
+            done(value, None)
+
+    def _transact(self, body: Callable[[apsw.Connection], T]) -> T:
+        """Runs `body` as one transaction; returns when it is durable and the log it went to is still in its place."""
         db = self._db
         db.execute("BEGIN IMMEDIATE")
         try:
-            results = write_batch(db, writes, owner_epoch=self._owner_epoch)
+            check_owner(db, owner_epoch=self._owner_epoch)
+            value = body(db)
         except BaseException:
             # SQLite may have rolled back by itself; whatever is left must not be committed by a later statement.
             if db.in_transaction:
@@ -132,9 +151,8 @@ class Writer:
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
-        self.commits += 1
         self._check_wal()
-        return results
+        return value
 
     def _check_wal(self) -> None:
         try:
@@ -143,27 +161,6 @@ class Writer:
         except OSError:
             pass
         raise _LostWal
-
-
-def transaction(job: Callable[[apsw.Connection], T], done: Callable[[T | None, Exception | None], None]) -> Job:
-    """A writer's job that runs `job` in one transaction and reports its value or its failure."""
-
-    def run(db: apsw.Connection) -> None:
-        try:
-            db.execute("BEGIN IMMEDIATE")
-            try:
-                value = job(db)
-                db.execute("COMMIT")
-            except BaseException:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
-                raise
-        except Exception as error:
-            done(None, error)
-        else:
-            done(value, None)
-
-    return run
 
 
 def _names(writes: Sequence[RunWrite]) -> set[str]:

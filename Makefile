@@ -1,0 +1,51 @@
+# Every target sets itself up: it needs Python 3.11+ and make, nothing else.
+# `make test ARGS="-k cancel"` hands arguments on; so do demo, bench and docs.
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.weftline-ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench docs clean
+
+help:
+	@echo "make demo   run an agent end to end, offline"
+	@echo "make test   the whole test suite"
+	@echo "make lint   ruff and pyright"
+	@echo "make bench  measure this machine"
+	@echo "make docs   check the documentation and run its examples"
+	@echo "make clean  remove everything that make has made"
+
+demo: $(READY)
+	@$(PY) examples/demo.py $(ARGS)
+
+test: $(READY)
+	@$(PY) -m pytest $(ARGS)
+
+lint: $(READY)
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(PY) -m pyright
+
+bench: $(READY)
+	@$(PY) -m bench $(ARGS)
+
+docs: $(READY)
+	@$(PY) -m pytest tests/test_docs.py $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .schemathesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# uv does not read pip's configuration, so a machine whose index is set there only still needs pip as the second try.
+$(READY): pyproject.toml constraints.txt
+	@echo "Setting up $(VENV): about a minute the first time"
+	@test -x $(PY) || { command -v uv >/dev/null && uv venv --quiet --seed $(VENV); } || $(PYTHON) -m venv $(VENV)
+	@$(PY) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Weftline needs Python 3.11 or newer: make PYTHON=python3.11 …")' \
+	  || { rm -rf $(VENV); exit 1; }
+	@{ command -v uv >/dev/null && uv pip install --quiet --python $(PY) -e '.[dev]' -c constraints.txt; } \
+	  || $(PY) -m pip install -qq --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@touch $@

@@ -1,0 +1,53 @@
+"""Python functions as tools."""
+
+import asyncio
+from typing import Annotated
+
+from pydantic import Field
+
+import weftline
+
+PAID: dict[str, int] = {}
+
+
+@weftline.tool(effect="read", concurrent=True, timeout_s=10)
+async def stock(sku: str, warehouse: str = "main") -> dict[str, str | int]:
+    """How many pieces of an article are in stock.
+
+    Args:
+        sku: The article number.
+        warehouse: Name of the warehouse.
+    """
+    return {"sku": sku, "warehouse": warehouse, "pieces": 12}
+
+
+@weftline.tool(effect="idempotent")
+def pay(order: int, cents: Annotated[int, Field(ge=1)], context: weftline.ToolContext) -> str:
+    """Pays an order.
+
+    Args:
+        order: Number of the order.
+        cents: The amount.
+    """
+    if order < 0:
+        raise weftline.ToolFailed(f"There is no order {order}.")
+    PAID.setdefault(context.idempotency_key, cents)
+    return f"Order {order} is paid."
+
+
+@weftline.tool(effect="read", concurrent=True, blocking=False)
+def gross(net_cents: int, vat_percent: float = 19.0) -> int:
+    """Adds the value added tax to an amount in cents."""
+    return round(net_cents * (1 + vat_percent / 100))
+
+
+async def main() -> None:
+    context = weftline.ToolContext("run_1", "0.0", "key_1", "pay", "default")
+    args = pay.prepare('{"cents": "250", "order": 7}')
+    print(args.decode())
+    print((await pay.invoke(args, context)).parts)
+    print(gross(100))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

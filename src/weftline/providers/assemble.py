@@ -1,0 +1,235 @@
+"""Builds the assistant message of one model call from the chunks that a provider streams.
+
+    assembler = Assembler(provider.name)
+    async for chunks in provider.stream(request):
+        assembler.feed(chunks)
+    if assembler.complete:
+        message = assembler.message()
+
+`collect` does just that for callers who do not pass the deltas on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import replace
+
+from weftline.messages import Assistant, AssistantPart, Text, Thinking, ToolCall, Usage, joined_text
+from weftline.providers.base import (
+    CallArgs,
+    CallDone,
+    CallStart,
+    Chunk,
+    Finish,
+    ModelRequest,
+    Provider,
+    ProviderError,
+    TextDelta,
+    ThinkingDelta,
+    ThinkingDone,
+    UsageUpdate,
+    Whole,
+)
+
+MAX_COUNT = 2**53 - 1
+"""The largest token count that every JSON reader keeps exact; a larger one is nonsense and is cut to it."""
+
+
+class _Call(Struct):
+    name: str
+    id: str
+    extra: Raw | UnsetType
+    pieces: list[str]
+    args: str | None = None
+    done: bool = False
+
+
+class Assembler:
+    """The message so far. `message()`, `text` and `usage` may be read at any time, also after a failure.
+
+    A stream that breaks the protocol (a chunk after `Finish`, pieces of a call that never began) raises
+    `ProviderError` of class `server`.
+    """
+
+    __slots__ = ("_calls", "_finish", "_in_text", "_in_thinking", "_parts", "_pieces", "complete", "provider", "usage")
+
+    def __init__(self, provider: str) -> None:
+        self.provider = provider
+        self.complete = False
+        """Whether the stream reached its `Finish`. Without it the message is only what arrived before the cut."""
+        self.usage = Usage()
+        """The last usage reported, made sane; all zero when there was none."""
+        self._finish: str | None = None
+        self._parts: list[AssistantPart | _Call] = []
+        self._calls: dict[str | int, _Call] = {}
+        # The open run of text or of thinking, not yet in `_parts`.
+        self._pieces: list[str] = []
+        self._in_text = False
+        self._in_thinking = False
+
+    def feed(self, chunks: Sequence[Chunk]) -> None:
+        """Takes the next chunks in upstream order."""
+        # Text is nearly all of a stream, so a delta that continues the open text costs one append and no call.
+        in_text = self._in_text
+        append = self._pieces.append
+        for chunk in chunks:
+            if in_text and type(chunk) is TextDelta:
+                append(chunk.text)
+            else:
+                self._take(chunk)
+                in_text = self._in_text
+                append = self._pieces.append
+
+    def _take(self, chunk: Chunk) -> None:
+        if self.complete:
+            raise ProviderError("server", f"{self.provider}: the stream went on after its end")
+        match chunk:
+            case TextDelta(text):
+                self._take_text(text)
+            case ThinkingDelta(text):
+                if text:
+                    if not self._in_thinking:
+                        self._close_run()
+                        self._in_thinking = True
+                    self._pieces.append(text)
+            case ThinkingDone(signature, opaque):
+                self._end_thinking(signature, opaque)
+            case CallStart(key, name, id, extra):
+                open_call = self._calls.get(key)
+                if open_call is not None and not open_call.done:
+                    raise ProviderError("server", f"{self.provider}: call {key!r} began twice")
+                self._close_run()
+                call = self._calls[key] = _Call(name, id or "", extra, [])
+                self._parts.append(call)
+            case CallArgs(key, json):
+                self._open_call(key).pieces.append(json)
+            case CallDone(key, args, extra):
+                call = self._open_call(key)
+                call.done = True
+                call.args = args
+                if extra is not UNSET:
+                    call.extra = extra
+            case Whole(part):
+                self._take_whole(part)
+            case UsageUpdate(usage):
+                self.usage = clean_usage(usage)
+            case Finish(reason):
+                self._close_run()
+                self._finish = reason
+                self.complete = True
+
+    def _take_text(self, text: str) -> None:
+        # An empty delta (many APIs begin with one) opens no part and ends no block of thinking.
+        if text:
+            if not self._in_text:
+                self._close_run()
+                self._in_text = True
+            self._pieces.append(text)
+
+    def _take_whole(self, part: AssistantPart) -> None:
+        if isinstance(part, Text):
+            self._take_text(part.text)
+            return
+        if isinstance(part, Thinking | ToolCall) and not part.provider:
+            part = replace(part, provider=self.provider)
+        self._close_run()
+        self._parts.append(part)
+
+    def _end_thinking(self, signature: str | None, opaque: Raw | UnsetType) -> None:
+        text = ""
+        if self._in_thinking:
+            text = "".join(self._pieces)
+            self._pieces = []
+            self._in_thinking = False
+        else:
+            self._close_run()
+        if text or signature is not None or opaque is not UNSET:
+            self._parts.append(Thinking(text, self.provider, signature, opaque))
+
+    def _open_call(self, key: str | int) -> _Call:
+        call = self._calls.get(key)
+        if call is None or call.done:
+            raise ProviderError("server", f"{self.provider}: a piece of call {key!r}, which is not open")
+        return call
+
+    def _open_run(self) -> AssistantPart | None:
+        if self._in_text:
+            return Text("".join(self._pieces))
+        if self._in_thinking:
+            return Thinking("".join(self._pieces), self.provider)
+        return None
+
+    def _close_run(self) -> None:
+        run = self._open_run()
+        if run is not None:
+            self._parts.append(run)
+            self._pieces = []
+            self._in_text = self._in_thinking = False
+
+    def message(self) -> Assistant:
+        """The message as far as it has arrived. A call whose API gives no id has the id `""`: the runtime mints one."""
+        parts = [self._tool_call(part) if isinstance(part, _Call) else part for part in self._parts]
+        run = self._open_run()
+        if run is not None:
+            parts.append(run)
+        return Assistant(tuple(parts))
+
+    def _tool_call(self, call: _Call) -> ToolCall:
+        args = "".join(call.pieces) if call.args is None else call.args
+        # A call of a tool without parameters may come with no argument text at all.
+        return ToolCall(call.id, call.name, args or "{}", self.provider, call.extra)
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why the model stopped; `tool_use` whenever it ended its turn with calls. None before the end."""
+        if self._finish == "end_turn" and any(isinstance(part, _Call | ToolCall) for part in self._parts):
+            return "tool_use"
+        return self._finish
+
+    @property
+    def text(self) -> str:
+        """All text so far, without thinking."""
+        return joined_text(self.message().parts)
+
+
+def clean_usage(usage: Usage) -> Usage:
+    """Counts as they may be added up: whole, not negative, `cached` and `cache_write` within input, `reasoning` within
+    output. What a family read from a missing, null or absurd field becomes 0."""
+    tokens_in = _count(usage.input)
+    tokens_out = _count(usage.output)
+    cached = min(_count(usage.cached), tokens_in)
+    return Usage(
+        input=tokens_in,
+        cached=cached,
+        reasoning=min(_count(usage.reasoning), tokens_out),
+        output=tokens_out,
+        cache_write=min(_count(usage.cache_write), tokens_in - cached),
+    )
+
+
+def _count(value: object) -> int:
+    # Struct fields are not checked when a struct is built, so a family may hand on what its API said.
+    if isinstance(value, float):
+        value = int(value) if math.isfinite(value) else 0
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        return 0
+    return min(value, MAX_COUNT)
+
+
+async def collect(provider: Provider, request: ModelRequest) -> Assembler:
+    """Makes one model call and reads it to its end. Raises `ProviderError`, also when the stream was cut."""
+    assembler = Assembler(provider.name)
+    stream = provider.stream(request)
+    try:
+        async for chunks in stream:
+            assembler.feed(chunks)
+    finally:
+        aclose = getattr(stream, "aclose", None)
+        if aclose is not None:
+            await aclose()
+    if not assembler.complete:
+        raise ProviderError("server", f"{provider.name}: the stream ended without its finish")
+    return assembler

@@ -1,0 +1,257 @@
+"""The models that a server offers, and what the `modelId` of a request means.
+
+catalog = build_catalog(usual_providers(), transport=transport)
+model = catalog.resolve("anthropic:claude-sonnet-4-5")
+async for chunks in model.provider.stream(ModelRequest(model.vendor_id, messages)):
+    ...
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from weftline.errors import InvalidRequest, WeftlineError
+from weftline.providers.base import ModelInfo, Provider
+from weftline.providers.families import NotAvailable, ProviderSettings, Source, build_provider
+from weftline.providers.pricing import Price, Prices
+from weftline.providers.transport import Transport
+
+MAX_CANDIDATES: Final = 20
+
+
+class Entry(Struct, frozen=True):
+    """A model of the catalog. `provider` is who makes or serves it, `id` what a request names it by."""
+
+    id: str
+    label: str
+    provider: str
+    vendor_model_id: str
+    source: Source
+    context_window_tokens: int | None
+    pricing: Price | None
+    """For platform offerings only: what a workspace's own provider costs is between the two of them."""
+
+
+class ResolvedModel(Struct, frozen=True):
+    provider: Provider
+    vendor_id: str
+    catalog_id: str
+    entry: Entry
+
+
+class UnavailableProvider(Struct, frozen=True):
+    """A provider that was asked for, or could be, and why its models are not in the catalog."""
+
+    name: str
+    family: str
+    reason: str
+
+
+class _Offer(Struct, frozen=True):
+    name: str
+    provider: Provider
+    any_model: bool
+    source: Source
+    entries: dict[str, Entry]
+    """By vendor id; the first is the provider's default."""
+
+
+class Catalog:
+    """Models by id. Ids are `<provider name>:<vendor model id>`."""
+
+    def __init__(self, *, default_model: str | None = None, prices: Prices | None = None) -> None:
+        self._default_model = default_model
+        self._prices = prices or Prices()
+        self._offers: dict[str, _Offer] = {}
+        self._by_id: dict[str, tuple[_Offer, Entry]] = {}
+        self._unavailable: list[UnavailableProvider] = []
+
+    def add(
+        self,
+        provider: Provider,
+        *,
+        name: str | None = None,
+        any_model: bool = False,
+        source: Source = "workspace_provider",
+    ) -> None:
+        """Offers a provider's models. `any_model`: ids that it does not list are accepted too."""
+        name = name or provider.name
+        if name in self._offers:
+            raise ValueError(f"There are two providers named {name!r}.")
+        offer = _Offer(name, provider, any_model, source, {})
+        for info in provider.models():
+            offer.entries[info.vendor_id] = entry = self._entry(offer, info)
+            self._by_id[entry.id] = (offer, entry)
+        self._offers[name] = offer
+
+    def add_unavailable(self, name: str, *, family: str, reason: str) -> None:
+        self._unavailable.append(UnavailableProvider(name, family, reason))
+
+    def entries(self) -> Sequence[Entry]:
+        return [entry for _, entry in self._by_id.values()]
+
+    def unavailable(self) -> Sequence[UnavailableProvider]:
+        """Providers that are not there, with the reason: no key, an extra that is not installed."""
+        return tuple(self._unavailable)
+
+    @property
+    def default_id(self) -> str | None:
+        """The id of the model that a request without one gets: the configured one, else the first provider's first."""
+        if self._default_model is not None:
+            return self.resolve(self._default_model).catalog_id
+        for offer in self._offers.values():
+            # Scripts are for tests and demos: nobody gets one without naming it.
+            if offer.entries and offer.provider.name != "scripted":
+                return next(iter(offer.entries.values())).id
+        return None
+
+    def resolve(self, model_id: str | None) -> ResolvedModel:
+        """What `model_id` names; None asks for the default.
+
+        In this order: an id of the catalog, `platform:<id>` or `provider:<name>`; `provider:<name>:<vendor id>`; a bare
+        vendor id that exactly one provider lists; `<provider>:<vendor id>`. Raises `WeftlineError` (`invalid_model`,
+        with `candidates`) for an id that names nothing or more than one model.
+        """
+        if model_id is None:
+            default = self.default_id
+            if default is None:
+                raise self._invalid("No model was named and there is no default model.", self._by_id)
+            return self.resolve(default)
+        found = self._exact(model_id) or self._of_named_provider(model_id)
+        if found is None:
+            matches = self._by_vendor_id(model_id) or self._by_prefix(model_id)
+            if len(matches) > 1:
+                ids = [match.catalog_id for match in matches]
+                raise self._invalid(f"The model {model_id!r} is ambiguous.", ids)
+            found = matches[0] if matches else None
+        if found is None:
+            raise self._invalid(f"There is no model {model_id!r}.", self._nearest(model_id))
+        return found
+
+    async def aclose(self) -> None:
+        for offer in self._offers.values():
+            await offer.provider.aclose()
+
+    def _entry(self, offer: _Offer, info: ModelInfo) -> Entry:
+        provider = offer.provider.name.lower()
+        platform = offer.source == "platform_offering"
+        return Entry(
+            id=f"{offer.name}:{info.vendor_id}",
+            label=info.label or info.vendor_id,
+            provider=provider,
+            vendor_model_id=info.vendor_id,
+            source=offer.source,
+            context_window_tokens=info.context_window_tokens,
+            pricing=self._prices.price(provider=provider, model=info.vendor_id) if platform else None,
+        )
+
+    def _exact(self, model_id: str) -> ResolvedModel | None:
+        known = self._by_id.get(model_id)
+        if known is not None:
+            return _resolved(*known)
+        kind, _, rest = model_id.partition(":")
+        if kind == "platform":
+            offered = [
+                (offer, entry)
+                for offer, entry in self._by_id.values()
+                if offer.source == "platform_offering" and rest in (entry.id, entry.vendor_model_id)
+            ]
+            return _resolved(*offered[0]) if len(offered) == 1 else None
+        if kind == "provider":
+            offer = self._offers.get(rest)
+            if offer is not None and offer.entries:
+                return _resolved(offer, next(iter(offer.entries.values())))
+            known = self._by_id.get(rest)
+            return _resolved(*known) if known is not None else None
+        return None
+
+    def _of_named_provider(self, model_id: str) -> ResolvedModel | None:
+        kind, _, rest = model_id.partition(":")
+        if kind != "provider":
+            return None
+        name, _, vendor_id = rest.partition(":")
+        offer = self._offers.get(name)
+        return self._of_offer(offer, vendor_id) if offer is not None else None
+
+    def _by_vendor_id(self, model_id: str) -> list[ResolvedModel]:
+        offers = [offer for offer in self._offers.values() if model_id in offer.entries]
+        return [_resolved(offer, offer.entries[model_id]) for offer in offers]
+
+    def _by_prefix(self, model_id: str) -> list[ResolvedModel]:
+        prefix, _, vendor_id = model_id.partition(":")
+        named = self._offers.get(prefix)
+        offers = [named] if named else [one for one in self._offers.values() if one.provider.name.lower() == prefix]
+        found = [one for offer in offers if (one := self._of_offer(offer, vendor_id)) is not None]
+        listed = [one for one in found if one.catalog_id in self._by_id]
+        return listed or found
+
+    def _of_offer(self, offer: _Offer, vendor_id: str) -> ResolvedModel | None:
+        entry = offer.entries.get(vendor_id)
+        if entry is None and vendor_id and offer.any_model:
+            entry = self._entry(offer, ModelInfo(vendor_id))
+        return _resolved(offer, entry) if entry is not None else None
+
+    def _nearest(self, model_id: str) -> list[str]:
+        ids = list(self._by_id)
+        near = difflib.get_close_matches(model_id, ids, n=5, cutoff=0.4)
+        return list(dict.fromkeys([*near, *ids]))
+
+    def _invalid(self, message: str, candidates: Iterable[str]) -> WeftlineError:
+        return InvalidRequest(message, code="invalid_model", candidates=list(candidates)[:MAX_CANDIDATES])
+
+
+def _resolved(offer: _Offer, entry: Entry) -> ResolvedModel:
+    return ResolvedModel(offer.provider, entry.vendor_model_id, entry.id, entry)
+
+
+def usual_providers() -> Sequence[ProviderSettings]:
+    """The providers that need nothing but their usual environment variable."""
+    usual = ProviderSettings
+    return (
+        usual(name="anthropic", family="anthropic", key_env=("ANTHROPIC_API_KEY",)),
+        usual(name="openai", family="openai_responses", key_env=("OPENAI_API_KEY",)),
+        usual(name="google", family="google", key_env=("GEMINI_API_KEY", "GOOGLE_API_KEY")),
+        *(
+            usual(name=name, family="openai_chat", key_env=(variable,), options={"profile": name})
+            for name, variable in (
+                ("openrouter", "OPENROUTER_API_KEY"),
+                ("groq", "GROQ_API_KEY"),
+                ("cerebras", "CEREBRAS_API_KEY"),
+                ("xai", "XAI_API_KEY"),
+            )
+        ),
+    )
+
+
+def build_catalog(
+    settings: Iterable[ProviderSettings],
+    *,
+    transport: Transport,
+    default_model: str | None = None,
+    prices: Prices | None = None,
+    scripted: Provider | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Catalog:
+    """A catalog of the providers that can be used here; the others are in `unavailable()`.
+
+    Raises `WeftlineError`: `bad_config` for settings that are wrong, `invalid_model` for a default that is not there.
+    """
+    catalog = Catalog(default_model=default_model, prices=prices)
+    for one in settings:
+        try:
+            provider = build_provider(one, transport=transport, environ=os.environ if environ is None else environ)
+        except NotAvailable as missing:
+            catalog.add_unavailable(one.name, family=one.family, reason=str(missing))
+            continue
+        any_model = not one.models if one.any_model is None else one.any_model
+        catalog.add(provider, name=one.name, any_model=any_model, source=one.source)
+    if scripted is not None:
+        catalog.add(scripted)
+    if default_model is not None:
+        catalog.resolve(default_model)
+    return catalog

@@ -1,0 +1,128 @@
+"""The model families by name, and how a provider is built from its settings.
+
+A new family needs one module with a class and one line in `FAMILIES`; a package of its own registers one under the
+entry point group `weftline.providers` instead. The class takes keyword arguments, among them `transport`, `base_url`,
+`api_key` and `models`; whatever else it takes can be set as an option.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, Final, Literal, TypeAlias, cast
+
+from msgspec import Struct
+
+from weftline.errors import WeftlineError
+from weftline.providers.base import ModelInfo, Provider
+from weftline.providers.transport import Transport
+
+FAMILIES: dict[str, str] = {
+    "anthropic": "weftline.providers.anthropic:Anthropic",
+    "google": "weftline.providers.google:Google",
+    "openai_chat": "weftline.providers.openai_chat:OpenAIChat",
+    "openai_responses": "weftline.providers.openai_responses:OpenAIResponses",
+}
+GROUP: Final = "weftline.providers"
+
+Source: TypeAlias = Literal["workspace_provider", "platform_offering"]
+
+
+class ProviderSettings(Struct, frozen=True, kw_only=True):
+    """One provider as it is configured. Its name is the prefix of its models' ids in the catalog.
+
+    `api_key` is the key itself or `env:NAME`; without it the variables in `key_env` are looked at in order. A provider
+    with `keyless` works without any.
+    """
+
+    name: str
+    family: str
+    base_url: str | None = None
+    api_key: str | None = None
+    key_env: tuple[str, ...] = ()
+    keyless: bool = False
+    models: tuple[ModelInfo, ...] = ()
+    any_model: bool | None = None
+    """Whether ids that are not listed are accepted; None: when no models are listed."""
+    source: Source = "workspace_provider"
+    options: dict[str, Any] = {}
+    """Further arguments of the family's class."""
+    origin: str = ""
+    """The file that these settings come from, for messages."""
+
+    def __repr__(self) -> str:
+        return f"ProviderSettings(name={self.name!r}, family={self.family!r}, base_url={self.base_url!r})"
+
+
+class NotAvailable(Exception):
+    """A provider cannot be used here; the message says why and holds no secret."""
+
+
+def build_provider(settings: ProviderSettings, *, transport: Transport, environ: Mapping[str, str]) -> Provider:
+    """Raises `NotAvailable` when a key or package is missing and `WeftlineError` (`bad_config`) for wrong settings."""
+    family = _family(settings)
+    arguments: dict[str, Any] = {
+        "transport": transport,
+        "base_url": settings.base_url,
+        "api_key": _key(settings, environ),
+        "models": settings.models,
+        **settings.options,
+    }
+    accepted = inspect.signature(family).parameters
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
+        for option in settings.options:
+            if option not in accepted:
+                raise bad_setting(
+                    settings.origin,
+                    f"providers.{settings.name}.{option}",
+                    f"is not an option of the family {settings.family!r}",
+                )
+    try:
+        return family(**arguments)
+    except (TypeError, ValueError) as error:
+        raise bad_setting(settings.origin, f"providers.{settings.name}", str(error)) from None
+
+
+def known_families() -> Sequence[str]:
+    return sorted({*FAMILIES, *(point.name for point in entry_points(group=GROUP))})
+
+
+def bad_setting(origin: str, key: str, fault: str) -> WeftlineError:
+    where = f"{origin}: " if origin else ""
+    return WeftlineError(f"{where}{key}: {fault}", code="bad_config", file=origin, key=key)
+
+
+def _family(settings: ProviderSettings) -> Callable[..., Provider]:
+    target = FAMILIES.get(settings.family)
+    try:
+        if target is not None:
+            module, _, name = target.partition(":")
+            return cast("Callable[..., Provider]", getattr(import_module(module), name))
+        for point in entry_points(group=GROUP):
+            if point.name == settings.family:
+                return cast("Callable[..., Provider]", point.load())
+    except ImportError as error:
+        missing = error.name or str(error)
+        raise NotAvailable(f"The family {settings.family!r} needs {missing!r}, which is not installed.") from None
+    raise bad_setting(
+        settings.origin,
+        f"providers.{settings.name}.family",
+        f"{settings.family!r} is not a family; there are {', '.join(known_families())}",
+    )
+
+
+def _key(settings: ProviderSettings, environ: Mapping[str, str]) -> str:
+    if settings.api_key is not None and not settings.api_key.startswith("env:"):
+        return settings.api_key
+    names = settings.key_env if settings.api_key is None else (settings.api_key.removeprefix("env:"),)
+    for name in names:
+        if environ.get(name):
+            return environ[name]
+    if settings.keyless and settings.api_key is None:
+        return ""
+    if not names:
+        raise NotAvailable("No API key is configured.")
+    variables = " or ".join(names)
+    raise NotAvailable(f"The environment variable {variables} is not set.")

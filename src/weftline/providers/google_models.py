@@ -1,0 +1,92 @@
+"""What a Gemini model's name tells about it: its generation and its thinking knob."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from msgspec import Struct
+
+from weftline.providers.base import ModelInfo
+
+_VERSION = re.compile(r"gemini-(?:(?:pro|flash|live)-)?(\d+)(?:\.(\d+))?(?![\d.])")
+_LEVELS: tuple[tuple[int, str], ...] = ((15, "MINIMAL"), (30, "LOW"), (50, "MEDIUM"), (80, "HIGH"))
+_WITHOUT_THINKING = re.compile(r"embedding|-tts|-live|-2\.5-flash-image|^gemini-live")
+
+DEFAULT_MODELS: tuple[ModelInfo, ...] = (
+    ModelInfo("gemini-3.8-flash", "Gemini 3.8 Flash", 1_048_576, 65_536, vision=True, reasoning=True, tools=True),
+    ModelInfo("gemini-4-argon", "Gemini 4 Argon", 1_048_576, 65_536, vision=True, reasoning=True, tools=True),
+    ModelInfo("gemini-3.1-pro-preview", "Gemini 3.1 Pro", 1_048_576, 65_536, vision=True, reasoning=True, tools=True),
+    ModelInfo("gemini-2.5-pro", "Gemini 2.5 Pro", 1_048_576, 65_536, vision=True, reasoning=True, tools=True),
+    ModelInfo("gemini-2.5-flash", "Gemini 2.5 Flash", 1_048_576, 65_536, vision=True, reasoning=True, tools=True),
+)
+"""Offered when a provider is configured without a list; the first is its default."""
+
+
+class Traits(Struct, frozen=True):
+    """How requests for one model differ from those for another."""
+
+    modern: bool
+    """Gemini 3 and later: thinking levels, signatures that are checked, structured output beside tools."""
+    levels: tuple[str, ...] = ()
+    """The thinking levels that the model has, from the lowest; empty when it has none."""
+    budget: tuple[int, int, int] | None = None
+    """Thinking tokens: at level 0, the least above it, the most."""
+
+
+@lru_cache(maxsize=1024)
+def traits(model: str) -> Traits:
+    name = bare(model).lower()
+    found = _VERSION.match(name)
+    if name == "gemini-pro" or name.startswith("gemma"):
+        return Traits(modern=False)
+    # Names without a number are aliases of the newest ("gemini-flash-latest").
+    major, minor = (int(found[1]), int(found[2] or 0)) if found else (3, 1)
+    thinks = not _WITHOUT_THINKING.search(name)
+    if major >= 3:
+        return Traits(modern=True, levels=_levels(name, original=(major, minor) == (3, 0)) if thinks else ())
+    if not thinks or major < 2 or minor < 5:
+        return Traits(modern=False)
+    if "flash-lite" in name:
+        return Traits(modern=False, budget=(0, 512, 24_576))
+    if "flash" in name:
+        return Traits(modern=False, budget=(0, 1, 24_576))
+    return Traits(modern=False, budget=(128, 128, 32_768))
+
+
+def bare(model: str) -> str:
+    """The id without the collection that the API puts before it in listings."""
+    return model.removeprefix("models/")
+
+
+def thinking_config(model: str, level: int | None) -> dict[str, Any] | None:
+    """`thinkingConfig` for a level of 0 to 100; None when nothing was asked for or the model does not think."""
+    if level is None:
+        return None
+    known = traits(model)
+    config: dict[str, Any]
+    if known.levels:
+        config = {"thinkingLevel": _nearest(level, known.levels)}
+    elif known.budget is not None:
+        off, least, most = known.budget
+        config = {"thinkingBudget": off if level == 0 else min(max(most * level // 100, least), most)}
+    else:
+        return None
+    if level > 0:
+        config["includeThoughts"] = True
+    return config
+
+
+def _levels(name: str, *, original: bool) -> tuple[str, ...]:
+    if "flash" in name:
+        return ("MINIMAL", "LOW", "MEDIUM", "HIGH")
+    if original and "-pro" in name:
+        return ("LOW", "HIGH")
+    return ("LOW", "MEDIUM", "HIGH")
+
+
+def _nearest(level: int, offered: Sequence[str]) -> str:
+    """The nearest of the levels that the model has, the lower one on a tie."""
+    return min(((abs(at - level), at, name) for at, name in _LEVELS if name in offered))[2]

@@ -1,0 +1,79 @@
+"""Tool names as a model family accepts them, and the way back.
+
+Families refuse names that ours allow (dots, slashes, blanks, more than 64 characters). A name that a family accepts is
+sent as it is; another is repaired in a way that depends on that name alone, so that the bytes of earlier requests stay
+the same whatever other tools come and go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+from weftline.providers.base import ProviderError
+
+ALLOWED = r"[a-zA-Z0-9_-]"
+"""What OpenAI and Anthropic accept in the name of a tool: one character of it."""
+
+_DIGEST_LENGTH = 8
+
+
+class NameMap:
+    """Names of one request's tools, both ways.
+
+    `allowed` is a regular expression for one character (a class such as `[a-zA-Z0-9_-]`), `limit` the greatest length
+    and `first`, when given, what the first character must be. Two tools that would be sent under one name are refused
+    with a `ProviderError` of class `invalid_request`.
+
+    >>> names = NameMap(["files.read"])
+    >>> names.out("files.read"), names.back("files_read")
+    ('files_read', 'files.read')
+    """
+
+    __slots__ = ("_allowed", "_back", "_first", "_limit", "_out")
+
+    def __init__(
+        self, names: Iterable[str], *, allowed: str = ALLOWED, limit: int = 64, first: str | None = None
+    ) -> None:
+        self._allowed = allowed
+        self._limit = limit
+        self._first = first
+        self._out: dict[str, str] = {}
+        self._back: dict[str, str] = {}
+        for name in names:
+            sent = repaired(name, allowed=allowed, limit=limit, first=first)
+            other = self._back.get(sent)
+            if other is not None and other != name:
+                raise ProviderError(
+                    "invalid_request",
+                    f"The tools {other!r} and {name!r} would both be sent as {sent!r}; rename one of them.",
+                    code="tool_name_collision",
+                )
+            self._back[sent] = name
+            self._out[name] = sent
+
+    def out(self, name: str) -> str:
+        """The name to send. Names of tools that this request does not have (any more) are repaired alike."""
+        sent = self._out.get(name)
+        if sent is None:
+            sent = repaired(name, allowed=self._allowed, limit=self._limit, first=self._first)
+        return sent
+
+    def back(self, name: str) -> str:
+        """Our name for the one that the model used; a name that was never sent comes back as it is."""
+        return self._back.get(name, name)
+
+
+@lru_cache(maxsize=4096)
+def repaired(name: str, *, allowed: str = ALLOWED, limit: int = 64, first: str | None = None) -> str:
+    """`name` with every character that is not allowed as `_`, and, when too long, its end as a digest of the whole."""
+    one = re.compile(allowed)
+    sent = "".join(char if one.fullmatch(char) else "_" for char in name) or "_"
+    if first is not None and not re.fullmatch(first, sent[0]):
+        sent = f"_{sent}"
+    if len(sent) > limit:
+        digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_LENGTH]
+        sent = f"{sent[: limit - _DIGEST_LENGTH - 1]}_{digest}"
+    return sent

@@ -1,0 +1,67 @@
+"""Reasoning that comes inside `<think>` at the beginning of the text, as open models write it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from weftline.providers.base import Chunk, TextDelta, ThinkingDelta, ThinkingDone
+
+_OPEN = "<think>"
+_CLOSE = "</think>"
+
+
+class ThinkTags:
+    """Parts text into reasoning and answer, whatever pieces it comes in. Only a tag at the very beginning counts."""
+
+    __slots__ = ("_held", "_state")
+
+    def __init__(self) -> None:
+        self._state: Literal["start", "opened", "thinking", "after", "text"] = "start"
+        self._held: str = ""
+
+    def feed(self, text: str) -> list[Chunk]:
+        if self._state == "text":
+            return [TextDelta(text)]
+        chunks: list[Chunk] = []
+        text = self._held + text
+        self._held = ""
+        if self._state == "start":
+            begun = text.lstrip()
+            if _OPEN.startswith(begun[: len(_OPEN)]) and len(begun) < len(_OPEN):
+                self._held = text
+                return []
+            self._state = "opened" if begun.startswith(_OPEN) else "text"
+            text = begun.removeprefix(_OPEN) if self._state == "opened" else text
+        if self._state == "opened":
+            text = text.lstrip("\n")
+            self._state = "thinking" if text else "opened"
+        if self._state == "thinking":
+            thought, closed, text = text.partition(_CLOSE)
+            if closed:
+                self._state = "after"
+            else:
+                keep = _overlap(thought)
+                thought, self._held = thought[: len(thought) - keep], thought[len(thought) - keep :]
+            if thought:
+                chunks.append(ThinkingDelta(thought))
+            if closed:
+                chunks.append(ThinkingDone())
+        if self._state == "after":
+            text = text.lstrip()
+            if text:
+                self._state = "text"
+        if self._state == "text" and text:
+            chunks.append(TextDelta(text))
+        return chunks
+
+    def end(self) -> list[Chunk]:
+        """What was held back, now that nothing follows."""
+        held, self._held = self._held, ""
+        if not held:
+            return []
+        return [ThinkingDelta(held)] if self._state == "thinking" else [TextDelta(held)]
+
+
+def _overlap(text: str) -> int:
+    """How many of the last characters may be the beginning of the closing tag."""
+    return next((size for size in range(min(len(_CLOSE) - 1, len(text)), 0, -1) if _CLOSE.startswith(text[-size:])), 0)

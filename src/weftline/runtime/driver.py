@@ -1,0 +1,251 @@
+"""The driver: turns decisions into entries and commands into work.
+
+One task per run that is doing something. It asks the kernel, appends what the kernel decided, carries the one command
+out by itself or several side by side, and leaves when nothing is left that it could do: the run is then ended or
+parked, and parked runs hold nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+from weftline.kernel import bodies
+from weftline.kernel.decide import decide
+from weftline.kernel.entries import (
+    KIND,
+    AttemptFailed,
+    CallClosed,
+    Fact,
+    FinalForced,
+    HistoryPinned,
+    LoopDetected,
+    MessageQueued,
+    MessagesTaken,
+    ModelRef,
+    OutputRejected,
+    RunCreated,
+)
+from weftline.kernel.state import CallModel, Command, Decision, Reconcile, RunTool
+from weftline.messages import Assistant, Message, Text
+from weftline.providers.catalog import ResolvedModel
+from weftline.runtime import ids
+from weftline.runtime.clock import Clock
+from weftline.runtime.content import fill
+from weftline.runtime.live import LiveRun
+from weftline.runtime.log import Log
+from weftline.runtime.model_call import call_model, prepare_calls
+from weftline.runtime.tool_call import reconcile, run_tool
+from weftline.runtime.toolbox import Toolbox, build_toolbox
+from weftline.runtime.transcript import KINDS, Transcript
+from weftline.store.base import ThreadEnd
+from weftline.store.sqlite.reads import Reader
+from weftline.tools.base import Tool
+from weftline.wire.plan import plan_from_spec
+
+_CONVERSATION = (CallClosed, LoopDetected, FinalForced, MessageQueued, MessagesTaken, OutputRejected)
+
+
+class Models(Protocol):
+    def resolve(self, model_id: str | None) -> ResolvedModel: ...
+
+
+class Driver:
+    def __init__(
+        self,
+        log: Log,
+        reader: Reader,
+        *,
+        store_id: str,
+        clock: Clock,
+        models: Models,
+        server_tools: Mapping[str, Tool],
+    ) -> None:
+        self.log = log
+        self.clock = clock
+        self.store_id = store_id
+        self.stopping = False
+        self._reader = reader
+        self._models = models
+        self._server_tools = server_tools
+        self._slugs: dict[int, str] = {}
+
+    async def drive(self, run: LiveRun) -> None:
+        """Carries the run on until it has ended or waits for something outside."""
+        try:
+            self._pin_history(run)
+            while True:
+                decision = self.settle(run)
+                if not decision.start:
+                    return
+                if self.stopping:
+                    return
+                await self._carry_out(run, decision.start)
+        finally:
+            for task in run.tasks.values():
+                task.cancel()
+            run.tasks.clear()
+
+    def settle(self, run: LiveRun) -> Decision:
+        """Appends what the kernel decides until it has nothing more to append. While stopping, nothing new begins."""
+        while True:
+            decision = decide(run.state)
+            if not decision.append:
+                break
+            if self.stopping and not run.state.cancel and not run.state.ended and not run.state.broken:
+                run.due_at = 0
+                return Decision()
+            transcript = self.transcript(run)
+            if run.state.calls and not run.prepared:
+                self._prepare_again(run, transcript)
+            model = self._model_ref(run)
+            facts = [fill(run, new, transcript=transcript, model=model) for new in decision.append]
+            self.log.append(run, facts)
+            for head, body in facts:
+                if isinstance(head, _CONVERSATION):
+                    transcript.apply(head, body)
+            if run.state.ended:
+                self._end(run, transcript)
+        run.due_at = 0 if decision.start else decision.due_at
+        return decision
+
+    def append(self, run: LiveRun, head: Fact, body: bytes) -> None:
+        """Appends an outcome or an answer, and adds it to the conversation when that is in memory."""
+        self.log.append(run, [(head, body)])
+        if run.transcript is not None and isinstance(head, _CONVERSATION):
+            run.transcript.apply(head, body)
+
+    async def _carry_out(self, run: LiveRun, commands: tuple[Command, ...]) -> None:
+        if len(commands) == 1 and not run.tasks:
+            await self._do(run, commands[0])
+            return
+        run.wake = asyncio.get_running_loop().create_future()
+        for command in commands:
+            key = _key(command)
+            if key not in run.tasks:
+                task = asyncio.create_task(self._do(run, command), name=f"{run.id} {key}")
+                run.tasks[key] = task
+                task.add_done_callback(lambda _, key=key: self._done(run, key))
+        await run.wake
+        run.wake = None
+
+    def _done(self, run: LiveRun, key: tuple[int, int, int]) -> None:
+        task = run.tasks.pop(key, None)
+        if task is not None and not task.cancelled() and task.exception() is not None:
+            if run.wake is not None and not run.wake.done():
+                run.wake.set_exception(task.exception() or RuntimeError("a command failed"))
+            return
+        run.poke()
+
+    async def _do(self, run: LiveRun, command: Command) -> None:
+        match command:
+            case CallModel():
+                await call_model(self, run, command)
+            case RunTool():
+                self.prepare(run)
+                await run_tool(self, run, command)
+            case Reconcile():
+                self.prepare(run)
+                await reconcile(self, run, command)
+
+    def prepare(self, run: LiveRun) -> None:
+        """Makes sure that the final arguments of the present calls are in memory."""
+        if not run.prepared:
+            self._prepare_again(run, self.transcript(run))
+
+    def _pin_history(self, run: LiveRun) -> None:
+        if run.thread is not None and run.state.history is None and not run.state.ended:
+            self.log.append(run, [(HistoryPinned(self._reader.last_message(run.thread)), b"")])
+
+    def _prepare_again(self, run: LiveRun, transcript: Transcript) -> None:
+        """After a restart or a park: finds the calls' final arguments again, from the same message and tools."""
+        answer = transcript.last_answer
+        prepare_calls(run, answer if answer is not None else Assistant(()), self.toolbox(run))
+
+    def _end(self, run: LiveRun, transcript: Transcript) -> None:
+        """What the terminal append does to the thread belongs to the same transaction."""
+        run.due_at = None
+        if run.thread is None or run.write is None:
+            return
+        messages: list[bytes] = []
+        if run.state.status == "succeeded":
+            plan = run.plan
+            assert plan is not None
+            messages = [bodies.encode(message) for message in plan.messages]
+            messages.append(bodies.encode(Assistant(tuple(_text_only(transcript)))))
+        run.write.thread_end = ThreadEnd(run.thread, messages)
+
+    def model(self, run: LiveRun) -> ResolvedModel:
+        self._load_plan(run)
+        assert run.plan is not None
+        return self._models.resolve(run.plan.model)
+
+    def _model_ref(self, run: LiveRun) -> ModelRef:
+        resolved = self.model(run)
+        assert run.plan is not None
+        return ModelRef(resolved.catalog_id, resolved.provider.name, resolved.vendor_id, run.plan.reasoning)
+
+    def toolbox(self, run: LiveRun) -> Toolbox:
+        if run.toolbox is None:
+            self._load_plan(run)
+            assert run.plan is not None
+            run.toolbox = build_toolbox(run.plan, self._server_tools)
+        return run.toolbox
+
+    def transcript(self, run: LiveRun) -> Transcript:
+        """The run's conversation; read from the log when it is not in memory."""
+        if run.transcript is None:
+            self._load_plan(run)
+            assert run.plan is not None
+            transcript = Transcript((*self._history(run), *run.plan.messages))
+            if run.durable > 1:
+                transcript.replay(self._reader.of_kinds(run.key, KINDS))
+                self._load_failure(run)
+            for write in (run.flight, run.write):
+                if write is not None:
+                    transcript.replay([row for row in write.entries if row[0] > run.durable])
+            run.transcript = transcript
+        return run.transcript
+
+    def _history(self, run: LiveRun) -> list[Message]:
+        if run.thread is None:
+            return []
+        upto = run.state.history
+        if upto is None:
+            upto = self._reader.last_message(run.thread)
+        return [bodies.decode_message(body) for body in self._reader.thread_messages(run.thread, upto=upto)]
+
+    def _load_plan(self, run: LiveRun) -> None:
+        if run.plan is None:
+            row = self._reader.entry(run.key, 1)
+            assert row is not None and row[2] == KIND[RunCreated]
+            run.plan = plan_from_spec(row[4])
+
+    def _load_failure(self, run: LiveRun) -> None:
+        if run.state.failure and not run.failure:
+            rows = self._reader.of_kinds(run.key, (KIND[AttemptFailed],))
+            if rows:
+                failed = bodies.decode_failed(rows[-1][4])
+                run.failure, run.partial = failed.message, failed.text
+
+    def slug(self, workspace: int) -> str:
+        slug = self._slugs.get(workspace)
+        if slug is None:
+            slug = self._slugs[workspace] = self._reader.slug(workspace) or ""
+        return slug
+
+    def thread_id(self, run: LiveRun) -> str | None:
+        if run.thread is None:
+            return None
+        row = self._reader.thread(run.thread)
+        return ids.session_id(row.key, row.salt) if row is not None else None
+
+
+def _key(command: Command) -> tuple[int, int, int]:
+    index = -1 if isinstance(command, CallModel) else command.index
+    return command.turn, index, command.attempt
+
+
+def _text_only(transcript: Transcript) -> list[Text]:
+    return [Text(transcript.last_text)]

@@ -1,0 +1,475 @@
+"""The embedded engine: everything in one process on one SQLite store. The default.
+
+    async with Engine("store", catalog=catalog) as engine:
+        run = await engine.create(workspace, spec)
+
+Creates, answers, cancels and other requests are facts appended on the loop, checked against the folded state, and
+acknowledged when they are durable. Waking a run and telling its readers hang on the commit, never on the requester.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from weftline.agent.plan import RunPlan
+from weftline.errors import Conflict, NotFound, Unavailable
+from weftline.kernel import bodies
+from weftline.kernel.accept import accepts, open_call
+from weftline.kernel.entries import (
+    RULES,
+    CallClosed,
+    CancelRequested,
+    Effect,
+    Fact,
+    MessageQueued,
+    RunAdopted,
+    RunCreated,
+    RunEnded,
+    RunPaused,
+    RunResumed,
+    TimerFired,
+)
+from weftline.kernel.state import State, decode_state
+from weftline.messages import User
+from weftline.runtime import ids
+from weftline.runtime.alarm import Alarm
+from weftline.runtime.clock import Clock, SystemClock
+from weftline.runtime.content import closed_body
+from weftline.runtime.driver import Driver, Models
+from weftline.runtime.hub import Hub, Subscription
+from weftline.runtime.live import LiveRun
+from weftline.runtime.log import Log
+from weftline.runtime.receipts import CancelReceipt, receipt
+from weftline.runtime.recovery import Recovery
+from weftline.runtime.scheduler import Scheduler
+from weftline.runtime.toolbox import check_refs
+from weftline.store.base import NewRun, RunWrite, ThreadEnd, Written
+from weftline.store.sqlite.reads import RunRow
+from weftline.store.sqlite.store import SqliteStore
+from weftline.tools.base import Tool, ToolOutput
+from weftline.wire.plan import plan_from_spec
+
+logger = logging.getLogger(__name__)
+
+DRAIN_S = 30.0
+CLIENT_GRACE_US = 30_000_000
+"""After a start or a stall: how long a client has before its overdue answer is given up."""
+_STALL_US = 1_000_000
+
+
+class Engine:
+    def __init__(
+        self,
+        store: SqliteStore | Path | str,
+        *,
+        models: Models,
+        tools: Mapping[str, Tool] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.store: Any = store
+        self.models = models
+        self.tools: dict[str, Tool] = dict(tools or {})
+        self.clock: Clock = clock or SystemClock()
+        self.ready = False
+        self._resident: dict[int, LiveRun] = {}
+
+    async def start(self) -> Self:
+        """Opens the store when a path was given, and carries on what an earlier process left."""
+        if isinstance(self.store, Path | str):
+            self.store = await asyncio.to_thread(SqliteStore, self.store)
+        self.read = self.store.read
+        self.hub = Hub(self.read)
+        self.log = Log(self.store, clock=self.clock, observer=self)
+        self.driver = Driver(
+            self.log,
+            self.read,
+            store_id=self.store.id,
+            clock=self.clock,
+            models=self.models,
+            server_tools=self.tools,
+        )
+        self._scheduler = Scheduler(self._begin)
+        self._alarm = Alarm(self._ring, clock=self.clock)
+        self._next_key: int = self.read.last_run_key() + 1
+        self._creating: dict[tuple[int, str, str], asyncio.Future[None]] = {}
+        self._grace_until = self.clock.now_us() + CLIENT_GRACE_US
+        self._stopped = asyncio.Event()
+        self._recovery = Recovery(self)
+        await self._recovery.begin()
+        self.ready = True
+        return self
+
+    async def stop(self, *, drain_s: float = DRAIN_S) -> None:
+        """Begins nothing more, lets what is under way finish for `drain_s`, cuts the rest, and closes the store."""
+        self.ready = False
+        self.driver.stopping = True
+        self._alarm.stop()
+        self._recovery.stop()
+        tasks = [run.task for run in self._resident.values() if run.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=drain_s)
+        left = [task for task in tasks if not task.done()]
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left)
+        await self._drained()
+        await asyncio.to_thread(self.store.close)
+
+    async def _drained(self) -> None:
+        """Returns when everything appended is durable, or the store refuses it for good."""
+        if self.log.idle or self.log.refusal is not None:
+            return
+        done = asyncio.get_running_loop().create_future()
+        self.log.on_idle = lambda: None if done.done() else done.set_result(None)
+        await asyncio.wait([done], timeout=5.0)
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None):
+        await self.stop()
+
+    # Requests from outside
+
+    async def create(
+        self,
+        workspace: int,
+        spec: bytes,
+        *,
+        plan: RunPlan | None = None,
+        thread: int | None = None,
+        metadata: str = "{}",
+        idempotency: tuple[str, str, bytes] | None = None,
+    ) -> str:
+        """Accepts a run durably and returns its id. `idempotency` is route, key and digest of the request's body."""
+        self._accepting()
+        plan = plan or plan_from_spec(spec)
+        self.models.resolve(plan.model)
+        check_refs(plan, self.tools)
+        slot: tuple[int, str, str] | None = None
+        if idempotency is not None:
+            slot = (workspace, idempotency[0], idempotency[1])
+            earlier = await self._created_before(slot, idempotency[2])
+            if earlier is not None:
+                return earlier
+            self._creating[slot] = asyncio.get_running_loop().create_future()
+        try:
+            return await self._create(workspace, spec, plan, thread, metadata, idempotency)
+        finally:
+            if slot is not None:
+                self._creating.pop(slot).set_result(None)
+
+    async def _create(
+        self,
+        workspace: int,
+        spec: bytes,
+        plan: RunPlan,
+        thread: int | None,
+        metadata: str,
+        idempotency: tuple[str, str, bytes] | None,
+    ) -> str:
+        now = self.clock.now_us()
+        key, self._next_key = self._next_key, self._next_key + 1
+        run = LiveRun(key, ids.new_salt(), workspace=workspace, thread=thread, created_at=now)
+        run.plan = plan
+        run.new = NewRun(
+            run.salt, workspace, plan.name, metadata, now, RULES, thread, agent=plan.agent_id, idempotency=idempotency
+        )
+        self._resident[key] = run
+        self.log.append(run, [(RunCreated(RULES, plan.limits, thread), spec)])
+        if thread is None:
+            self._scheduler.submit(run)
+        await self.log.durable(run, requester=True)
+        return run.id
+
+    async def _created_before(self, slot: tuple[int, str, str], body: bytes) -> str | None:
+        while (first := self._creating.get(slot)) is not None:
+            await asyncio.shield(first)
+        row = self.read.idempotent(*slot)
+        if row is None:
+            return None
+        digest, key = row
+        if digest != body:
+            raise Conflict(
+                "This Idempotency-Key was used for another request.", code="idempotency_conflict", run_id=self._id(key)
+            )
+        return self._id(key)
+
+    async def answer(self, key: int, tool_use_id: str, output: ToolOutput) -> bool:
+        """A client's result for a call that waits for it. False when the run was cancelled meanwhile: it is ignored."""
+        self.log.require_well()
+        run = self.load(key)
+        state = run.state
+        if state.ended:
+            if tool_use_id in state.pending_at_cancel:
+                return False
+            raise Conflict("The run has ended.", code="run_terminal")
+        index = open_call(state, tool_use_id)
+        if index is None:
+            if tool_use_id in state.pending_at_cancel:
+                return False
+            raise NotFound("No call of this run waits for a result under this id.", code="unknown_tool_use")
+        call = state.calls[index]
+        if not run.prepared:
+            self.driver.prepare(run)
+        head = CallClosed(
+            state.turn - 1,
+            index,
+            call.id,
+            call.name,
+            "failed" if output.is_error else "returned",
+            is_error=output.is_error,
+            client=call.client,
+        )
+        await self._request(run, head, closed_body(run, index, output.parts))
+        return True
+
+    async def cancel(self, key: int, *, reason: str = "user", requested_by: str = "") -> CancelReceipt:
+        """Ends the run at once. Repeating it, or cancelling a run that has ended, changes nothing."""
+        run = self.load(key)
+        head = CancelRequested(reason, requested_by)
+        if accepts(run.state, head):
+            self.log.require_well()
+            await self._request(run, head, b"")
+        else:
+            await self.log.durable(run, requester=True)
+        return receipt(run.state.status, self.read.of_kinds(key, ("call.opened", "call.closed")))
+
+    async def pause(self, key: int, *, reason: str = "", requested_by: str = "") -> None:
+        """Starts nothing more after what is under way, until `resume`."""
+        run = self._open(key)
+        head = RunPaused(reason, requested_by)
+        if run.state.paused:
+            return
+        if not accepts(run.state, head):
+            raise Conflict("This run does not take interruptions.")
+        await self._request(run, head, b"")
+
+    async def resume(self, key: int, *, notes: str = "", requested_by: str = "") -> None:
+        run = self._open(key)
+        head = RunResumed(notes, requested_by)
+        if not accepts(run.state, head):
+            raise Conflict("The run is not paused.", code="not_paused")
+        await self._request(run, head, b"")
+
+    async def steer(self, key: int, text: str) -> str:
+        """Hands a message to the run at its next turn; calls that have not begun by then are skipped."""
+        return await self._queue(key, text, "steer")
+
+    async def follow_up(self, key: int, text: str) -> str:
+        """Hands a message to the run when it would otherwise end."""
+        return await self._queue(key, text, "follow_up")
+
+    async def _queue(self, key: int, text: str, mode: str) -> str:
+        run = self._open(key)
+        identity = f"msg_{run.next_seq}"
+        head = MessageQueued(identity, "steer" if mode == "steer" else "follow_up")
+        if not accepts(run.state, head):
+            raise Conflict("The run takes no more messages.")
+        await self._request(run, head, bodies.encode(User.of(text)))
+        return identity
+
+    async def _request(self, run: LiveRun, head: Fact, body: bytes) -> None:
+        """Appends what somebody outside asked for, carries the run on, and returns when it is durable."""
+        self.driver.append(run, head, body)
+        self.advance(run)
+        await self.log.durable(run, requester=True)
+
+    # Reading
+
+    def follow(self, key: int, run_id: str, *, after: int = 0) -> Subscription:
+        return self.hub.follow(key, run_id, after=after)
+
+    def find(self, run_id: str, *, workspace: int) -> RunRow:
+        """The run's row, or `NotFound`: the same for an unknown id and for one of another workspace."""
+        parsed = ids.parse(run_id, prefix="run_")
+        row: RunRow | None = self.read.run(parsed[0]) if parsed else None
+        if row is None or parsed is None or row.salt != parsed[1] or row.workspace != workspace:
+            raise NotFound("There is no such run.")
+        return row
+
+    def state(self, row: RunRow) -> State:
+        return decode_state(row.state)
+
+    # Moving runs
+
+    def load(self, key: int) -> LiveRun:
+        """The run in memory; a parked one is read from its row."""
+        run = self._resident.get(key)
+        if run is not None:
+            return run
+        row: RunRow | None = self.read.run(key)
+        if row is None:
+            raise NotFound("There is no such run.")
+        run = LiveRun(row.key, row.salt, workspace=row.workspace, thread=row.thread, created_at=row.created_at)
+        run.state = decode_state(row.state)
+        run.next_seq, run.durable = row.next_seq, row.next_seq - 1
+        run.row_seq, run.row_version = row.next_seq, row.version
+        run.due_at, run.started_at, run.ended_at = row.due_at, row.started_at, row.ended_at
+        run.activated = row.thread is None or row.due_at is not None or row.started_at is not None
+        if not run.state.ended:
+            self._resident[key] = run
+        return run
+
+    def advance(self, run: LiveRun) -> None:
+        """Lets a run take in what was just appended: ends it here and now, wakes its driver, or starts one."""
+        if run.dropped:
+            return
+        if run.state.cancel or run.task is None:
+            decision = self.driver.settle(run)
+            if run.state.ended:
+                if run.task is not None:
+                    run.task.cancel()
+                return
+            if run.task is None and decision.start and run.activated:
+                self._scheduler.submit(run)
+            elif run.due_at:
+                self._alarm.at(run.due_at)
+        run.poke()
+
+    def adopt(self, run: LiveRun) -> None:
+        """Takes a run over from an earlier process and drives it."""
+        if run.state.in_flight:
+            open_tools = {call.name for call in run.state.calls if call.status == "started"}
+            effects: dict[str, Effect] = {}
+            for name in open_tools:
+                tool = self.driver.toolbox(run).get(name)
+                if tool is not None:
+                    effects[name] = tool.effect
+            self.log.append(run, [(RunAdopted(run.state.epoch + 1, effects), b"")])
+        if run.task is None and run.activated and not run.state.ended:
+            self._scheduler.submit(run)
+
+    def end_by_force(self, run: LiveRun, head: RunEnded, body: bytes) -> None:
+        """Appends a terminal entry that the kernel did not decide on: the run's own content is not to be trusted."""
+        self.log.append(run, [(head, body)])
+        run.due_at = None
+        if run.thread is not None and run.write is not None:
+            run.write.thread_end = ThreadEnd(run.thread, [])
+
+    def forget(self, run: LiveRun) -> None:
+        """Lets go of a run in memory; its log has everything that counts."""
+        run.dropped = True
+        self._evict(run)
+
+    def is_resident(self, key: int) -> bool:
+        return key in self._resident
+
+    def wake_at(self, due_at: int) -> None:
+        self._alarm.at(due_at)
+
+    def _begin(self, run: LiveRun) -> None:
+        run.task = asyncio.get_running_loop().create_task(self._drive(run))
+
+    async def _drive(self, run: LiveRun) -> None:
+        try:
+            await self.driver.drive(run)
+        except asyncio.CancelledError:
+            if not (run.state.ended or run.dropped or self.driver.stopping):
+                raise
+        except Exception:
+            logger.exception("run %s: its driver failed", run.id)
+            self._recovery.driver_failed(run)
+            return
+        finally:
+            run.task = None
+            self._scheduler.finished(run)
+        self._leave(run)
+
+    def _leave(self, run: LiveRun) -> None:
+        """After its driver has gone: a parked run leaves memory as soon as its row says so."""
+        if run.state.ended or run.dropped:
+            return
+        if not self.driver.stopping:
+            decision = self.driver.settle(run)  # what came while the driver was leaving
+            if run.state.ended:
+                return
+            if decision.start:
+                self._scheduler.submit(run)
+                return
+            if run.due_at:
+                self._alarm.at(run.due_at)
+        if run.write is None and run.flight is None:
+            self._evict(run)
+            return
+        self.log.touch(run)
+
+    def _evict(self, run: LiveRun) -> None:
+        if self._resident.get(run.key) is run:
+            del self._resident[run.key]
+
+    # What hangs on the commit
+
+    def flushed(self, run: LiveRun, write: RunWrite, result: Written) -> None:
+        self.hub.publish(run.key, write.entries, write.deltas, write.next_seq - 1)
+        if write.new is not None and write.new.thread is not None and not result.queued:
+            run.activated = True
+            run.due_at = 0
+            self._scheduler.submit(run)
+        if result.promoted is not None:
+            self._promote(result.promoted)
+        if run.write is None and run.task is None and (run.state.ended or run.due_at != 0 or not run.activated):
+            self._evict(run)
+
+    def _promote(self, key: int) -> None:
+        run = self.load(key)
+        if run.state.ended or run.activated:
+            return
+        run.activated, run.due_at = True, 0
+        self._scheduler.submit(run)
+
+    def dropped(self, run: LiveRun) -> None:
+        self._evict(run)
+        if run.task is not None:
+            run.task.cancel()
+
+    def store_is_well(self) -> None:
+        """Picks up the runs that were dropped while the store refused."""
+        if not self.driver.stopping:
+            self._recovery.pick_up()
+
+    def _ring(self, late_us: int) -> None:
+        """Some run is due. After a stall, clients that were about to answer get their grace first."""
+        now = self.clock.now_us()
+        if late_us > _STALL_US:
+            self._grace_until = max(self._grace_until, now + max(late_us, CLIENT_GRACE_US))
+        rearm: int | None = None
+        for key in self.read.due(now, limit=10_000):
+            run = self.load(key)
+            if run.task is not None or not run.due_at or run.due_at > now:
+                continue
+            waits_for_client = any(call.client and call.status == "opened" for call in run.state.calls)
+            if waits_for_client and now < self._grace_until:
+                rearm = min(rearm or self._grace_until, self._grace_until)
+                self._evict(run)
+                continue
+            head = TimerFired(now)
+            if accepts(run.state, head):
+                self.driver.append(run, head, b"")
+                self.advance(run)
+        upcoming = self.read.next_due(now)
+        for due in (upcoming, rearm):
+            if due is not None:
+                self._alarm.at(due)
+
+    def _open(self, key: int) -> LiveRun:
+        self._accepting()
+        run = self.load(key)
+        if run.state.ended or run.state.cancel:
+            raise Conflict("The run has ended.", code="run_terminal")
+        return run
+
+    def _accepting(self) -> None:
+        if not self.ready:
+            raise Unavailable("The server is starting or stopping.", retry_after_s=1)
+        self.log.require_well()
+
+    def _id(self, key: int) -> str:
+        row: RunRow | None = self.read.run(key)
+        return ids.run_id(key, row.salt) if row else ""

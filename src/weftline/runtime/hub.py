@@ -1,0 +1,165 @@
+"""Fan-out: brings what was committed to whoever follows a run.
+
+A subscriber is a cursor and a small queue of frames. Frames are built once per flush and shared. A reader that is too
+slow loses its queue, not its place: it goes on from the log. Nobody can hold back a flush or another reader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from weftline.kernel.entries import KIND, RunEnded, decode_fact
+from weftline.store.base import DeltaRow, EntryRow
+from weftline.store.sqlite.reads import Reader
+from weftline.wire.events import delta_frame, frame, project
+
+QUEUE_BYTES = 1024 * 1024
+PAGE = 1000
+_ENDED = KIND[RunEnded]
+
+
+class Subscription:
+    """Follows one run from a cursor, as bytes of SSE frames."""
+
+    __slots__ = ("_frames", "_hub", "_size", "_waiter", "behind", "ended", "last_seq", "run")
+
+    def __init__(self, hub: Hub, run: int, last_seq: int) -> None:
+        self._hub = hub
+        self.run = run
+        self.last_seq = last_seq
+        self.behind = True
+        """Whether what comes next has to be read from the log."""
+        self.ended = False
+        self._frames: list[bytes] = []
+        self._size = 0
+        self._waiter: asyncio.Future[None] | None = None
+
+    def push(self, frames: bytes, last_seq: int, *, ended: bool) -> None:
+        if self.behind or last_seq <= self.last_seq:
+            pass  # it finds this in the log, or has found it there before it was announced
+        elif self._size + len(frames) > QUEUE_BYTES:
+            self._frames, self._size, self.behind = [], 0, True
+        else:
+            self._frames.append(frames)
+            self._size += len(frames)
+            self.last_seq = last_seq
+            self.ended = ended
+        self.wake()
+
+    def wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def take(self) -> bytes | None:
+        """What is due at once: bytes, b"" when the reader is up to date, None at the end."""
+        if self.behind:
+            return self._hub.catch_up(self)
+        if self._frames:
+            data = self._frames[0] if len(self._frames) == 1 else b"".join(self._frames)
+            self._frames, self._size = [], 0
+            return data
+        return None if self.ended else b""
+
+    async def wait(self) -> None:
+        """Returns when there may be something to take."""
+        if self.behind or self._frames or self.ended:
+            return
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def close(self) -> None:
+        self._hub.leave(self)
+
+
+class Hub:
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._topics: dict[int, list[Subscription]] = {}
+        self._ids: dict[int, str] = {}
+
+    def follow(self, run: int, run_id: str, *, after: int) -> Subscription:
+        subscription = Subscription(self, run, max(after, 0))
+        self._topics.setdefault(run, []).append(subscription)
+        self._ids[run] = run_id
+        return subscription
+
+    def leave(self, subscription: Subscription) -> None:
+        topic = self._topics.get(subscription.run)
+        if topic is None or subscription not in topic:
+            return
+        topic.remove(subscription)
+        if not topic:
+            del self._topics[subscription.run], self._ids[subscription.run]
+
+    def wake_all(self) -> None:
+        for topic in self._topics.values():
+            for subscription in topic:
+                subscription.wake()
+
+    def publish(self, run: int, entries: list[EntryRow], deltas: list[DeltaRow], last_seq: int) -> None:
+        """Called once per flush and run, on the loop, after the commit."""
+        topic = self._topics.get(run)
+        if topic is None:
+            return
+        ended = bool(entries) and entries[-1][2] == _ENDED
+        frames = b"".join(frames_of(entries, deltas, run_id=self._ids[run], after=0, upto=last_seq))
+        for subscription in tuple(topic):
+            subscription.push(frames, last_seq, ended=ended)
+
+    def catch_up(self, subscription: Subscription) -> bytes | None:
+        """The next page of the log for a reader that is behind; makes it live when it has reached the end.
+
+        No await lies between the read and the change to live, so nothing falls between the two. What is committed but
+        not announced yet is read here, and its announcement is then passed over.
+        """
+        row = self._reader.run(subscription.run)
+        if row is None:
+            subscription.behind, subscription.ended = False, True
+            return None
+        upto = row.next_seq - 1
+        after = subscription.last_seq
+        entries = self._reader.entries(subscription.run, after=after, upto=upto, limit=PAGE)
+        deltas = self._reader.deltas(subscription.run, after=after, upto=upto, limit=PAGE)
+        page_end = upto
+        if len(entries) == PAGE:
+            page_end = min(page_end, entries[-1][0])
+        if len(deltas) == PAGE:
+            page_end = min(page_end, deltas[-1][0] + deltas[-1][1] - 1)
+        run_id = self._ids.get(subscription.run, "")
+        data = b"".join(frames_of(entries, deltas, run_id=run_id, after=after, upto=page_end))
+        subscription.last_seq = max(after, page_end)
+        if page_end == upto:
+            subscription.behind = False
+            subscription.ended = row.ended_at is not None
+        return data if data or not subscription.ended else None
+
+
+def frames_of(
+    entries: list[EntryRow], deltas: list[DeltaRow], *, run_id: str, after: int, upto: int
+) -> Iterator[bytes]:
+    """The frames of (after, upto], entries and deltas merged by seq."""
+    d = 0
+    for seq, _, _, head, body in entries:
+        if seq > upto:
+            break
+        while d < len(deltas) and deltas[d][0] < seq:
+            yield from _delta_frames(deltas[d], after=after, upto=upto)
+            d += 1
+        if seq <= after:
+            continue
+        event = project(decode_fact.decode(head), body, run_id=run_id)
+        if event is not None:
+            yield frame(seq, *event)
+    for row in deltas[d:]:
+        yield from _delta_frames(row, after=after, upto=upto)
+
+
+def _delta_frames(row: DeltaRow, *, after: int, upto: int) -> Iterator[bytes]:
+    first, _, _, kind, joined = row
+    for seq, body in enumerate(joined.split(b"\n"), first):
+        if after < seq <= upto:
+            yield delta_frame(seq, kind, body)

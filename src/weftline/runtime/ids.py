@@ -1,0 +1,38 @@
+"""Ids on the outside: a prefix, the integer key, and a random part that is checked, so that no id can be guessed."""
+
+from __future__ import annotations
+
+import secrets
+from hashlib import blake2b
+
+_SALT = 12
+
+
+def new_salt() -> str:
+    return secrets.token_hex(_SALT // 2)
+
+
+def run_id(key: int, salt: str) -> str:
+    return f"run_{key:x}{salt}"
+
+
+def session_id(key: int, salt: str) -> str:
+    return f"ses_{key:x}{salt}"
+
+
+def parse(identity: str, *, prefix: str) -> tuple[int, str] | None:
+    """The key and the salt of an id, or None when it is none of ours."""
+    if not identity.startswith(prefix) or not len(prefix) + _SALT < len(identity) <= len(prefix) + _SALT + 15:
+        return None
+    digits, salt = identity[len(prefix) : -_SALT], identity[-_SALT:]
+    try:
+        key = int(digits, 16)
+    except ValueError:
+        return None
+    # int() also reads "0F", "+f" and "f_f": only the spelling that we hand out counts.
+    return (key, salt) if f"{key:x}" == digits else None
+
+
+def idempotency_key(store: str, run: str, turn: int, index: int, digest: str) -> str:
+    """The same for every execution of one call, and for no other call of any run or any restored store."""
+    return blake2b(f"{store}/{run}/{turn}.{index}/{digest}".encode(), digest_size=16).hexdigest()

@@ -1,0 +1,122 @@
+"""Carrying on after a start: which runs, in which order, and when to give one up.
+
+A run that kills the process would take every other run with it, start after start. So before a run is touched after an
+unclean death, its row is marked; the mark goes with the run's first new fact. Runs that carry a mark from before are
+suspects: they are recovered after all others and one at a time, and only then does a failed recovery count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from weftline.kernel.bodies import EndedBody, encode
+from weftline.kernel.entries import RunEnded
+from weftline.runtime.live import LiveRun
+from weftline.store.sqlite.accounts import mark_recovering
+
+if TYPE_CHECKING:
+    from weftline.runtime.embedded import Engine
+
+logger = logging.getLogger(__name__)
+
+TRIES = 3
+DEATHS = 10
+_PAGE = 10_000
+
+
+class Recovery:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._suspects: asyncio.Task[None] | None = None
+        self._failures: dict[int, int] = {}
+
+    async def begin(self) -> None:
+        """Starts the runs that were under way, and arms the timer for those that wait for one."""
+        engine = self._engine
+        suspects: list[int] = []
+        after = 0
+        while rows := engine.read.under_way(limit=_PAGE, after=after):
+            after = rows[-1][0]
+            keys = [row[0] for row in rows]
+            if engine.store.unclean:
+                await engine.store.job(partial(mark_recovering, keys=keys, died=True))
+            for key, tries, deaths in rows:
+                if tries or deaths >= DEATHS - 1:
+                    suspects.append(key)
+                else:
+                    self._recover(key)
+        if suspects:
+            self._suspects = asyncio.create_task(self._one_by_one(suspects))
+        due = engine.read.next_due(0)
+        if due is not None:
+            engine.wake_at(due)
+
+    def stop(self) -> None:
+        if self._suspects is not None:
+            self._suspects.cancel()
+
+    def pick_up(self) -> None:
+        """Runs that were dropped from memory while the store refused writes."""
+        for key, _, _ in self._engine.read.under_way(limit=_PAGE):
+            if not self._engine.is_resident(key):
+                self._recover(key)
+
+    def driver_failed(self, run: LiveRun) -> None:
+        """A driver raised, which it never should: tries again from the log, and gives the run up after the third."""
+        failures = self._failures[run.key] = self._failures.get(run.key, 0) + 1
+        self._engine.forget(run)
+        if failures >= TRIES:
+            self._give_up(run.key)
+        else:
+            asyncio.get_running_loop().call_later(0.1 * 2**failures, self._recover, run.key)
+
+    def _recover(self, key: int) -> None:
+        engine = self._engine
+        if engine.driver.stopping:
+            return
+        try:
+            run = engine.load(key)
+            engine.adopt(run)
+        except Exception:
+            logger.exception("run %d could not be recovered", key)
+            self._give_up(key)
+
+    async def _one_by_one(self, keys: list[int]) -> None:
+        for key in keys:
+            row = self._engine.read.run(key)
+            if row is None or row.ended_at is not None:
+                continue
+            if row.recovering > TRIES or row.deaths > DEATHS:
+                self._give_up(key)
+                continue
+            self._recover(key)
+            await self._progress(key, row.version)
+
+    async def _progress(self, key: int, version: int) -> None:
+        """Waits until the run has a new durable fact or has left memory, so that a crash has one suspect."""
+        while self._engine.is_resident(key):
+            row = self._engine.read.run(key)
+            if row is None or row.version > version + 1 or row.ended_at is not None:
+                return
+            await asyncio.sleep(0.05)
+
+    def _give_up(self, key: int) -> None:
+        """Ends a run that cannot be carried on, without asking anything of its own content."""
+        engine = self._engine
+        logger.error("run %d is given up after repeated failures", key)
+        run = engine.load(key)
+        if run.state.ended:
+            return
+        head = RunEnded(
+            "failed",
+            code="worker_error",
+            usage=run.state.usage,
+            turns=run.state.attempts,
+            model=run.state.model,
+            undelivered=tuple(message.id for message in run.state.queue),
+        )
+        error = "The run could not be carried on: its recovery failed repeatedly."
+        engine.end_by_force(run, head, encode(EndedBody(error=error)))

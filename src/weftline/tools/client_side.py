@@ -1,0 +1,190 @@
+"""Tools that the client carries out: plain local ones, A2A agents and MCP servers that only the client can reach.
+
+The runtime offers their calls on the stream and waits for the client's answer, so nothing here touches the network.
+A client tool that declares nothing is offered again after a crash, hence the effect `idempotent`.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from weftline.kernel.entries import Effect
+from weftline.messages import Text
+from weftline.providers.base import ToolSpec
+from weftline.tools.base import (
+    ClientKind,
+    InvalidArguments,
+    Issue,
+    Reconciled,
+    Tool,
+    ToolContext,
+    ToolOutput,
+)
+from weftline.tools.schema import (
+    EMPTY_OBJECT_SCHEMA,
+    ArgsValidator,
+    described,
+    object_args,
+    object_root,
+    object_schema,
+)
+
+LONG_RUNNING_NOTE = (
+    "NOTE: This is a long-running operation. "
+    "Do not call this tool again if it has already returned an intermediate or pending status."
+)
+
+A2A_PARAMETERS = Raw(
+    b'{"type":"object","properties":{"message":{"type":"string",'
+    b'"description":"The full task for the agent, as one message."}},"required":["message"]}'
+)
+"""What the model sees of every A2A agent, dialled by the server or by the client."""
+
+MAX_SKILLS = 12
+
+
+class _ClientTool:
+    """What all client tools have in common: arguments are checked against the schema before the call is offered."""
+
+    effect: Effect = "idempotent"
+    concurrent = True
+    timeout_s: float | None = None
+    client: ClientKind | None
+
+    def __init__(self, spec: ToolSpec, *, client: ClientKind, echo: Raw | None = None) -> None:
+        self.spec = spec
+        self.client = client
+        self.echo = echo
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    def prepare(self, args: str) -> bytes:
+        _, data = object_args(args)
+        issues = ArgsValidator.of(self.spec.parameters).validate(data)
+        if issues:
+            raise InvalidArguments(described(self.name, issues), issues)
+        return data
+
+    async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
+        raise RuntimeError(f"{self.name} is carried out by the client and cannot be invoked here")
+
+    async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
+        return "unknown"
+
+
+class LocalTool(_ClientTool):
+    """A tool of kind `local`: name, description and schema as the client sent them.
+
+    Args:
+        name: The model-facing name.
+        description: What the model reads; `long_running` appends a sentence to it.
+        parameters: JSON Schema. Anything but an object schema with properties becomes the empty object schema.
+        output_schema: JSON Schema of the result; kept when its root is an object, otherwise dropped.
+        long_running: Tells the model not to repeat a call that answered with an intermediate status.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        description: str = "",
+        parameters: Raw | None = None,
+        output_schema: Raw | None = None,
+        long_running: bool = False,
+    ) -> None:
+        if long_running:
+            description = f"{description}\n\n{LONG_RUNNING_NOTE}" if description else LONG_RUNNING_NOTE
+        spec = ToolSpec(name, description, object_schema(parameters), object_root(output_schema) or UNSET)
+        super().__init__(spec, client="local")
+
+
+class A2ALocalTool(_ClientTool):
+    """An A2A agent that the client dials. The offer of a call echoes the whole card.
+
+    Args:
+        name: The model-facing name.
+        card: The agent card, any JSON object; it is passed on as it came.
+        description: What the model reads; composed of the card's name, description and skills when not given.
+    """
+
+    def __init__(self, name: str, *, card: Raw, description: str | None = None) -> None:
+        spec = ToolSpec(name, description or card_description(card, fallback=name), A2A_PARAMETERS)
+        super().__init__(spec, client="a2a_local", echo=_object({"agentCard": card}))
+
+
+class McpLocalTool(_ClientTool):
+    """One tool of an MCP server that the client talks to, under the name that the client gave it.
+
+    Args:
+        entry: The tool as the server lists it (`name`, `description`, `inputSchema`, `annotations`, …).
+        server: Name of the reference, echoed as `mcpServer`.
+        server_info: Echoed as `mcpServerInfo` when given.
+    """
+
+    def __init__(self, name: str, *, entry: Raw, server: str, server_info: Raw | None = None) -> None:
+        fields = msgspec.json.decode(bytes(entry), type=dict[str, Raw])
+        schema = object_root(fields.get("inputSchema")) or EMPTY_OBJECT_SCHEMA
+        echo = {"mcpServer": _json(server), "mcpToolName": _json(name)}
+        if server_info is not None:
+            echo["mcpServerInfo"] = server_info
+        annotations = fields.get("annotations")
+        if annotations is not None and bytes(annotations) != b"null":
+            echo["annotations"] = annotations
+        super().__init__(
+            ToolSpec(name, _text(fields.get("description")), schema), client="mcp_local", echo=_object(echo)
+        )
+
+
+class _InputInvalid(Struct):
+    error: str
+    tool: str
+    message: str
+    issues: tuple[Issue, ...]
+
+
+def input_invalid_result(tool: Tool, error: InvalidArguments) -> ToolOutput:
+    """What the model reads in place of a call whose arguments do not fit; the client never sees that call."""
+    data = msgspec.json.encode(_InputInvalid("tool_input_invalid", tool.spec.name, error.message, error.issues))
+    return ToolOutput((Text(data.decode()),), is_error=True, structured=Raw(data))
+
+
+def card_description(card: Raw, *, fallback: str) -> str:
+    """What a model reads about the agent of a card: what it is for, and a line for each of its first 12 skills."""
+    fields = _fields(card)
+    name, about = _line(fields.get("name")) or fallback, _line(fields.get("description"))
+    lines = [f"Delegate a task to {name}: {about}" if about else f"Delegate a task to {name}"]
+    skills = fields.get("skills")
+    if isinstance(skills, list):
+        for skill in cast("list[object]", skills)[:MAX_SKILLS]:
+            entry = cast("dict[str, object]", skill) if isinstance(skill, dict) else {}
+            parts = [_line(entry.get("name")) or _line(entry.get("id")), _line(entry.get("description"))]
+            if any(parts):
+                lines.append("- " + ": ".join(part for part in parts if part))
+    return "\n".join(lines)
+
+
+def _fields(raw: Raw) -> dict[str, object]:
+    value: object = msgspec.json.decode(bytes(raw))
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+
+
+def _line(value: object) -> str:
+    return " ".join(value.split()) if isinstance(value, str) else ""
+
+
+def _text(raw: Raw | None) -> str:
+    value: object = None if raw is None else msgspec.json.decode(bytes(raw))
+    return value if isinstance(value, str) else ""
+
+
+def _json(text: str) -> Raw:
+    return Raw(msgspec.json.encode(text))
+
+
+def _object(fields: dict[str, Raw]) -> Raw:
+    return Raw(msgspec.json.encode(fields))

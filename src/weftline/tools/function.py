@@ -1,0 +1,289 @@
+"""Python functions as tools.
+
+@weftline.tool(effect="read", concurrent=True)
+async def weather(city: str, days: int = 1) -> dict[str, object]:
+    \"\"\"Forecast for a city.
+
+    Args:
+        city: Name of the city, in English.
+        days: How many days ahead.
+    \"\"\"
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, overload
+
+from msgspec import Raw
+
+from weftline.kernel.entries import STRICTNESS, Effect
+from weftline.providers.base import ToolSpec
+from weftline.tools.base import (
+    ClientKind,
+    Happened,
+    InvalidArguments,
+    Reconciled,
+    ToolContext,
+    ToolFailed,
+    ToolOutput,
+)
+from weftline.tools.results import error_of, output_of
+from weftline.tools.signature import Docstring, Parameters, checked_signature, resolved_hints
+from weftline.tools.threads import shared_threads
+
+if TYPE_CHECKING:
+    from typing_extensions import ParamSpec, TypeVar
+
+    P = ParamSpec("P", default=...)
+    R = TypeVar("R", default=Any)
+else:
+    from typing import ParamSpec, TypeVar
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+
+_NAME = re.compile(r"[a-zA-Z0-9_]{1,64}")
+_log = logging.getLogger("weftline.tools")
+
+
+class FunctionTool(Generic[P, R]):
+    """A function that a model can call; calling the object calls the function itself. Made by `tool`."""
+
+    client: ClientKind | None = None
+    echo: Raw | None = None
+    __name__: str
+
+    def __init__(
+        self,
+        fn: Callable[P, R],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        effect: Effect | None = None,
+        concurrent: bool = False,
+        timeout_s: float | None = None,
+        blocking: bool = True,
+        reconcile: Callable[..., Any] | None = None,
+    ) -> None:
+        if not inspect.isroutine(fn):
+            raise TypeError(f"a tool is made of a function, not of {type(fn).__name__}")
+        if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+            raise TypeError(f"tool {fn.__name__!r} is a generator; a tool returns one result")
+        self.name: str = fn.__name__ if name is None else name
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"tool name {self.name!r} must be 1 to 64 of the characters a-z, A-Z, 0-9 and _")
+        self.effect: Effect = _checked_effect(self.name, effect, reconcile)
+        if timeout_s is not None and not 0 < timeout_s < float("inf"):
+            raise ValueError(f"tool {self.name!r}: timeout_s must be a positive number of seconds, not {timeout_s!r}")
+        self.concurrent = concurrent
+        self.timeout_s = timeout_s
+        self._fn = fn
+        self._signature = checked_signature(fn, name=self.name)
+        self._in_thread = blocking and not inspect.iscoroutinefunction(fn)
+        self._docs = Docstring.parse(fn.__doc__)
+        self.description = self._docs.description if description is None else description
+        self._reconcile = reconcile
+        # Functions defined inside others may name types that only their surroundings know, and only now.
+        self._hints = resolved_hints(fn, _names_around(fn))
+        self._parameters: Parameters | None = None
+        self._spec: ToolSpec | None = None
+        update_wrapper(self, fn)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._fn(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<FunctionTool {self.name} effect={self.effect}>"
+
+    @property
+    def parameters(self) -> Parameters:
+        """The parameters, worked out at first use.
+
+        Raises:
+            TypeError: when a type hint cannot be resolved or has no JSON Schema.
+        """
+        if self._parameters is None:
+            hints = self._hints or resolved_hints(self._fn)
+            if hints is None:
+                raise TypeError(f"tool {self.name!r}: a type hint names something that is not defined")
+            self._parameters = Parameters.of(
+                self.name, signature=self._signature, hints=hints, docs=self._docs.parameters
+            )
+        return self._parameters
+
+    @property
+    def spec(self) -> ToolSpec:
+        if self._spec is None:
+            self._spec = ToolSpec(self.name, self.description, self.parameters.schema)
+        return self._spec
+
+    def prepare(self, args: str) -> bytes:
+        return self.parameters.final_args(args)
+
+    async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
+        try:
+            call = self._bound(self._fn, args, context)
+        except InvalidArguments as error:
+            return ToolOutput.of(error.message, is_error=True)
+        if not self._in_thread:
+            return await self._outcome(call)
+        try:
+            result = await shared_threads().run(lambda: self._outcome_in_thread(call))
+        except ToolFailed as error:
+            return error_of(error)
+        except asyncio.CancelledError:
+            _tell_cancelled(context)
+            raise
+        # A plain function may return a coroutine, which belongs on the loop.
+        return result if isinstance(result, ToolOutput) else await self._outcome(lambda: result)
+
+    async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
+        if self._reconcile is None:
+            return "unknown"
+        try:
+            known = self._bound(self._reconcile, args, context)
+            if inspect.iscoroutinefunction(self._reconcile):
+                answer: object = await known()
+            else:
+                answer = await shared_threads().run(known)
+                if inspect.isawaitable(answer):
+                    answer = await answer
+        except Exception:
+            _log.exception("reconcile of tool %s failed; the call stays in doubt", self.name)
+            return "unknown"
+        if isinstance(answer, Happened) or answer in ("will_not_happen", "unknown"):
+            return answer
+        _log.error("reconcile of tool %s returned %s, not a Reconciled", self.name, type(answer).__name__)
+        return "unknown"
+
+    def _bound(self, fn: Callable[..., Any], args: bytes, context: ToolContext) -> Callable[[], Any]:
+        """`fn` with the arguments it takes: all of them for the tool itself, those it names for its reconcile."""
+        parameters = self.parameters
+        keywords = parameters.keywords(args)
+        if fn is not self._fn:
+            taken = inspect.signature(fn).parameters
+            keywords = {name: value for name, value in keywords.items() if name in taken}
+            if "context" in taken:
+                keywords["context"] = context
+        elif parameters.context is not None:
+            keywords[parameters.context] = context
+        return lambda: fn(**keywords)
+
+    async def _outcome(self, call: Callable[[], Any]) -> ToolOutput:
+        try:
+            value = call()
+            if inspect.isawaitable(value):
+                value = await value
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Nobody cancelled this call: the tool let a cancellation of its own escape.
+            return error_of(error)
+        except (Exception, SystemExit) as error:
+            return error_of(error)
+        return output_of(value, tool_name=self.name)
+
+    def _outcome_in_thread(self, call: Callable[[], Any]) -> ToolOutput | Awaitable[Any]:
+        try:
+            value = call()
+        except BaseException as error:
+            return error_of(error)
+        return value if inspect.isawaitable(value) else output_of(value, tool_name=self.name)
+
+
+@overload
+def tool(fn: Callable[P, R], /) -> FunctionTool[P, R]: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    effect: Effect | None = None,
+    concurrent: bool = False,
+    timeout_s: float | None = None,
+    blocking: bool = True,
+    reconcile: Callable[..., Any] | None = None,
+) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
+def tool(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    effect: Effect | None = None,
+    concurrent: bool = False,
+    timeout_s: float | None = None,
+    blocking: bool = True,
+    reconcile: Callable[..., Any] | None = None,
+) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
+    """Makes a tool of a function. The schema comes from its type hints, the descriptions from its docstring.
+
+    A parameter with the type hint `ToolContext` is filled in by the runtime and not shown to the model. Plain functions
+    run in a thread, `async` ones on the event loop.
+
+    Args:
+        fn: The function, when the decorator is used without parentheses.
+        name: What the model calls it; the function's name by default.
+        description: What the model reads; by default the docstring up to its first section.
+        effect: What running it again would mean: `read`, `idempotent`, `reconcile` or `once`. A tool that declares
+            nothing is `once`, or `reconcile` when it has that function.
+        concurrent: Whether it may run beside the other calls of its turn.
+        timeout_s: Seconds after which a call is given up; the runtime's default when not given.
+        blocking: False for a plain function so quick that it may run on the event loop without a thread.
+        reconcile: Asked after a crash whether a call that had begun took place. It takes those of the tool's arguments
+            that it names, and the `ToolContext` as `context`, and returns `Happened(output)`, `"will_not_happen"` or
+            `"unknown"`.
+
+    Raises:
+        TypeError: when the function cannot be called with named JSON arguments.
+        ValueError: when an option has a value that is not allowed.
+    """
+
+    def made(function: Callable[..., Any]) -> FunctionTool:
+        return FunctionTool(
+            function,
+            name=name,
+            description=description,
+            effect=effect,
+            concurrent=concurrent,
+            timeout_s=timeout_s,
+            blocking=blocking,
+            reconcile=reconcile,
+        )
+
+    return made if fn is None else made(fn)
+
+
+def _checked_effect(name: str, effect: Effect | None, reconcile: Callable[..., Any] | None) -> Effect:
+    if effect is None:
+        return "once" if reconcile is None else "reconcile"
+    if effect not in STRICTNESS:
+        raise ValueError(f"tool {name!r}: effect {effect!r} is none of {', '.join(STRICTNESS)}")
+    if (effect == "reconcile") != (reconcile is not None):
+        raise ValueError(f'tool {name!r}: effect="reconcile" and a reconcile function go together')
+    return effect
+
+
+def _names_around(fn: Callable[..., Any]) -> dict[str, Any] | None:
+    if "<locals>" not in getattr(fn, "__qualname__", ""):
+        return None
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals is globals():
+        frame = frame.f_back
+    return None if frame is None else dict(frame.f_locals)
+
+
+def _tell_cancelled(context: ToolContext) -> None:
+    while context.on_cancel:
+        callback = context.on_cancel.pop()
+        try:
+            callback()
+        except Exception:
+            _log.exception("an on_cancel callback of tool %s failed", context.tool_name)

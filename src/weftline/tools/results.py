@@ -1,0 +1,134 @@
+"""From what a tool function returned or raised to what the model reads.
+
+Nothing is changed silently: a value that JSON cannot hold as it is (NaN, keys that are no strings, raw bytes) is an
+error result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Any, cast
+
+import msgspec
+from msgspec import Raw
+
+from weftline.canonical import MAX_DEPTH, NotCanonical, canonical_value
+from weftline.messages import File, Image, Text, UserPart
+from weftline.tools.base import ToolFailed, ToolOutput
+
+
+def output_of(value: object, *, tool_name: str) -> ToolOutput:
+    """The result of a call that returned `value`.
+
+    A string is the text itself, a `ToolOutput` or a list of message parts is taken as it is, and anything else becomes
+    canonical JSON (None is `null`), which is also the structured result.
+    """
+    try:
+        if isinstance(value, str):
+            return ToolOutput((Text(_encodable(value)),))
+        if isinstance(value, ToolOutput):
+            msgspec.json.encode(value)
+            return value
+        if parts := _parts(value):
+            msgspec.json.encode(parts)
+            return ToolOutput(parts)
+        try:
+            data = canonical_value(value)
+        except NotCanonical:
+            # Most results are plain JSON already; only the others pay for the conversion.
+            data = canonical_value(_plain(value, MAX_DEPTH))
+    except (NotCanonical, UnicodeEncodeError, RecursionError, TypeError, ValueError) as error:
+        return ToolOutput.of(f"The result of {tool_name} cannot be written as JSON: {error}", is_error=True)
+    return ToolOutput((Text(data.decode()),), structured=Raw(data))
+
+
+def error_of(error: BaseException) -> ToolOutput:
+    """The error result of a call that raised: the message of a `ToolFailed`, otherwise type and message."""
+    try:
+        message = str(error)
+    except Exception:
+        message = ""
+    if not isinstance(error, ToolFailed):
+        message = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return ToolOutput.of((message or "The tool failed.").encode(errors="replace").decode(), is_error=True)
+
+
+def _encodable(text: str) -> str:
+    if not text.isascii():
+        text.encode()
+    return text
+
+
+def _parts(value: object) -> tuple[UserPart, ...]:
+    if isinstance(value, Text | Image | File):
+        return (value,)
+    if isinstance(value, list | tuple):
+        items = cast("list[object]", value)
+        parts = tuple(item for item in items if isinstance(item, Text | Image | File))
+        if len(parts) == len(items):
+            return parts
+    return ()
+
+
+def _plain(value: Any, levels: int) -> object:
+    """`value` made of JSON's own types, converting what has one obvious JSON form."""
+    if not levels:
+        raise NotCanonical(f"nested deeper than {MAX_DEPTH} levels")
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise NotCanonical("bytes have no JSON form; return text, or an Image or File part")
+    if isinstance(value, Enum):
+        return _plain(value.value, levels - 1)
+    if isinstance(value, Mapping):
+        return _mapping(cast("Mapping[object, object]", value), levels)
+    if isinstance(value, set | frozenset):
+        items = [_plain(item, levels - 1) for item in cast("Iterable[object]", value)]
+        return sorted(items, key=canonical_value)
+    if isinstance(value, list | tuple):
+        return [_plain(item, levels - 1) for item in cast("Iterable[object]", value)]
+    if isinstance(value, str | int | float):
+        return str(value) if isinstance(value, str) else int(value) if isinstance(value, int) else float(value)
+    if isinstance(value, msgspec.Struct):
+        return _plain(msgspec.to_builtins(value, builtin_types=(bytes, bytearray, memoryview)), levels - 1)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return _mapping(fields, levels)
+    return _by_pydantic(cast(object, value), levels)
+
+
+def _mapping(value: Mapping[Any, object], levels: int) -> dict[Any, object]:
+    # Keys stay as they are, so that canonical_value refuses those that are no strings.
+    return {key: _plain(item, levels - 1) for key, item in value.items()}
+
+
+def _by_pydantic(value: object, levels: int) -> object:
+    from pydantic import BaseModel
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+    kind = type(value).__name__
+    try:
+        if isinstance(value, BaseModel):
+            # The JSON dump turns every key into a string; the Python dump still shows which were none.
+            _refuse_keys(value.model_dump(mode="python"), levels)
+            return value.model_dump(mode="json")
+        if not isinstance(value, Iterable):
+            return to_jsonable_python(value, inf_nan_mode="constants")
+    except PydanticSerializationError:
+        raise NotCanonical(f"{kind} has no JSON form") from None
+    return [_plain(item, levels - 1) for item in cast("Iterable[object]", value)]
+
+
+def _refuse_keys(value: object, levels: int) -> None:
+    if not levels:
+        raise NotCanonical(f"nested deeper than {MAX_DEPTH} levels")
+    if isinstance(value, dict):
+        for key, item in cast("dict[object, object]", value).items():
+            if not isinstance(key, str):
+                raise NotCanonical(f"an object key is {type(key).__name__}, not a string")
+            _refuse_keys(item, levels - 1)
+    elif isinstance(value, list | tuple):
+        for item in cast("list[object]", value):
+            _refuse_keys(item, levels - 1)

@@ -1,0 +1,240 @@
+"""From a Python signature to the schema that the model sees and the validator that its arguments go through.
+
+Everything that needs pydantic happens in `Parameters.of`, which a tool calls at its first use and not at import.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional, cast, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Raw
+
+from weftline.canonical import NotCanonical, canonical_value
+from weftline.tools.base import InvalidArguments, Issue, ToolContext
+from weftline.tools.schema import MAX_ISSUES, described, object_args, pointer
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
+
+_SECTION = re.compile(
+    r"^(args|arguments|parameters|params|returns?|yields?|raises|examples?|notes?|warnings?|attributes|see also|todo"
+    r"|references|keyword args|keyword arguments|other parameters):\s*$",
+    re.IGNORECASE,
+)
+_ARGS_SECTIONS = frozenset({"args", "arguments", "parameters", "params", "keyword args", "keyword arguments"})
+_PARAMETER = re.compile(r"^(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
+
+
+class Docstring(NamedTuple):
+    """What a docstring tells a model: everything before its first section, and the text of each parameter."""
+
+    description: str
+    parameters: dict[str, str]
+
+    @classmethod
+    def parse(cls, text: str | None) -> Docstring:
+        head: list[str] = []
+        parameters: dict[str, list[str]] = {}
+        section: str | None = None
+        current: list[str] = []
+        indent = 0
+        for line in inspect.cleandoc(text or "").splitlines():
+            stripped = line.strip()
+            found = _SECTION.match(line)
+            if found:
+                section, indent = found.group(1).lower(), 0
+                continue
+            if section is None:
+                head.append(line)
+            elif section in _ARGS_SECTIONS and stripped:
+                depth = len(line) - len(line.lstrip())
+                indent = indent or depth
+                named = _PARAMETER.match(stripped) if depth <= indent else None
+                if named:
+                    current = parameters[named.group(1)] = [named.group(2)]
+                else:
+                    current.append(stripped)
+        return cls("\n".join(head).strip(), {name: " ".join(lines).strip() for name, lines in parameters.items()})
+
+
+def checked_signature(fn: Callable[..., Any], *, name: str) -> inspect.Signature:
+    """The signature of a function that can be a tool.
+
+    Raises:
+        TypeError: when a call with named JSON arguments could not express it.
+    """
+    signature = inspect.signature(fn)
+    for position, parameter in enumerate(signature.parameters.values()):
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
+            raise TypeError(f"tool {name!r}: {stars}{parameter.name} has no JSON Schema; name every parameter")
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise TypeError(f"tool {name!r}: parameter {parameter.name!r} is positional-only; arguments come by name")
+        if position == 0 and parameter.name in ("self", "cls") and not inspect.ismethod(fn):
+            raise TypeError(f"tool {name!r} looks like a method; make a tool of the bound method: tool(obj.{name})")
+    return signature
+
+
+def resolved_hints(fn: Callable[..., Any], local_names: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    """The type hints of `fn`, or None while a name in them is not defined (yet)."""
+    try:
+        return get_type_hints(fn, localns=dict(local_names) if local_names else None, include_extras=True)
+    except NameError:
+        return None
+
+
+class Parameters:
+    """The parameters of one function: their schema, and the way from argument text to keyword arguments."""
+
+    __slots__ = ("_fields", "_model", "_name", "context", "schema")
+
+    def __init__(
+        self, name: str, *, model: type[BaseModel], fields: dict[str, str], schema: Raw, context: str | None
+    ) -> None:
+        self._name = name
+        self._model = model
+        self._fields = fields
+        self.schema = schema
+        """JSON Schema of the arguments, without the context."""
+        self.context = context
+        """The parameter that takes the `ToolContext`, if any."""
+
+    @classmethod
+    def of(cls, name: str, *, signature: inspect.Signature, hints: dict[str, Any], docs: dict[str, str]) -> Parameters:
+        """Builds the model of a signature.
+
+        Raises:
+            TypeError: when a type hint has no JSON form or a default does not fit its type hint.
+        """
+        from pydantic import ConfigDict, Field, PydanticUserError, create_model
+        from pydantic.errors import PydanticSchemaGenerationError
+        from pydantic.json_schema import GenerateJsonSchema
+
+        class UntitledSchema(GenerateJsonSchema):
+            def field_title_should_be_set(self, schema: Any) -> bool:
+                return False
+
+        fields: dict[str, str] = {}
+        definitions: dict[str, Any] = {}
+        context: str | None = None
+        for parameter in signature.parameters.values():
+            hint = hints.get(parameter.name, Any)
+            if _is_context(hint):
+                if context is not None:
+                    raise TypeError(f"tool {name!r}: only one parameter can take the ToolContext")
+                context = parameter.name
+                continue
+            # A name of our own as field name and theirs as alias: pydantic reserves names such as `copy` and `_x`.
+            field = f"p{len(fields)}"
+            fields[field] = parameter.name
+            extra: dict[str, Any] = {"alias": parameter.name}
+            if docs.get(parameter.name) and not _has_description(hint):
+                extra["description"] = docs[parameter.name]
+            if parameter.default is not parameter.empty:
+                hint = _with_default(name, parameter, hint)
+                extra["default"] = parameter.default
+            definitions[field] = (hint, Field(**extra))
+        config = ConfigDict(extra="forbid", allow_inf_nan=False)
+        try:
+            model = create_model(name, __config__=config, **definitions)
+            schema = model.model_json_schema(schema_generator=UntitledSchema)
+        except (PydanticUserError, PydanticSchemaGenerationError, NameError) as error:
+            reason = str(error).splitlines()[0].partition(". ")[0].rstrip(".")
+            raise TypeError(f"tool {name!r}: a type hint has no JSON Schema: {reason}") from error
+        schema.pop("title", None)
+        schema.setdefault("properties", {})
+        return cls(name, model=model, fields=fields, schema=Raw(msgspec.json.encode(schema)), context=context)
+
+    def final_args(self, text: str) -> bytes:
+        """Canonical argument bytes: coerced to the declared types, defaults filled in.
+
+        Raises:
+            InvalidArguments: when the text is no JSON object or does not fit.
+        """
+        from pydantic import ValidationError
+
+        value, data = object_args(text)
+        try:
+            model = self._model.__pydantic_validator__.validate_json(data)
+            dumped = self._model.__pydantic_serializer__.to_python(model, mode="json", by_alias=True, warnings=False)
+            return canonical_value(dumped)
+        except ValidationError as error:
+            issues = _issues(error, value)
+            raise InvalidArguments(described(self._name, issues), issues) from None
+        except (NotCanonical, RecursionError) as error:
+            issue = Issue("", str(error), "json")
+            raise InvalidArguments(described(self._name, (issue,)), (issue,)) from None
+
+    def keywords(self, args: bytes) -> dict[str, Any]:
+        """The keyword arguments of `args`, as Python objects of the declared types.
+
+        Raises:
+            InvalidArguments: when bytes that were final once do not fit the function (any more).
+        """
+        from pydantic import ValidationError
+
+        try:
+            model = self._model.__pydantic_validator__.validate_json(args)
+        except ValidationError as error:
+            issues = _issues(error, object_args(args.decode())[0])
+            raise InvalidArguments(described(self._name, issues), issues) from None
+        values: dict[str, Any] = model.__dict__
+        return {name: values[field] for field, name in self._fields.items()}
+
+
+def _is_context(hint: Any) -> bool:
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    return hint is ToolContext or set(get_args(hint)) == {ToolContext, type(None)}
+
+
+def _has_description(hint: Any) -> bool:
+    if get_origin(hint) is not Annotated:
+        return False
+    return any(getattr(item, "description", None) for item in get_args(hint)[1:])
+
+
+def _with_default(name: str, parameter: inspect.Parameter, hint: Any) -> Any:
+    """The hint widened by None where None is the default, once it is sure that the default survives storage."""
+    from pydantic import TypeAdapter, ValidationError
+    from pydantic.fields import FieldInfo
+    from pydantic_core import PydanticSerializationError
+
+    if isinstance(parameter.default, FieldInfo):
+        raise TypeError(f"tool {name!r}: write Annotated[…, Field(…)] for parameter {parameter.name!r}, not a default")
+    if parameter.default is None:
+        return Optional[hint]  # noqa: UP045  `hint | None` fails for hints that are strings or special forms
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(hint)
+        stored = adapter.dump_python(parameter.default, mode="json", warnings=False)
+        adapter.validate_json(canonical_value(stored))
+    except (ValidationError, PydanticSerializationError, NotCanonical):
+        raise TypeError(f"tool {name!r}: the default of parameter {parameter.name!r} does not fit its type") from None
+    return hint
+
+
+def _issues(error: ValidationError, args: dict[str, object]) -> tuple[Issue, ...]:
+    issues: list[Issue] = []
+    for item in error.errors(include_url=False, include_context=False, include_input=False)[:MAX_ISSUES]:
+        path = _path_in(args, item["loc"], names_absent=item["type"] in ("missing", "extra_forbidden"))
+        issues.append(Issue(pointer(path), item["msg"], item["type"]))
+    return tuple(issues)
+
+
+def _path_in(args: object, location: tuple[int | str, ...], *, names_absent: bool) -> list[str | int]:
+    """The part of a pydantic location that exists in the arguments: it also names union members and function steps."""
+    path: list[str | int] = []
+    value = args
+    for position, step in enumerate(location):
+        if isinstance(value, dict) and step in value:
+            value = cast("dict[str | int, object]", value)[step]
+        elif isinstance(value, list) and isinstance(step, int) and step < len(cast("list[object]", value)):
+            value = cast("list[object]", value)[step]
+        elif not (names_absent and position == len(location) - 1):
+            continue
+        path.append(step)
+    return path

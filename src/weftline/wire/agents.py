@@ -1,0 +1,65 @@
+"""The spec of a run that names a stored agent: the agent's own spec, with the request's laid over it."""
+
+from __future__ import annotations
+
+from msgspec import Raw
+
+from weftline.agent.plan import McpLocalRef, StoredRef, ToolRef
+from weftline.wire.json_text import decode_fields, decode_items, encode
+from weftline.wire.plan import NULL, tool_ref
+
+DEFAULTS = ("name", "modelId", "reasoningLevel", "outputSchema", "loopDetection", "toolBudgets", "budgets")
+"""What a request may say anew; the agent's value stands where it does not."""
+
+
+def agent_spec_merge(agent_spec: bytes, spec: bytes) -> bytes:
+    """The spec to store for a run of `spec` with the agent defined by `agent_spec`.
+
+    The agent's prompt is used whatever the request says; its tools come first and give way to the request's where a
+    name is the same. Metadata is the request's alone.
+    """
+    agent = decode_fields(agent_spec)
+    merged = decode_fields(spec)
+    merged.pop("systemPrompt", None)
+    if agent.get("systemPrompt", NULL) != NULL:
+        merged["systemPrompt"] = agent["systemPrompt"]
+    for key in DEFAULTS:
+        if merged.get(key, NULL) == NULL and agent.get(key, NULL) != NULL:
+            merged[key] = agent[key]
+    tools = merged_tools(_items(agent), _items(merged))
+    if tools:
+        merged["tools"] = Raw(encode(tools))
+    return encode(merged)
+
+
+def merged_tools(base: list[Raw], over: list[Raw]) -> list[Raw]:
+    """Both lists, without those of `base` whose name `over` has too. Kept entries keep their bytes."""
+    taken = {name for raw in over for name in model_names(tool_ref(raw))}
+    kept = [left for raw in base if (left := _without(raw, taken)) is not None]
+    return [*kept, *over]
+
+
+def model_names(ref: ToolRef) -> tuple[str, ...]:
+    """The names under which a ref can clash with another."""
+    if isinstance(ref, McpLocalRef):
+        return tuple(entry.name for entry in ref.tools)
+    return (f"id:{ref.id}",) if isinstance(ref, StoredRef) else (ref.name,)
+
+
+def _without(raw: Raw, taken: set[str]) -> Raw | None:
+    ref = tool_ref(raw)
+    if taken.isdisjoint(model_names(ref)):
+        return raw
+    if not isinstance(ref, McpLocalRef):
+        return None
+    left = [entry.raw for entry in ref.tools if entry.name not in taken]
+    if not left:
+        return None
+    fields = decode_fields(raw)
+    fields["tools"] = Raw(encode(left))
+    return Raw(encode(fields))
+
+
+def _items(fields: dict[str, Raw]) -> list[Raw]:
+    tools = fields.get("tools", NULL)
+    return [] if tools == NULL else decode_items(tools)

@@ -1,0 +1,47 @@
+"""What a request body amounts to once it is valid."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from weftline.kernel.entries import Limits
+from weftline.wire.limits import DEFAULT_RUN_NAME
+
+
+class SpecBody(Struct, frozen=True):
+    """`spec` is the JSON to store: every field as it was sent, but for the secrets, which are `[redacted]` there."""
+
+    spec: bytes
+    limits: Limits
+    name: str = DEFAULT_RUN_NAME
+    agent_id: str | None = None
+    model_id: str | None = None
+    metadata: dict[str, str] = {}
+    secrets: dict[str, dict[str, str]] = {}
+    """Header values by tool name and header name."""
+
+
+class RunBody(SpecBody, frozen=True):
+    """A run to create."""
+
+
+class SessionBody(SpecBody, frozen=True):
+    """A session to create."""
+
+
+class MessageBody(Struct, frozen=True):
+    """A message to a session. `spec` holds only what the message itself said; see `sessions.effective_spec`."""
+
+    spec: bytes
+    metadata: dict[str, str] = {}
+    secrets: dict[str, dict[str, str]] = {}
+    replaces_tools: bool = False
+
+
+class ToolResultBody(Struct, frozen=True):
+    """The answer to one client-side call: `result` or `error`, or neither when it was too large to be taken."""
+
+    tool_use_id: str
+    result: str | None = None
+    error: str | None = None
+    oversize: bool = False

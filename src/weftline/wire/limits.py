@@ -1,0 +1,92 @@
+"""Every number, pattern and fixed word of the protocol's requests.
+
+KB and MB are powers of 1024, measured in UTF-8 bytes. Patterns are meant for a whole string (`re.fullmatch`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+KB = 1024
+MB = 1024 * KB
+
+MAX_BODY_BYTES = 16 * MB
+"""Of any request body: the longest tool result, every byte of it escaped, fits."""
+MAX_JSON_DEPTH = 200
+"""Bodies nested deeper may be refused: whatever reads the stored spec later has a stack of unknown depth."""
+MAX_ISSUES = 100
+"""Problems that one error body lists."""
+ISSUES_IN_MESSAGE = 3
+
+ID_PATTERN = r"[A-Za-z0-9_-]{1,128}"
+"""Agent ids, ids of stored tools."""
+TOOL_NAME_PATTERN = r"[a-zA-Z0-9_]{1,64}"
+"""A name that the model sees."""
+PLUGIN_NAME_PATTERN = r"@[a-z][a-z0-9_-]{0,63}/[a-z][a-z0-9_-]{0,63}|[a-zA-Z0-9_-]{1,64}"
+SCHEMA_NAME_PATTERN = r"[a-zA-Z0-9_-]{1,64}"
+METADATA_KEY_PATTERN = r"[A-Za-z0-9._-]{1,64}"
+HEADER_NAME_PATTERN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}"
+HEADER_VALUE_PATTERN = r"[^\x00-\x08\x0a-\x1f\x7f]*"
+"""No line breaks or other control characters: a value cannot begin a header of its own."""
+URL_PATTERN = r"[Hh][Tt][Tt][Pp][Ss]?://[^\s/?#\x00-\x1f]+[^\s\x00-\x1f]*"
+
+MAX_RUN_NAME_CHARS = 256
+MAX_MODEL_ID_CHARS = 256
+MAX_SERVER_NAME_CHARS = 256
+MAX_CONTEXT_ID_CHARS = 1024
+MAX_URL_CHARS = 8 * KB
+MAX_HEADER_VALUE_BYTES = 8 * KB
+MAX_MCP_LOCAL_TOOLS = 64
+
+MAX_OUTPUT_SCHEMA_BYTES = 32 * KB
+
+MAX_METADATA_ENTRIES = 16
+MAX_METADATA_VALUE_CHARS = 256
+MAX_METADATA_BYTES = 4 * KB
+
+MAX_REASONING_LEVEL = 100
+REASONING_LEVELS: Mapping[str, int] = MappingProxyType({"off": 0, "minimal": 15, "low": 30, "medium": 50, "high": 80})
+LOW_EFFORT_MAX = 35
+MEDIUM_EFFORT_MAX = 65
+
+MIN_LOOP_SOFT = 2
+MIN_LOOP_HARD = 3
+MAX_LOOP_THRESHOLD = 100
+DEFAULT_LOOP_SOFT = 3
+DEFAULT_LOOP_HARD = 6
+
+MAX_TOOL_BUDGETS = 32
+MAX_BUDGET_NAME_CHARS = 120
+MAX_BUDGET_CALLS = 1000
+DEFAULT_TOOL_BUDGETS: Mapping[str, int] = MappingProxyType(
+    {
+        "recall": 4,
+        "traverse": 3,
+        "hive_consult_ontology": 4,
+        "hive_search_deals": 5,
+        "hive_search_meetings": 5,
+        "hive_search_companies": 5,
+        "hive_search_people": 5,
+        "hive_search_tickets": 5,
+        "hive_search_conversations": 5,
+        "hive_search_accounts": 5,
+        "hive_search_releases": 5,
+        "hive_search_issues": 5,
+    }
+)
+
+MAX_TOOL_TURNS = 100
+"""Both the default and the ceiling: a larger number acts as this one."""
+DEFAULT_LOCAL_TIMEOUT_MS = 300_000
+MAX_LOCAL_TIMEOUT_MS = 7 * 24 * 3600 * 1000
+
+MAX_TOOL_USE_ID_CHARS = 256
+MAX_RESULT_BYTES = 2 * MB
+MAX_ERROR_BYTES = 8 * KB
+EMPTY_RESULT_USER_AGENT = "Go-http-client/"
+"""Clients of this kind leave the key out when a tool returns the empty string."""
+
+DEFAULT_RUN_NAME = "ephemeral"
+DEFAULT_SCHEMA_NAME = "output"
+REDACTED = "[redacted]"

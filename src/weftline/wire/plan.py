@@ -1,0 +1,292 @@
+"""From the stored spec to the plan of a run. The bytes were checked before they were stored, and are trusted here."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+from msgspec import UNSET, Raw, Struct, UnsetType, json
+
+from weftline.agent.plan import (
+    A2ALocalRef,
+    A2ARef,
+    LocalRef,
+    McpLocalEntry,
+    McpLocalRef,
+    McpRef,
+    PluginRef,
+    RunPlan,
+    StoredRef,
+    ToolRef,
+)
+from weftline.kernel.entries import Limits
+from weftline.messages import Assistant, Message, System, Text, User
+from weftline.providers.base import OutputSchema
+from weftline.wire.limits import (
+    DEFAULT_LOCAL_TIMEOUT_MS,
+    DEFAULT_LOOP_HARD,
+    DEFAULT_LOOP_SOFT,
+    DEFAULT_RUN_NAME,
+    DEFAULT_SCHEMA_NAME,
+    DEFAULT_TOOL_BUDGETS,
+    MAX_TOOL_TURNS,
+    REASONING_LEVELS,
+)
+
+NULL = Raw(b"null")
+
+
+def given(raw: Raw | UnsetType) -> Raw | UnsetType:
+    """`null` means the same as an absent field."""
+    return UNSET if raw is UNSET or raw == NULL else raw
+
+
+class _Root(Struct):
+    type: Any = None
+    properties: Raw | UnsetType = UNSET
+
+
+_decode_root = json.Decoder(_Root).decode
+
+
+def _is_object(raw: Raw | UnsetType) -> bool:
+    return raw is not UNSET and memoryview(raw)[0] == ord("{")
+
+
+def _object_schema(raw: Raw | UnsetType, *, with_properties: bool) -> Raw | UnsetType:
+    """The schema if its root is an object schema; what is none counts as not given."""
+    if raw is UNSET or not _is_object(raw):
+        return UNSET
+    root = _decode_root(raw)
+    fits = root.type == "object" and (not with_properties or _is_object(root.properties))
+    return raw if fits else UNSET
+
+
+class _Wire(Struct, tag_field="kind", rename="camel"):
+    """A tool ref in the client's words."""
+
+
+class _Stored(_Wire, tag="mantyx"):
+    id: str
+
+    def ref(self) -> ToolRef:
+        return StoredRef(self.id)
+
+
+class _Plugin(_Wire, tag="mantyx_plugin"):
+    name: str
+
+    def ref(self) -> ToolRef:
+        return PluginRef(self.name)
+
+
+class _Local(_Wire, tag="local"):
+    name: str
+    description: str | None = None
+    parameters: Raw | UnsetType = UNSET
+    output_schema: Raw | UnsetType = UNSET
+    long_running: bool | None = None
+
+    def ref(self) -> ToolRef:
+        return LocalRef(
+            self.name,
+            self.description or "",
+            _object_schema(self.parameters, with_properties=True),
+            _object_schema(self.output_schema, with_properties=False),
+            bool(self.long_running),
+        )
+
+
+class _A2A(_Wire, tag="a2a"):
+    name: str
+    agent_card_url: str
+    description: str | None = None
+    context_id: str | None = None
+
+    def ref(self) -> ToolRef:
+        return A2ARef(self.name, self.agent_card_url, self.description, self.context_id)
+
+
+class _A2ALocal(_Wire, tag="a2a_local"):
+    name: str
+    agent_card: Raw
+    description: str | None = None
+
+    def ref(self) -> ToolRef:
+        return A2ALocalRef(self.name, self.agent_card, self.description)
+
+
+class _Mcp(_Wire, tag="mcp"):
+    name: str
+    url: str
+    tool_filter: tuple[str, ...] | None = None
+
+    def ref(self) -> ToolRef:
+        return McpRef(self.name, self.url, self.tool_filter)
+
+
+class _Named(Struct):
+    name: str
+
+
+_decode_named = json.Decoder(_Named).decode
+
+
+class _McpLocal(_Wire, tag="mcp_local"):
+    name: str
+    tools: tuple[Raw, ...]
+    server_info: Raw | UnsetType = UNSET
+
+    def ref(self) -> ToolRef:
+        entries = tuple(McpLocalEntry(_decode_named(raw).name, raw) for raw in self.tools)
+        return McpLocalRef(self.name, entries, given(self.server_info))
+
+
+_AnyWire: TypeAlias = _Stored | _Plugin | _Local | _A2A | _A2ALocal | _Mcp | _McpLocal
+
+_decode_tool = json.Decoder(_AnyWire).decode
+
+
+def tool_ref(raw: Raw) -> ToolRef:
+    """One stored entry of `tools`."""
+    return _decode_tool(raw).ref()
+
+
+class _Loop(Struct, rename="camel"):
+    consecutive_threshold: int | None = None
+    hard_cutoff_threshold: int | None = None
+
+
+class _ToolBudget(Struct, rename="camel"):
+    max_calls: int
+
+
+class _Budgets(Struct, rename="camel"):
+    max_tool_turns: int | None = None
+    max_tool_turns_exceeded: Literal["error", "finalize"] | None = None
+    local_tool_timeout_ms: int | None = None
+    on_local_tool_timeout: Literal["end", "report"] | None = None
+
+
+class SpecHead(Struct, rename="camel"):
+    """The limits of a spec, for whoever needs no more of it than that."""
+
+    loop_detection: bool | _Loop | None = None
+    tool_budgets: dict[str, _ToolBudget] | None = None
+    budgets: _Budgets | None = None
+
+
+class _Chat(Struct):
+    role: Literal["user", "assistant", "system"]
+    content: str
+
+
+class _OutputSchema(Struct):
+    schema: Raw
+    name: str | None = None
+
+
+class _Spec(SpecHead, rename="camel"):
+    name: str | None = None
+    agent_id: str | None = None
+    model_id: str | None = None
+    system_prompt: str | None = None
+    reasoning_level: str | int | float | None = None
+    prompt: str | None = None
+    messages: tuple[_Chat, ...] | None = None
+    tools: tuple[_AnyWire, ...] | None = None
+    output_schema: _OutputSchema | None = None
+    metadata: dict[str, str] | None = None
+
+
+decode_head = json.Decoder(SpecHead).decode
+_decode_spec = json.Decoder(_Spec).decode
+
+DEFAULT_LIMITS = Limits(
+    max_tool_turns=MAX_TOOL_TURNS,
+    loop_soft=DEFAULT_LOOP_SOFT,
+    loop_hard=DEFAULT_LOOP_HARD,
+    tool_budgets=dict(DEFAULT_TOOL_BUDGETS),
+    local_timeout_us=DEFAULT_LOCAL_TIMEOUT_MS * 1000,
+)
+"""Of a run that names none."""
+_NO_BUDGETS = _Budgets()
+
+
+def plan_from_spec(spec: bytes) -> RunPlan:
+    """What the stored spec asks for. A spec without input, such as a session's, has no messages."""
+    sent = _decode_spec(spec)
+    schema = sent.output_schema
+    return RunPlan(
+        messages=_messages(sent),
+        name=sent.name or DEFAULT_RUN_NAME,
+        agent_id=sent.agent_id,
+        model=sent.model_id,
+        system=sent.system_prompt or None,
+        reasoning=_reasoning(sent.reasoning_level),
+        tools=tuple([tool.ref() for tool in sent.tools]) if sent.tools else (),
+        output_schema=None if schema is None else OutputSchema(schema.name or DEFAULT_SCHEMA_NAME, schema.schema),
+        limits=limits_of(sent),
+        metadata=sent.metadata or {},
+    )
+
+
+def limits_of(head: SpecHead) -> Limits:
+    """The thresholds of a run with this spec, defaults filled in."""
+    if head.loop_detection is None and head.tool_budgets is None and head.budgets is None:
+        return DEFAULT_LIMITS
+    soft, hard = _loop(head.loop_detection)
+    budgets = head.budgets or _NO_BUDGETS
+    turns = budgets.max_tool_turns
+    timeout_ms = budgets.local_tool_timeout_ms
+    return Limits(
+        max_tool_turns=MAX_TOOL_TURNS if turns is None else min(turns, MAX_TOOL_TURNS),
+        on_max_tool_turns=budgets.max_tool_turns_exceeded or "error",
+        loop_soft=soft,
+        loop_hard=hard,
+        tool_budgets=_tool_budgets(head.tool_budgets),
+        local_timeout_us=(DEFAULT_LOCAL_TIMEOUT_MS if timeout_ms is None else timeout_ms) * 1000,
+        on_local_timeout=budgets.on_local_tool_timeout or "end",
+    )
+
+
+def _loop(sent: bool | _Loop | None) -> tuple[int, int]:
+    """Both thresholds; the one that was not given makes way for the one that was."""
+    if sent is False:
+        return 0, DEFAULT_LOOP_HARD
+    if not isinstance(sent, _Loop):
+        return DEFAULT_LOOP_SOFT, DEFAULT_LOOP_HARD
+    soft, hard = sent.consecutive_threshold, sent.hard_cutoff_threshold
+    if hard is None:
+        soft = DEFAULT_LOOP_SOFT if soft is None else soft
+        return soft, max(DEFAULT_LOOP_HARD, soft + 1)
+    return (min(DEFAULT_LOOP_SOFT, hard - 1) if soft is None else soft), hard
+
+
+def _tool_budgets(sent: dict[str, _ToolBudget] | None) -> dict[str, int]:
+    if sent is None:
+        return DEFAULT_LIMITS.tool_budgets
+    if not sent:
+        return {}
+    return {**DEFAULT_TOOL_BUDGETS, **{name: budget.max_calls for name, budget in sent.items()}}
+
+
+def _reasoning(level: str | float | None) -> int | None:
+    if level is None:
+        return None
+    return REASONING_LEVELS[level] if isinstance(level, str) else int(level)
+
+
+def _messages(sent: _Spec) -> tuple[Message, ...]:
+    if sent.prompt is not None:
+        return (User.of(sent.prompt),)
+    return tuple([_message(chat) for chat in sent.messages]) if sent.messages else ()
+
+
+def _message(chat: _Chat) -> Message:
+    match chat.role:
+        case "user":
+            return User.of(chat.content)
+        case "assistant":
+            return Assistant((Text(chat.content),))
+        case "system":
+            return System(chat.content)

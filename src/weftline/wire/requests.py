@@ -1,0 +1,198 @@
+"""The request bodies of the protocol: bytes in, a checked body or an `InvalidRequest` out.
+
+An `InvalidRequest` names the field in its message (`tools[2].name: …`) and lists every problem in its details, as
+`issues: [{path, message}]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from msgspec import Raw, Struct, json
+from pydantic import ValidationError
+
+from weftline.errors import InvalidRequest
+from weftline.wire.bodies import MessageBody, RunBody, SessionBody, SpecBody, ToolResultBody
+from weftline.wire.json_text import decode_fields, decode_object, decode_shape, encode
+from weftline.wire.limits import (
+    DEFAULT_RUN_NAME,
+    EMPTY_RESULT_USER_AGENT,
+    ISSUES_IN_MESSAGE,
+    MAX_ERROR_BYTES,
+    MAX_ISSUES,
+    MAX_RESULT_BYTES,
+    MAX_TOOL_USE_ID_CHARS,
+)
+from weftline.wire.plan import decode_head, limits_of
+from weftline.wire.run_spec import MessageModel, RunModel
+from weftline.wire.tool_refs import KINDS, duplicate_names, redact_headers, shown
+
+_Body = TypeVar("_Body", bound=SpecBody)
+
+_check_run = RunModel.__pydantic_validator__.validate_python
+_check_message = MessageModel.__pydantic_validator__.validate_python
+
+
+class Issue(NamedTuple):
+    path: str
+    message: str
+
+
+def parse_run(body: bytes) -> RunBody:
+    """The body of a run to create."""
+    fields = _valid(body, _check_run)
+    _require_input(fields)
+    return _spec_body(RunBody, body, fields)
+
+
+def parse_session(body: bytes) -> SessionBody:
+    """The body of a session to create: a run's, without `prompt` and `messages`."""
+    fields = _valid(body, _check_run)
+    given = [key for key in ("prompt", "messages") if fields.get(key) is not None]
+    if given:
+        raise invalid([Issue(key, "a session is created without input; send it as a message") for key in given])
+    return _spec_body(SessionBody, body, fields)
+
+
+def parse_message(body: bytes) -> MessageBody:
+    """The body of a message to a session."""
+    fields = _valid(body, _check_message)
+    _require_input(fields)
+    spec, secrets = _stored(body, fields)
+    return MessageBody(spec, fields.get("metadata") or {}, secrets, bool(fields.get("tools")))
+
+
+class _ToolResult(Struct, rename="camel"):
+    tool_use_id: Any = None
+    result: Any = None
+    error: Any = None
+
+
+_tool_result = json.Decoder(_ToolResult)
+
+
+def parse_tool_result(body: bytes, *, user_agent: str) -> ToolResultBody:
+    """The answer to a client-side call. One that is too large comes back marked `oversize`, without its text,
+    so that the call it belongs to can be closed."""
+    sent = decode_shape(_tool_result, body)
+    issues = [
+        Issue(name, "must be a string")
+        for name, value in (("result", sent.result), ("error", sent.error))
+        if value is not None and not isinstance(value, str)
+    ]
+    if not isinstance(sent.tool_use_id, str) or not 0 < len(sent.tool_use_id) <= MAX_TOOL_USE_ID_CHARS:
+        issues.insert(0, Issue("toolUseId", f"must be a string of 1 to {MAX_TOOL_USE_ID_CHARS} characters"))
+    if issues:
+        raise invalid(issues)
+    match sent.result, sent.error:
+        case None, None:
+            if not user_agent.startswith(EMPTY_RESULT_USER_AGENT):
+                raise invalid([Issue("result", "give exactly one of `result` and `error`")])
+            return ToolResultBody(sent.tool_use_id, result="")
+        case result, None:
+            if _fits(result, MAX_RESULT_BYTES):
+                return ToolResultBody(sent.tool_use_id, result=result)
+        case None, error:
+            if _fits(error, MAX_ERROR_BYTES):
+                return ToolResultBody(sent.tool_use_id, error=error)
+        case _:
+            raise invalid([Issue("error", "give exactly one of `result` and `error`")])
+    return ToolResultBody(sent.tool_use_id, oversize=True)
+
+
+def invalid(issues: Sequence[Issue]) -> InvalidRequest:
+    """The one error for these problems; its message tells the first few."""
+    message = "; ".join(f"{path}: {text}" if path else text for path, text in issues[:ISSUES_IN_MESSAGE])
+    more = len(issues) - ISSUES_IN_MESSAGE
+    listed = [{"path": path, "message": text} for path, text in issues[:MAX_ISSUES]]
+    return InvalidRequest(f"{message} (and {more} more)" if more > 0 else message, issues=listed)
+
+
+def _fits(text: str, max_bytes: int) -> bool:
+    # Most texts are short enough in any encoding.
+    return len(text) * 4 <= max_bytes or (len(text) <= max_bytes and len(text.encode()) <= max_bytes)
+
+
+def _valid(body: bytes, check: Any) -> dict[str, Any]:
+    fields = decode_object(body)
+    try:
+        check(fields)
+    except ValidationError as error:
+        raise invalid(_issues(error)) from None
+    tools: list[dict[str, Any]] | None = fields.get("tools")
+    if tools:
+        clashes = duplicate_names(tools)
+        if clashes:
+            raise invalid(
+                [Issue(path, f"the name {shown(name)} is taken by an earlier tool") for path, name in clashes]
+            )
+    return fields
+
+
+def _require_input(fields: dict[str, Any]) -> None:
+    prompt, messages = fields.get("prompt"), fields.get("messages")
+    if prompt is None and messages is None:
+        raise invalid([Issue("prompt", "give exactly one of `prompt` and `messages`")])
+    if prompt is not None and messages is not None:
+        raise invalid([Issue("messages", "give exactly one of `prompt` and `messages`")])
+
+
+def _stored(body: bytes, fields: dict[str, Any]) -> tuple[bytes, dict[str, dict[str, str]]]:
+    """The bytes to store. A key that was sent twice is stored once, so that no secret hides behind the second."""
+    raw: dict[str, Raw] = decode_fields(body)
+    secrets: dict[str, dict[str, str]] = {}
+    tools = fields.get("tools")
+    if tools and any("headers" in tool for tool in tools):
+        raw["tools"], secrets = redact_headers(raw["tools"], tools)
+    return encode(raw), secrets
+
+
+def _spec_body(kind: type[_Body], body: bytes, fields: dict[str, Any]) -> _Body:
+    spec, secrets = _stored(body, fields)
+    return kind(
+        spec,
+        limits_of(decode_head(spec)),
+        fields.get("name") or DEFAULT_RUN_NAME,
+        fields.get("agentId"),
+        fields.get("modelId"),
+        fields.get("metadata") or {},
+        secrets,
+    )
+
+
+_IN_JSON_WORDS = {
+    "dict_type": "must be a JSON object",
+    "model_type": "must be a JSON object",
+    "model_attributes_type": "must be a JSON object",
+    "list_type": "must be a JSON array",
+}
+
+
+def _issues(error: ValidationError) -> list[Issue]:
+    found: list[Issue] = []
+    for problem in error.errors(include_url=False, include_context=False, include_input=False):
+        loc = problem["loc"]
+        # A tool's place is followed by the tag of the union, which the client never wrote.
+        if len(loc) > 2 and loc[0] == "tools" and loc[2] in KINDS:
+            loc = (*loc[:2], *loc[3:])
+        if loc and loc[-1] == "[key]":
+            loc = loc[:-1]
+        message = _IN_JSON_WORDS.get(problem["type"], problem["msg"])
+        if problem["type"] == "union_tag_invalid":
+            loc, message = (*loc, "kind"), f"must be one of {', '.join(KINDS)}"
+        elif problem["type"] == "union_tag_not_found":
+            loc, message = (*loc, "kind"), "Field required"
+        found.append(Issue(_path(loc), message))
+    return found
+
+
+def _path(loc: tuple[int | str, ...]) -> str:
+    path = ""
+    for step in loc:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        else:
+            name = step if 0 < len(step) <= 80 and step.isprintable() else shown(step)
+            path = f"{path}.{name}" if path else name
+    return path

@@ -1,0 +1,297 @@
+"""The answers of the protocol as JSON bytes. Times come in as microseconds and leave as UTC ISO-8601."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, TypeAlias
+
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec.json import Encoder
+from msgspec.structs import replace
+
+from weftline.errors import TABLE, WeftlineError
+from weftline.kernel.entries import ModelRef
+from weftline.messages import Assistant, Message, System, Usage, User
+from weftline.wire.limits import DEFAULT_RUN_NAME, LOW_EFFORT_MAX, MEDIUM_EFFORT_MAX
+
+_encode = Encoder(enc_hook=str).encode
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIXED = frozenset({"code", "message", "hint", "requestId"})
+_SENTENCES = frozenset({"unauthorized", "forbidden", "api_keys_plan", "oauth_apps_plan"})
+"""Codes whose `error` is the sentence for people: older clients show that field."""
+
+Status: TypeAlias = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
+TERMINAL: frozenset[Status] = frozenset({"succeeded", "failed", "cancelled"})
+
+
+def iso(us: int) -> str:
+    """UTC, always with six digits of the second, so that the strings sort as the times do."""
+    return f"{(_EPOCH + timedelta(microseconds=us)).isoformat(timespec='microseconds')[:-6]}Z"
+
+
+def _iso_or_none(us: int | None) -> str | None:
+    return None if us is None else iso(us)
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def error_body(err: WeftlineError, request_id: str) -> bytes:
+    """The body of any answer that is not 2xx.
+
+    `error` is the code, as most clients want it, except where they have always shown it to people; a detail named
+    `error` sets it outright. The other details become fields of the body, in camelCase.
+    """
+    row = TABLE.get(err.code)
+    hint = err.hint or (row.remedy if row else "")
+    message = err.message or hint or err.code
+    sentence = err.code in _SENTENCES or "correctSlug" in err.details or "correct_slug" in err.details
+    body: dict[str, Any] = {"error": message if sentence else err.code, "code": err.code, "message": message}
+    if hint:
+        body["hint"] = hint
+    if request_id:
+        body["requestId"] = request_id
+    for name, value in err.details.items():
+        key = _camel(name)
+        if key not in _FIXED:
+            body[key] = value
+    return _encode(body)
+
+
+def stream_url(run_id: str, slug: str) -> str:
+    return f"/api/v1/workspaces/{slug}/agent-runs/{run_id}/stream"
+
+
+def created_run(run_id: str, slug: str) -> bytes:
+    return _encode({"runId": run_id, "streamUrl": stream_url(run_id, slug)})
+
+
+def created_session(session_id: str, *, name: str, created_us: int) -> bytes:
+    return _encode({"sessionId": session_id, "name": name, "createdAt": iso(created_us)})
+
+
+class Tokens(Struct, frozen=True, rename="camel"):
+    input_tokens: int
+    cached_tokens: int
+    reasoning_tokens: int
+    output_tokens: int
+
+
+class Model(Struct, frozen=True, rename="camel"):
+    id: str
+    provider: str
+    vendor_model_id: str
+    reasoning_effort: str | UnsetType = UNSET
+
+
+class UsageTriple(Struct, frozen=True):
+    """The fields `tokens`, `turns` and `model` of terminal events and snapshots."""
+
+    tokens: Tokens
+    turns: int
+    model: Model
+
+
+def usage_triple(usage: Usage, turns: int, model: ModelRef) -> UsageTriple:
+    """Counts are never negative, and a part is never more than its whole."""
+    whole_input, whole_output = _count(usage.input), _count(usage.output)
+    return UsageTriple(
+        Tokens(
+            whole_input,
+            min(_count(usage.cached), whole_input),
+            min(_count(usage.reasoning), whole_output),
+            whole_output,
+        ),
+        _count(turns),
+        Model(model.id, model.provider, model.vendor_id, _effort(model.reasoning)),
+    )
+
+
+def _count(number: int) -> int:
+    # Written so that a NaN of a careless provider becomes 0 too.
+    return int(number) if number > 0 else 0
+
+
+def _effort(level: int | None) -> str | UnsetType:
+    if level is None:
+        return UNSET
+    if level <= 0:
+        return "off"
+    if level <= LOW_EFFORT_MAX:
+        return "low"
+    return "medium" if level <= MEDIUM_EFFORT_MAX else "high"
+
+
+class RunView(Struct, frozen=True):
+    """A run as its row has it. `final_text` is the partial text where the output was truncated."""
+
+    id: str
+    status: Status
+    created_us: int
+    spec: bytes
+    session_id: str | None = None
+    name: str = DEFAULT_RUN_NAME
+    metadata: dict[str, str] = {}
+    started_us: int | None = None
+    finished_us: int | None = None
+    final_text: str | None = None
+    error: str | None = None
+    error_class: str | None = None
+    finish_reason: str | None = None
+    reason: str | None = None
+    """Why the run is paused, or which limit brought about its end."""
+    usage: Usage = Usage()
+    turns: int = 0
+    model: ModelRef = ModelRef()
+
+
+class _FailureReason(Struct, rename="camel"):
+    error_class: str
+    finish_reason: str | None
+
+
+class _Snapshot(Struct, rename="camel"):
+    id: str
+    run_id: str
+    session_id: str | None
+    status: str
+    paused: bool
+    reason: str | None
+    final_text: str | None
+    error: str | None
+    failure_reason: _FailureReason | None
+    spec: Raw
+    agent_spec: Raw
+    metadata: dict[str, str]
+    name: str
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+    tokens: Tokens | None
+    turns: int | None
+    model: Model | None
+
+
+def snapshot(run: RunView) -> bytes:
+    failed = run.status == "failed"
+    paused = run.status == "paused"
+    ended = run.status in TERMINAL
+    used = usage_triple(run.usage, run.turns, run.model) if ended else None
+    spec = Raw(run.spec)
+    return _encode(
+        _Snapshot(
+            id=run.id,
+            run_id=run.id,
+            session_id=run.session_id,
+            status="running" if paused else run.status,
+            paused=paused,
+            reason=run.reason,
+            final_text=_final_text(run),
+            error=run.error if failed else None,
+            failure_reason=_FailureReason(run.error_class, run.finish_reason) if failed and run.error_class else None,
+            spec=spec,
+            agent_spec=spec,
+            metadata=run.metadata,
+            name=run.name,
+            created_at=iso(run.created_us),
+            started_at=_iso_or_none(run.started_us),
+            finished_at=_iso_or_none(run.finished_us),
+            tokens=used.tokens if used else None,
+            turns=used.turns if used else None,
+            model=used.model if used else None,
+        )
+    )
+
+
+def _final_text(run: RunView) -> str | None:
+    if run.status == "succeeded":
+        return run.final_text or ""
+    return run.final_text if run.status == "failed" and run.error_class == "truncation" else None
+
+
+class SessionView(Struct, frozen=True):
+    id: str
+    created_us: int
+    last_used_us: int
+    spec: bytes
+    name: str = DEFAULT_RUN_NAME
+    ended_us: int | None = None
+    metadata: dict[str, str] = {}
+
+
+class _ChatMessage(Struct):
+    role: str
+    content: str
+
+
+class _SessionInfo(Struct, rename="camel"):
+    id: str
+    name: str
+    status: str
+    created_at: str
+    last_used_at: str
+    ended_at: str | None
+    agent_spec: Raw
+    messages: list[_ChatMessage]
+    metadata: dict[str, str]
+
+
+def session_info(session: SessionView, messages: Iterable[Message]) -> bytes:
+    """`messages` are the thread's; only what people and the model said to each other is shown."""
+    return _encode(
+        _SessionInfo(
+            id=session.id,
+            name=session.name,
+            status="active" if session.ended_us is None else "ended",
+            created_at=iso(session.created_us),
+            last_used_at=iso(session.last_used_us),
+            ended_at=_iso_or_none(session.ended_us),
+            agent_spec=Raw(session.spec),
+            messages=[chat for message in messages if (chat := _chat(message))],
+            metadata=session.metadata,
+        )
+    )
+
+
+def _chat(message: Message) -> _ChatMessage | None:
+    match message:
+        case System(content):
+            return _ChatMessage("system", content)
+        case User(injected=False):
+            return _ChatMessage("user", message.text)
+        case Assistant():
+            return _ChatMessage("assistant", message.text)
+        case _:
+            return None
+
+
+class Pricing(Struct, frozen=True):
+    input_per_1m_usd: float | None = field(default=None, name="inputPer1MUsd")
+    output_per_1m_usd: float | None = field(default=None, name="outputPer1MUsd")
+    cache_read_per_1m_usd: float | None = field(default=None, name="cacheReadPer1MUsd")
+
+
+class CatalogModel(Struct, frozen=True, rename="camel"):
+    """One model that the workspace may use."""
+
+    id: str
+    label: str
+    provider: str
+    vendor_model_id: str
+    source: Literal["workspace_provider", "platform_offering"] = "workspace_provider"
+    context_window_tokens: int | None = None
+    pricing: Pricing | None = None
+
+
+class _Catalog(Struct, rename="camel"):
+    models: Sequence[CatalogModel]
+    default_model_id: str | None
+
+
+def models_list(models: Sequence[CatalogModel], *, default_model_id: str | None) -> bytes:
+    """Prices are shown for platform offerings alone: what a workspace's own key costs is between it and its vendor."""
+    shown = [replace(one, pricing=None) if one.source == "workspace_provider" else one for one in models]
+    return _encode(_Catalog(shown, default_model_id))

@@ -1,0 +1,155 @@
+"""The bodies that create runs, sessions and session messages, as pydantic models: every limit of the spec.
+
+The models only judge. What is stored are the bytes that were sent; `wire.plan` reads them back.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias, cast
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from pydantic_core import PydanticCustomError
+
+from weftline.wire.json_text import encode
+from weftline.wire.limits import (
+    ID_PATTERN,
+    MAX_BUDGET_CALLS,
+    MAX_BUDGET_NAME_CHARS,
+    MAX_LOCAL_TIMEOUT_MS,
+    MAX_LOOP_THRESHOLD,
+    MAX_METADATA_BYTES,
+    MAX_METADATA_ENTRIES,
+    MAX_METADATA_VALUE_CHARS,
+    MAX_MODEL_ID_CHARS,
+    MAX_OUTPUT_SCHEMA_BYTES,
+    MAX_REASONING_LEVEL,
+    MAX_RUN_NAME_CHARS,
+    MAX_TOOL_BUDGETS,
+    METADATA_KEY_PATTERN,
+    MIN_LOOP_HARD,
+    MIN_LOOP_SOFT,
+    REASONING_LEVELS,
+    SCHEMA_NAME_PATTERN,
+)
+from weftline.wire.tool_refs import ToolRefModel, whole
+
+NO_NUL = r"^[^\x00]*$"
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+
+def _reasoning(value: Any) -> Any:
+    if value is None or (isinstance(value, str) and value in REASONING_LEVELS):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        number = float(value) if 0 <= value <= MAX_REASONING_LEVEL else 0.5
+        if number.is_integer():
+            return value
+    raise PydanticCustomError(
+        "reasoning_level",
+        "must be one of {words} or an integer 0 to {max}",
+        {"words": ", ".join(REASONING_LEVELS), "max": MAX_REASONING_LEVEL},
+    )
+
+
+class LoopDetectionModel(Part):
+    consecutiveThreshold: Annotated[int, Field(ge=MIN_LOOP_SOFT, le=MAX_LOOP_THRESHOLD)] | None = None
+    hardCutoffThreshold: Annotated[int, Field(ge=MIN_LOOP_HARD, le=MAX_LOOP_THRESHOLD)] | None = None
+
+
+def _loop_detection(value: Any, check: ValidatorFunctionWrapHandler) -> LoopDetectionModel | None:
+    if value is None or value is False:
+        return None
+    if not isinstance(value, dict):
+        raise PydanticCustomError("loop_detection", "must be false or an object with thresholds")
+    loop = cast("LoopDetectionModel", check(cast("object", value)))
+    soft, hard = loop.consecutiveThreshold, loop.hardCutoffThreshold
+    if soft is not None and hard is not None and hard <= soft:
+        raise PydanticCustomError("loop_order", "hardCutoffThreshold must be greater than consecutiveThreshold")
+    return loop
+
+
+class ToolBudgetModel(Part):
+    maxCalls: Annotated[int, Field(ge=0, le=MAX_BUDGET_CALLS)]
+
+
+class BudgetsModel(Part):
+    maxToolTurns: Annotated[int, Field(ge=0)] | None = None
+    maxToolTurnsExceeded: Literal["error", "finalize"] | None = None
+    localToolTimeoutMs: Annotated[int, Field(gt=0, le=MAX_LOCAL_TIMEOUT_MS)] | None = None
+    onLocalToolTimeout: Literal["end", "report"] | None = None
+
+
+class OutputSchemaModel(Part):
+    name: Annotated[str, StringConstraints(pattern=whole(SCHEMA_NAME_PATTERN))] | None = None
+    json_schema: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+def _output_schema_size(value: object) -> object:
+    if value is not None and len(encode(value)) > MAX_OUTPUT_SCHEMA_BYTES:
+        raise _too_many_bytes(MAX_OUTPUT_SCHEMA_BYTES)
+    return value
+
+
+def _metadata_size(metadata: dict[str, str]) -> dict[str, str]:
+    if len(encode(metadata)) > MAX_METADATA_BYTES:
+        raise _too_many_bytes(MAX_METADATA_BYTES)
+    return metadata
+
+
+def _too_many_bytes(most: int) -> PydanticCustomError:
+    return PydanticCustomError("size", "has more than {most} bytes as JSON", {"most": most})
+
+
+Metadata: TypeAlias = Annotated[
+    dict[
+        Annotated[str, StringConstraints(pattern=whole(METADATA_KEY_PATTERN))],
+        Annotated[str, StringConstraints(max_length=MAX_METADATA_VALUE_CHARS, pattern=NO_NUL)],
+    ],
+    Field(max_length=MAX_METADATA_ENTRIES),
+    AfterValidator(_metadata_size),
+]
+
+ToolBudgets: TypeAlias = Annotated[
+    dict[Annotated[str, StringConstraints(min_length=1, max_length=MAX_BUDGET_NAME_CHARS)], ToolBudgetModel],
+    Field(max_length=MAX_TOOL_BUDGETS),
+]
+
+
+class ChatMessageModel(Part):
+    role: Literal["user", "assistant", "system"]
+    content: str
+
+
+class MessageModel(Part):
+    """What a session message may say: its input, and what it sets anew for this one run."""
+
+    tools: list[ToolRefModel] | None = None
+    metadata: Metadata | None = None
+    reasoningLevel: Annotated[Any, AfterValidator(_reasoning)] = None
+    outputSchema: Annotated[OutputSchemaModel | None, BeforeValidator(_output_schema_size)] = None
+    loopDetection: Annotated[LoopDetectionModel | None, WrapValidator(_loop_detection)] = None
+    toolBudgets: ToolBudgets | None = None
+    budgets: BudgetsModel | None = None
+    prompt: str | None = None
+    messages: Annotated[list[ChatMessageModel], Field(min_length=1)] | None = None
+
+
+class RunModel(MessageModel):
+    """A whole spec. A session's is the same without input, which its own parser refuses."""
+
+    name: Annotated[str, StringConstraints(max_length=MAX_RUN_NAME_CHARS, pattern=NO_NUL)] | None = None
+    agentId: Annotated[str, StringConstraints(pattern=whole(ID_PATTERN))] | None = None
+    systemPrompt: str | None = None
+    modelId: Annotated[str, StringConstraints(min_length=1, max_length=MAX_MODEL_ID_CHARS)] | None = None

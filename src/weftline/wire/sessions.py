@@ -1,0 +1,57 @@
+"""The spec of a session's message run: the session's own, with what the message says anew laid over it."""
+
+from __future__ import annotations
+
+from msgspec import Raw, json
+
+from weftline.errors import InvalidRequest
+from weftline.wire.bodies import MessageBody
+from weftline.wire.json_text import decode_fields, encode
+from weftline.wire.limits import MAX_METADATA_BYTES, MAX_METADATA_ENTRIES
+from weftline.wire.plan import NULL
+
+INPUT = frozenset({"prompt", "messages"})
+OVERRIDES = frozenset({"reasoningLevel", "outputSchema", "loopDetection", "toolBudgets", "budgets"})
+SESSION_ONLY = frozenset({"name", "agentId", "systemPrompt", "modelId"})
+"""Fixed when the session is created; a message cannot change them."""
+
+_decode_metadata = json.Decoder(dict[str, str]).decode
+
+
+def effective_spec(session_spec: bytes, message: MessageBody) -> bytes:
+    """The spec to store for the run of `message`. The session's own stays as it is.
+
+    Raises `InvalidRequest` when the metadata of both together is over the limits of metadata.
+    """
+    merged = decode_fields(session_spec)
+    for key, value in decode_fields(message.spec).items():
+        if key in SESSION_ONLY:
+            continue
+        if key == "tools":
+            if message.replaces_tools:
+                merged[key] = value
+        elif key == "metadata":
+            if message.metadata:
+                merged[key] = _merged_metadata(merged.get(key, NULL), message.metadata)
+        elif value != NULL or (key not in OVERRIDES and key not in INPUT):
+            merged[key] = value
+    return encode(merged)
+
+
+def effective_secrets(session_secrets: dict[str, dict[str, str]], message: MessageBody) -> dict[str, dict[str, str]]:
+    """The secret headers of the run's tools: they come from where its tools come from."""
+    return message.secrets if message.replaces_tools else session_secrets
+
+
+def _merged_metadata(session: Raw, message: dict[str, str]) -> Raw:
+    merged = message if session == NULL else {**_decode_metadata(session), **message}
+    encoded = encode(merged)
+    if len(merged) > MAX_METADATA_ENTRIES:
+        raise _over(f"has {len(merged)} entries together with the session's; at most {MAX_METADATA_ENTRIES} are kept")
+    if len(encoded) > MAX_METADATA_BYTES:
+        raise _over(f"has more than {MAX_METADATA_BYTES} bytes as JSON together with the session's")
+    return Raw(encoded)
+
+
+def _over(message: str) -> InvalidRequest:
+    return InvalidRequest(f"metadata: {message}", issues=[{"path": "metadata", "message": message}])

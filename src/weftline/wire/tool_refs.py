@@ -1,0 +1,203 @@
+"""The seven kinds of tool refs as clients send them: their shape, their names, and the secrets they carry."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import Raw
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, StringConstraints
+from pydantic_core import PydanticCustomError
+
+from weftline.wire.json_text import decode_fields, decode_items, encode
+from weftline.wire.limits import (
+    HEADER_NAME_PATTERN,
+    HEADER_VALUE_PATTERN,
+    ID_PATTERN,
+    MAX_CONTEXT_ID_CHARS,
+    MAX_HEADER_VALUE_BYTES,
+    MAX_MCP_LOCAL_TOOLS,
+    MAX_SERVER_NAME_CHARS,
+    MAX_URL_CHARS,
+    PLUGIN_NAME_PATTERN,
+    REDACTED,
+    TOOL_NAME_PATTERN,
+    URL_PATTERN,
+)
+
+_is_tool_name = re.compile(TOOL_NAME_PATTERN).fullmatch
+_is_header_value = re.compile(HEADER_VALUE_PATTERN).fullmatch
+
+
+def shown(text: str) -> str:
+    """A client's own word in a message about it: quoted, printable, never long."""
+    return repr(text if len(text) <= 80 else f"{text[:80]}…")
+
+
+def _tool_name(name: str) -> str:
+    if _is_tool_name(name):
+        return name
+    raise PydanticCustomError(
+        "tool_name", "{name} must match {pattern}", {"name": shown(name), "pattern": f"^{TOOL_NAME_PATTERN}$"}
+    )
+
+
+def _header_value(value: str) -> str:
+    # A value is a secret: the message never shows it.
+    if len(value) > MAX_HEADER_VALUE_BYTES or len(value.encode()) > MAX_HEADER_VALUE_BYTES:
+        raise PydanticCustomError("header_size", "must have at most {most} bytes", {"most": MAX_HEADER_VALUE_BYTES})
+    if not _is_header_value(value):
+        raise PydanticCustomError("header_value", "must have no control characters")
+    return value
+
+
+def _card(card: dict[str, Any]) -> dict[str, Any]:
+    name = card.get("name")
+    if isinstance(name, str) and name:
+        return card
+    raise PydanticCustomError("card_name", "needs a non-empty string `name`")
+
+
+def whole(pattern: str) -> str:
+    return f"^(?:{pattern})$"
+
+
+ToolName: TypeAlias = Annotated[str, AfterValidator(_tool_name)]
+Url: TypeAlias = Annotated[str, StringConstraints(pattern=whole(URL_PATTERN), max_length=MAX_URL_CHARS)]
+Headers: TypeAlias = dict[
+    Annotated[str, StringConstraints(pattern=whole(HEADER_NAME_PATTERN))],
+    Annotated[str, AfterValidator(_header_value)],
+]
+
+
+class Ref(BaseModel):
+    """Fields that a kind does not know are accepted and stay in the stored spec."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+
+class StoredToolModel(Ref):
+    kind: Literal["mantyx"]
+    id: Annotated[str, StringConstraints(pattern=whole(ID_PATTERN))]
+
+
+class PluginToolModel(Ref):
+    kind: Literal["mantyx_plugin"]
+    name: Annotated[str, StringConstraints(pattern=whole(PLUGIN_NAME_PATTERN))]
+
+
+class LocalToolModel(Ref):
+    """`parameters` and `outputSchema` of a wrong root are coerced later, not refused."""
+
+    kind: Literal["local"]
+    name: ToolName
+    description: str | None = None
+    parameters: Any = None
+    outputSchema: Any = None
+    longRunning: bool | None = None
+
+
+class A2AToolModel(Ref):
+    kind: Literal["a2a"]
+    name: ToolName
+    agentCardUrl: Url
+    description: str | None = None
+    headers: Headers | None = None
+    contextId: Annotated[str, StringConstraints(min_length=1, max_length=MAX_CONTEXT_ID_CHARS)] | None = None
+
+
+class A2ALocalToolModel(Ref):
+    kind: Literal["a2a_local"]
+    name: ToolName
+    agentCard: Annotated[dict[str, Any], AfterValidator(_card)]
+    description: str | None = None
+
+
+class McpToolModel(Ref):
+    kind: Literal["mcp"]
+    name: ToolName
+    url: Url
+    headers: Headers | None = None
+    toolFilter: list[str] | None = None
+
+
+class McpLocalEntryModel(Ref):
+    name: ToolName
+    description: str | None = None
+
+
+class McpLocalToolModel(Ref):
+    """`name` is the client's label for the server and never part of a tool's name."""
+
+    kind: Literal["mcp_local"]
+    name: Annotated[str, StringConstraints(min_length=1, max_length=MAX_SERVER_NAME_CHARS)]
+    tools: Annotated[list[McpLocalEntryModel], Field(min_length=1, max_length=MAX_MCP_LOCAL_TOOLS)]
+    serverInfo: dict[str, Any] | None = None
+
+
+ToolRefModel: TypeAlias = Annotated[
+    StoredToolModel
+    | PluginToolModel
+    | LocalToolModel
+    | A2AToolModel
+    | A2ALocalToolModel
+    | McpToolModel
+    | McpLocalToolModel,
+    Discriminator("kind"),
+]
+
+KINDS = ("mantyx", "mantyx_plugin", "local", "a2a", "a2a_local", "mcp", "mcp_local")
+DIALED = frozenset({"a2a", "mcp"})
+
+
+def duplicate_names(tools: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """The path of each name that an earlier tool of the (valid) list has, with the name.
+
+    An `mcp` ref is a prefix and no tool, so it clashes only with what else keeps its headers under that name.
+    """
+    model_facing: set[str] = set()
+    dialed: set[str] = set()
+    found: list[tuple[str, str]] = []
+
+    def take(names: set[str], name: str, path: str) -> None:
+        if name in names:
+            found.append((path, name))
+        names.add(name)
+
+    for index, tool in enumerate(tools):
+        kind = tool["kind"]
+        at = f"tools[{index}]"
+        if kind == "mcp_local":
+            for place, entry in enumerate(tool["tools"]):
+                take(model_facing, entry["name"], f"{at}.tools[{place}].name")
+        elif kind == "mantyx":
+            # No name has a colon, so ids and names cannot meet.
+            take(model_facing, f"id:{tool['id']}", f"{at}.id")
+        elif kind == "mcp":
+            take(dialed, tool["name"], f"{at}.name")
+        else:
+            take(model_facing, tool["name"], f"{at}.name")
+            if kind == "a2a" and tool["name"] in dialed:
+                found.append((f"{at}.name", tool["name"]))
+            if kind == "a2a":
+                dialed.add(tool["name"])
+    return found
+
+
+def redact_headers(raw_tools: Raw, tools: list[dict[str, Any]]) -> tuple[Raw, dict[str, dict[str, str]]]:
+    """The tools with every secret header value replaced by the mark, and those values by tool name.
+
+    Everything but `headers` keeps its bytes.
+    """
+    items = decode_items(raw_tools)
+    secrets: dict[str, dict[str, str]] = {}
+    for index, tool in enumerate(tools):
+        if tool["kind"] not in DIALED or "headers" not in tool:
+            continue
+        headers: dict[str, str] | None = tool["headers"]
+        if headers:
+            secrets[tool["name"]] = headers
+        fields = decode_fields(items[index])
+        fields["headers"] = Raw(encode(None if headers is None else dict.fromkeys(headers, REDACTED)))
+        items[index] = Raw(encode(fields))
+    return Raw(encode(items)), secrets

@@ -1,0 +1,203 @@
+"""Random histories: a string of random bytes is read as the choices of everybody around the kernel.
+
+The same seed always gives the same history and a smaller length its beginning, so that a failure shrinks to the
+earliest moment that shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import NamedTuple, TypeVar
+
+from hypothesis import strategies as st
+
+from weftline.kernel.decide import decide
+from weftline.kernel.entries import Effect, How, Limits
+from weftline.kernel.state import CallModel, Reconcile, RunTool
+
+from .world import DECLARED, SECOND, TOOLS, Ask, Fault, Reply, World
+
+T = TypeVar("T")
+
+
+class History(NamedTuple):
+    seed: int
+    length: int
+
+    @property
+    def data(self) -> bytes:
+        return Random(self.seed).randbytes(self.length)
+
+    def first(self, length: int) -> History:
+        """The same history, cut off earlier."""
+        return History(self.seed, min(self.length, length))
+
+
+histories = st.builds(History, st.integers(0, 2**32), st.integers(16, 800))
+
+NAMES = (*TOOLS, "nowhere")
+ARGS: tuple[dict[str, object], ...] = ({}, {}, {"x": 1}, {"x": 1}, {"x": 2}, {"bad": True})
+EFFECTS: tuple[Effect, ...] = ("read", "idempotent", "reconcile", "once")
+
+
+class Choices:
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.used = 0
+        self.batches: list[tuple[Ask, ...]] = []
+        """What the model has asked for so far; models repeat themselves."""
+
+    @property
+    def left(self) -> bool:
+        return self.used < len(self.data)
+
+    def number(self, below: int) -> int:
+        value = self.data[self.used] if self.left else 0
+        self.used += 1
+        return value % below
+
+    def of(self, options: Sequence[T]) -> T:
+        return options[self.number(len(options))]
+
+    def chance(self, one_in: int) -> bool:
+        return self.number(one_in) == one_in - 1
+
+
+def some_limits(c: Choices) -> Limits:
+    budgets = c.of(({}, {"look": 1, "pay": 2}, {"look": 0, "local": 1, "nowhere": 1, "scan": 2}, {"pay": 1, "save": 2}))
+    return Limits(
+        max_tool_turns=c.of((100, 100, 100, 100, 8, 5, 3, 0)),
+        on_max_tool_turns=c.of(("finalize", "finalize", "error")),
+        loop_soft=c.of((3, 2, 0)),
+        loop_hard=c.of((6, 4)),
+        tool_budgets=budgets,
+        local_timeout_us=c.of((300 * SECOND, 5 * SECOND)),
+        on_local_timeout=c.of(("end", "report")),
+        max_retries=c.of((3, 3, 3, 1, 0)),
+        in_doubt_followup=c.of(("block", "block", "allow")),
+        interrupts_allowed=not c.chance(8),
+    )
+
+
+def some_reply(c: Choices) -> Reply | Fault:
+    kind = c.number(24)
+    if kind == 0:
+        return Fault("overloaded", retryable=True, retry_after_us=c.of((None, 0, SECOND, 60 * SECOND)))
+    if kind == 2:
+        return Fault("invalid_request") if c.chance(4) else Fault("timeout", retryable=True)
+    if kind == 3:
+        return Reply(c.of(("", "Done.")), output_invalid=c.chance(2))
+    if kind == 4 and c.chance(3):
+        return Reply(c.of(("", "So far")), some_calls(c) if c.chance(2) else (), finish="max_tokens")
+    return Reply(c.of(("", "I shall look.")), some_calls(c))
+
+
+def some_calls(c: Choices) -> tuple[Ask, ...]:
+    if c.batches and c.chance(2):
+        batch = c.batches[-1 - c.number(min(2, len(c.batches)))]
+    else:
+        batch = tuple(Ask(c.of(NAMES), c.of(ARGS)) for _ in range(c.of((1, 2, 1, 3))))
+    c.batches.append(batch)
+    return batch
+
+
+def some_tool_end(c: Choices) -> tuple[How, str]:
+    return c.of((("returned", "ok"), ("returned", "other"), ("failed", "no"), ("timeout", "")))
+
+
+def something_happens(world: World, c: Choices) -> None:
+    """One event of the outside world: mostly work that goes on, now and then a person, a clock or a crash."""
+    kind = c.number(32)
+    if kind == 0:
+        world.cancel() if c.chance(6) else world.pause()
+    elif kind in (1, 2, 3):
+        world.resume()
+    elif kind == 4:
+        world.steer(f"s{len(world.entries)}")
+    elif kind == 5:
+        world.follow_up(f"f{len(world.entries)}")
+    elif kind in (6, 7):
+        due_at = decide(world.state).due_at
+        times = (world.clock + 1, *((due_at - 1, due_at, due_at + SECOND) if due_at else ()))
+        world.wait_until(max(world.clock, c.of(times)))
+    elif kind in (8, 9):
+        present: dict[str, Effect] = {name: effect for name, effect in DECLARED.items() if not c.chance(8)}
+        if c.chance(3):
+            present["save"] = c.of(EFFECTS)
+        world.crash(present)
+    elif kind in (10, 11, 12):
+        waiting = [index for index, one in enumerate(world.state.calls) if one.client and one.status == "opened"]
+        if waiting:
+            world.answer(c.of(waiting), c.of(("ok", "other")))
+    elif world.running:
+        work_ends(world, c)
+    else:
+        world.resume()
+
+
+def work_ends(world: World, c: Choices) -> None:
+    command = c.of(world.running)
+    match command:
+        case CallModel():
+            world.running.remove(command)
+            world.offer(world.model_outcome(command, some_reply(c)))
+        case RunTool() | Reconcile() if not still_stands(world, command):
+            world.running.remove(command)
+        case RunTool():
+            how, result = some_tool_end(c)
+            world.finish(command, how=how, result=result)
+        case Reconcile():
+            world.reconciled(command, c.of(("happened", "will_not_happen", "unknown")))
+
+
+def still_stands(world: World, command: RunTool | Reconcile) -> bool:
+    """Whether the call of a command is still among those of the present turn."""
+    return command.turn == world.state.turn - 1 and command.index < len(world.state.calls)
+
+
+def lived(history: History) -> World:
+    """The world after a history; the run may still be open and the driver in mid-step."""
+    c = Choices(history.data)
+    world = World(some_limits(c))
+    while c.left and not world.state.ended:
+        # Mostly the driver comes to rest between two events; a crash or a request may also fall between two appends.
+        world.auto = not c.chance(4)
+        something_happens(world, c)
+        if not world.auto and c.chance(2):
+            world.step()
+    world.auto = True
+    return world
+
+
+def bring_to_its_end(world: World) -> int:
+    """Everybody outside does what the run waits for. Says how many events that took."""
+    events = 0
+    world.settle()
+    while not world.state.ended:
+        events += 1
+        assert events < 60, "the run does not come to its end"
+        decision = decide(world.state)
+        waiting = [index for index, one in enumerate(world.state.calls) if one.client and one.status == "opened"]
+        if world.state.paused:
+            world.resume()
+        elif world.running:
+            _carry_out(world)
+        elif waiting:
+            world.answer(waiting[-1])
+        else:
+            assert decision.due_at is not None, "nothing is outstanding and nobody is asked"
+            world.wait_until(decision.due_at)
+    return events
+
+
+def _carry_out(world: World) -> None:
+    command = world.running[0]
+    if isinstance(command, CallModel):
+        world.reply(Reply("Done."))
+    elif not still_stands(world, command):
+        world.running.remove(command)
+    elif isinstance(command, RunTool):
+        world.finish(command)
+    else:
+        world.reconciled(command, "happened")

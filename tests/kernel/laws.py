@@ -1,0 +1,322 @@
+"""The invariants that can be read off a log alone, each written without the kernel's own code for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from msgspec import Struct, field
+
+from weftline.kernel.entries import (
+    AskedCall,
+    AttemptFailed,
+    AttemptStarted,
+    BudgetExceeded,
+    CallClosed,
+    CallOpened,
+    CallStarted,
+    CancelRequested,
+    Entry,
+    Fact,
+    FinalForced,
+    Limits,
+    RunAdopted,
+    RunCreated,
+    RunEnded,
+    RunPaused,
+    RunResumed,
+    TimerFired,
+    TurnCompleted,
+)
+from weftline.messages import Usage
+
+Log: TypeAlias = Sequence[Entry]
+
+
+class Opened(Struct):
+    at: int
+    head: CallOpened
+
+
+class Started(Struct):
+    epoch: int
+    position: int
+    head: CallStarted
+
+
+class Closed(Struct):
+    epoch: int
+    position: int
+    head: CallClosed
+
+
+class CallStory(Struct):
+    """All that a log says of one call."""
+
+    asked: AskedCall
+    opened: list[Opened] = field(default_factory=list[Opened])
+    started: list[Started] = field(default_factory=list[Started])
+    closed: list[Closed] = field(default_factory=list[Closed])
+
+
+def stories(log: Log) -> dict[tuple[int, int], CallStory]:
+    found: dict[tuple[int, int], CallStory] = {}
+    epoch = 1
+    for position, entry in enumerate(log):
+        match entry.head:
+            case RunAdopted() as head:
+                epoch = head.epoch
+            case TurnCompleted() as head:
+                for index, asked in enumerate(head.calls):
+                    found[head.turn, index] = CallStory(asked)
+            case CallOpened() as head:
+                found[head.turn, head.index].opened.append(Opened(entry.at, head))
+            case CallStarted() as head:
+                found[head.turn, head.index].started.append(Started(epoch, position, head))
+            case CallClosed() as head:
+                found[head.turn, head.index].closed.append(Closed(epoch, position, head))
+            case _:
+                pass
+    return found
+
+
+def limits_of(log: Log) -> Limits:
+    first = log[0].head
+    assert isinstance(first, RunCreated)
+    return first.limits
+
+
+def heads(log: Log) -> list[Fact]:
+    return [entry.head for entry in log]
+
+
+def one_terminal_and_nothing_after_it(log: Log) -> None:
+    """K6"""
+    ends = [position for position, head in enumerate(heads(log)) if isinstance(head, RunEnded)]
+    assert ends in ([], [len(log) - 1])
+
+
+def every_call_is_answered_before_the_run_goes_on(log: Log) -> None:
+    """K7"""
+    waiting: dict[tuple[int, int], list[str]] = {}
+    for head in heads(log):
+        match head:
+            case TurnCompleted():
+                waiting = {(head.turn, index): [] for index in range(len(head.calls))}
+            case CallOpened():
+                if not waiting[head.turn, head.index]:
+                    assert all(facts for (_, index), facts in waiting.items() if index < head.index), "out of order"
+                waiting[head.turn, head.index].append("opened")
+            case CallClosed():
+                waiting[head.turn, head.index].append("closed")
+            case AttemptStarted() | RunEnded():
+                assert all(facts == ["opened", "closed"] for facts in waiting.values()), waiting
+            case _:
+                pass
+
+
+def calls_open_before_they_start_and_close_once(log: Log) -> None:
+    """K8"""
+    for key, story in stories(log).items():
+        assert len(story.opened) <= 1, key
+        assert len(story.closed) <= 1, key
+        assert not story.started or (story.opened and not story.opened[0].head.blocked), key
+        assert not (story.started and story.asked.client), key
+        if not story.closed:
+            continue
+        how = story.closed[0].head.how
+        if how == "in_doubt":
+            lost = story.started and story.started[-1].epoch < story.closed[0].epoch
+            assert story.started, key
+            assert lost or _only_closings_until_the_end(log, story.closed[0].position), key
+        elif how in ("returned", "failed"):
+            assert story.started or story.asked.client, key
+        elif how in ("unknown", "invalid", "budget", "loop", "skipped", "repeat_of_doubt"):
+            assert not story.started, key
+
+
+def _only_closings_until_the_end(log: Log, position: int) -> bool:
+    rest = heads(log)[position + 1 :]
+    return bool(rest) and all(isinstance(head, CallOpened | CallClosed | AttemptFailed | RunEnded) for head in rest)
+
+
+def nothing_starts_after_a_cancel(log: Log) -> None:
+    """K9"""
+    cancelled = False
+    for head in heads(log):
+        match head:
+            case CancelRequested():
+                cancelled = True
+            case AttemptStarted() | CallStarted():
+                assert not cancelled
+            case CallOpened():
+                assert not cancelled or head.blocked
+            case RunEnded():
+                assert cancelled == (head.status == "cancelled")
+                assert not (cancelled and head.code)
+            case _:
+                pass
+
+
+def nothing_starts_in_a_pause_or_past_a_deadline(log: Log) -> None:
+    """K10"""
+    paused = False
+    now = 0
+    deadlines: dict[tuple[int, int], int] = {}
+    for entry in log:
+        match entry.head:
+            case RunPaused():
+                assert not paused
+                paused = True
+            case RunResumed():
+                assert paused
+                paused = False
+            case TimerFired() as head:
+                now = max(now, head.now)
+            case CallOpened() as head:
+                if head.timeout_us is not None:
+                    deadlines[head.turn, head.index] = entry.at + head.timeout_us
+            case CallClosed() as head:
+                deadline = deadlines.pop((head.turn, head.index), None)
+                assert not (head.client and head.how == "timeout") or (deadline is not None and deadline <= now)
+            case AttemptStarted() | CallStarted():
+                assert not paused
+                assert all(deadline > now for deadline in deadlines.values())
+            case _:
+                pass
+
+
+def the_final_turn_is_forced_once(log: Log) -> None:
+    """K11"""
+    forced = ""
+    completed = 0
+    for head in heads(log):
+        match head:
+            case FinalForced():
+                assert not forced
+                forced = head.reason
+            case AttemptStarted():
+                assert head.final == bool(forced)
+            case CallStarted():
+                assert not forced
+            case TurnCompleted():
+                completed += bool(forced)
+                assert completed <= 1
+            case RunEnded():
+                if forced and head.status != "cancelled":
+                    assert head.reason == forced
+            case _:
+                pass
+
+
+def budgets_hold(log: Log) -> None:
+    """K12"""
+    max_calls = limits_of(log).tool_budgets
+    counted: Counter[str] = Counter()
+    told: dict[str, int] = {}
+    for head in heads(log):
+        match head:
+            case CallOpened() if not head.blocked:
+                counted[head.name] += 1
+            case CallClosed() if head.how in ("unknown", "invalid"):
+                counted[head.name] += 1
+            case CallClosed() if head.how == "skipped":
+                counted[head.name] -= 1
+            case CallClosed() if head.how == "budget":
+                assert counted[head.name] >= max_calls[head.name]
+            case BudgetExceeded():
+                assert head.call_index > max(head.max_calls, told.get(head.tool, 0))
+                assert head.max_calls == max_calls[head.tool]
+                told[head.tool] = head.call_index
+            case _:
+                pass
+        assert all(counted[tool] <= most for tool, most in max_calls.items())
+
+
+def attempts_rise_and_only_the_open_one_ends(log: Log) -> None:
+    """K13"""
+    turn, attempt, is_open = 0, 0, False
+    for head in heads(log):
+        match head:
+            case AttemptStarted():
+                assert not is_open
+                assert (head.turn, head.attempt) == (turn, attempt + 1)
+                attempt, is_open = head.attempt, True
+            case AttemptFailed() | TurnCompleted():
+                assert is_open
+                assert (head.turn, head.attempt) == (turn, attempt)
+                is_open = False
+                if isinstance(head, TurnCompleted):
+                    turn, attempt = turn + 1, 0
+            case RunEnded():
+                assert not is_open
+            case _:
+                pass
+
+
+def no_call_starts_twice_but_by_right(log: Log) -> None:
+    """K14"""
+    adoptions = [(position, head) for position, head in enumerate(heads(log)) if isinstance(head, RunAdopted)]
+    for key, story in stories(log).items():
+        attempts = [one.head.attempt for one in story.started]
+        assert attempts == list(range(1, len(attempts) + 1)), key
+        assert len({one.epoch for one in story.started}) == len(attempts), key
+        assert len(story.started) <= 1 or story.asked.effect != "once", key
+        for position, adopted in adoptions:
+            begun = any(one.position < position for one in story.started)
+            ended = any(one.position < position for one in story.closed)
+            if begun and not ended and adopted.effects.get(story.asked.name, "once") == "once":
+                assert all(one.position < position for one in story.started), key
+
+
+def doubt_blocks_the_same_call(log: Log) -> None:
+    """K23"""
+    if limits_of(log).in_doubt_followup == "allow":
+        return
+    digests = {key: story.asked.digest for key, story in stories(log).items()}
+    doubts: set[tuple[str, str]] = set()
+    for head in heads(log):
+        match head:
+            case CallClosed() if head.how == "in_doubt":
+                doubts.add((head.name, digests[head.turn, head.index]))
+            case CallOpened() if not head.blocked:
+                assert (head.name, head.digest) not in doubts
+            case _:
+                pass
+
+
+def usage_and_active_time_are_sums(log: Log) -> None:
+    """K24"""
+    usage, active_us = Usage(), 0
+    for head in heads(log):
+        match head:
+            case AttemptFailed() | TurnCompleted():
+                usage += head.usage
+                active_us += head.active_us
+            case CallClosed():
+                active_us += head.active_us
+            case RunEnded():
+                assert (head.usage, head.active_us) == (usage, active_us)
+            case _:
+                pass
+
+
+LAWS = (
+    one_terminal_and_nothing_after_it,
+    every_call_is_answered_before_the_run_goes_on,
+    calls_open_before_they_start_and_close_once,
+    nothing_starts_after_a_cancel,
+    nothing_starts_in_a_pause_or_past_a_deadline,
+    the_final_turn_is_forced_once,
+    budgets_hold,
+    attempts_rise_and_only_the_open_one_ends,
+    no_call_starts_twice_but_by_right,
+    doubt_blocks_the_same_call,
+    usage_and_active_time_are_sums,
+)
+
+
+def hold(log: Log) -> None:
+    for law in LAWS:
+        law(log)

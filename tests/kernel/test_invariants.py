@@ -1,0 +1,442 @@
+"""What holds for every history of a run. The numbers K1 to K25 are those of the list of invariants."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from weftline.kernel import entries as vocabulary
+from weftline.kernel.accept import accepts
+from weftline.kernel.decide import decide
+from weftline.kernel.entries import (
+    FACTS,
+    OBSERVATIONS,
+    CallClosed,
+    CallOpened,
+    CallStarted,
+    CancelRequested,
+    Entry,
+    Fact,
+    MessageQueued,
+    RunAdopted,
+    RunEnded,
+    RunPaused,
+    RunResumed,
+    TimerFired,
+    decode_fact,
+)
+from weftline.kernel.evolve import evolve, fold
+from weftline.kernel.state import CallModel, Decision, Reconcile, State, decode_state, encode_state
+
+from . import laws
+from .histories import Choices, History, bring_to_its_end, histories, lived, some_reply
+from .world import AT0, MAX_ROUNDS, SECOND, World, call, text
+
+few = settings(
+    max_examples=300, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+FOLD_ELSEWHERE = """
+import sys
+import msgspec
+from weftline.kernel.decide import decide
+from weftline.kernel.entries import Entry
+from weftline.kernel.evolve import evolve
+from weftline.kernel.state import State, encode_state
+for line in sys.stdin.buffer:
+    state = State()
+    for entry in msgspec.json.decode(line, type=list[Entry]):
+        state = evolve(state, entry)
+    print(encode_state(state).hex(), msgspec.json.encode(decide(state)).hex())
+"""
+
+
+def test_the_same_log_gives_the_same_state_and_decision_in_every_process() -> None:
+    """K1"""
+    logs = [lived(History(seed, 200)).entries for seed in range(12)]
+    given_in = b"\n".join(msgspec.json.encode(log) for log in logs)
+
+    def elsewhere(hash_seed: str) -> list[str]:
+        done = subprocess.run(
+            [sys.executable, "-c", FOLD_ELSEWHERE],
+            input=given_in,
+            capture_output=True,
+            check=True,
+            env=os.environ | {"PYTHONHASHSEED": hash_seed, "TZ": "Asia/Tokyo"},
+        )
+        return done.stdout.decode().splitlines()
+
+    here: list[str] = []
+    for log in logs:
+        state = fold(State(), log)
+        here.append(f"{encode_state(state).hex()} {msgspec.json.encode(decide(state)).hex()}")
+    assert elsewhere("1") == elsewhere("2") == here
+
+
+@pytest.mark.requirement("run.replay.fold")
+@few
+@given(histories, st.integers(0, 300))
+def test_a_log_folded_in_pieces_or_twice_gives_the_same_state(history: History, cut: int) -> None:
+    """K2"""
+    world = lived(history)
+    log, cut = world.entries, min(cut, len(world.entries))
+    whole = fold(State(), log)
+    assert whole == world.state
+    first = fold(State(), log[:cut])
+    stored = decode_state(encode_state(first))
+    assert stored == first
+    assert fold(stored, log[cut:]) == whole
+    assert fold(whole, log) == whole
+    assert fold(first, log) == whole
+    assert decide(whole) == decide(fold(stored, log[cut:]))
+
+
+@few
+@given(histories, st.data())
+def test_observations_leave_no_trace_in_the_state(history: History, draw: st.DataObject) -> None:
+    """K3: observations are no facts, and the places that they take in the log change nothing."""
+    log = lived(history).entries
+    gaps = draw.draw(st.lists(st.integers(0, 3), min_size=len(log), max_size=len(log)))
+    spread: list[Entry] = []
+    for entry, gap in zip(log, gaps, strict=True):
+        after = spread[-1].seq if spread else 0
+        spread.append(msgspec.structs.replace(entry, seq=after + gap + 1))
+    sparse = fold(State(), spread)
+    assert msgspec.structs.replace(sparse, seq=len(log)) == fold(State(), log)
+
+
+def test_no_observation_is_taken_for_a_fact() -> None:
+    """K3"""
+    assert not OBSERVATIONS & FACTS.keys()
+    for kind in OBSERVATIONS:
+        with pytest.raises(msgspec.ValidationError):
+            decode_fact.decode(json.dumps({"type": kind, "turn": 0, "attempt": 1}))
+
+
+@few
+@given(histories)
+def test_the_driver_comes_to_rest_and_then_wants_the_same_twice(history: History) -> None:
+    """K4"""
+    world = lived(history)
+    assert world.settle() <= MAX_ROUNDS
+    decision = decide(world.state)
+    assert decision.append == ()
+    assert decision == decide(world.state)
+    assert len(set(decision.start)) == len(decision.start)
+
+
+@few
+@given(histories)
+def test_an_open_run_always_waits_for_something_that_has_a_name(history: History) -> None:
+    """K5"""
+    world = lived(history)
+    world.settle()
+    s, decision = world.state, decide(world.state)
+    waits_for_client = any(one.client and one.status == "opened" for one in s.calls)
+    assert s.ended or decision.start or decision.due_at or s.paused or waits_for_client
+    assert decision.due_at is None or decision.due_at > s.now
+
+
+@few
+@given(histories)
+def test_a_run_ends_when_everybody_does_what_it_waits_for(history: History) -> None:
+    """K5, carried to its end"""
+    world = lived(history)
+    bring_to_its_end(world)
+    laws.hold(world.entries)
+    assert not world.state.broken
+
+
+@pytest.mark.requirement("run.end.frozen")
+@few
+@given(histories)
+def test_a_run_ends_once_and_takes_nothing_more(history: History) -> None:
+    """K6"""
+    world = lived(history)
+    asked = [(entry.head, 0) for entry in world.entries if isinstance(entry.head, CallClosed)]
+    running = tuple(world.running)
+    bring_to_its_end(world)
+    laws.one_terminal_and_nothing_after_it(world.entries)
+    assert decide(world.state) == Decision()
+    late: list[tuple[Fact, int]] = [
+        *asked,
+        (CancelRequested(), 0),
+        (RunPaused(), 0),
+        (RunResumed(), 0),
+        (MessageQueued("late", "steer"), 0),
+        (TimerFired(world.clock + 900 * SECOND), 0),
+        (RunAdopted(99), 0),
+    ]
+    for command in running:
+        if isinstance(command, CallModel):
+            late.append((world.model_outcome(command, some_reply(Choices(history.data))), 0))
+        else:
+            closing = CallClosed(command.turn, command.index, "c", "look", "returned")
+            late.append((closing, command.attempt))
+    assert not [head for head, attempt in late if accepts(world.state, head, attempt=attempt)]
+
+
+@pytest.mark.requirement("run.batch.pairing")
+@few
+@given(histories)
+def test_every_call_has_one_opening_and_one_result_before_the_run_goes_on(history: History) -> None:
+    """K7"""
+    world = lived(history)
+    laws.every_call_is_answered_before_the_run_goes_on(world.entries)
+    bring_to_its_end(world)
+    laws.every_call_is_answered_before_the_run_goes_on(world.entries)
+
+
+@pytest.mark.requirement("run.effect.closed_once")
+@few
+@given(histories)
+def test_a_call_is_opened_before_it_starts_closed_once_and_in_doubt_only_if_begun(history: History) -> None:
+    """K8"""
+    laws.calls_open_before_they_start_and_close_once(lived(history).entries)
+
+
+@few
+@given(histories, st.integers(0, 300))
+def test_nothing_starts_after_a_cancel_and_the_run_ends_as_cancelled(history: History, cut: int) -> None:
+    """K9"""
+    world = lived(history.first(12 + cut))
+    if world.cancel():
+        assert world.end.status == "cancelled"
+        assert not decide(world.state).start
+    laws.nothing_starts_after_a_cancel(world.entries)
+
+
+@few
+@given(histories)
+def test_nothing_starts_in_a_pause_or_past_a_deadline(history: History) -> None:
+    """K10"""
+    laws.nothing_starts_in_a_pause_or_past_a_deadline(lived(history).entries)
+
+
+@pytest.mark.requirement("run.final.once")
+@few
+@given(histories)
+def test_there_is_at_most_one_forced_final_turn_with_the_first_reason(history: History) -> None:
+    """K11"""
+    world = lived(history)
+    bring_to_its_end(world)
+    laws.the_final_turn_is_forced_once(world.entries)
+
+
+@few
+@given(histories)
+def test_counted_calls_never_exceed_their_budget(history: History) -> None:
+    """K12"""
+    laws.budgets_hold(lived(history).entries)
+
+
+@few
+@given(histories)
+def test_attempts_of_a_turn_rise_and_only_the_open_one_can_complete(history: History) -> None:
+    """K13"""
+    laws.attempts_rise_and_only_the_open_one_ends(lived(history).entries)
+
+
+@few
+@given(histories, st.integers(0, 300))
+def test_after_a_crash_anywhere_no_attempt_is_begun_twice(history: History, cut: int) -> None:
+    """K14"""
+    world = lived(history.first(12 + cut))
+    world.crash()
+    bring_to_its_end(world)
+    laws.no_call_starts_twice_but_by_right(world.entries)
+    work = [command for command in world.begun if not isinstance(command, Reconcile)]
+    assert len(set(work)) == len(work)
+
+
+@few
+@given(histories)
+def test_a_decision_is_stale_after_any_fact_and_an_outcome_only_when_its_command_is_gone(history: History) -> None:
+    """K15: a decision rests on the version, which every fact moves; an outcome on its command."""
+    world = lived(history)
+    world.settle()
+    versions = [fold(State(), world.entries[:n]).version for n in range(len(world.entries) + 1)]
+    assert versions == sorted(set(versions))
+    if world.state.ended:
+        return
+    before = world.state
+    outstanding = decide(before).start
+    for head in (MessageQueued("m", "steer"), TimerFired(world.clock + 1)):
+        if accepts(before, head):
+            assert evolve(before, Entry(before.seq + 1, world.clock, head)).version > before.version
+    disturbed = evolve(before, Entry(before.seq + 1, world.clock, MessageQueued("m", "steer")))
+    for command in outstanding:
+        if isinstance(command, CallModel):
+            outcome, attempt = world.model_outcome(command, text()), 0
+            stale = msgspec.structs.replace(command, attempt=command.attempt + 1)
+            assert not accepts(disturbed, world.model_outcome(stale, text()))
+        else:
+            outcome, attempt = world.closing(command.index), command.attempt
+            assert not accepts(disturbed, outcome, attempt=command.attempt + 1)
+        assert accepts(disturbed, outcome, attempt=attempt)
+        after = evolve(disturbed, Entry(disturbed.seq + 1, world.clock, outcome))
+        assert not accepts(after, outcome, attempt=attempt)
+
+
+@few
+@given(st.permutations(range(4)), st.lists(st.sampled_from(["ok", "other"]), min_size=4, max_size=4))
+def test_answers_to_different_calls_commute(order: list[int], results: list[str]) -> None:
+    """K16"""
+
+    def answered(indexes: list[int]) -> World:
+        world = World().play(call("local", "local_read", "local", "local_read"))
+        for index in indexes:
+            assert world.answer(index, results[index])
+        return world
+
+    assert answered(order).state == answered([0, 1, 2, 3]).state
+
+
+@few
+@given(st.integers(0, 4), st.lists(st.integers(1, 299), max_size=4))
+def test_deadlines_survive_adoptions_and_early_timers(crashes: int, early: list[int]) -> None:
+    """K17"""
+    world = World().play(call("local", "look"))
+    deadline = AT0 + 300 * SECOND
+    for seconds in sorted(early):
+        wanted = decide(world.state).start
+        world.wait_until(AT0 + seconds * SECOND)
+        assert decide(world.state) == Decision(start=wanted, due_at=deadline)
+    for _ in range(crashes):
+        world.crash()
+        assert decide(world.state).due_at == deadline
+    world.wait_until(deadline - 1)
+    assert not world.state.ended
+    world.wait_until(deadline)
+    assert world.end.code == "local_timeout"
+
+
+@few
+@given(histories)
+def test_the_state_stays_small(history: History) -> None:
+    """K18"""
+    s = lived(history).state
+    open_calls = sum(one.status != "closed" for one in s.calls)
+    assert len(encode_state(s)) <= 4096 + 200 * open_calls
+
+
+small = st.integers(-1, 3)
+asked_calls = st.lists(
+    st.builds(
+        vocabulary.AskedCall,
+        st.sampled_from(["a", "b"]),
+        st.sampled_from(["look", "pay", "nowhere"]),
+        st.sampled_from(["d1", "d2"]),
+        st.sampled_from(["ok", "unknown", "invalid"]),
+        st.sampled_from(["read", "idempotent", "reconcile", "once"]),
+        st.sampled_from([None, "sdk"]),
+        st.booleans(),
+    ),
+    max_size=3,
+).map(tuple)
+hows = st.sampled_from(["returned", "failed", "timeout", "unknown", "invalid", "budget", "skipped", "in_doubt", "loop"])
+ids = st.lists(st.sampled_from(["a", "b"]), max_size=2).map(tuple)
+effects = st.dictionaries(
+    st.sampled_from(["look", "pay"]), st.sampled_from(["read", "idempotent", "reconcile", "once"])
+)
+any_fact: st.SearchStrategy[Fact] = st.one_of(
+    st.builds(vocabulary.RunCreated, st.just(1), st.just(vocabulary.Limits(tool_budgets={"look": 1}))),
+    st.builds(vocabulary.HistoryPinned, small),
+    st.builds(vocabulary.RunAdopted, small, effects),
+    st.builds(vocabulary.AttemptStarted, small, small, st.just(vocabulary.ModelRef()), st.booleans(), small),
+    st.builds(
+        vocabulary.AttemptFailed,
+        small,
+        small,
+        st.just("server"),
+        st.sampled_from(["error", "abandoned", "cancelled"]),
+        st.booleans(),
+        st.none() | small,
+        active_us=small,
+    ),
+    st.builds(
+        vocabulary.TurnCompleted,
+        small,
+        small,
+        st.sampled_from([None, "end_turn", "max_tokens"]),
+        calls=asked_calls,
+        signature=st.sampled_from(["", "s"]),
+        has_text=st.booleans(),
+        output_invalid=st.booleans(),
+        active_us=small,
+    ),
+    st.builds(vocabulary.OutputRejected, small),
+    st.builds(
+        CallOpened,
+        small,
+        small,
+        st.just("a"),
+        st.just("look"),
+        st.just("d1"),
+        client=st.sampled_from([None, "sdk"]),
+        timeout_us=st.none() | small,
+        blocked=st.booleans(),
+    ),
+    st.builds(CallStarted, small, small, small),
+    st.builds(CallClosed, small, small, st.just("a"), st.just("look"), hows, active_us=small),
+    st.builds(vocabulary.LoopDetected, small, st.booleans(), st.just(("look",))),
+    st.builds(vocabulary.BudgetExceeded, st.just("look"), small, small),
+    st.builds(vocabulary.FinalForced, st.sampled_from(["loop_detected", "max_tool_turns"])),
+    st.builds(MessageQueued, st.sampled_from(["a", "b"]), st.sampled_from(["steer", "follow_up"])),
+    st.builds(vocabulary.MessagesTaken, ids),
+    st.just(RunPaused()),
+    st.just(RunResumed()),
+    st.just(CancelRequested()),
+    st.builds(TimerFired, small),
+    st.builds(RunEnded, st.sampled_from(["succeeded", "failed", "cancelled"])),
+)
+
+
+@settings(few, max_examples=250)
+@given(histories, st.integers(0, 60), st.lists(any_fact, max_size=12))
+def test_evolve_takes_any_facts_in_any_order_and_the_run_can_still_end(
+    history: History, cut: int, facts: list[Fact]
+) -> None:
+    """K19: and decide, asked about whatever came out of it, neither raises nor turns in circles."""
+    world = World()
+    world.entries, world.running = lived(history).entries[:cut], []
+    world.state = fold(State(), world.entries)
+    for head in facts:
+        world.entries.append(Entry(len(world.entries) + 1, AT0, head))
+        world.state = evolve(world.state, world.entries[-1])
+        decide(world.state)
+    assert decode_state(encode_state(world.state)) == world.state
+    world.settle()
+    if world.state.created and world.state.broken:
+        assert world.state.ended
+
+
+@few
+@given(histories)
+def test_a_call_in_doubt_blocks_the_same_call_later(history: History) -> None:
+    """K23"""
+    laws.doubt_blocks_the_same_call(lived(history).entries)
+
+
+@few
+@given(histories, st.integers(-(10**12), 10**12))
+def test_active_time_is_a_sum_of_durations_and_no_matter_of_the_clock(history: History, shift: int) -> None:
+    """K24"""
+    world = lived(history)
+    laws.usage_and_active_time_are_sums(world.entries)
+    moved = [msgspec.structs.replace(entry, at=entry.at + shift * (entry.seq % 3)) for entry in world.entries]
+    assert fold(State(), moved).active_us == world.state.active_us >= 0
+
+
+def test_a_blocked_call_is_told_in_one_entry_for_each_thing_to_tell() -> None:
+    """K25: an entry is at most one event, so an opening, a result and a passed budget are three entries."""
+    world = World(vocabulary.Limits(tool_budgets={"look": 0})).play(call("look"))
+    kinds = [type(entry.head) for entry in world.entries[3:6]]
+    assert kinds == [CallOpened, CallClosed, vocabulary.BudgetExceeded]

@@ -1,0 +1,189 @@
+"""The log-shape invariants, checked after every step of whatever the people and machines around a run can do to it."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from weftline.kernel.decide import decide
+from weftline.kernel.entries import Effect, How, Limits
+from weftline.kernel.evolve import evolve
+from weftline.kernel.state import CallModel, Decision, Reconcile, RunTool, State, encode_state
+
+from . import laws
+from .histories import ARGS, EFFECTS, NAMES, bring_to_its_end, still_stands
+from .world import AT0, DECLARED, SECOND, TOOLS, Answer, Ask, Fault, Reply, World
+
+asks = st.builds(Ask, st.sampled_from(NAMES), st.sampled_from(ARGS))
+limits = st.builds(
+    Limits,
+    max_tool_turns=st.sampled_from([100, 4, 0]),
+    on_max_tool_turns=st.sampled_from(["error", "finalize"]),
+    loop_soft=st.sampled_from([3, 2, 0]),
+    loop_hard=st.sampled_from([6, 4]),
+    tool_budgets=st.dictionaries(st.sampled_from(NAMES), st.integers(0, 2), max_size=3),
+    local_timeout_us=st.just(5 * SECOND),
+    on_local_timeout=st.sampled_from(["end", "report"]),
+    max_retries=st.sampled_from([3, 0]),
+    in_doubt_followup=st.sampled_from(["block", "allow"]),
+)
+
+
+class RunMachine(RuleBasedStateMachine):
+    world: World
+
+    @initialize(limits=limits)
+    def start(self, limits: Limits) -> None:
+        self.world = World(limits)
+        self.replayed = State()
+        self.messages = 0
+
+    @property
+    def waiting(self) -> list[int]:
+        return [i for i, one in enumerate(self.world.state.calls) if one.client and one.status == "opened"]
+
+    @rule(auto=st.booleans())
+    def the_driver_is_quick_or_slow(self, auto: bool) -> None:
+        """A slow driver leaves room for events between two of its appends."""
+        self.world.auto = auto
+
+    @rule()
+    def the_driver_takes_a_step(self) -> None:
+        self.world.step()
+
+    @precondition(lambda self: self.world.running)
+    @rule(calls=st.lists(asks, min_size=1, max_size=3).map(tuple), words=st.sampled_from(["", "Let me see."]))
+    def work_goes_on(self, calls: tuple[Ask, ...], words: str) -> None:
+        self.finish_first(Reply(words, calls))
+
+    @precondition(lambda self: self.world.running)
+    @rule(
+        reply=st.sampled_from(
+            [
+                Reply("Done."),
+                Reply(),
+                Reply("Not JSON", output_invalid=True),
+                Reply("So far", finish="max_tokens"),
+                Reply("So far", (Ask("pay"),), finish="max_tokens"),
+                Fault("overloaded", retryable=True, retry_after_us=2 * SECOND),
+                Fault("timeout", retryable=True),
+                Fault("auth"),
+            ]
+        )
+    )
+    def work_ends_in_some_way(self, reply: Reply | Fault) -> None:
+        self.finish_first(reply)
+
+    def finish_first(self, reply: Reply | Fault) -> None:
+        command = self.world.running[0]
+        if isinstance(command, CallModel):
+            self.world.running.remove(command)
+            self.world.offer(self.world.model_outcome(command, reply))
+        else:
+            self.tool_ends(command, "returned", "happened")
+
+    @precondition(lambda self: self.world.tool_calls or self.world.reconciles)
+    @rule(
+        which=st.integers(0, 2),
+        how=st.sampled_from(["returned", "failed", "timeout"]),
+        answer=st.sampled_from(["happened", "will_not_happen", "unknown"]),
+    )
+    def work_on_a_tool_ends(self, which: int, how: How, answer: Answer) -> None:
+        work = [*self.world.tool_calls, *self.world.reconciles]
+        self.tool_ends(work[which % len(work)], how, answer)
+
+    def tool_ends(self, command: RunTool | Reconcile, how: How, answer: Answer) -> None:
+        if not still_stands(self.world, command):
+            self.world.running.remove(command)
+        elif isinstance(command, RunTool):
+            self.world.finish(command, how=how)
+        else:
+            self.world.reconciled(command, answer)
+
+    @precondition(lambda self: self.waiting)
+    @rule(which=st.integers(0, 2))
+    def a_client_answers(self, which: int) -> None:
+        self.world.answer(self.waiting[which % len(self.waiting)])
+
+    @rule(steering=st.booleans())
+    def a_message_comes(self, steering: bool) -> None:
+        self.messages += 1
+        id = f"m{self.messages}"
+        self.world.steer(id) if steering else self.world.follow_up(id)
+
+    @rule()
+    def somebody_pauses(self) -> None:
+        self.world.pause()
+
+    @precondition(lambda self: self.world.state.paused)
+    @rule()
+    def somebody_resumes(self) -> None:
+        self.world.resume()
+
+    @precondition(lambda self: len(self.world.entries) > 20)
+    @rule()
+    def somebody_cancels(self) -> None:
+        self.world.cancel()
+
+    @precondition(lambda self: decide(self.world.state).due_at is not None)
+    @rule(late_us=st.sampled_from([-1, 0, SECOND]))
+    def a_timer_goes_off(self, late_us: int) -> None:
+        due_at = decide(self.world.state).due_at
+        assert due_at is not None
+        self.world.wait_until(max(self.world.clock, due_at + late_us))
+
+    @rule(gone=st.sampled_from([None, *TOOLS]), changed=st.sampled_from([None, *TOOLS]), to=st.sampled_from(EFFECTS))
+    def the_process_dies(self, gone: str | None, changed: str | None, to: Effect) -> None:
+        present: dict[str, Effect] = {name: effect for name, effect in DECLARED.items() if name != gone}
+        if changed:
+            present[changed] = to
+        self.world.crash(present)
+
+    @invariant()
+    def the_log_keeps_its_shape(self) -> None:
+        """K6 to K14, K23, K24"""
+        laws.hold(self.world.entries)
+
+    @invariant()
+    def the_state_is_the_fold_of_the_log(self) -> None:
+        """K2"""
+        for entry in self.world.entries[self.replayed.seq :]:
+            self.replayed = evolve(self.replayed, entry)
+        assert self.replayed == self.world.state
+        assert not self.world.state.broken
+
+    @invariant()
+    def the_driver_rests_on_something(self) -> None:
+        """K4, K5"""
+        decision = decide(self.world.state)
+        assert decision == decide(self.world.state)
+        s = self.world.state
+        assert s.ended or s.paused or self.waiting or decision != Decision()
+        assert not s.ended or decision == Decision()
+        assert not (decision.append and decision.start)
+        assert decision.due_at is None or decision.due_at > max(s.now, AT0)
+
+    @invariant()
+    def nothing_is_begun_twice(self) -> None:
+        """K14"""
+        begun = [command for command in self.world.begun if not isinstance(command, Reconcile)]
+        assert len(set(begun)) == len(begun)
+
+    @invariant()
+    def the_state_stays_small(self) -> None:
+        """K18"""
+        open_calls = sum(one.status != "closed" for one in self.world.state.calls)
+        assert len(encode_state(self.world.state)) <= 4096 + 200 * open_calls
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            self.world.auto = True
+            bring_to_its_end(self.world)
+            laws.hold(self.world.entries)
+
+
+TestRunMachine = RunMachine.TestCase
+TestRunMachine.settings = settings(
+    max_examples=200, stateful_step_count=40, deadline=None, derandomize=True, database=None
+)

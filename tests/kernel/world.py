@@ -1,0 +1,332 @@
+"""A world for the kernel: a log in memory, a driver without I/O, and a model, tools and clients that do as told.
+
+The world keeps the driver's side of the contract: it appends a decision before it begins commands, begins a command
+once, asks `accepts` before it appends anything from outside, and after a crash adopts what was in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from weftline.canonical import canonical_value, digest
+from weftline.kernel import guards
+from weftline.kernel.accept import accepts
+from weftline.kernel.decide import decide
+from weftline.kernel.entries import (
+    RULES,
+    AskedCall,
+    AttemptFailed,
+    AttemptStarted,
+    CallClosed,
+    CallStarted,
+    CancelRequested,
+    Effect,
+    Entry,
+    Fact,
+    How,
+    Limits,
+    MessageQueued,
+    ModelRef,
+    RunAdopted,
+    RunCreated,
+    RunEnded,
+    RunPaused,
+    RunResumed,
+    TimerFired,
+    TurnCompleted,
+)
+from weftline.kernel.evolve import evolve
+from weftline.kernel.state import CallModel, Command, New, Reconcile, RunTool, State
+from weftline.messages import Usage
+
+AT0 = 1_700_000_000_000_000
+SECOND = 1_000_000
+MAX_ROUNDS = 8
+MODEL = ModelRef("demo", "scripted", "demo-1")
+ESTIMATE = 100
+
+F = TypeVar("F", bound=Fact)
+Answer: TypeAlias = Literal["happened", "will_not_happen", "unknown"]
+"""What a tool says when it is asked about a call that was begun before a crash."""
+
+
+class Tool(Struct, frozen=True):
+    name: str
+    effect: Effect = "once"
+    client: str | None = None
+    concurrent: bool = False
+
+
+TOOLS = {
+    tool.name: tool
+    for tool in (
+        Tool("look", "read"),
+        Tool("scan", "read", concurrent=True),
+        Tool("save", "idempotent"),
+        Tool("move", "reconcile"),
+        Tool("pay", "once"),
+        Tool("send", "once", concurrent=True),
+        Tool("local", "once", client="sdk"),
+        Tool("local_read", "read", client="sdk", concurrent=True),
+    )
+}
+DECLARED: dict[str, Effect] = {name: tool.effect for name, tool in TOOLS.items()}
+
+
+class Ask(Struct, frozen=True):
+    """A call that the model asks for. A name outside `TOOLS` is unknown; the argument `bad` makes it invalid."""
+
+    name: str
+    args: dict[str, object] = {}
+
+    @property
+    def digest(self) -> str:
+        return digest(canonical_value(self.args))
+
+    def asked(self, id: str) -> AskedCall:
+        tool = TOOLS.get(self.name)
+        if tool is None:
+            return AskedCall(id, self.name, self.digest, "unknown")
+        verdict = "invalid" if "bad" in self.args else "ok"
+        return AskedCall(id, self.name, self.digest, verdict, tool.effect, tool.client, tool.concurrent)
+
+
+class Reply(Struct, frozen=True):
+    """What the model answers."""
+
+    text: str = ""
+    calls: tuple[Ask, ...] = ()
+    finish: str | None = None
+    output_invalid: bool = False
+    usage: Usage = Usage(input=10, output=5)
+
+
+class Fault(Struct, frozen=True):
+    """What the provider fails with."""
+
+    cls: str = "server"
+    retryable: bool = False
+    retry_after_us: int | None = None
+    usage: Usage = Usage(input=10)
+
+
+def text(words: str = "Done.") -> Reply:
+    return Reply(words)
+
+
+def call(*asks: Ask | str) -> Reply:
+    return Reply(calls=tuple(Ask(ask) if isinstance(ask, str) else ask for ask in asks))
+
+
+class World:
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.entries: list[Entry] = []
+        self.state = State()
+        self.clock = AT0
+        self.running: list[Command] = []
+        """What the driver has begun and heard nothing of yet."""
+        self.begun: list[Command] = []
+        """Everything that was ever begun, in any epoch."""
+        self.auto = True
+        """Whether the driver decides after every event; else the test says when."""
+        self.append(New(RunCreated(RULES, limits or Limits())))
+        self.settle()
+
+    # The driver.
+
+    def append(self, *news: New) -> None:
+        for new in news:
+            head = new.head
+            if isinstance(head, AttemptStarted):
+                head = replace(head, model=MODEL, estimate=ESTIMATE)
+            entry = Entry(len(self.entries) + 1, self.clock, head, new.text.encode())
+            self.entries.append(entry)
+            self.state = evolve(self.state, entry)
+
+    def step(self) -> bool:
+        """One round of the driver: append what is decided, or else begin what is outstanding. False when it rests."""
+        decision = decide(self.state)
+        if decision.append:
+            self.append(*decision.append)
+            return True
+        for command in decision.start:
+            if command not in self.running:
+                self.running.append(command)
+                self.begun.append(command)
+        return False
+
+    def settle(self) -> int:
+        """Runs the driver to its fixed point and says how many appends that took."""
+        rounds = 0
+        while self.step():
+            rounds += 1
+            assert rounds <= MAX_ROUNDS, "decide does not come to rest"
+        return rounds
+
+    def offer(self, head: Fact, *, attempt: int = 0) -> bool:
+        """Something from outside the kernel; False when it rests on nothing any more and was refused."""
+        if not accepts(self.state, head, attempt=attempt):
+            return False
+        self.append(New(head))
+        if self.auto:
+            self.settle()
+        return True
+
+    def crash(self, effects: dict[str, Effect] | None = None) -> None:
+        """The process dies and another one takes over, with tools that now declare `effects` (default: as before)."""
+        self.running.clear()
+        if self.state.in_flight:
+            present = DECLARED if effects is None else effects
+            started = {each.name for each in self.state.calls if each.status == "started"}
+            known: dict[str, Effect] = {name: present[name] for name in sorted(started) if name in present}
+            self.append(New(RunAdopted(self.state.epoch + 1, known)))
+        if self.auto:
+            self.settle()
+
+    # The model and the tools.
+
+    @property
+    def model_call(self) -> CallModel:
+        found = [command for command in self.running if isinstance(command, CallModel)]
+        assert len(found) == 1, f"{len(found)} model calls are running"
+        return found[0]
+
+    @property
+    def tool_calls(self) -> list[RunTool]:
+        return [command for command in self.running if isinstance(command, RunTool)]
+
+    @property
+    def reconciles(self) -> list[Reconcile]:
+        return [command for command in self.running if isinstance(command, Reconcile)]
+
+    def reply(self, reply: Reply | Fault) -> bool:
+        command = self.model_call
+        self.running.remove(command)
+        return self.offer(self.model_outcome(command, reply))
+
+    def model_outcome(self, command: CallModel, reply: Reply | Fault) -> Fact:
+        turn, attempt = command.turn, command.attempt
+        if isinstance(reply, Fault):
+            after = reply.retry_after_us
+            return AttemptFailed(
+                turn,
+                attempt,
+                reply.cls,
+                retryable=reply.retryable,
+                retry_at=None if after is None else self.clock + after,
+                usage=reply.usage,
+                active_us=7,
+            )
+        calls = tuple(ask.asked(f"c{turn}-{index}") for index, ask in enumerate(reply.calls))
+        return TurnCompleted(
+            turn,
+            attempt,
+            reply.finish or ("tool_use" if calls else "end_turn"),
+            reply.usage,
+            calls,
+            guards.signature((ask.name, ask.digest) for ask in reply.calls) if calls else "",
+            bool(reply.text),
+            reply.output_invalid,
+            active_us=11,
+        )
+
+    def closing(self, index: int, *, how: How = "returned", result: str = "ok") -> CallClosed:
+        one = self.state.calls[index]
+        return CallClosed(
+            self.state.turn - 1,
+            index,
+            one.id,
+            one.name,
+            how,
+            is_error=how != "returned",
+            client=one.client,
+            digest=result,
+            active_us=0 if one.client else 3,
+        )
+
+    def finish(self, command: RunTool, *, how: How = "returned", result: str = "ok") -> bool:
+        self.running.remove(command)
+        return self.offer(self.closing(command.index, how=how, result=result), attempt=command.attempt)
+
+    def reconciled(self, command: Reconcile, answer: Answer, *, result: str = "ok") -> bool:
+        self.running.remove(command)
+        if answer == "will_not_happen":
+            again = CallStarted(command.turn, command.index, command.attempt + 1)
+            return self.offer(again, attempt=command.attempt)
+        how: How = "returned" if answer == "happened" else "in_doubt"
+        return self.offer(self.closing(command.index, how=how, result=result), attempt=command.attempt)
+
+    def play(self, *replies: Reply | Fault, tool: Callable[[str, str], str] | None = None) -> World:
+        """Carries out what is outstanding, the model with these replies, until they are used up or nothing is left.
+
+        `tool` gives a tool's result for its name and argument digest.
+        """
+        left = list(replies)
+        while self.running:
+            command = self.running[0]
+            match command:
+                case CallModel():
+                    if not left:
+                        return self
+                    self.reply(left.pop(0))
+                case RunTool():
+                    one = self.state.calls[command.index]
+                    self.finish(command, result=tool(one.name, one.digest) if tool else "ok")
+                case Reconcile():
+                    self.reconciled(command, "unknown")
+        return self
+
+    # People and clients.
+
+    def answer(self, index: int, result: str = "ok") -> bool:
+        return self.offer(self.closing(index, result=result))
+
+    def cancel(self, reason: str = "user") -> bool:
+        return self.offer(CancelRequested(reason))
+
+    def pause(self) -> bool:
+        return self.offer(RunPaused("look at it", "ops"))
+
+    def resume(self) -> bool:
+        return self.offer(RunResumed())
+
+    def steer(self, id: str) -> bool:
+        return self.offer(MessageQueued(id, "steer"))
+
+    def follow_up(self, id: str) -> bool:
+        return self.offer(MessageQueued(id, "follow_up"))
+
+    def wait_until(self, time: int) -> bool:
+        """The clock shows `time` and the driver's timer goes off."""
+        self.clock = time
+        return self.offer(TimerFired(time))
+
+    # What the log says.
+
+    def heads(self, kind: type[F]) -> list[F]:
+        return [entry.head for entry in self.entries if isinstance(entry.head, kind)]
+
+    def texts(self, kind: type[F]) -> list[str]:
+        return [entry.body.decode() for entry in self.entries if isinstance(entry.head, kind)]
+
+    def hows(self, turn: int | None = None) -> list[How]:
+        """How the calls of a turn (default: of all turns) were closed, in the order of the log."""
+        return [head.how for head in self.heads(CallClosed) if turn is None or head.turn == turn]
+
+    @property
+    def executions(self) -> list[RunTool]:
+        return [command for command in self.begun if isinstance(command, RunTool)]
+
+    @property
+    def model_calls(self) -> int:
+        return sum(isinstance(command, CallModel) for command in self.begun)
+
+    @property
+    def end(self) -> RunEnded:
+        last = self.entries[-1].head
+        assert isinstance(last, RunEnded), f"the run has not ended: {last}"
+        return last

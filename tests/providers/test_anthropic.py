@@ -1,0 +1,502 @@
+"""Answers of the Messages API: recorded ones, hand-made ones, and the official SDK's reading of the same bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import anthropic
+import msgspec
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from weftline.messages import Assistant, Opaque, ProviderCall, Text, Thinking, ToolCall, Usage, User
+from weftline.providers.anthropic import Anthropic
+from weftline.providers.assemble import Assembler, collect
+from weftline.providers.base import (
+    CallArgs,
+    CallDone,
+    CallStart,
+    Chunk,
+    Finish,
+    ModelRequest,
+    OutputSchema,
+    ProviderError,
+    TextDelta,
+    ToolSpec,
+    UsageUpdate,
+)
+from weftline.providers.transport import AiohttpTransport
+from weftline.testing.recordings import Exchange, RecordedTransport, load_recording, recordings_dir, replay
+
+CITY = OutputSchema("city", Raw(b'{"type":"object","properties":{"city":{"type":"string"}}}'))
+LOOKUP = ToolSpec("look.up", "", Raw(b'{"type":"object"}'))
+
+
+def ask(**fields: Any) -> ModelRequest:
+    return ModelRequest("claude-sonnet-4-5", [User.of("hi")], **fields)
+
+
+def sse(*events: dict[str, Any]) -> bytes:
+    return b"".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in events)
+
+
+def block(index: int, start: dict[str, Any], *deltas: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"type": "content_block_start", "index": index, "content_block": start},
+        *({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas),
+        {"type": "content_block_stop", "index": index},
+    ]
+
+
+def call(index: int, name: str, *pieces: str, id: str = "toolu_1") -> list[dict[str, Any]]:
+    start: dict[str, Any] = {"type": "tool_use", "id": id, "name": name, "input": {}}
+    return block(index, start, *({"type": "input_json_delta", "partial_json": piece} for piece in pieces))
+
+
+def text(index: int, *pieces: str) -> list[dict[str, Any]]:
+    return block(index, {"type": "text", "text": ""}, *({"type": "text_delta", "text": piece} for piece in pieces))
+
+
+def answer(*events: dict[str, Any], stop: str | None = "end_turn", usage: Any = None) -> bytes:
+    message: dict[str, Any] = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-sonnet-4-5",
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {"input_tokens": 10, "output_tokens": 1},
+    }
+    return sse(
+        {"type": "message_start", "message": message},
+        {"type": "ping"},
+        *events,
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": stop, "stop_sequence": None},
+            "usage": usage or {"output_tokens": 25},
+        },
+        {"type": "message_stop"},
+    )
+
+
+def streamed(body: bytes) -> list[Exchange]:
+    return replay((200, "text/event-stream; charset=utf-8", body))
+
+
+async def chunks_of(
+    exchanges: list[Exchange], request: ModelRequest | None = None, *, cuts: list[int] | None = None
+) -> list[Chunk]:
+    provider = Anthropic(transport=RecordedTransport(exchanges, cuts=cuts), api_key="sk-test")
+    return [chunk async for chunks in provider.stream(request or ask()) for chunk in chunks]
+
+
+async def assembled(exchanges: list[Exchange], request: ModelRequest | None = None) -> Assembler:
+    return await collect(Anthropic(transport=RecordedTransport(exchanges), api_key="sk-test"), request or ask())
+
+
+def stored(message: Assistant) -> Assistant:
+    """The message after a trip through storage."""
+    return msgspec.json.decode(msgspec.json.encode(message), type=Assistant)
+
+
+RECORDED = {
+    "anthropic_cache_real_api.yaml": [
+        ("end_turn", Usage(1114, 1111, 0, 406)),
+        ("end_turn", Usage(1532, 1111, 0, 33, 418)),
+    ],
+    "anthropic_code_execution_tool_stream.yaml": [("end_turn", Usage(4714, output=304))],
+    "anthropic_count_tokens_error.yaml": [("invalid_request", 404)],
+    "anthropic_explicit_effort_xhigh_unsupported_model_errors.yaml": [("invalid_request", 400)],
+    "anthropic_mixed_strict_tool_run.yaml": [
+        ("tool_use", Usage(628, output=50)),
+        ("tool_use", Usage(691, output=53)),
+        ("end_turn", Usage(757, output=6)),
+    ],
+    "anthropic_model_thinking_part.yaml": [("end_turn", Usage(43, output=321)), ("end_turn", Usage(354, output=525))],
+    "anthropic_model_thinking_part_redacted_stream.yaml": [("end_turn", Usage(92, output=189))],
+    "anthropic_tool_output.yaml": [("tool_use", Usage(445, output=23)), ("tool_use", Usage(497, output=56))],
+    "anthropic_tool_with_thinking.yaml": [("tool_use", Usage(398, output=155)), ("end_turn", Usage(566, output=126))],
+    "anthropic_web_fetch_tool_stream.yaml": [("end_turn", Usage(7244, output=153))],
+    "text_document_as_binary_content_input.yaml": [("end_turn", Usage(57, output=14))],
+}
+
+
+def test_every_recording_is_replayed() -> None:
+    assert {path.name for path in (recordings_dir() / "anthropic").glob("*.yaml")} == set(RECORDED)
+
+
+@pytest.mark.requirement("provider.usage.mapping", "provider.stream.finish_reason", "provider.error.classes")
+@pytest.mark.parametrize("name", RECORDED)
+async def test_a_recording_gives_its_outcome_and_usage(name: str) -> None:
+    got: list[tuple[str | None, Usage | int | None]] = []
+    for exchange in load_recording(f"anthropic/{name}"):
+        try:
+            result = await assembled([exchange])
+            got.append((result.finish_reason, result.usage))
+        except ProviderError as error:
+            got.append((error.cls, error.status))
+    assert got == RECORDED[name]
+
+
+async def test_a_recorded_answer_in_one_piece_becomes_the_same_parts() -> None:
+    first, second = load_recording("anthropic/anthropic_tool_with_thinking.yaml")
+    recorded = json.loads(first.body)["content"]
+    thinking, said, call = (await assembled([first])).message().parts
+    assert isinstance(thinking, Thinking)
+    assert (thinking.text, thinking.signature) == (recorded[0]["thinking"], recorded[0]["signature"])
+    assert said == Text(recorded[1]["text"])
+    assert call == ToolCall("toolu_01YGzqpRE16Vricda3Aqcejo", "get_user_country", "{}", "anthropic")
+    assert (await assembled([second])).text == json.loads(second.body)["content"][0]["text"]
+
+
+@pytest.mark.requirement("provider.tools.executed")
+async def test_a_tool_that_anthropic_ran_is_recorded_once_and_never_becomes_a_call() -> None:
+    result = await assembled(load_recording("anthropic/anthropic_code_execution_tool_stream.yaml"))
+    message = result.message()
+    (record,) = [part for part in message.parts if isinstance(part, ProviderCall)]
+    assert message.calls == ()
+    assert (record.name, record.provider, record.status) == ("bash_code_execution", "anthropic", "completed")
+    assert record.id == "srvtoolu_01MwXaweAHve88x6s3Fc8x6Q"
+    assert msgspec.json.decode(msgspec.json.encode(record.input))["command"].endswith("| bc -l")
+    assert msgspec.json.decode(msgspec.json.encode(record.result))["stdout"] == "-428330955.97745\n"
+
+
+@pytest.mark.requirement("provider.tools.executed")
+async def test_a_tool_that_anthropic_ran_in_vain_or_has_not_finished_says_so() -> None:
+    failed = block(0, {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {"query": "x"}})
+    error = {"type": "web_search_tool_result_error", "error_code": "unavailable"}
+    failed += block(1, {"type": "web_search_tool_result", "tool_use_id": "srv_1", "content": error})
+    waiting = block(2, {"type": "server_tool_use", "id": "srv_2", "name": "web_fetch", "input": {}})
+    result = await assembled(streamed(answer(*failed, *waiting, stop="pause_turn")))
+    records = [part for part in result.message().parts if isinstance(part, ProviderCall)]
+    assert [(part.name, part.status) for part in records] == [("web_search", "failed"), ("web_fetch", "in_progress")]
+    assert result.finish_reason == "pause_turn"
+
+
+@pytest.mark.requirement("provider.extra.reasoning_replay", "provider.extra.round_trip")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "anthropic_model_thinking_part_redacted_stream.yaml",
+        "anthropic_code_execution_tool_stream.yaml",
+        "anthropic_web_fetch_tool_stream.yaml",
+        "anthropic_tool_with_thinking.yaml",
+    ],
+)
+async def test_what_only_anthropic_understands_goes_back_unchanged_after_storage(name: str) -> None:
+    exchange = load_recording(f"anthropic/{name}")[0]
+    message = stored((await assembled([exchange])).message())
+    provider = Anthropic(transport=RecordedTransport([]), api_key="")
+    sent = json.loads(provider.native_request(ModelRequest("claude-x", [User.of("hi"), message, User.of("go")])).body)
+    assert sent["messages"][1]["content"] == await sdk_blocks(exchange)
+
+
+@given(data=st.data())
+@pytest.mark.requirement("provider.stream.equals_generate")
+def test_any_split_of_the_bytes_gives_the_same_message(data: st.DataObject) -> None:
+    (exchange,) = load_cached("anthropic/anthropic_code_execution_tool_stream.yaml")
+    cuts = data.draw(st.lists(st.integers(0, len(exchange.body)), max_size=40))
+
+    async def message(cuts: list[int]) -> bytes:
+        assembler = Assembler("anthropic")
+        assembler.feed(await chunks_of([exchange], cuts=cuts))
+        return msgspec.json.encode([assembler.message(), assembler.usage, assembler.finish_reason])
+
+    async def both() -> None:
+        assert await message(cuts) == await message([])
+
+    asyncio.run(both())
+
+
+CACHED: dict[str, list[Exchange]] = {}
+
+
+def load_cached(name: str) -> list[Exchange]:
+    if name not in CACHED:
+        CACHED[name] = load_recording(name)
+    return CACHED[name]
+
+
+# The official SDK reads the same bytes from the same kind of server.
+
+
+@asynccontextmanager
+async def server(exchange: Exchange) -> AsyncGenerator[str]:
+    async def handle(_request: web.Request) -> web.Response:
+        kind = exchange.headers["content-type"]
+        return web.Response(status=exchange.status, body=exchange.body, headers={"content-type": kind})
+
+    app = web.Application()
+    app.router.add_post("/v1/messages", handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield site.name
+    finally:
+        await runner.cleanup()
+
+
+async def sdk_message(exchange: Exchange) -> Any:
+    async with (
+        server(exchange) as url,
+        anthropic.AsyncAnthropic(base_url=url, api_key="sk-test", max_retries=0) as client,
+    ):
+        fields: dict[str, Any] = {
+            "model": "claude-opus-5",
+            "max_tokens": 100,
+            "messages": [{"role": "user", "content": "hi"}],
+        }
+        if exchange.headers["content-type"].startswith("application/json"):
+            return cast("Any", await client.messages.create(**fields))
+        async with client.messages.stream(**fields) as stream:
+            return cast("Any", await stream.get_final_message())
+
+
+async def sdk_blocks(exchange: Exchange) -> list[dict[str, Any]]:
+    message = await sdk_message(exchange)
+    return [part.model_dump(mode="json", exclude_unset=True) for part in message.content]
+
+
+HANDMADE = answer(
+    *block(
+        0,
+        {"type": "thinking", "thinking": "", "signature": ""},
+        {"type": "thinking_delta", "thinking": "Let "},
+        {"type": "thinking_delta", "thinking": "me see"},
+        {"type": "signature_delta", "signature": "c2ln"},
+    ),
+    *text(1, "I will ", "look. ☃"),
+    *call(2, "look_up", '{"q": ', '"é", "n": [1, 2]}', id="toolu_a"),
+    *call(3, "now", "", id="toolu_b"),
+    stop="tool_use",
+    usage={"input_tokens": 7, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 3, "output_tokens": 40},
+)
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        pytest.param(streamed(HANDMADE)[0], id="handmade"),
+        *(
+            pytest.param(load_recording(f"anthropic/{name}")[index], id=f"{name}-{index}")
+            for name, outcomes in RECORDED.items()
+            for index, outcome in enumerate(outcomes)
+            if outcome[0] != "invalid_request"
+        ),
+    ],
+)
+@pytest.mark.requirement("provider.stream.equals_generate", "provider.usage.mapping")
+async def test_the_official_sdk_reads_the_same_text_calls_and_usage(exchange: Exchange) -> None:
+    theirs = await sdk_message(exchange)
+    async with server(exchange) as url:
+        transport = AiohttpTransport()
+        try:
+            result = await collect(Anthropic(transport=transport, base_url=url, api_key="sk-test"), ask(tools=[LOOKUP]))
+        finally:
+            await transport.aclose()
+    assert result.text == "".join(part.text for part in theirs.content if part.type == "text")
+    thoughts = "".join(part.text for part in result.message().parts if isinstance(part, Thinking))
+    assert thoughts == "".join(part.thinking for part in theirs.content if part.type == "thinking")
+    assert [(part.id, part.name.replace(".", "_"), json.loads(part.args)) for part in result.message().calls] == [
+        (part.id, part.name, part.input) for part in theirs.content if part.type == "tool_use"
+    ]
+    assert result.finish_reason == theirs.stop_reason
+    cached, written = theirs.usage.cache_read_input_tokens or 0, theirs.usage.cache_creation_input_tokens or 0
+    assert result.usage == Usage(
+        theirs.usage.input_tokens + cached + written, cached, 0, theirs.usage.output_tokens, written
+    )
+
+
+@pytest.mark.requirement("provider.stream.incremental", "provider.stream.tool_calls", "provider.request.tool_names")
+async def test_chunks_come_in_upstream_order_and_calls_under_their_own_names() -> None:
+    chunks = await chunks_of(streamed(HANDMADE), ask(tools=[LOOKUP]))
+    calls = [chunk for chunk in chunks if isinstance(chunk, CallStart | CallArgs | CallDone)]
+    assert calls == [
+        CallStart(2, "look.up", "toolu_a"),
+        CallArgs(2, '{"q": '),
+        CallArgs(2, '"é", "n": [1, 2]}'),
+        CallDone(2),
+        CallStart(3, "now", "toolu_b"),
+        CallDone(3, "{}"),
+    ]
+    assert [chunk.text for chunk in chunks if isinstance(chunk, TextDelta)] == ["I will ", "look. ☃"]
+    assert chunks[-1] == Finish("tool_use")
+    assert sum(isinstance(chunk, Finish) for chunk in chunks) == 1
+
+
+@pytest.mark.requirement("provider.stream.finish_reason")
+@pytest.mark.parametrize(
+    ("stop", "reason"),
+    [
+        ("end_turn", "end_turn"),
+        ("max_tokens", "max_tokens"),
+        ("refusal", "refusal"),
+        ("New_One", "new_one"),
+        (None, None),
+    ],
+)
+async def test_stop_reasons_are_lowercase_tokens(stop: str | None, reason: str | None) -> None:
+    assert (await chunks_of(streamed(answer(*text(0, "a"), stop=stop))))[-1] == Finish(reason)
+
+
+@pytest.mark.requirement("provider.stream.finish_reason")
+async def test_an_answer_that_ends_its_turn_with_calls_is_tool_use() -> None:
+    assert (await chunks_of(streamed(answer(*call(0, "now"), stop="end_turn"))))[-1] == Finish("tool_use")
+
+
+@pytest.mark.requirement("provider.stream.cut")
+async def test_a_finished_answer_without_text_is_complete_and_a_cut_one_is_an_error() -> None:
+    assert (await assembled(streamed(answer()))).message() == Assistant(())
+    whole = answer(*text(0, "Hello"), *call(1, "now", "{}"))
+    end = whole.index(b"event: message_stop")
+    got: list[Chunk] = []
+    provider = Anthropic(transport=RecordedTransport(streamed(whole[:end])), api_key="")
+    with pytest.raises(ProviderError) as raised:
+        await gather(provider, ask(), into=got)
+    assert (raised.value.cls, raised.value.retryable) == ("server", True)
+    assert TextDelta("Hello") in got
+    assert not any(isinstance(chunk, Finish) for chunk in got)
+
+
+async def gather(provider: Anthropic, request: ModelRequest, *, into: list[Chunk]) -> None:
+    async for chunks in provider.stream(request):
+        into += chunks
+
+
+@pytest.mark.requirement("provider.error.classes")
+async def test_an_error_inside_a_stream_is_classified_after_what_came_before_it() -> None:
+    error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded by sk-test"}}
+    body = answer(*text(0, "Hel"))
+    body = body[: body.index(b"event: message_delta")] + sse(error)
+    got: list[Chunk] = []
+    provider = Anthropic(transport=RecordedTransport(streamed(body)), api_key="sk-test")
+    with pytest.raises(ProviderError) as raised:
+        await gather(provider, ask(), into=got)
+    assert (raised.value.cls, raised.value.code) == ("overloaded", "overloaded_error")
+    assert "sk-test" not in raised.value.message
+    assert TextDelta("Hel") in got
+
+
+@pytest.mark.requirement("provider.error.classes")
+async def test_a_rate_limit_keeps_its_retry_after_and_makes_one_request() -> None:
+    body = b'{"type":"error","error":{"type":"rate_limit_error","message":"slow down"}}'
+    transport = RecordedTransport([Exchange("POST", "", b"", 429, {"retry-after": "12"}, body)])
+    with pytest.raises(ProviderError) as raised:
+        await collect(Anthropic(transport=transport, api_key=""), ask())
+    error = raised.value
+    assert (error.cls, error.retryable, error.retry_after_s, error.message) == ("rate_limit", True, 12.0, "slow down")
+    assert len(transport.sent) == 1
+
+
+async def test_an_answer_that_is_no_json_is_a_server_error() -> None:
+    with pytest.raises(ProviderError) as raised:
+        await chunks_of(streamed(b"event: message_start\ndata: {oops\n\n"))
+    assert raised.value.cls == "server"
+
+
+@pytest.mark.requirement("provider.usage.robust")
+@pytest.mark.parametrize("usage", [{"output_tokens": -4, "input_tokens": None}, {"output_tokens": "many"}, [1], 7])
+async def test_absurd_usage_counts_as_nothing(usage: Any) -> None:
+    result = await assembled(streamed(answer(*text(0, "a"), usage=usage)))
+    assert result.usage.input == 10
+    assert result.usage.output in (0, 1)
+
+
+@pytest.mark.requirement("provider.usage.robust")
+async def test_an_answer_without_usage_is_complete() -> None:
+    body = b'{"type":"message","content":[{"type":"text","text":"ok"}],"stop_reason":"end_turn"}'
+    chunks = await chunks_of(replay((200, "application/json", body)))
+    assert chunks == [TextDelta("ok"), Finish("end_turn")]
+
+
+# Structured output
+
+
+@pytest.mark.requirement("provider.schema.anthropic", "provider.schema.hidden")
+async def test_the_report_arrives_as_text_deltas_and_never_as_a_call() -> None:
+    report = call(0, "final_report", '{"city": ', '"Paris"}')
+    chunks = await chunks_of(streamed(answer(*report, stop="tool_use")), ask(output_schema=CITY))
+    assert [chunk for chunk in chunks if not isinstance(chunk, UsageUpdate)] == [
+        TextDelta('{"city": '),
+        TextDelta('"Paris"}'),
+        Finish("end_turn"),
+    ]
+
+
+@pytest.mark.requirement("provider.schema.anthropic")
+async def test_words_around_the_report_are_not_part_of_the_answer() -> None:
+    body = answer(
+        *text(0, "Here it is:"), *call(1, "final_report", '{"city":"Rome"}'), *text(2, "Done."), stop="tool_use"
+    )
+    result = await assembled(streamed(body), ask(output_schema=CITY, tools=[LOOKUP]))
+    assert result.message() == Assistant((Text('{"city":"Rome"}'),))
+
+
+async def test_words_before_another_tool_are_kept_in_a_run_with_a_schema() -> None:
+    body = answer(*text(0, "Let me look."), *call(1, "look_up", "{}"), stop="tool_use")
+    result = await assembled(streamed(body), ask(output_schema=CITY, tools=[LOOKUP]))
+    assert result.message().parts == (Text("Let me look."), ToolCall("toolu_1", "look.up", "{}", "anthropic"))
+    assert result.finish_reason == "tool_use"
+
+
+@pytest.mark.requirement("provider.schema.hidden")
+async def test_a_tool_of_the_run_called_final_report_is_still_called() -> None:
+    own = ToolSpec("final_report", "files a report", Raw(b'{"type":"object"}'))
+    request = ask(output_schema=CITY, tools=[own])
+    body = answer(*call(0, "final_report", '{"a":1}'), stop="tool_use")
+    assert (await assembled(streamed(body), request)).message().calls == (
+        ToolCall("toolu_1", "final_report", '{"a":1}', "anthropic"),
+    )
+    body = answer(*call(0, "final_report_2", '{"city":"Oslo"}'), stop="tool_use")
+    result = await assembled(streamed(body), request)
+    assert (result.text, result.message().calls, result.finish_reason) == ('{"city":"Oslo"}', (), "end_turn")
+
+
+@pytest.mark.requirement("provider.schema.truncated")
+@pytest.mark.parametrize("schema", [CITY, OutputSchema("cities", Raw(b'{"type":"array"}'))], ids=["object", "array"])
+async def test_a_report_that_hits_the_limit_leaves_its_raw_bytes_as_text(schema: OutputSchema) -> None:
+    body = answer(*call(0, "final_report", '{"city": "Par'), stop="max_tokens")
+    result = await assembled(streamed(body), ask(output_schema=schema))
+    assert (result.text, result.finish_reason) == ('{"city": "Par', "max_tokens")
+
+
+async def test_a_schema_that_is_no_object_is_answered_without_its_wrapping() -> None:
+    body = answer(*call(0, "final_report", '{"output": ["a", ', '"b"]}'), stop="tool_use")
+    result = await assembled(streamed(body), ask(output_schema=OutputSchema("list", Raw(b'{"type":"array"}'))))
+    assert json.loads(result.text) == ["a", "b"]
+
+
+@pytest.mark.requirement("provider.schema.truncated")
+async def test_text_held_back_for_a_report_is_given_when_the_stream_breaks_off() -> None:
+    body = answer(*text(0, "Once upon"))
+    got: list[Chunk] = []
+    provider = Anthropic(transport=RecordedTransport(streamed(body[: body.index(b"event: message_delta")])), api_key="")
+    with pytest.raises(ProviderError):
+        await gather(provider, ask(output_schema=CITY, tools=[LOOKUP]), into=got)
+    assert TextDelta("Once upon") in got
+
+
+async def test_a_kind_of_block_that_is_new_goes_back_whole() -> None:
+    body = answer(
+        *block(0, {"type": "compaction", "content": None}, {"type": "compaction_delta", "content": "sum"}),
+        *text(1, "ok"),
+    )
+    message = stored((await assembled(streamed(body))).message())
+    assert isinstance(message.parts[0], Opaque)
+    assert msgspec.json.decode(msgspec.json.encode(message.parts[0].data)) == {"type": "compaction", "content": "sum"}
+
+
+@pytest.mark.requirement("provider.request.key_secrecy")
+def test_the_key_is_not_in_the_representation() -> None:
+    assert "sk-secret" not in repr(Anthropic(transport=RecordedTransport([]), api_key="sk-secret"))

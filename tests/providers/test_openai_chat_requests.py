@@ -1,0 +1,430 @@
+"""What the servers that speak Chat Completions are sent."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import Raw
+from openai_stand_in import (
+    SSE,
+    answer,
+    answering,
+    ask,
+    events,
+    sent_by,
+    spec,
+)
+
+from weftline.messages import (
+    Assistant,
+    File,
+    Image,
+    Message,
+    System,
+    Text,
+    ToolCall,
+    ToolResult,
+    ToolResults,
+    User,
+)
+from weftline.providers.base import (
+    ModelInfo,
+    ModelRequest,
+    OutputSchema,
+    ProviderError,
+)
+from weftline.providers.openai_chat import OpenAIChat
+from weftline.testing.recordings import RecordedTransport, replay
+
+KEY = "sk-secret-0123456789"
+DONE = b"[DONE]"
+
+
+def part(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+
+
+HELLO = events(part({"content": "Hello"}), part({}, "stop"), DONE)
+
+
+def chat(transport: RecordedTransport, profile: str = "openai", **settings: Any) -> OpenAIChat:
+    base_url = settings.pop("base_url", "http://stand-in/v1")
+    return OpenAIChat(profile=profile, transport=transport, base_url=base_url, api_key=KEY, **settings)
+
+
+async def sent(request: ModelRequest, profile: str = "openai", **settings: Any) -> Any:
+    return await sent_by(lambda transport: chat(transport, profile, **settings), HELLO, request)
+
+
+LEVELS = [
+    ("openai", "gpt-5", {0: "minimal", 15: "minimal", 30: "low", 50: "medium", 80: "high", 100: "high"}),
+    ("openai", "gpt-5.1", {0: "none", 15: "low", 30: "low", 50: "medium", 80: "high"}),
+    ("openai", "o3-mini", {0: "low", 30: "low", 50: "medium", 80: "high"}),
+    ("openai", "gpt-5-pro", {0: "high", 50: "high"}),
+    ("openai", "gpt-4o", {0: None, 80: None}),
+    ("openai", "gpt-5-chat-latest", {0: None, 80: None}),
+    ("groq", "openai/gpt-oss-120b", {0: "low", 80: "high"}),
+    ("groq", "llama-3.3-70b-versatile", {0: None, 80: None}),
+    ("cerebras", "gpt-oss-120b", {50: "medium"}),
+    ("xai", "grok-4", {0: None, 30: None, 80: None}),
+    ("ollama", "llama3.2", {80: None}),
+]
+
+
+@pytest.mark.requirement("provider.reasoning.ignored")
+@pytest.mark.parametrize(("profile", "model", "levels"), LEVELS)
+async def test_a_level_becomes_the_words_of_the_model_or_no_field(
+    profile: str, model: str, levels: dict[int, str | None]
+) -> None:
+    for level, effort in levels.items():
+        body = await sent(ask(model=model, reasoning=level), profile)
+        assert body.get("reasoning_effort") == effort
+        assert "reasoning" not in body
+
+
+async def test_no_level_sends_no_field() -> None:
+    body = await sent(ask(model="gpt-5"))
+    assert "reasoning_effort" not in body
+
+
+async def test_openrouter_takes_the_level_as_an_object_and_grok_takes_none() -> None:
+    asked = {
+        level: (await sent(ask(model="anthropic/claude-sonnet-4.5", reasoning=level), "openrouter"))["reasoning"]
+        for level in (0, 15, 30, 50, 80)
+    }
+    assert [one["effort"] for one in asked.values()] == ["none", "minimal", "low", "medium", "high"]
+    assert "reasoning" not in await sent(ask(model="x-ai/grok-4", reasoning=80), "openrouter")
+
+
+@pytest.mark.requirement("provider.reasoning.levels_map")
+async def test_declared_levels_win_over_the_rule_of_the_family() -> None:
+    levels = {"my-model": {0: None, 20: "brief", 60: "deep"}}
+    words = [
+        (await sent(ask(model="my-model", reasoning=level), "compatible", reasoning_levels=levels)).get(
+            "reasoning_effort"
+        )
+        for level in (0, 10, 11, 40, 41, 100)
+    ]
+    assert words == [None, None, "brief", "brief", "deep", "deep"]
+
+
+# ------------------------------------------------------------------------------------------------ requests
+
+
+@pytest.mark.requirement("provider.request.conversation")
+async def test_a_stored_conversation_is_written_natively_with_all_results_of_a_turn_together() -> None:
+    calls = (ToolCall("c1", "look", '{"a":1}', "anthropic"), ToolCall("c2", "look", "{}", "anthropic"))
+    results = (
+        ToolResult("c1", "look", (Text("one"),)),
+        ToolResult("c2", "look", (Text("two"),), is_error=True),
+    )
+    history: list[Message] = [
+        System("Be kind."),
+        User.of("Hello"),
+        Assistant((Text("Let me see."), *calls)),
+        ToolResults(results),
+        User.of("And now?"),
+    ]
+    body = await sent(ask(*history, system="Be brief.", tools=[spec()]))
+    function = {"name": "look", "arguments": '{"a":1}'}
+    assert body["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Hello"},
+        {
+            "role": "assistant",
+            "tool_calls": [
+                {"id": "c1", "type": "function", "function": function},
+                {"id": "c2", "type": "function", "function": {"name": "look", "arguments": "{}"}},
+            ],
+            "content": "Let me see.",
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "one"},
+        {"role": "tool", "tool_call_id": "c2", "content": "two"},
+        {"role": "user", "content": "And now?"},
+    ]
+    assert body["stream"] is True
+    assert body["stream_options"] == {"include_usage": True}
+
+
+@pytest.mark.requirement("provider.request.images")
+async def test_images_of_tool_results_follow_in_a_user_message() -> None:
+    results = ToolResults(
+        (
+            ToolResult("c1", "shot", (Text("Done."), Image("image/png", data="QUJD"))),
+            ToolResult("c2", "shot", (Image("image/jpeg", url="https://example.org/a.jpg"),)),
+        )
+    )
+    user = User((Text("See:"), Image("image/gif", data="R0lG")))
+    body = await sent(ask(user, Assistant((ToolCall("c1", "shot"), ToolCall("c2", "shot"))), results))
+    assert body["messages"][0]["content"][1] == {
+        "type": "image_url",
+        "image_url": {"url": "data:image/gif;base64,R0lG"},
+    }
+    first, second, extra = body["messages"][2:]
+    assert (first["role"], first["content"]) == ("tool", "Done.")
+    assert second["role"] == "tool"
+    assert extra["role"] == "user"
+    assert [one["image_url"]["url"] for one in extra["content"] if one["type"] == "image_url"] == [
+        "data:image/png;base64,QUJD",
+        "https://example.org/a.jpg",
+    ]
+
+
+async def test_a_model_that_cannot_see_gets_a_note_in_place_of_an_image() -> None:
+    models = [ModelInfo("blind", vision=False)]
+    results = ToolResults((ToolResult("c1", "shot", (Image("image/png", data="QUJD"),)),))
+    history = (User((Image("image/png", data="QUJD"),)), Assistant((ToolCall("c1", "shot"),)), results)
+    body = await sent(ask(*history, model="blind"), "vllm", models=models)
+    assert len(body["messages"]) == 3
+    assert "QUJD" not in str(body)
+
+
+async def test_files_are_sent_where_they_are_understood() -> None:
+    user = User((File("application/pdf", data="QUJD", name="a.pdf"), File("text/plain", data="aGV5", name="b.txt")))
+    native = (await sent(ask(user)))["messages"][0]["content"]
+    assert native[0]["file"] == {"filename": "a.pdf", "file_data": "data:application/pdf;base64,QUJD"}
+    assert "hey" in native[1]["text"]
+    assert "QUJD" not in str(await sent(ask(user), "groq"))
+
+
+async def test_malformed_arguments_of_the_past_cannot_break_a_request() -> None:
+    body = await sent(ask(User.of("a"), Assistant((ToolCall("c", "look", '{"a":'),))), "vllm")
+    arguments = body["messages"][1]["tool_calls"][0]["function"]["arguments"]
+    assert msgspec.json.decode(arguments) == {"malformed_arguments": '{"a":'}
+
+
+@pytest.mark.requirement("provider.request.tool_names")
+async def test_a_tool_with_a_name_that_is_not_allowed_is_called_under_its_own_name() -> None:
+    stream = events(
+        part({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "files_read", "arguments": "{}"}}]}),
+        part({}, "tool_calls"),
+        DONE,
+    )
+    transport = answering(stream)
+    request = ask(
+        User.of("a"),
+        Assistant((ToolCall("z", "files.read"),)),
+        tools=[spec("files.read")],
+        tool_choice=("tool", "files.read"),
+    )
+    got = await answer(chat(transport), request)
+    body = msgspec.json.decode(transport.sent[0].body)
+    assert [call.name for call in got.message().calls] == ["files.read"]
+    assert body["tools"][0]["function"]["name"] == "files_read"
+    assert body["tool_choice"] == {"type": "function", "function": {"name": "files_read"}}
+    assert body["messages"][1]["tool_calls"][0]["function"]["name"] == "files_read"
+
+
+@pytest.mark.requirement("provider.request.tool_names")
+async def test_tools_that_collide_are_refused_before_the_request() -> None:
+    transport = answering(HELLO)
+    with pytest.raises(ProviderError) as caught:
+        await answer(chat(transport), ask(tools=[spec("a.b"), spec("a/b")]))
+    assert caught.value.cls == "invalid_request"
+    assert transport.sent == []
+
+
+@pytest.mark.requirement("provider.request.parameters")
+async def test_parameters_appear_in_native_form_and_those_that_a_server_lacks_are_left_out() -> None:
+    request = ask(
+        tools=[spec()],
+        tool_choice="required",
+        parallel_tool_calls=False,
+        max_output_tokens=100,
+        temperature=0.5,
+        top_p=0.9,
+        top_k=40,
+        stop=["END"],
+    )
+    native = await sent(request)
+    assert {key: native[key] for key in ("tool_choice", "parallel_tool_calls", "temperature", "top_p", "stop")} == {
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "stop": ["END"],
+    }
+    assert native["max_completion_tokens"] == 100
+    assert "top_k" not in native
+    other = await sent(request, "vllm")
+    assert (other["max_tokens"], other["top_k"]) == (100, 40)
+    assert "parallel_tool_calls" not in await sent(request, "deepseek")
+
+
+async def test_models_that_reason_are_sent_no_sampling() -> None:
+    body = await sent(ask(model="gpt-5", temperature=0.5, top_p=0.9, stop=["x"], reasoning=50))
+    assert not {"temperature", "top_p", "stop"} & body.keys()
+    off = await sent(ask(model="gpt-5.1", temperature=0.5, reasoning=0))
+    assert off["temperature"] == 0.5
+
+
+async def test_without_tools_there_is_no_tool_choice_and_a_final_turn_forbids_calls() -> None:
+    assert not {"tools", "tool_choice"} & (await sent(ask(tool_choice="required"))).keys()
+    assert (await sent(ask(tools=[spec()], tools_disabled=True)))["tool_choice"] == "none"
+
+
+@pytest.mark.requirement("provider.tools.response_schema")
+async def test_what_a_tool_returns_is_part_of_its_description() -> None:
+    tool = msgspec.structs.replace(spec(description="Looks."), output_schema=Raw(b'{"type":"integer"}'))
+    function = (await sent(ask(tools=[tool])))["tools"][0]["function"]
+    assert function["description"].startswith("Looks.")
+    assert '{"type":"integer"}' in function["description"]
+
+
+SCHEMA = OutputSchema("report", Raw(b'{"type": "object", "oneOf": [ ], "x-mine": 1.50}'))
+
+
+async def test_the_output_schema_is_sent_where_the_profile_says_so() -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "report", "strict": True}}
+    for profile, with_tools, without in (
+        ("openai", True, True),
+        ("openrouter", True, True),
+        ("cerebras", False, True),
+        ("vllm", False, True),
+    ):
+        for tools, expected in (([spec()], with_tools), ([], without)):
+            body = await sent(ask(tools=tools, output_schema=SCHEMA), profile)
+            got = body.get("response_format")
+            if got is not None:
+                assert got["json_schema"].pop("schema") == msgspec.json.decode(SCHEMA.schema)
+            assert got == (wanted if expected else None)
+
+
+@pytest.mark.requirement("provider.schema.ignored")
+@pytest.mark.parametrize("profile", ["xai", "groq", "deepseek", "compatible"])
+async def test_servers_without_structured_output_get_no_schema(profile: str) -> None:
+    transport = answering(HELLO)
+    got = await answer(chat(transport, profile), ask(output_schema=SCHEMA))
+    assert b"report" not in transport.sent[0].body
+    assert got.text == "Hello"
+
+
+CLOSED = '"required":["a"],"additionalProperties":false}'
+
+
+@pytest.mark.parametrize(
+    ("schema", "strict", "same"),
+    [
+        ('{"type":"object","properties":{"a":{"type":"string"}},' + CLOSED, True, True),
+        ('{"type": "object", "properties": {"a": {"type": "string"}}}', False, True),
+        ('{"type":"object","properties":{"a":{"type":"string","default":"x"}},' + CLOSED, False, True),
+        ('{"type":"object"}', False, False),
+        ('{"type":"object","properties":{"a":{"type":"array"}}}', False, False),
+        ('{"anyOf":[{"type":"object","properties":{"a":{}}},{"type":"object","properties":{"b":{}}}]}', False, False),
+        ("true", False, False),
+    ],
+)  # fmt: skip
+async def test_schemas_are_sent_as_written_and_mended_only_where_the_api_would_refuse_them(
+    schema: str, strict: bool, same: bool
+) -> None:
+    transport = answering(HELLO)
+    await answer(chat(transport), ask(tools=[spec("look", schema)]))
+    function = msgspec.json.decode(transport.sent[0].body)["tools"][0]["function"]
+    assert function.get("strict", False) is strict
+    assert (b'"parameters":' + schema.encode() in transport.sent[0].body) is same
+    assert function["parameters"]["type"] == "object"
+    assert isinstance(function["parameters"]["properties"], dict)
+    assert "anyOf" not in function["parameters"]
+
+
+@pytest.mark.requirement("provider.request.inspect")
+async def test_the_native_request_can_be_inspected_without_key_and_binary_content() -> None:
+    transport = answering(HELLO)
+    provider = chat(transport)
+    request = ask(User((Text("See:"), Image("image/png", data="QUJD" * 100))), system="Be brief.")
+    shown = provider.native_request(request)
+    await answer(provider, request)
+    sent_body = transport.sent[0].body
+    assert shown.url == transport.sent[0].url == "http://stand-in/v1/chat/completions"
+    assert shown.body.replace(b"[elided]", b"QUJD" * 100) == sent_body
+    assert KEY in transport.sent[0].headers["Authorization"]
+    assert KEY not in str(shown.headers_redacted)
+    assert shown.headers_redacted.keys() == transport.sent[0].headers.keys()
+
+
+# ------------------------------------------------------------------------------------------------ caching
+
+
+def cached_places(body: Any) -> list[str]:
+    places = [f"tool {index}" for index, tool in enumerate(body.get("tools", [])) if "cache_control" in tool]
+    for index, message in enumerate(body["messages"]):
+        content = message.get("content")
+        if isinstance(content, list):
+            parts: list[Any] = list(content)  # pyright: ignore[reportUnknownArgumentType]  decoded JSON
+            places += [f"message {index}.{n}" for n, one in enumerate(parts) if "cache_control" in one]
+    return places
+
+
+CONVERSATION: tuple[Message, ...] = (
+    User.of("Hello"),
+    Assistant((Text("Let me look."), ToolCall("c1", "b"))),
+    ToolResults((ToolResult("c1", "b", (Text("ok"),)),)),
+)
+
+
+@pytest.mark.requirement("provider.cache.markers")
+@pytest.mark.parametrize(
+    ("profile", "cache", "marked"),
+    [
+        ("openrouter", None, True),
+        ("openrouter", False, False),
+        ("compatible", None, False),
+        ("compatible", True, True),
+        ("cerebras", True, False),
+        ("openai", True, False),
+    ],
+)
+async def test_cache_markers_are_on_three_blocks_where_they_are_wanted(
+    profile: str, cache: bool | None, marked: bool
+) -> None:
+    request = ask(*CONVERSATION, model="anthropic/claude-sonnet-4.5", system="Be brief.", tools=[spec("a"), spec("b")])
+    body = await sent(request, profile, cache=cache)
+    assert cached_places(body) == (["tool 1", "message 0.0", "message 3.0"] if marked else [])
+    if not marked:
+        assert "cache_control" not in str(body)
+
+
+async def test_a_newest_message_without_a_block_for_the_marker_leaves_it_to_the_one_before() -> None:
+    body = await sent(ask(User.of("Hello"), Assistant((ToolCall("c1", "b"),)), model="anthropic/claude"), "openrouter")
+    assert cached_places(body) == ["message 0.0"]
+
+
+async def test_a_marker_goes_on_an_image_too() -> None:
+    body = await sent(ask(User((Text("a"), Image("image/png", data="QUJD"))), model="anthropic/claude"), "openrouter")
+    assert cached_places(body) == ["message 0.1"]
+
+
+@pytest.mark.requirement("provider.cache.stable_prefix")
+@pytest.mark.parametrize("profile", ["openai", "openrouter", "groq"])
+async def test_a_request_begins_with_the_bytes_of_the_one_before(profile: str) -> None:
+    transport = RecordedTransport(replay(*[(200, SSE, HELLO)] * 3))
+    provider = chat(transport, profile, cache=False)
+    messages: list[Message] = [User.of("Hello")]
+    request = ModelRequest("gpt-4o", messages, system="Be brief.", tools=[spec("a.b"), spec("c")])
+    for index in range(3):
+        await answer(provider, request)
+        messages += [
+            Assistant((ToolCall(f"c{index}", "a.b"),)),
+            ToolResults((ToolResult(f"c{index}", "a.b", (Text("ok"),)),)),
+        ]
+    bodies = [one.body for one in transport.sent]
+    for earlier, later in pairwise(bodies):
+        prefix = earlier[: earlier.index(b'],"stream":')]
+        assert later.startswith(prefix)
+    # After a restart nothing is cached, and the bytes are the same.
+    again = RecordedTransport(replay((200, SSE, HELLO)))
+    fresh = ModelRequest("gpt-4o", messages[:5], system="Be brief.", tools=[spec("a.b"), spec("c")])
+    await answer(chat(again, profile, cache=False), fresh)
+    assert again.sent[0].body == bodies[2]
+
+
+async def test_a_message_is_encoded_once() -> None:
+    request = ask(User.of("Hello"), User.of("again"))
+    request.native[:] = [b'{"role":"user","content":"kept"}', None]
+    body = await sent(request)
+    assert [message["content"] for message in body["messages"]] == ["kept", "again"]
+    assert request.native[1] == b'{"role":"user","content":"again"}'

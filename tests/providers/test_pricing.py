@@ -1,0 +1,96 @@
+"""Prices: overrides first, then the price table, and None for what nobody knows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from weftline.messages import Usage
+from weftline.providers.pricing import Price, PriceOverride, Prices
+
+USAGE = Usage(input=1_000_000, cached=400_000, cache_write=100_000, output=200_000, reasoning=50_000)
+
+
+def test_cached_and_written_tokens_have_their_own_price_and_are_not_counted_twice() -> None:
+    price = Price(input_per_1m_usd=2.0, output_per_1m_usd=10.0, cache_read_per_1m_usd=0.5, cache_write_per_1m_usd=2.5)
+    assert price.cost_usd(USAGE) == pytest.approx(0.5 * 2 + 0.4 * 0.5 + 0.1 * 2.5 + 0.2 * 10)
+    plain = Price(input_per_1m_usd=2.0, output_per_1m_usd=10.0)
+    assert plain.cost_usd(USAGE) == pytest.approx(1.0 * 2 + 0.2 * 10)
+
+
+def test_a_price_that_the_usage_needs_and_nobody_knows_makes_the_cost_unknown() -> None:
+    assert Price(input_per_1m_usd=2.0).cost_usd(USAGE) is None
+    assert Price(input_per_1m_usd=2.0).cost_usd(Usage(input=10)) == pytest.approx(0.00002)
+
+
+def test_an_override_comes_before_the_table_and_a_price_of_zero_is_a_price() -> None:
+    free = Price(input_per_1m_usd=0.0, output_per_1m_usd=0.0)
+    prices = Prices([PriceOverride("Google", "gemini-2.5-pro", free)])
+    assert prices.price(provider="google", model="gemini-2.5-pro") == free
+    assert prices.cost_usd(USAGE, provider="google", model="gemini-2.5-pro") == 0.0
+    other = prices.cost_usd(USAGE, provider="google", model="gemini-2.5-flash")
+    assert other is not None
+    assert other > 0
+
+
+@pytest.mark.parametrize(
+    ("provider", "model"),
+    [
+        ("anthropic", "claude-sonnet-4-5"),
+        ("openai", "gpt-5"),
+        ("google", "gemini-2.5-pro"),
+        ("xai", "grok-4"),
+        ("groq", "openai/gpt-oss-120b"),
+    ],
+)
+def test_the_usual_providers_have_prices(provider: str, model: str) -> None:
+    prices = Prices()
+    price = prices.price(provider=provider, model=model)
+    assert price is not None
+    assert price.input_per_1m_usd
+    assert price.output_per_1m_usd
+    small = Usage(input=1_000, cached=400, output=100)
+    assert prices.cost_usd(small, provider=provider, model=model) == pytest.approx(price.cost_usd(small))
+
+
+def test_a_long_prompt_costs_what_its_tier_costs() -> None:
+    prices = Prices()
+    listed = prices.price(provider="google", model="gemini-2.5-pro")
+    assert listed is not None
+    lowest = listed.cost_usd(Usage(input=1_000_000))
+    cost = prices.cost_usd(Usage(input=1_000_000), provider="google", model="gemini-2.5-pro")
+    assert lowest is not None
+    assert cost is not None
+    assert cost > lowest
+
+
+@pytest.mark.parametrize(
+    ("provider", "model"),
+    [("google", "no-such-model-1"), ("lab", "gemini-2.5-pro"), ("scripted", "hello"), ("google", "")],
+)
+def test_what_nobody_knows_has_no_price_and_no_cost(provider: str, model: str) -> None:
+    assert Prices().price(provider=provider, model=model) is None
+    assert Prices().cost_usd(USAGE, provider=provider, model=model) is None
+
+
+async def test_the_table_can_be_loaded_ahead() -> None:
+    await Prices().preload()
+    assert "genai_prices.data" in sys.modules
+
+
+def test_without_the_extra_there_are_only_overrides_and_nothing_is_imported_before_it_is_needed() -> None:
+    code = """
+import sys
+from weftline.messages import Usage
+from weftline.providers.pricing import Price, PriceOverride, Prices
+assert not any(name.partition(".")[0] in ("genai_prices", "httpx", "httpx2", "pydantic") for name in sys.modules)
+sys.modules["genai_prices"] = None
+prices = Prices([PriceOverride("lab", "m", Price(input_per_1m_usd=1.0))])
+assert prices.price(provider="openai", model="gpt-5") is None
+assert prices.cost_usd(Usage(input=5), provider="openai", model="gpt-5") is None
+assert prices.cost_usd(Usage(input=1_000_000), provider="lab", model="m") == 1.0
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,148 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""An error at every call that the store makes of the file system, one at a time (S1 to S4, F10, F11)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import apsw
+import pytest
+
+from weftline.errors import StoreError
+from weftline.store.sqlite.connection import migrations, schema_version
+from weftline.testing.faults import Call, FaultyDisk
+from weftline.testing.store import Chain
+
+from .kit import Ledger, Owned, owned
+
+NEVER = 10**9
+FOREVER = 10**9
+
+
+def small_cache(db: apsw.Connection) -> None:
+    """With a cache of a few pages a transaction writes to the log before its COMMIT, too."""
+    db.execute("PRAGMA cache_size = 10")
+
+
+def flush_under(store: Owned, ledger: Ledger, chains: list[Chain], number: int) -> None:
+    writes = [chain.append(b"%d.%d" % (number, chain.key) * (1 + 4_000 * (chain.key % 2))) for chain in chains]
+    ledger.begin(*writes)
+    results = store.commit(*writes)
+    ledger.told(writes, results)
+    for chain, write, result in zip(chains, writes, results or (), strict=False):
+        if result.outcome != "ok":
+            chain.take_back(write)
+
+
+def run_story(path: Path, disk: FaultyDisk, *, call: Call, code: int, nth: int, times: int = 1) -> str | None:
+    """Three flushes of three runs with a fault in them; then the store is opened again and held against the ledger."""
+    ledger = Ledger()
+    store = Owned(path, vfs=disk.vfs)
+    chains = [Chain(key, store.workspace) for key in (1, 2, 3)]
+    created = [chain.create(body=b"created %d" % chain.key) for chain in chains]
+    ledger.told(created, store.commit(*created))
+    store.job(small_cache)
+    disk.fail(call, code=code, nth=nth, times=times)
+    for number in range(3):
+        flush_under(store, ledger, chains, number)
+        if store.fatal:
+            break
+    disk.heal()
+    if not store.fatal:
+        flush_under(store, ledger, chains, 9)
+    store.close()
+    with owned(path) as again:
+        ledger.check(again.store.read)
+        assert again.store.unclean is (store.fatal is not None)
+    return store.fatal
+
+
+def count(path: Path, disk: FaultyDisk, call: Call) -> int:
+    """How often the story makes `call` when nothing fails."""
+    assert run_story(path, disk, call=call, code=apsw.SQLITE_IOERR, nth=NEVER) is None
+    return disk.calls[call, "-wal"]
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "step"),
+    [
+        ("xWrite", apsw.SQLITE_FULL, 1),
+        ("xWrite", apsw.SQLITE_IOERR_WRITE, 2),
+        ("xRead", apsw.SQLITE_IOERR_READ, 1),
+    ],
+)
+def test_an_error_of_any_one_call_leaves_what_was_told(tmp_path: Path, call: Call, code: int, step: int) -> None:
+    """S1, S2, S3, S4."""
+    with FaultyDisk() as disk:
+        calls = count(tmp_path / "none", disk, call)
+        assert calls > 0
+        for nth in range(1, calls + 1, step):
+            fatal = run_story(tmp_path / str(nth), disk, call=call, code=code, nth=nth)
+            assert disk.hits == 1
+            assert fatal is None or code != apsw.SQLITE_FULL
+
+
+def test_a_failed_sync_stops_the_process_and_nobody_is_told(tmp_path: Path) -> None:
+    """S3, F11, E2: the outcome of a COMMIT that failed with an I/O error is unknown."""
+    with FaultyDisk() as disk:
+        calls = count(tmp_path / "none", disk, "xSync")
+        for nth in range(1, calls + 1):
+            fatal = run_story(tmp_path / str(nth), disk, call="xSync", code=apsw.SQLITE_IOERR_FSYNC, nth=nth)
+            assert fatal is not None and "unknown" in fatal
+
+
+def test_after_an_unknown_commit_the_store_acknowledges_nothing_more(tmp_path: Path) -> None:
+    """S3, F11."""
+    with FaultyDisk() as disk, owned(tmp_path / "store", vfs=disk.vfs) as store:
+        chain = Chain(1, store.workspace)
+        store.commit(chain.create())
+        disk.fail("xSync", code=apsw.SQLITE_IOERR_FSYNC)
+        assert store.commit(chain.append(b"a")) is None
+        disk.heal()
+        store.store.flush([chain.append(b"b")], lambda _, results: pytest.fail(f"told {results}"))
+        store.store.close()
+        assert store.nothing_was_told()
+
+
+def test_a_job_whose_commit_is_unknown_stops_the_process_too(tmp_path: Path) -> None:
+    """S3, F11: keys and threads are written under the same rules as runs."""
+    with FaultyDisk() as disk:
+        store = Owned(tmp_path / "store", vfs=disk.vfs)
+        disk.fail("xSync", code=apsw.SQLITE_IOERR_FSYNC)
+        told: list[object] = []
+        store.store._writer.job(
+            lambda db: db.execute("UPDATE store SET clean = 0"), lambda *result: told.append(result)
+        )  # pyright: ignore
+        store.close()
+        assert (store.fatal is not None, told) == (True, [])
+
+
+def test_a_disk_that_stays_full_refuses_everything_until_it_is_well_again(tmp_path: Path) -> None:
+    """S3, S4, F77: no restart is needed."""
+    with FaultyDisk() as disk:
+        fatal = run_story(tmp_path / "store", disk, call="xWrite", code=apsw.SQLITE_FULL, nth=1, times=FOREVER)
+        assert fatal is None and disk.hits > 3
+
+
+@pytest.mark.parametrize("file", ["", "-wal", "-journal"])
+@pytest.mark.parametrize("call", ["xOpen", "xRead", "xWrite", "xSync"])
+def test_an_error_while_a_store_is_made_is_told_in_one_sentence_and_leaves_a_whole_version(
+    tmp_path: Path, call: Call, file: str
+) -> None:
+    """F78: whatever the first start left, the next one carries on from it."""
+    with FaultyDisk() as disk:
+        disk.fail(call, code=apsw.SQLITE_IOERR, nth=NEVER, file=file)
+        with owned(tmp_path / "none", vfs=disk.vfs):
+            calls = disk.calls[call, file]
+        for nth in range(1, calls + 1):
+            path = tmp_path / str(nth)
+            disk.fail(call, code=apsw.SQLITE_IOERR, nth=nth, file=file)
+            try:
+                with owned(path, vfs=disk.vfs):
+                    pass
+            except StoreError as error:
+                assert error.code == "store_unusable"
+            disk.heal()
+            with owned(path) as store:
+                assert store.job(schema_version) == migrations()[-1][0]

@@ -1,0 +1,288 @@
+"""The shape of the package, read from its source: imports point one way, the kernel is pure, files stay small.
+
+Imports count wherever they stand (inside functions, under TYPE_CHECKING, as `import_module("…")`), because a
+dependency that is only typed or only late is still a dependency. The one exception is the package's own `__init__`,
+whose TYPE_CHECKING block tells type checkers about names that are loaded on first use.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+SRC = Path(__file__).resolve().parent.parent / "src"
+MAX_LINES = 600
+
+BASE = frozenset({"weftline.messages", "weftline.errors"})
+MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
+SHELL = MIDDLE | {"weftline.wire", "weftline.providers", "weftline.tools", "weftline.agent"}
+TOP = SHELL | {"weftline", "weftline.runtime", "weftline.store", "weftline.threads", "weftline.sandbox"}
+
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "weftline.__init__": frozenset({"weftline._version"}),
+    "weftline._version": frozenset(),
+    "weftline.messages": frozenset(),
+    "weftline.errors": frozenset(),
+    "weftline.kernel": BASE,
+    "weftline.wire": MIDDLE,
+    "weftline.providers": MIDDLE,
+    "weftline.tools": MIDDLE | {"weftline.providers.base"},
+    "weftline.agent": MIDDLE,
+    "weftline.sandbox": MIDDLE | {"weftline.tools.base"},
+    "weftline.store": SHELL,
+    "weftline.threads": SHELL | {"weftline.store", "weftline.sandbox"},
+    "weftline.runtime": SHELL | {"weftline.store", "weftline.threads", "weftline.sandbox"},
+    "weftline.server": TOP,
+    "weftline.client": BASE | {"weftline.wire", "weftline._version"},
+    "weftline.cli": TOP | {"weftline.server", "weftline.client"},
+    "weftline.testing": TOP | {"weftline.server", "weftline.client"},
+}
+"""For each part of the package, what of ours it may import besides itself."""
+
+KERNEL_LIBRARIES = frozenset(
+    {
+        "__future__",
+        "collections",
+        "collections.abc",
+        "dataclasses",
+        "enum",
+        "functools",
+        "hashlib",
+        "itertools",
+        "math",
+        "operator",
+        "struct",
+        "typing",
+    }
+)
+IMPURE_CALLS = frozenset({"open", "input", "print", "hash", "id", "__import__", "exec", "eval"})
+"""Builtins that do I/O or whose answer differs from process to process."""
+
+
+class Import(NamedTuple):
+    module: str
+    line: int
+
+
+class Module(NamedTuple):
+    name: str
+    path: Path
+    tree: ast.Module
+
+    @property
+    def part(self) -> str:
+        """The row of `MAY_IMPORT` that this module falls under."""
+        pieces = self.name.split(".")
+        return ".".join(pieces[:2]) if len(pieces) > 1 else f"{self.name}.__init__"
+
+    @property
+    def package(self) -> str:
+        return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
+
+
+def parse(path: Path, *, root: Path) -> Module:
+    pieces = path.relative_to(root).with_suffix("").parts
+    name = ".".join(pieces[:-1] if pieces[-1] == "__init__" else pieces)
+    return Module(name, path, ast.parse(path.read_text(encoding="utf-8"), str(path)))
+
+
+def package_modules(root: Path) -> list[Module]:
+    return [parse(path, root=root) for path in sorted((root / "weftline").rglob("*.py"))]
+
+
+def exists(name: str, *, root: Path) -> bool:
+    place = root.joinpath(*name.split("."))
+    return place.with_suffix(".py").is_file() or place.is_dir()
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def nodes(tree: ast.AST, *, typed_too: bool) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(tree):
+        if not typed_too and isinstance(child, ast.If) and is_type_checking(child):
+            for other in child.orelse:
+                yield from nodes(other, typed_too=typed_too)
+            continue
+        yield child
+        yield from nodes(child, typed_too=typed_too)
+
+
+def imports(module: Module, *, root: Path = SRC) -> Iterator[Import]:
+    """Every module that `module` imports, by its absolute name."""
+    for node in nodes(module.tree, typed_too=module.name != "weftline"):
+        match node:
+            case ast.Import(names=names):
+                yield from (Import(alias.name, node.lineno) for alias in names)
+            case ast.ImportFrom(module=target, names=names, level=level):
+                base = target or ""
+                if level:
+                    package = module.package.split(".")
+                    base = ".".join([*package[: len(package) - level + 1], *([target] if target else [])])
+                for alias in names:
+                    whole = f"{base}.{alias.name}"
+                    yield Import(whole if exists(whole, root=root) else base, node.lineno)
+            case ast.Call(
+                func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                yield Import(name, node.lineno)
+            case _:
+                pass
+
+
+def is_inside(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
+
+
+def is_allowed(name: str, allowed: frozenset[str]) -> bool:
+    # The root stands for its public names, not for everything below it.
+    return any(name == one if one == "weftline" else is_inside(name, one) for one in allowed)
+
+
+def is_pure_library(name: str) -> bool:
+    return name in KERNEL_LIBRARIES or is_inside(name, "msgspec")
+
+
+def told(module: Module, one: Import) -> str:
+    return f"{module.path.name}:{one.line}: {module.name} imports {one.module}"
+
+
+def wrong_directions(modules: list[Module], *, root: Path = SRC) -> list[str]:
+    return [
+        told(module, one)
+        for module in modules
+        for one in imports(module, root=root)
+        if is_inside(one.module, "weftline")
+        and not is_allowed(one.module, MAY_IMPORT.get(module.part, frozenset()) | {module.part})
+    ]
+
+
+def impurities(modules: list[Module], *, root: Path = SRC) -> list[str]:
+    found: list[str] = []
+    for module in modules:
+        if module.part not in {"weftline.kernel", "weftline.messages"}:
+            continue
+        outside = (one for one in imports(module, root=root) if not is_inside(one.module, "weftline"))
+        found += [told(module, one) for one in outside if not is_pure_library(one.module)]
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_CALLS:
+                found.append(f"{module.path.name}:{node.lineno}: {module.name} calls {node.func.id}()")
+            if isinstance(node, ast.AsyncFunctionDef | ast.Await):
+                found.append(f"{module.path.name}:{node.lineno}: {module.name} is asynchronous")
+    return found
+
+
+def standard_sqlite(modules: list[Module], *, root: Path = SRC) -> list[str]:
+    return [
+        told(module, one)
+        for module in modules
+        for one in imports(module, root=root)
+        if one.module.partition(".")[0] in {"sqlite3", "_sqlite3"}
+    ]
+
+
+@pytest.fixture(scope="module")
+def modules() -> list[Module]:
+    return package_modules(SRC)
+
+
+def test_every_part_of_the_package_has_its_place_in_the_table(modules: list[Module]) -> None:
+    assert {module.part for module in modules} - MAY_IMPORT.keys() == set()
+
+
+def test_imports_point_one_way(modules: list[Module]) -> None:
+    assert wrong_directions(modules) == []
+
+
+def test_the_kernel_is_pure(modules: list[Module]) -> None:
+    assert impurities(modules) == []
+
+
+def test_nobody_uses_the_standard_librarys_sqlite(modules: list[Module]) -> None:
+    assert standard_sqlite(modules) == []
+
+
+def test_no_file_is_longer_than_one_can_hold_in_mind(modules: list[Module]) -> None:
+    lengths = {module.name: len(module.path.read_text(encoding="utf-8").splitlines()) for module in modules}
+    too_long = {name: lines for name, lines in lengths.items() if lines > MAX_LINES}
+    assert not too_long, f"over {MAX_LINES} lines, look for the seam: {too_long}"
+
+
+@pytest.mark.parametrize(
+    ("place", "source"),
+    [
+        ("kernel/x.py", "from weftline.runtime import driver"),
+        ("kernel/x.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import weftline.tools.base"),
+        ("kernel/x.py", "def late():\n    from ..store import sqlite"),
+        ("kernel/__init__.py", "from .. import wire"),
+        ("kernel/x.py", "import weftline"),
+        ("tools/x.py", "from weftline.providers import scripted"),
+        ("providers/x.py", "from weftline.tools.base import Tool"),
+        ("store/sqlite/x.py", "from weftline import runtime"),
+        ("runtime/x.py", "from weftline.server import app"),
+        ("client/x.py", "from importlib import import_module\nimport_module('weftline.kernel.state')"),
+        ("server/x.py", "from weftline.cli import main"),
+        ("runtime/x.py", "from weftline.testing import crash"),
+        ("__init__.py", "from weftline.errors import WeftlineError"),
+    ],
+)
+def test_a_wrong_import_would_be_noticed(tmp_path: Path, place: str, source: str) -> None:
+    planted = plant(tmp_path, place, source)
+    assert len(wrong_directions(planted, root=tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "source"),
+    [
+        ("tools/x.py", "from weftline.providers.base import ToolSpec"),
+        ("tools/x.py", "from weftline.providers import base"),
+        ("kernel/x.py", "from . import state\nfrom .state import State\nfrom weftline.messages import Usage"),
+        ("client/x.py", "from weftline.wire import events"),
+        ("cli/x.py", "from weftline import tool"),
+        ("__init__.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import weftline.errors"),
+    ],
+)
+def test_a_right_import_is_left_alone(tmp_path: Path, place: str, source: str) -> None:
+    planted = plant(tmp_path, place, source)
+    assert wrong_directions(planted, root=tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import asyncio",
+        "from time import monotonic",
+        "import os.path",
+        "def late():\n    import random",
+        "print('x')",
+        "key = hash('x')",
+        "async def step(): ...",
+    ],
+)
+def test_an_impurity_of_the_kernel_would_be_noticed(tmp_path: Path, source: str) -> None:
+    planted = plant(tmp_path, "kernel/x.py", source)
+    assert len(impurities(planted, root=tmp_path)) == 1
+
+
+def test_the_standard_librarys_sqlite_would_be_noticed(tmp_path: Path) -> None:
+    planted = plant(tmp_path, "store/x.py", "def late():\n    from sqlite3 import connect")
+    assert len(standard_sqlite(planted, root=tmp_path)) == 1
+
+
+def plant(root: Path, place: str, source: str) -> list[Module]:
+    """A package with the real one's folders and nothing in it but `source` at `place`."""
+    for name in MAY_IMPORT:
+        folder = root.joinpath(*name.split("."))
+        if name not in {"weftline.__init__", "weftline._version", "weftline.messages", "weftline.errors"}:
+            folder.mkdir(parents=True)
+    (root / "weftline" / "providers" / "base.py").write_text("")
+    path = root / "weftline" / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(source, encoding="utf-8")
+    return [parse(path, root=root)]

@@ -1,0 +1,74 @@
+"""The documentation is held to the code: its examples run, its links lead somewhere, its tables are complete."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from weftline.errors import TABLE
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = sorted((ROOT / "docs_src").glob("*.py"))
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+
+LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#[^)]*)?\)")
+EXAMPLE = re.compile(r"docs_src/(\w+\.py)")
+ERROR_ROW = re.compile(r"^\| `(\w+)` \| (\d+) \| (yes|no) \| (.+) \|$", re.MULTILINE)
+
+
+def offline_environment() -> dict[str, str]:
+    """Examples need no key; without one they cannot reach a paid API by mistake."""
+    return {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_of_the_docs_runs(example: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(example)],
+        cwd=tmp_path,
+        env=offline_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_docs_show_every_example_and_no_other() -> None:
+    shown = {name for page in PAGES for name in EXAMPLE.findall(page.read_text(encoding="utf-8"))}
+    assert shown == {example.name for example in EXAMPLES}
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda path: path.name)
+def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+    targets = LINK.findall(page.read_text(encoding="utf-8"))
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_every_page_can_be_reached_from_the_index() -> None:
+    index = ROOT / "docs" / "index.md"
+    reached: set[Path] = set()
+    waiting = [index]
+    while waiting:
+        page = waiting.pop()
+        if page in reached:
+            continue
+        reached.add(page)
+        targets = LINK.findall(page.read_text(encoding="utf-8"))
+        waiting += [(page.parent / target).resolve() for target in targets if target.endswith(".md")]
+    assert [page.name for page in PAGES if page not in reached] == []
+
+
+def test_the_error_table_of_the_docs_is_that_of_the_code() -> None:
+    text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    documented = {
+        code: (int(status), retryable == "yes", remedy) for code, status, retryable, remedy in ERROR_ROW.findall(text)
+    }
+    assert documented == {code: tuple(row) for code, row in TABLE.items()}

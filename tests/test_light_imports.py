@@ -1,0 +1,63 @@
+"""`import weftline` and `import weftline.client` are cheap: a heavy library is loaded when it is first used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {
+    "a2a",
+    "aiohttp",
+    "anthropic",
+    "apsw",
+    "click",
+    "cryptography",
+    "genai_prices",
+    "google",
+    "httptools",
+    "httpx",
+    "httpx2",
+    "jsonschema_rs",
+    "mcp",
+    "openai",
+    "opentelemetry",
+    "pydantic",
+    "requests",
+    "rich",
+    "sqlite3",
+    "starlette",
+    "uvicorn",
+    "uvloop",
+    "yaml",
+}
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The modules that a fresh interpreter has loaded after `statement` and had not before."""
+    program = f"import sys; before = set(sys.modules); {statement}; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def roots(modules: set[str]) -> set[str]:
+    return {module.partition(".")[0] for module in modules}
+
+
+@pytest.mark.parametrize("statement", ["import weftline", "import weftline.client"])
+def test_importing_the_package_or_its_client_loads_no_heavy_library(statement: str) -> None:
+    modules = loaded_by(statement)
+    assert "weftline" in modules
+    assert roots(modules) & HEAVY == set()
+
+
+def test_importing_the_package_loads_nothing_but_the_standard_library() -> None:
+    modules = loaded_by("import weftline")
+    assert roots(modules) - sys.stdlib_module_names == {"weftline"}
+    assert "asyncio" not in modules
+
+
+def test_a_heavy_library_would_be_noticed() -> None:
+    assert "msgspec" in roots(loaded_by("import weftline; weftline.ToolOutput"))

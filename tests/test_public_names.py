@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import pytest
+
+import weftline
+
+PUBLIC = ["Engine", "ToolContext", "ToolFailed", "ToolOutput", "WeftlineError", "__version__", "tool"]
+
+
+def test_the_public_names_are_exactly_these() -> None:
+    assert sorted(weftline.__all__) == PUBLIC
+    assert dir(weftline) == PUBLIC
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_name_can_be_imported(name: str) -> None:
+    namespace: dict[str, object] = {}
+    exec(f"from weftline import {name}", namespace)
+    assert namespace[name] is getattr(weftline, name)
+
+
+def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        getattr(weftline, "no_such_name")  # noqa: B009  (a plain attribute would be refused by the type checker)

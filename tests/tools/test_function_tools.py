@@ -1,0 +1,472 @@
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import math
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from datetime import date
+from enum import Enum
+from typing import Annotated, Any, Literal, cast
+
+import msgspec
+import pytest
+from pydantic import BaseModel, Field
+
+import weftline
+from weftline.messages import Image, Text, joined_text
+from weftline.tools.base import Happened, InvalidArguments, Tool, ToolContext, ToolFailed, ToolOutput
+from weftline.tools.function import FunctionTool, tool
+
+
+def context(name: str = "t") -> ToolContext:
+    return ToolContext("run_1", "0.0", "key_1", name, "default")
+
+
+def schema_of(subject: Tool) -> dict[str, Any]:
+    return msgspec.json.decode(subject.spec.parameters, type=dict[str, Any])
+
+
+async def call(subject: Tool, args: str = "{}") -> ToolOutput:
+    return await subject.invoke(subject.prepare(args), context())
+
+
+def text_of(output: ToolOutput) -> str:
+    return joined_text(output.parts)
+
+
+class Unit(Enum):
+    celsius = "c"
+    fahrenheit = "f"
+
+
+class Place(BaseModel):
+    city: str
+    country: str = "DE"
+
+
+@weftline.tool(effect="read", concurrent=True, timeout_s=5)
+async def weather(place: Place, days: Annotated[int, Field(ge=1, le=7)] = 1, unit: Unit = Unit.celsius) -> str:
+    """Forecast for a place.
+
+    Covers a week at most.
+
+    Args:
+        place: Where, as city
+            and country.
+        days (int): How many days ahead: one by default.
+        unit: Of temperatures.
+
+    Returns:
+        days: not a parameter.
+    """
+    return f"{place.city} {place.country} {days} {unit.name}"
+
+
+def test_the_schema_comes_from_type_hints_and_docstring() -> None:
+    assert weather.spec.name == "weather"
+    assert weather.spec.description == "Forecast for a place.\n\nCovers a week at most."
+    schema = schema_of(weather)
+    assert schema["type"] == "object"
+    assert schema["required"] == ["place"]
+    assert schema["additionalProperties"] is False
+    assert "title" not in schema
+    days = {"default": 1, "description": "How many days ahead: one by default.", "maximum": 7, "minimum": 1}
+    assert schema["properties"]["days"] == {**days, "type": "integer"}
+    assert schema["properties"]["place"]["description"] == "Where, as city and country."
+    assert schema["properties"]["unit"]["description"] == "Of temperatures."
+    assert list(schema["properties"]) == ["place", "days", "unit"]
+
+
+def test_the_declared_options_are_the_tools_own() -> None:
+    assert (weather.effect, weather.concurrent, weather.timeout_s, weather.client) == ("read", True, 5, None)
+
+    @tool
+    def plain() -> None: ...
+
+    assert (plain.effect, plain.concurrent, plain.timeout_s, plain.echo) == ("once", False, None, None)
+    named = tool(name="other", description="Else.")(lambda: None)
+    assert (named.spec.name, named.spec.description) == ("other", "Else.")
+
+
+async def test_a_tool_is_still_the_function() -> None:
+    assert await weather(Place(city="Bonn"), unit=Unit.fahrenheit) == "Bonn DE 1 fahrenheit"
+    assert weather.__name__ == "weather"
+
+
+def test_final_arguments_are_coerced_complete_and_canonical() -> None:
+    final = b'{"days":3,"place":{"city":"Bonn","country":"DE"},"unit":"c"}'
+    assert weather.prepare('{"days": "3", "place": {"city": "Bonn"}}') == final
+    assert weather.prepare(final.decode()) == final
+
+
+async def test_a_tool_receives_its_arguments_in_their_declared_types() -> None:
+    assert text_of(await call(weather, '{"place":{"city":"Bonn"},"unit":"f"}')) == "Bonn DE 1 fahrenheit"
+
+
+def test_arguments_that_do_not_fit_are_listed_with_their_place() -> None:
+    with pytest.raises(InvalidArguments) as caught:
+        weather.prepare('{"place":{"country":1},"days":9,"more":0}')
+    assert {(issue.path, issue.constraint) for issue in caught.value.issues} == {
+        ("/place/city", "missing"),
+        ("/place/country", "string_type"),
+        ("/days", "less_than_equal"),
+        ("/more", "extra_forbidden"),
+    }
+
+
+def test_the_path_of_an_issue_leaves_out_members_of_a_union() -> None:
+    @tool
+    def pick(items: list[int | Literal["all"]]) -> None: ...
+
+    with pytest.raises(InvalidArguments) as caught:
+        pick.prepare('{"items":[1,"none"]}')
+    assert {issue.path for issue in caught.value.issues} == {"/items/1"}
+
+
+@pytest.mark.parametrize("args", ['{"x":"nan"}', '{"x":"inf"}', '{"x":NaN}', "[]", "{", '{"x":1e999}'])
+def test_arguments_that_json_cannot_hold_are_invalid(args: str) -> None:
+    @tool
+    def half(x: float) -> float:
+        return x / 2
+
+    with pytest.raises(InvalidArguments):
+        half.prepare(args)
+
+
+async def test_large_integers_arrive_exactly() -> None:
+    @tool(blocking=False)
+    def same(n: int) -> int:
+        return n
+
+    assert text_of(await call(same, '{"n":123456789012345678901234567890}')) == "123456789012345678901234567890"
+
+
+async def test_parameters_without_type_hints_take_anything_and_awkward_names_are_fine() -> None:
+    def function(copy: int, _private: int = 2, model_config: int | None = None, schema: str = "s") -> list[object]:
+        return [copy, _private, model_config, schema]
+
+    function.__annotations__.clear()
+    odd = tool(blocking=False)(function)
+    assert list(schema_of(odd)["properties"]) == ["copy", "_private", "model_config", "schema"]
+    assert text_of(await call(odd, '{"copy":{"a":[1]}}')) == '[{"a":[1]},2,null,"s"]'
+
+
+async def test_a_default_of_none_widens_its_type() -> None:
+    @tool(blocking=False)
+    def late(day: date = cast(Any, None)) -> str:  # noqa: B008
+        return str(day)
+
+    assert late.prepare("{}") == b'{"day":null}'
+    assert text_of(await call(late)) == "None"
+    assert text_of(await call(late, '{"day":"2026-01-02"}')) == "2026-01-02"
+
+
+async def test_the_context_is_injected_and_not_in_the_schema() -> None:
+    @tool
+    async def who(name: str, ctx: ToolContext) -> str:
+        return f"{name} {ctx.run_id} {ctx.idempotency_key}"
+
+    assert list(schema_of(who)["properties"]) == ["name"]
+    assert text_of(await call(who, '{"name":"Ada"}')) == "Ada run_1 key_1"
+    with pytest.raises(InvalidArguments):
+        who.prepare('{"name":"Ada","ctx":{}}')
+
+
+def test_options_that_make_no_sense_are_refused_at_decoration() -> None:
+    def fn(x: int = 1) -> None: ...
+
+    make: Any = FunctionTool
+    for options in (
+        {"effect": "twice"},
+        {"effect": "reconcile"},
+        {"effect": "read", "reconcile": fn},
+        {"timeout_s": 0},
+        {"timeout_s": -1.5},
+        {"timeout_s": math.nan},
+        {"name": "has space"},
+        {"name": ""},
+        {"name": "x" * 65},
+        {"name": "line\n"},
+    ):
+        with pytest.raises(ValueError):
+            make(fn, **options)
+
+
+def test_functions_that_json_arguments_cannot_call_are_refused_at_decoration() -> None:
+    def star(*args: int) -> None: ...
+    def stars(**kwargs: int) -> None: ...
+    def positional(x: int, /) -> None: ...
+    def method(self: object, x: int) -> None: ...
+    def generator():
+        yield 1
+
+    make: Any = FunctionTool
+    for fn in (star, stars, positional, method, generator, 3, int):
+        with pytest.raises(TypeError):
+            make(fn)
+
+
+def test_hints_without_a_schema_and_defaults_that_do_not_fit_are_refused_at_first_use() -> None:
+    class Opaque: ...
+
+    def opaque(x: Opaque) -> None: ...
+    def undefined(x: int) -> None: ...
+    def misfit(x: int = cast(Any, "many")) -> None: ...
+    def unstorable(x: Any = object()) -> None: ...  # noqa: B008
+    def twice(a: ToolContext, b: ToolContext) -> None: ...
+
+    undefined.__annotations__["x"] = "Nowhere"
+    make: Any = FunctionTool
+    for fn in (opaque, undefined, misfit, unstorable, twice):
+        subject: FunctionTool = make(fn)
+        with pytest.raises(TypeError, match=subject.name):
+            _ = subject.spec
+
+
+async def test_a_bound_method_can_be_a_tool() -> None:
+    class Counter:
+        def __init__(self) -> None:
+            self.n = 0
+
+        def add(self, by: int) -> int:
+            self.n += by
+            return self.n
+
+    counter = Counter()
+    assert text_of(await call(tool(counter.add), '{"by":2}')) == "2"
+    assert counter.n == 2
+
+
+@dataclass
+class Point:
+    x: int
+    tags: tuple[str, ...]
+
+
+class Box(msgspec.Struct):
+    when: date
+
+
+class Keyed(BaseModel):
+    by_id: dict[int, str]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("plain ünicode", "plain ünicode"),
+        ("", ""),
+        (None, "null"),
+        (True, "true"),
+        (2**70, str(2**70)),
+        (1.0, "1.0"),
+        ({"b": 1, "a": (1, None)}, '{"a":[1,null],"b":1}'),
+        ([], "[]"),
+        (Place(city="Bonn"), '{"city":"Bonn","country":"DE"}'),
+        ([Point(1, ("a",)), Box(date(2026, 1, 2))], '[{"tags":["a"],"x":1},{"when":"2026-01-02"}]'),
+        ({"unit": Unit.celsius, "set": {3, 1, 2}}, '{"set":[1,2,3],"unit":"c"}'),
+        (date(2026, 1, 2), '"2026-01-02"'),
+        ((n for n in (1, 2)), "[1,2]"),
+    ],
+)
+async def test_what_a_tool_returns_is_what_the_model_reads(value: object, expected: str) -> None:
+    def give() -> object:
+        return value
+
+    output = await call(tool(blocking=False)(give))
+    assert (text_of(output), output.is_error) == (expected, False)
+    if not isinstance(value, str):
+        assert bytes(output.structured or b"") == expected.encode()
+
+
+async def test_message_parts_and_outputs_are_taken_as_they_are() -> None:
+    parts = [Text("see"), Image("image/png", data="aGk=")]
+    whole = ToolOutput.of("no", is_error=True)
+
+    @tool(blocking=False)
+    def give(which: str) -> object:
+        return {"list": parts, "one": parts[1], "whole": whole}[which]
+
+    assert (await call(give, '{"which":"list"}')).parts == tuple(parts)
+    assert (await call(give, '{"which":"one"}')).parts == (parts[1],)
+    assert await call(give, '{"which":"whole"}') is whole
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(math.nan, {"a": [math.inf]}, {1: "a"}, {"a": {None: 1}}, Keyed(by_id={1: "a"}), b"raw", [b"raw"], object()),
+        *(
+            "\ud800",
+            {"a": "\ud800"},
+            {"a": object()},
+            ToolOutput.of("\ud800"),
+            [Text("\ud800")],
+            Point(cast(Any, object()), ()),
+        ),
+    ],
+    ids=repr,
+)
+async def test_a_result_that_json_cannot_hold_is_an_error_that_names_the_tool(value: object) -> None:
+    def give() -> object:
+        return value
+
+    for blocking in (True, False):
+        output = await call(tool(blocking=blocking)(give))
+        assert output.is_error
+        assert "give" in text_of(output)
+        msgspec.json.encode(output)
+
+
+async def test_results_that_are_nested_without_end_are_an_error() -> None:
+    loop: dict[str, object] = {}
+    loop["self"] = loop
+
+    @tool(blocking=False)
+    def give() -> object:
+        return loop
+
+    assert (await call(give)).is_error
+
+
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ToolFailed("No such city."), "No such city."),
+        (ToolFailed(), "The tool failed."),
+        (KeyError("x"), "KeyError: 'x'"),
+        (RuntimeError(), "RuntimeError"),
+        (Silent(), "Silent"),
+        (StopIteration("s"), "StopIteration: s"),
+        (SystemExit(3), "SystemExit: 3"),
+        (ValueError("\ud800"), "ValueError: ?"),
+        (asyncio.CancelledError("mine"), "CancelledError: mine"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_what_a_tool_raises_is_an_error_result_of_that_call(error: BaseException, expected: str) -> None:
+    def plain() -> None:
+        raise error
+
+    outputs = [await call(tool(plain))]
+    if not isinstance(error, StopIteration):
+        # A coroutine that raises StopIteration raises RuntimeError by the language's own rule.
+        async def unblocked() -> None:
+            raise error
+
+        outputs.append(await call(tool(unblocked)))
+    for output in outputs:
+        assert (text_of(output), output.is_error) == (expected, True)
+
+
+async def test_bytes_that_no_longer_fit_the_function_are_an_error_result() -> None:
+    output = await weather.invoke(b'{"town":"Bonn"}', context())
+    assert output.is_error
+    assert "/town" in text_of(output)
+
+
+current = contextvars.ContextVar("current", default="none")
+
+
+async def test_plain_functions_run_in_a_thread_and_see_the_callers_contextvars() -> None:
+    def where() -> list[object]:
+        return [threading.current_thread() is threading.main_thread(), current.get()]
+
+    async def where_async() -> list[object]:
+        return where()
+
+    current.set("caller")
+    assert text_of(await call(tool(where))) == '[false,"caller"]'
+    assert text_of(await call(tool(blocking=False)(where))) == '[true,"caller"]'
+    assert text_of(await call(tool(where_async))) == '[true,"caller"]'
+
+
+async def test_a_coroutine_from_a_plain_function_is_awaited() -> None:
+    async def later() -> str:
+        return "done"
+
+    @tool
+    def start() -> Awaitable[str]:
+        return later()
+
+    assert text_of(await call(start)) == "done"
+
+
+async def test_a_cancelled_call_returns_at_once_and_tells_the_tool() -> None:
+    begun, told, release = asyncio.Event(), threading.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    @tool
+    def stuck(ctx: ToolContext) -> None:
+        ctx.on_cancel.append(told.set)
+        loop.call_soon_threadsafe(begun.set)
+        release.wait()
+
+    task = asyncio.create_task(call(stuck))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert told.is_set()
+    release.set()
+
+
+async def test_a_cancelled_async_call_is_cancelled() -> None:
+    begun = asyncio.Event()
+
+    @tool
+    async def waits() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(call(waits))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_reconcile_is_asked_with_the_arguments_it_names() -> None:
+    def known(order: int, context: ToolContext) -> object:
+        answers = {1: Happened(ToolOutput.of(context.idempotency_key)), 2: "will_not_happen", 3: "perhaps"}
+        if order not in answers:
+            raise ConnectionError
+        return answers[order]
+
+    async def known_async(order: int, context: ToolContext) -> object:
+        return known(order, context)
+
+    for reconcile in (known, known_async):
+
+        @tool(reconcile=reconcile)
+        def pay(order: int, amount: float = 1) -> None: ...
+
+        assert pay.effect == "reconcile"
+        answers = [await pay.reconcile(pay.prepare(f'{{"order":{n}}}'), context()) for n in (1, 2, 3, 4)]
+        assert answers == [Happened(ToolOutput.of("key_1")), "will_not_happen", "unknown", "unknown"]
+
+
+async def test_a_tool_without_reconcile_knows_nothing() -> None:
+    assert await weather.reconcile(b"{}", context()) == "unknown"
+
+
+def test_making_a_tool_imports_neither_pydantic_nor_jsonschema() -> None:
+    code = """
+import sys, weftline
+@weftline.tool
+def f(x: int): "d"
+heavy = {"pydantic", "pydantic_core", "jsonschema_rs", "aiohttp", "starlette"} & set(sys.modules)
+assert not heavy, heavy
+f.prepare('{"x":1}')
+assert "pydantic" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

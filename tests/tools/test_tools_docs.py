@@ -1,0 +1,32 @@
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from weftline.tools.builtin import builtin_tools
+from weftline.tools.loader import load_tools_file
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "docs_src" / "function_tools.py"
+PAGE = ROOT / "docs" / "tools.md"
+
+
+def test_the_example_of_the_page_runs() -> None:
+    done = subprocess.run([sys.executable, str(EXAMPLE)], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ['{"cents":250,"order":7}', "(Text(text='Order 7 is paid.'),)", "119"]
+
+
+def test_the_example_is_a_tools_file() -> None:
+    assert list(load_tools_file(EXAMPLE)) == ["stock", "pay", "gross"]
+
+
+def test_the_code_on_the_page_is_the_code_of_the_example() -> None:
+    example = EXAMPLE.read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert blocks
+    assert all(block in example for block in blocks)
+
+
+def test_every_builtin_tool_is_on_the_page() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert all(f"`{name}`" in page for name in builtin_tools())

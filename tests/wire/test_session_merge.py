@@ -1,0 +1,149 @@
+"""What a message run and an agent's run are made of: two specs laid over each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from weftline.errors import InvalidRequest
+from weftline.wire.agents import agent_spec_merge
+from weftline.wire.plan import plan_from_spec
+from weftline.wire.requests import parse_message, parse_run, parse_session
+from weftline.wire.sessions import effective_secrets, effective_spec
+
+LOCAL: dict[str, Any] = {"kind": "local", "name": "send"}
+OTHER: dict[str, Any] = {"kind": "local", "name": "other"}
+SESSION: dict[str, Any] = {
+    "name": "support",
+    "systemPrompt": "Be kind.",
+    "modelId": "openai:gpt-5.5",
+    "reasoningLevel": "low",
+    "outputSchema": {"name": "mine", "schema": {"a": 1.0}},
+    "loopDetection": {"consecutiveThreshold": 4},
+    "toolBudgets": {"recall": {"maxCalls": 1}},
+    "budgets": {"maxToolTurns": 7},
+    "tools": [LOCAL],
+    "metadata": {"a": "session", "b": "session"},
+    "unknown": [1],
+}
+
+
+def merged(session: dict[str, Any], **message: Any) -> dict[str, Any]:
+    spec = parse_session(msgspec.json.encode(session)).spec
+    return msgspec.json.decode(effective_spec(spec, parse_message(msgspec.json.encode({"prompt": "hi", **message}))))
+
+
+@pytest.mark.requirement("wire.session.overrides")
+def test_a_message_alone_runs_with_the_sessions_spec() -> None:
+    assert merged(SESSION) == {**SESSION, "prompt": "hi"}
+
+
+OVERRIDES: dict[str, Any] = {
+    "reasoningLevel": 80,
+    "outputSchema": {"schema": {}},
+    "loopDetection": False,
+    "toolBudgets": {},
+    "budgets": {"maxToolTurns": 3},
+    "tools": [OTHER],
+}
+
+
+@pytest.mark.requirement("wire.session.overrides")
+@pytest.mark.parametrize("field", OVERRIDES)
+def test_an_override_replaces_the_sessions_value_whole(field: str) -> None:
+    session = parse_session(msgspec.json.encode(SESSION)).spec
+    assert merged(SESSION, **{field: OVERRIDES[field]}) == {**SESSION, "prompt": "hi", field: OVERRIDES[field]}
+    assert msgspec.json.decode(session) == SESSION
+
+
+@pytest.mark.requirement("wire.session.overrides")
+def test_null_and_an_empty_tool_list_mean_the_sessions_value() -> None:
+    nothing = {**dict.fromkeys(OVERRIDES), "metadata": None, "messages": None}
+    assert merged(SESSION, **nothing) == merged(SESSION, tools=[]) == {**SESSION, "prompt": "hi"}
+
+
+def test_a_message_cannot_change_what_the_session_is() -> None:
+    fixed = {"name": "x", "systemPrompt": "x", "modelId": "x", "agentId": "x"}
+    assert merged(SESSION, **fixed) == {**SESSION, "prompt": "hi"}
+
+
+def test_unknown_fields_of_both_are_kept() -> None:
+    assert merged(SESSION, mine={"x": None})["mine"] == {"x": None}
+    assert merged(SESSION, mine=1)["unknown"] == [1]
+
+
+@pytest.mark.requirement("wire.session.metadata")
+def test_the_messages_metadata_lies_over_the_sessions() -> None:
+    assert merged(SESSION, metadata={"b": "message", "c": "message"})["metadata"] == {
+        "a": "session",
+        "b": "message",
+        "c": "message",
+    }
+    assert merged({}, metadata={"b": "message"})["metadata"] == {"b": "message"}
+    assert merged({"metadata": None}, metadata={"b": "message"})["metadata"] == {"b": "message"}
+
+
+@pytest.mark.parametrize(
+    ("session", "message"),
+    [
+        ({f"s{n}": "" for n in range(10)}, {f"m{n}": "" for n in range(7)}),
+        ({f"s{n}": "v" * 256 for n in range(8)}, {f"m{n}": "v" * 256 for n in range(8)}),
+    ],
+)
+def test_metadata_of_both_together_keeps_to_the_limits(session: dict[str, str], message: dict[str, str]) -> None:
+    with pytest.raises(InvalidRequest, match=r"^metadata: "):
+        merged({"metadata": session}, metadata=message)
+
+
+def test_secrets_come_from_where_the_tools_come_from() -> None:
+    remote = {"kind": "mcp", "name": "gh", "url": "https://a", "headers": {"K": "s3cret"}}
+    session = parse_session(msgspec.json.encode({"tools": [remote]}))
+    inherits = parse_message(b'{"prompt":"x","tools":[]}')
+    replaces = parse_message(msgspec.json.encode({"prompt": "x", "tools": [{**remote, "headers": {"K": "other"}}]}))
+    assert effective_secrets(session.secrets, inherits) == {"gh": {"K": "s3cret"}}
+    assert effective_secrets(session.secrets, replaces) == {"gh": {"K": "other"}}
+    assert b"other" not in effective_spec(session.spec, replaces)
+
+
+AGENT: dict[str, Any] = {
+    "name": "helper",
+    "systemPrompt": "Stored.",
+    "modelId": "stored",
+    "reasoningLevel": "high",
+    "tools": [LOCAL, {"kind": "mcp_local", "name": "fs", "tools": [{"name": "read", "x": 1.0}, {"name": "write"}]}],
+    "metadata": {"agent": "x"},
+}
+
+
+def with_agent(**run: Any) -> dict[str, Any]:
+    spec = parse_run(msgspec.json.encode({"prompt": "hi", "agentId": "agt_1", **run})).spec
+    return msgspec.json.decode(agent_spec_merge(msgspec.json.encode(AGENT), spec))
+
+
+def test_an_agents_prompt_wins_and_its_settings_are_defaults() -> None:
+    spec = with_agent(systemPrompt="Inline.")
+    assert spec["systemPrompt"] == "Stored."
+    assert (spec["agentId"], spec["name"], spec["modelId"], spec["reasoningLevel"]) == (
+        "agt_1",
+        "helper",
+        "stored",
+        "high",
+    )
+    assert spec["tools"] == AGENT["tools"]
+    assert "metadata" not in spec
+    over = with_agent(modelId="mine", reasoningLevel=0, metadata={"a": "b"}, loopDetection=False)
+    assert (over["modelId"], over["reasoningLevel"], over["loopDetection"]) == ("mine", 0, False)
+    assert over["metadata"] == {"a": "b"}
+
+
+def test_the_requests_tools_replace_the_agents_of_the_same_name() -> None:
+    mine = {"kind": "local", "name": "send", "description": "mine"}
+    read = {"kind": "local", "name": "read"}
+    spec = with_agent(tools=[mine, read])
+    files = {"kind": "mcp_local", "name": "fs", "tools": [{"name": "write"}]}
+    assert spec["tools"] == [files, mine, read]
+    assert len(plan_from_spec(msgspec.json.encode(spec)).tools) == 3
+    everything = with_agent(tools=[read, {"kind": "local", "name": "write"}])
+    assert [tool["name"] for tool in everything["tools"]] == ["send", "read", "write"]

@@ -1,0 +1,74 @@
+"""The body that answers a client-side call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from weftline.errors import InvalidRequest
+from weftline.wire.bodies import ToolResultBody
+from weftline.wire.limits import MAX_ERROR_BYTES, MAX_RESULT_BYTES
+from weftline.wire.requests import parse_tool_result
+
+GO = "Go-http-client/1.1"
+
+
+def parsed(*, user_agent: str = "python", **fields: Any) -> ToolResultBody:
+    return parse_tool_result(msgspec.json.encode(fields), user_agent=user_agent)
+
+
+@pytest.mark.requirement("wire.toolresult.validation")
+def test_a_result_or_an_error_is_taken() -> None:
+    assert parsed(toolUseId="t", result="r") == ToolResultBody("t", result="r")
+    assert parsed(toolUseId="t", result="") == ToolResultBody("t", result="")
+    assert parsed(toolUseId="t", error="e") == ToolResultBody("t", error="e")
+    assert parsed(toolUseId="t", result="r", error=None) == ToolResultBody("t", result="r")
+
+
+@pytest.mark.requirement("wire.toolresult.validation")
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"result": "r"}, "toolUseId"),
+        ({"toolUseId": "", "result": "r"}, "toolUseId"),
+        ({"toolUseId": 5, "result": "r"}, "toolUseId"),
+        ({"toolUseId": None, "result": "r"}, "toolUseId"),
+        ({"toolUseId": "t" * 257, "result": "r"}, "toolUseId"),
+        ({"toolUseId": "t"}, "result"),
+        ({"toolUseId": "t", "result": None}, "result"),
+        ({"toolUseId": "t", "result": {"a": 1}}, "result"),
+        ({"toolUseId": "t", "result": 5}, "result"),
+        ({"toolUseId": "t", "error": ["x"]}, "error"),
+        ({"toolUseId": "t", "result": "r", "error": "e"}, "error"),
+        ({"toolUseId": "t", "result": "", "error": ""}, "error"),
+    ],
+)
+def test_anything_else_is_refused_with_its_path(fields: dict[str, Any], path: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parsed(**fields)
+    assert [issue["path"] for issue in caught.value.details["issues"]] == [path]
+
+
+@pytest.mark.parametrize("character", ["x", "é", "😀", "\x01"])
+def test_the_limits_count_utf8_bytes_and_not_escapes(character: str) -> None:
+    width = len(character.encode())
+    for name, most in (("result", MAX_RESULT_BYTES), ("error", MAX_ERROR_BYTES)):
+        text = character * (most // width)
+        assert getattr(parsed(toolUseId="t", **{name: text}), name) == text
+        assert parsed(toolUseId="t", **{name: text + "y"}) == ToolResultBody("t", oversize=True)
+
+
+def test_an_oversize_answer_with_another_fault_is_refused() -> None:
+    with pytest.raises(InvalidRequest):
+        parsed(toolUseId="t", result="x" * (MAX_RESULT_BYTES + 1), error="e")
+
+
+def test_neither_key_is_an_empty_result_from_go_alone() -> None:
+    assert parsed(user_agent=GO, toolUseId="t") == ToolResultBody("t", result="")
+    for agent in ("", "python", "not-Go-http-client/1.1"):
+        with pytest.raises(InvalidRequest):
+            parsed(user_agent=agent, toolUseId="t")
+    with pytest.raises(InvalidRequest):
+        parsed(user_agent=GO)
