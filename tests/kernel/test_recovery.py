@@ -124,7 +124,8 @@ def test_the_stricter_of_the_recorded_and_the_present_effect_rules(
     recorded: str, present: Effect, stricter: Effect
 ) -> None:
     world = begun(recorded)
-    world.crash(DECLARED | {recorded: present})
+    declared: dict[str, Effect] = {**DECLARED, recorded: present}
+    world.crash(declared)
     match stricter:
         case "once":
             assert world.hows() == ["in_doubt"]

@@ -61,12 +61,15 @@ class StandIn:
     def __init__(self, exchanges: Sequence[Exchange]) -> None:
         self.url = ""
         self.bodies: list[bytes] = []
+        self.peers: set[object] = set()
+        """The connections that requests came over."""
         self.reached = asyncio.Event()
         self.let_go = asyncio.Event()
         self._left = list(exchanges)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.bodies.append(await request.read())
+        self.peers.add(request.transport and request.transport.get_extra_info("peername"))
         if not self._left:
             self.reached.set()
             try:

@@ -301,6 +301,24 @@ async def test_calls_that_a_server_numbers_alike_are_told_apart_by_their_ids() -
     assert [call.id for call in (await answer(chat(answering(stream), "ollama"))).message().calls] == ["a", "b"]
 
 
+async def test_calls_without_ids_that_a_server_numbers_alike_are_told_apart_by_their_arguments() -> None:
+    def piece(arguments: str) -> dict[str, Any]:
+        return part({"tool_calls": [{"index": 0, "id": "", "function": {"name": "one", "arguments": arguments}}]})
+
+    stream = events(piece('{"a"'), piece(":1}"), piece('{"a":2}'), part({}, "tool_calls"), DONE)
+    calls = (await answer(chat(answering(stream), "compatible"))).message().calls
+    assert [call.args for call in calls] == ['{"a":1}', '{"a":2}']
+
+
+async def test_a_connection_is_used_again_for_the_next_call() -> None:
+    async with serving(*replay(*[(200, SSE, HELLO)] * 3)) as api:
+        provider = OpenAIChat(profile="compatible", base_url=api.url, api_key=KEY)
+        for _ in range(3):
+            assert (await answer(provider)).text == "Hello"
+        await provider.aclose()
+    assert len(api.peers) == 1
+
+
 async def test_a_call_without_an_upstream_id_starts_without_one() -> None:
     recorded = exchange("openai_chat/compatible_api_with_tool_calls_without_id")
     starts = [c for c in await chunks_of(chat(RecordedTransport([recorded]), "compatible")) if isinstance(c, CallStart)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -37,6 +39,7 @@ from weftline.providers.base import (
     ProviderError,
 )
 from weftline.providers.openai_chat import OpenAIChat
+from weftline.providers.profiles import PROFILES
 from weftline.testing.recordings import RecordedTransport, replay
 
 KEY = "sk-secret-0123456789"
@@ -428,3 +431,19 @@ async def test_a_message_is_encoded_once() -> None:
     body = await sent(request)
     assert [message["content"] for message in body["messages"]] == ["kept", "again"]
     assert request.native[1] == b'{"role":"user","content":"again"}'
+
+
+# ------------------------------------------------------------------------------------------------ documentation
+
+
+def test_every_profile_is_documented_as_it_is(project_root: Path) -> None:
+    page = (project_root / "docs" / "providers" / "openai.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page, re.MULTILINE))
+    for name, profile in PROFILES.items():
+        cells = [cell.strip().strip("`") for cell in rows[name].split("|")]
+        assert cells[:4] == [
+            profile.base_url or "yours",
+            profile.key_env or "–",
+            profile.default_model or "–",
+            {"always": "always", "no_tools": "without tools", "never": "–"}[profile.schema],
+        ]

@@ -31,6 +31,7 @@ class Owned:
     def __init__(self, path: Path, *, vfs: str | None = None) -> None:
         self.fatal: str | None = None
         self._told: SimpleQueue[list[Written] | None] = SimpleQueue()
+        self._stop_waiting: Callable[[], object] = bool
         self.store = SqliteStore(path, vfs=vfs, on_fatal=self._stopped)
         self.workspace = self.job(lambda db: workspace_key(db, "acme", now=1))
 
@@ -43,6 +44,7 @@ class Owned:
         return [written.outcome for written in self.commit(*writes) or ()]
 
     def job(self, job: Callable[[apsw.Connection], T]) -> T:
+        """The job's value; `CancelledError` when nobody was told because the store had to stop."""
         return asyncio.run(self._job(job))
 
     def nothing_was_told(self) -> bool:
@@ -56,11 +58,17 @@ class Owned:
         self.store.close()
 
     async def _job(self, job: Callable[[apsw.Connection], T]) -> T:
-        async with asyncio.timeout(TIMEOUT_S):
-            return await self.store.job(job)
+        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(self.store.job(job))
+        self._stop_waiting = lambda: loop.call_soon_threadsafe(task.cancel)
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                return await task
+        finally:
+            self._stop_waiting = bool
 
     def _stopped(self, reason: str) -> None:
         self.fatal = reason
+        self._stop_waiting()
         self._told.put(None)
 
 

@@ -30,7 +30,7 @@ class SqliteSubject:
         return key
 
     async def end_thread(self, thread: int) -> None:
-        await self.store.job(lambda db: end_thread(db, thread, now=2))
+        await self.store.job(lambda db: end_thread(db, key=thread, now=2))
 
     async def reopen(self) -> None:
         self.store.close()

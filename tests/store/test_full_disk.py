@@ -100,7 +100,7 @@ def test_a_full_disk_refuses_with_an_error_that_says_to_try_again(tmp_path: Path
         store.commit(chain.create())
         store.job(lambda db: limit_pages(db, 0))
         write = chain.append(b"x" * 50_000)
-        (refused,) = store.commit(write) or ()
+        refused = (store.commit(write) or [])[0]
         assert refused.outcome == "refused"
         assert refused.error is not None and refused.error.code == "unavailable" and refused.error.retryable
         store.job(lambda db: limit_pages(db, PLENTY))

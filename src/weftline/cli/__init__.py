@@ -1,0 +1,53 @@
+"""The command line. Each command is a module of its own, imported when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from weftline._version import __version__
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "serve": ("weftline.cli.serve", "Run the server."),
+    "keys": ("weftline.cli.keys", "Create API keys."),
+}
+"""Command name -> module and one line of help, so that listing the commands imports none of them."""
+
+
+class _Lazy(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.command(cls=_Lazy)
+@click.version_option(__version__, prog_name="weftline")
+def cli() -> None:
+    """Weftline: a durable runtime for LLM agents."""
+
+
+def main() -> None:
+    from weftline.errors import WeftlineError
+
+    try:
+        cli.main(standalone_mode=False)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except WeftlineError as error:
+        print(f"weftline: {error.message}", file=sys.stderr)
+        sys.exit(1)

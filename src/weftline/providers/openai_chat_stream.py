@@ -72,7 +72,7 @@ class _Delta(Struct):
     reasoning_details: list[dict[str, Any]] | None = None
     tool_calls: list[_Call] | None = None
     images: list[_Image] | None = None
-    annotations: Raw | UnsetType = UNSET
+    annotations: list[Raw] | None = None
     executed_tools: list[Raw] | None = None
     extra_content: Raw | UnsetType = UNSET
 
@@ -117,7 +117,7 @@ _answers = msgspec.json.Decoder(_Answer)
 class _OpenCall(Struct):
     key: int
     id: str | None
-    written: bool = False
+    written: list[str] = []
     late_extra: Raw | UnsetType = UNSET
 
 
@@ -143,7 +143,7 @@ class ChatReader:
         self._calls: list[_OpenCall] = []
         self._at: dict[int, _OpenCall] = {}
         self._images: dict[int, Image] = {}
-        self._annotations: Raw | UnsetType = UNSET
+        self._annotations: list[Raw] = []
         self._executed: list[Raw] = []
         self._extra: Raw | UnsetType = UNSET
         self._reason: str | None = None
@@ -234,8 +234,7 @@ class ChatReader:
             self._take_call(call, chunks)
         for image in delta.images or ():
             self._take_image(image)
-        if delta.annotations is not UNSET and present(delta.annotations):
-            self._annotations = delta.annotations.copy()
+        self._annotations += delta.annotations or ()
         self._executed += delta.executed_tools or ()
         if present(delta.extra_content):
             self._extra = delta.extra_content
@@ -285,11 +284,11 @@ class ChatReader:
         if isinstance(args, dict):
             args = msgspec.json.encode(args).decode()
         if args:
-            call.written = True
+            call.written.append(args)
             chunks.append(CallArgs(call.key, args))
 
     def _call_of(self, piece: _Call, function: _Function) -> _OpenCall | None:
-        """The call that a piece continues. Servers that number every call 0 are told by the new id or name."""
+        """The call that a piece continues, if any. Some servers number every call 0, some repeat its name."""
         if piece.index is None:
             if function.name:
                 return None
@@ -299,7 +298,7 @@ class ChatReader:
             return call
         if piece.id:
             return call if call.id == piece.id else None
-        return None if call.written else call
+        return None if _is_json("".join(call.written)) else call
 
     def _last(self) -> _OpenCall | None:
         return self._calls[-1] if self._calls else None
@@ -337,8 +336,10 @@ class ChatReader:
                     )
                 )
             )
-        if self._annotations is not UNSET:
-            chunks.append(Whole(ProviderCall("web_search_0", "web_search", self._provider, result=self._annotations)))
+        if self._annotations:
+            # The sources of a search that the server made before it answered.
+            sources = Raw(msgspec.json.encode(self._annotations))
+            chunks.append(Whole(ProviderCall("web_search_0", "web_search", self._provider, result=sources)))
         return chunks
 
     def _canonical(self) -> str | None:
@@ -349,6 +350,14 @@ class ChatReader:
             return _MALFORMED
         known = _REASONS.get(reason, reason) or None
         return "tool_use" if self._calls and known in ("end_turn", None) else known
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
 
 
 def _continues(detail: dict[str, Any], before: dict[str, Any]) -> bool:

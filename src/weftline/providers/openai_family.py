@@ -28,8 +28,10 @@ T = TypeVar("T")
 
 UNREADABLE = "The answer of the model API could not be read."
 ELIDED = b"[elided]"
-_BINARY = re.compile(rb'((?:data:[^"\\,]{1,200};base64,)|(?:"result":"))[A-Za-z0-9+/=]{64,}')
-_DRAIN_S = 1.0
+_BINARY = re.compile(rb'(data:[^"\\,]{1,200};base64,|"result":"(?=[A-Za-z0-9+/=]{64}))[A-Za-z0-9+/=]+')
+_SECRET_CHARS = 8
+"""A header's value may be a secret from this length on."""
+_DRAIN_S = 0.25
 """How long to wait for the end of a body after the last event, so that its connection can be used again."""
 
 
@@ -220,7 +222,8 @@ class OpenAIFamily(ABC):
         return headers
 
     def _error(self, status: int | None, body: bytes, headers: Mapping[str, str] | None = None) -> ProviderError:
-        error = classify(status, body, headers, hook=_class_by_code, secrets=(self._key,))
+        secrets = (self._key, *(value for value in self._extra_headers.values() if len(value) >= _SECRET_CHARS))
+        error = classify(status, body, headers, hook=_class_by_code, secrets=secrets)
         if error.code == "insufficient_quota":
             # A 429 that no waiting will cure.
             error.retryable = False

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from weftline.agent.plan import RunPlan
 from weftline.errors import Conflict, NotFound, Unavailable
@@ -36,11 +36,12 @@ from weftline.kernel.entries import (
 )
 from weftline.kernel.state import State, decode_state
 from weftline.messages import User
+from weftline.providers.catalog import Catalog
 from weftline.runtime import ids
 from weftline.runtime.alarm import Alarm
 from weftline.runtime.clock import Clock, SystemClock
 from weftline.runtime.content import closed_body
-from weftline.runtime.driver import Driver, Models
+from weftline.runtime.driver import Driver
 from weftline.runtime.hub import Hub, Subscription
 from weftline.runtime.live import LiveRun
 from weftline.runtime.log import Log
@@ -67,11 +68,11 @@ class Engine:
         self,
         store: SqliteStore | Path | str,
         *,
-        models: Models,
+        models: Catalog,
         tools: Mapping[str, Tool] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.store: Any = store
+        self._given_store = store
         self.models = models
         self.tools: dict[str, Tool] = dict(tools or {})
         self.clock: Clock = clock or SystemClock()
@@ -80,8 +81,10 @@ class Engine:
 
     async def start(self) -> Self:
         """Opens the store when a path was given, and carries on what an earlier process left."""
-        if isinstance(self.store, Path | str):
-            self.store = await asyncio.to_thread(SqliteStore, self.store)
+        given = self._given_store
+        self.store: SqliteStore = (
+            await asyncio.to_thread(SqliteStore, given) if isinstance(given, Path | str) else given
+        )
         self.read = self.store.read
         self.hub = Hub(self.read)
         self.log = Log(self.store, clock=self.clock, observer=self)
@@ -106,6 +109,12 @@ class Engine:
 
     async def stop(self, *, drain_s: float = DRAIN_S) -> None:
         """Begins nothing more, lets what is under way finish for `drain_s`, cuts the rest, and closes the store."""
+        await self.drain(drain_s)
+        await self.settle()
+        await self.close()
+
+    async def drain(self, drain_s: float) -> None:
+        """Begins no further run, turn or call, and waits for those under way, `drain_s` at most."""
         self.ready = False
         self.driver.stopping = True
         self._alarm.stop()
@@ -113,12 +122,17 @@ class Engine:
         tasks = [run.task for run in self._resident.values() if run.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=drain_s)
-        left = [task for task in tasks if not task.done()]
+
+    async def settle(self) -> None:
+        """Cuts what is still under way and makes everything that was appended durable."""
+        left = [run.task for run in self._resident.values() if run.task is not None]
         for task in left:
             task.cancel()
         if left:
             await asyncio.wait(left)
         await self._drained()
+
+    async def close(self) -> None:
         await asyncio.to_thread(self.store.close)
 
     async def _drained(self) -> None:
@@ -148,7 +162,7 @@ class Engine:
         idempotency: tuple[str, str, bytes] | None = None,
     ) -> str:
         """Accepts a run durably and returns its id. `idempotency` is route, key and digest of the request's body."""
-        self._accepting()
+        self.require_accepting()
         plan = plan or plan_from_spec(spec)
         self.models.resolve(plan.model)
         check_refs(plan, self.tools)
@@ -289,7 +303,7 @@ class Engine:
     def find(self, run_id: str, *, workspace: int) -> RunRow:
         """The run's row, or `NotFound`: the same for an unknown id and for one of another workspace."""
         parsed = ids.parse(run_id, prefix="run_")
-        row: RunRow | None = self.read.run(parsed[0]) if parsed else None
+        row = self.read.run(parsed[0]) if parsed else None
         if row is None or parsed is None or row.salt != parsed[1] or row.workspace != workspace:
             raise NotFound("There is no such run.")
         return row
@@ -304,7 +318,7 @@ class Engine:
         run = self._resident.get(key)
         if run is not None:
             return run
-        row: RunRow | None = self.read.run(key)
+        row = self.read.run(key)
         if row is None:
             raise NotFound("There is no such run.")
         run = LiveRun(row.key, row.salt, workspace=row.workspace, thread=row.thread, created_at=row.created_at)
@@ -459,17 +473,18 @@ class Engine:
                 self._alarm.at(due)
 
     def _open(self, key: int) -> LiveRun:
-        self._accepting()
+        self.require_accepting()
         run = self.load(key)
         if run.state.ended or run.state.cancel:
             raise Conflict("The run has ended.", code="run_terminal")
         return run
 
-    def _accepting(self) -> None:
+    def require_accepting(self) -> None:
+        """Raises `Unavailable` while the engine is starting, stopping, or its store refuses writes."""
         if not self.ready:
             raise Unavailable("The server is starting or stopping.", retry_after_s=1)
         self.log.require_well()
 
     def _id(self, key: int) -> str:
-        row: RunRow | None = self.read.run(key)
+        row = self.read.run(key)
         return ids.run_id(key, row.salt) if row else ""

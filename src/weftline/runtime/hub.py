@@ -22,7 +22,7 @@ _ENDED = KIND[RunEnded]
 class Subscription:
     """Follows one run from a cursor, as bytes of SSE frames."""
 
-    __slots__ = ("_frames", "_hub", "_size", "_waiter", "behind", "ended", "last_seq", "run")
+    __slots__ = ("_frames", "_hub", "_silent", "_size", "_waiter", "behind", "ended", "last_seq", "run")
 
     def __init__(self, hub: Hub, run: int, last_seq: int) -> None:
         self._hub = hub
@@ -33,7 +33,20 @@ class Subscription:
         self.ended = False
         self._frames: list[bytes] = []
         self._size = 0
+        self._silent = True
         self._waiter: asyncio.Future[None] | None = None
+
+    def beat(self, frame: bytes) -> None:
+        """Sends `frame`, a comment, to a reader that got nothing since the last beat."""
+        if self._silent and not self.behind and not self._frames:
+            self._frames.append(frame)
+            self.wake()
+        self._silent = True
+
+    def end(self) -> None:
+        """Ends the stream after the frames that are queued, although the run goes on: the server is stopping."""
+        self.behind, self.ended = False, True
+        self.wake()
 
     def push(self, frames: bytes, last_seq: int, *, ended: bool) -> None:
         if self.behind or last_seq <= self.last_seq:
@@ -43,6 +56,7 @@ class Subscription:
         else:
             self._frames.append(frames)
             self._size += len(frames)
+            self._silent = False
             self.last_seq = last_seq
             self.ended = ended
         self.wake()
@@ -95,10 +109,15 @@ class Hub:
         if not topic:
             del self._topics[subscription.run], self._ids[subscription.run]
 
-    def wake_all(self) -> None:
+    def beat(self, frame: bytes) -> None:
         for topic in self._topics.values():
             for subscription in topic:
-                subscription.wake()
+                subscription.beat(frame)
+
+    def end_all(self) -> None:
+        for topic in self._topics.values():
+            for subscription in topic:
+                subscription.end()
 
     def publish(self, run: int, entries: list[EntryRow], deltas: list[DeltaRow], last_seq: int) -> None:
         """Called once per flush and run, on the loop, after the commit."""

@@ -54,7 +54,7 @@ class FaultyDisk:
 
     def __init__(self) -> None:
         self.calls: Counter[tuple[Call, str]] = Counter()
-        """How often each call was made since the last `fail`, by call and file ending ("" is the database)."""
+        """How often each call was made between `fail` and `heal`, by call and file ending ("" is the database)."""
         self.hits = 0
         """How many calls failed since the last `fail`."""
         self._fault: Fault | None = None
@@ -72,10 +72,12 @@ class FaultyDisk:
 
     def called(self, call: Call, name: str) -> Exception | None:
         """Counts a call and returns the error that it is to fail with."""
+        fault = self._fault
+        if fault is None:
+            return None
         file = _ending(name)
         self.calls[call, file] += 1
-        fault = self._fault
-        if fault is None or (call, file) != (fault.call, fault.file):
+        if (call, file) != (fault.call, fault.file):
             return None
         if not fault.nth <= self.calls[call, file] < fault.nth + fault.times:
             return None

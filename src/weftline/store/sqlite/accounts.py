@@ -73,7 +73,7 @@ def create_thread(
     return db.last_insert_rowid(), salt
 
 
-def end_thread(db: apsw.Connection, key: int, *, now: int) -> None:
+def end_thread(db: apsw.Connection, *, key: int, now: int) -> None:
     """Marks a thread as ended; ending it again changes nothing."""
     crashpoints.hit(("thread.ended",), "before")
     db.execute("UPDATE threads SET ended_at = coalesce(ended_at, ?) WHERE key = ?", (now, key))

@@ -90,13 +90,20 @@ class SqliteStore:
         return await future
 
     def close(self) -> None:
-        """Finishes what is queued, marks the store as cleanly left (unless it had to stop) and gives it up."""
+        """Finishes what is queued, marks the store as cleanly left (unless it had to stop) and gives it up.
+
+        Closing again does nothing.
+        """
+        if not self.directory.owned:
+            return
         self._writer.close()
         with ExitStack() as last:
             last.callback(self.directory.release)
             last.callback(self._db.close)
             last.callback(self.read.close)
             if self._writer.failed:
+                # The files may be somebody else's by now: leave them as they are, as a process that ended would.
+                self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
                 return
             try:
                 self._db.execute("UPDATE store SET clean = 1 WHERE owner_epoch = ?", (self.owner_epoch,))

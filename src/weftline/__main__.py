@@ -1,0 +1,3 @@
+from weftline.cli import main
+
+main()

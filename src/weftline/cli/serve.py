@@ -1,0 +1,43 @@
+"""`weftline serve`."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free port.")
+@click.option("--db", default="weftline-data", show_default=True, type=click.Path(path_type=Path), help="The store.")
+@click.option("--scripts", envvar="WEFTLINE_SCRIPTS", type=click.Path(path_type=Path), help="Scripted models (JSON).")
+@click.option("--tools", type=click.Path(path_type=Path), help="A Python file with @weftline.tool functions.")
+@click.option("--config", type=click.Path(path_type=Path), help="Configuration (TOML): model providers and more.")
+@click.option("--drain", "drain_s", default=30.0, show_default=True, help="Seconds to finish in after SIGTERM.")
+@click.option(
+    "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
+)
+def command(
+    host: str,
+    port: int,
+    db: Path,
+    scripts: Path | None,
+    tools: Path | None,
+    config: Path | None,
+    drain_s: float,
+    log_level: str,
+) -> None:
+    """Run the server.
+
+    Prints one line `ready http://HOST:PORT` on stdout when it accepts requests; logs go to stderr. SIGTERM and SIGINT
+    stop it cleanly: nothing new begins, streams are closed between events, and the next process carries on.
+    """
+    from weftline.server.serve import Settings, run
+
+    logging.basicConfig(
+        level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    run(Settings(db, host, port, scripts, tools, config, drain_s))

@@ -1,0 +1,101 @@
+"""Administration of a store that a server owns: commands reach the owner over a socket that only its user can open.
+
+Without a running server the same operations run on the store directly; see `weftline.cli.admin`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import apsw
+import msgspec
+
+from weftline.errors import TABLE, InvalidRequest, WeftlineError
+from weftline.store.sqlite.store import SqliteStore
+
+logger = logging.getLogger(__name__)
+
+Operation = Callable[..., Any]
+"""Called with a connection inside a write transaction and the command's own arguments; returns JSON's own types."""
+
+
+class Order(msgspec.Struct):
+    operation: str
+    arguments: dict[str, Any]
+
+
+class Reply(msgspec.Struct):
+    value: Any = None
+    error: str = ""
+    code: str = ""
+
+
+class Control:
+    """Listens for orders while the server runs. `changed` is called after each one that was carried out."""
+
+    def __init__(self, store: SqliteStore, operations: dict[str, Operation], *, changed: Callable[[], None]) -> None:
+        self._store = store
+        self._operations = operations
+        self._changed = changed
+        self._folder = ""
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        # Not inside the store's own directory: the path of a Unix socket may have about 100 characters.
+        self._folder = tempfile.mkdtemp(prefix="weftline-")
+        path = os.path.join(self._folder, "control")
+        self._server = await asyncio.start_unix_server(self._serve, path)
+        self._store.directory.announce(admin_socket=path)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            reply = await self._carry_out(await reader.readline())
+            writer.write(msgspec.json.encode(reply) + b"\n")
+            await writer.drain()
+        except (ConnectionError, ValueError):
+            logger.debug("an administration client went away")
+        finally:
+            writer.close()
+
+    async def _carry_out(self, line: bytes) -> Reply:
+        try:
+            order = msgspec.json.decode(line, type=Order)
+            operation = self._operations.get(order.operation)
+            if operation is None:
+                raise InvalidRequest(f"There is no operation {order.operation!r}.")
+
+            def job(db: apsw.Connection) -> Any:
+                return operation(db, **order.arguments)
+
+            value = await self._store.job(job)
+        except WeftlineError as error:
+            return Reply(error=error.message, code=error.code)
+        except (msgspec.DecodeError, TypeError) as error:
+            return Reply(error=f"The order could not be read: {error}", code="invalid_request")
+        self._changed()
+        return Reply(value)
+
+
+async def send_order(path: str, operation: str, arguments: dict[str, Any]) -> Any:
+    """Has the owner of a store carry out an operation; raises what it raised."""
+    reader, writer = await asyncio.open_unix_connection(path)
+    try:
+        writer.write(msgspec.json.encode(Order(operation, arguments)) + b"\n")
+        await writer.drain()
+        reply = msgspec.json.decode(await reader.readline(), type=Reply)
+    finally:
+        writer.close()
+    if reply.error:
+        raise WeftlineError(reply.error, code=reply.code if reply.code in TABLE else None)
+    return reply.value

@@ -1,0 +1,109 @@
+"""Requests and answers as this server sees them: a thin layer over ASGI."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, TypeAlias
+from urllib.parse import parse_qsl
+
+from weftline.errors import TooLarge
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+BODY_LIMIT = 32 * 1024 * 1024
+_JSON = (b"content-type", b"application/json")
+
+
+class Request:
+    """One HTTP request. Headers are looked up when they are asked for: most requests need two of them."""
+
+    __slots__ = ("_headers", "_query", "_receive", "id", "method", "params", "path", "raw_query", "scope", "send")
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+        self.scope = scope
+        self.send = send
+        self.id = request_id
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.raw_query: bytes = scope.get("query_string", b"")
+        self.params: Mapping[str, str] = {}
+        self._headers: list[tuple[bytes, bytes]] = scope["headers"]
+        self._receive = receive
+        self._query: list[tuple[str, str]] | None = None
+
+    def header(self, name: bytes) -> str | None:
+        for key, value in self._headers:
+            if key == name:
+                return value.decode("latin-1")
+        return None
+
+    @property
+    def query(self) -> list[tuple[str, str]]:
+        if self._query is None:
+            self._query = parse_qsl(self.raw_query.decode("latin-1"), keep_blank_values=True)
+        return self._query
+
+    def query_value(self, name: str) -> str | None:
+        for key, value in self.query:
+            if key == name:
+                return value
+        return None
+
+    async def body(self, *, limit: int = BODY_LIMIT) -> bytes:
+        """The whole body; `TooLarge` when it is over `limit` bytes."""
+        declared = self.header(b"content-length")
+        if declared is not None and declared.isdigit() and int(declared) > limit:
+            raise _too_large(limit)
+        message = await self._receive()
+        data: bytes = message.get("body", b"")
+        if not message.get("more_body", False):
+            if len(data) > limit:
+                raise _too_large(limit)
+            return data
+        pieces = [data]
+        size = len(data)
+        while message.get("more_body", False):
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ConnectionResetError
+            piece: bytes = message.get("body", b"")
+            size += len(piece)
+            if size > limit:
+                raise _too_large(limit)
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    async def disconnected(self) -> None:
+        """Returns when the client has gone."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+class Answer:
+    """A complete answer: JSON unless the headers say otherwise."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, body: bytes, *, status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
+        self.status = status
+        self.body = body
+        self.headers = headers
+
+
+async def send_answer(request: Request, answer: Answer) -> None:
+    headers = [
+        (b"content-length", b"%d" % len(answer.body)),
+        (b"x-request-id", request.id.encode()),
+        *answer.headers,
+    ]
+    if answer.body and not any(name == b"content-type" for name, _ in answer.headers):
+        headers.append(_JSON)
+    await request.send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    body = b"" if request.method == "HEAD" else answer.body
+    await request.send({"type": "http.response.body", "body": body})
+
+
+def _too_large(limit: int) -> TooLarge:
+    return TooLarge(f"The body is larger than {limit} bytes.", limit_bytes=limit)

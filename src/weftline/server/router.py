@@ -1,0 +1,94 @@
+"""Routes as data: a table that the server matches on, and that the docs, the tests and the OpenAPI page read."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from msgspec import Struct
+
+from weftline.server.auth import Principal
+from weftline.server.http import Answer, Request
+
+if TYPE_CHECKING:
+    from weftline.server.app import App
+
+Handler: TypeAlias = Callable[["App", Request, Principal], Awaitable[Answer | None]]
+"""Answers a request; None when it has sent the answer itself."""
+
+
+class Route(Struct, frozen=True):
+    """`access` `public` asks for no credential, `workspace` for one of the workspace that the path's `{slug}` names."""
+
+    method: str
+    path: str
+    handler: Handler
+    access: Literal["public", "workspace"] = "workspace"
+    scopes: tuple[str, ...] = ()
+    """What an OAuth token must have; API keys have no scopes."""
+    usages: tuple[str, ...] = ("developer_api",)
+    """The kinds of API key that may come here."""
+    limited: bool = True
+    """Whether requests count against the credential's rate limit and may be refused by it."""
+    summary: str = ""
+
+
+class Match(Struct, frozen=True):
+    route: Route
+    params: dict[str, str]
+
+
+class WrongMethod(Struct, frozen=True):
+    """The path exists, for these methods."""
+
+    allowed: tuple[str, ...]
+
+
+class Router:
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.routes: tuple[Route, ...] = tuple(routes)
+        self._root: _Node = _Node()
+        for route in self.routes:
+            node = self._root
+            names: list[str] = []
+            for part in _parts(route.path):
+                if part.startswith("{"):
+                    names.append(part[1:-1])
+                    node.any = node.any or _Node()
+                    node = node.any
+                else:
+                    node = node.exact.setdefault(part, _Node())
+            node.routes[route.method] = (route, tuple(names))
+
+    def match(self, method: str, path: str) -> Match | WrongMethod | None:
+        """The route of a request; None for an unknown path."""
+        node = self._root
+        values: list[str] = []
+        for part in _parts(path):
+            child = node.exact.get(part)
+            if child is None:
+                if node.any is None or not part:
+                    return None
+                child = node.any
+                values.append(part)
+            node = child
+        if not node.routes:
+            return None
+        found = node.routes.get("GET" if method == "HEAD" else method)
+        if found is None:
+            return WrongMethod(tuple(sorted(node.routes)))
+        route, names = found
+        return Match(route, dict(zip(names, values, strict=True)))
+
+
+class _Node:
+    __slots__ = ("any", "exact", "routes")
+
+    def __init__(self) -> None:
+        self.exact: dict[str, _Node] = {}
+        self.any: _Node | None = None
+        self.routes: dict[str, tuple[Route, tuple[str, ...]]] = {}
+
+
+def _parts(path: str) -> list[str]:
+    return path.split("/")[1:]

@@ -1,0 +1,37 @@
+"""The catalog of models."""
+
+from __future__ import annotations
+
+from weftline.server.app import App
+from weftline.server.auth import Principal
+from weftline.server.http import Answer, Request
+from weftline.server.router import Route
+from weftline.wire.responses import CatalogModel, Pricing, models_list
+
+
+async def list_models(app: App, request: Request, principal: Principal) -> Answer:
+    catalog = app.engine.models
+    shown = [
+        CatalogModel(
+            entry.id,
+            entry.label,
+            entry.provider,
+            entry.vendor_model_id,
+            entry.source,
+            entry.context_window_tokens,
+            Pricing(
+                entry.pricing.input_per_1m_usd, entry.pricing.output_per_1m_usd, entry.pricing.cache_read_per_1m_usd
+            )
+            if entry.pricing is not None
+            else None,
+        )
+        for entry in catalog.entries()
+    ]
+    return Answer(models_list(shown, default_model_id=catalog.default_id))
+
+
+ROUTES = (
+    Route(
+        "GET", "/api/v1/workspaces/{slug}/models", list_models, scopes=("models:read",), summary="The models to choose"
+    ),
+)

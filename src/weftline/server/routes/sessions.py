@@ -1,0 +1,107 @@
+"""Sessions: threads of runs, as the protocol calls them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from msgspec.json import decode, encode
+
+from weftline.errors import Conflict, NotFound
+from weftline.kernel import bodies
+from weftline.runtime import ids
+from weftline.runtime.toolbox import check_refs
+from weftline.server.app import App
+from weftline.server.auth import Principal
+from weftline.server.http import Answer, Request
+from weftline.server.router import Route
+from weftline.server.routes.runs import idempotency
+from weftline.store.sqlite import accounts
+from weftline.store.sqlite.reads import ThreadRow
+from weftline.wire.plan import plan_from_spec
+from weftline.wire.requests import parse_message, parse_session
+from weftline.wire.responses import SessionView, created_run, created_session, session_info
+from weftline.wire.sessions import effective_spec
+
+_BASE = "/api/v1/workspaces/{slug}/agent-sessions"
+
+
+async def create(app: App, request: Request, principal: Principal) -> Answer:
+    body = parse_session(await request.body())
+    app.engine.require_accepting()
+    plan = plan_from_spec(body.spec)
+    app.engine.models.resolve(plan.model)
+    check_refs(plan, app.engine.tools)
+    now = app.engine.clock.now_us()
+    key, salt = await app.engine.store.job(
+        partial(
+            accounts.create_thread,
+            workspace=principal.workspace,
+            name=body.name,
+            agent=body.agent_id,
+            spec=body.spec,
+            metadata=encode(body.metadata).decode(),
+            now=now,
+        )
+    )
+    return Answer(created_session(ids.session_id(key, salt), name=body.name, created_us=now), status=201)
+
+
+async def read(app: App, request: Request, principal: Principal) -> Answer:
+    row = find(app, request.params["sessionId"], principal)
+    view = SessionView(
+        id=ids.session_id(row.key, row.salt),
+        created_us=row.created_at,
+        last_used_us=row.last_used_at,
+        spec=row.spec,
+        name=row.name,
+        ended_us=row.ended_at,
+        metadata=decode(row.metadata, type=dict[str, str]),
+    )
+    messages = [bodies.decode_message(message) for message in app.engine.read.thread_messages(row.key)]
+    return Answer(session_info(view, messages))
+
+
+async def message(app: App, request: Request, principal: Principal) -> Answer:
+    row = find(app, request.params["sessionId"], principal)
+    raw = await request.body()
+    body = parse_message(raw)
+    if row.ended_at is not None:
+        raise Conflict("This session has ended.", code="session_ended")
+    spec = effective_spec(row.spec, body)
+    plan = plan_from_spec(spec)
+    run_id = await app.engine.create(
+        principal.workspace,
+        spec,
+        plan=plan,
+        thread=row.key,
+        metadata=encode(plan.metadata).decode(),
+        idempotency=idempotency(request, f"agent-sessions/{row.key}/messages", raw),
+    )
+    return Answer(created_run(run_id, principal.slug), status=202)
+
+
+async def end(app: App, request: Request, principal: Principal) -> Answer:
+    row = find(app, request.params["sessionId"], principal)
+    if row.ended_at is None:
+        app.engine.log.require_well()
+        await app.engine.store.job(partial(accounts.end_thread, key=row.key, now=app.engine.clock.now_us()))
+    for key in reversed(app.engine.read.unfinished_of_thread(row.key)):
+        await app.engine.cancel(key, reason="session_ended", requested_by=principal.id)
+    return Answer(b'{"ok":true}')
+
+
+def find(app: App, session_id: str, principal: Principal) -> ThreadRow:
+    """The session's row, or `NotFound`: the same for an unknown id and for one of another workspace."""
+    parsed = ids.parse(session_id, prefix="ses_")
+    row = app.engine.read.thread(parsed[0]) if parsed else None
+    if row is None or parsed is None or row.salt != parsed[1] or row.workspace != principal.workspace:
+        raise NotFound("There is no such session.")
+    return row
+
+
+ROUTES = (
+    Route("POST", _BASE, create, scopes=("sessions:write",), summary="Create a session"),
+    Route("GET", f"{_BASE}/{{sessionId}}", read, scopes=("sessions:read",), summary="Read a session"),
+    Route("DELETE", f"{_BASE}/{{sessionId}}", end, scopes=("sessions:write",), summary="End a session"),
+    Route("POST", f"{_BASE}/{{sessionId}}/messages", message, scopes=("sessions:write",), summary="Send a message"),
+)

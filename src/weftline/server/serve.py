@@ -1,0 +1,175 @@
+"""Running the server: bind, recover, listen, and stop without losing anything."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+from msgspec import Struct
+
+from weftline.config import Config, load_config
+from weftline.errors import WeftlineError
+from weftline.providers.catalog import Catalog
+from weftline.providers.scripted import ScriptedProvider
+from weftline.providers.scripts import load_scripts
+from weftline.providers.transport import AiohttpTransport
+from weftline.runtime.embedded import DRAIN_S, Engine
+from weftline.server.app import App
+from weftline.server.control import Control
+from weftline.server.operations import OPERATIONS
+from weftline.server.routes import ROUTES
+from weftline.server.sse import KEEP_ALIVE, KEEP_ALIVE_S
+from weftline.tools.base import Tool
+from weftline.tools.builtin import builtin_tools
+from weftline.tools.loader import installed_tools, load_tools_file
+
+logger = logging.getLogger(__name__)
+
+
+class Settings(Struct, frozen=True):
+    db: Path
+    host: str = "127.0.0.1"
+    port: int = 8080
+    scripts: Path | None = None
+    tools: Path | None = None
+    config: Path | None = None
+    drain_s: float = DRAIN_S
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn without its own signal handlers: stopping has an order here that it does not know."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket, so that a taken port is known before anything else is touched."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(2048)
+    except (OSError, OverflowError) as error:
+        sock.close()
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise WeftlineError(f"Cannot listen on {host}:{port}: {reason}.", code="bad_config") from None
+    sock.setblocking(False)
+    return sock
+
+
+def server_tools(path: Path | None) -> dict[str, Tool]:
+    """The tools that runs may name: built in, installed by packages, and those of the file, which win."""
+    tools: dict[str, Tool] = {}
+    tools.update(builtin_tools())
+    tools.update(installed_tools())
+    if path is not None:
+        tools.update(load_tools_file(path))
+    return tools
+
+
+def catalog(settings: Settings, transport: AiohttpTransport) -> Catalog:
+    config = load_config(settings.config) if settings.config is not None else Config()
+    scripted = ScriptedProvider(load_scripts(settings.scripts)) if settings.scripts is not None else None
+    return config.catalog(transport=transport, scripted=scripted)
+
+
+async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
+    """Runs until SIGTERM or SIGINT; a second signal cuts what is under way. `ready` is called with the address."""
+    transport = AiohttpTransport()
+    models = catalog(settings, transport)
+    tools = server_tools(settings.tools)
+    sock = bind(settings.host, settings.port)
+    engine = await Engine(settings.db, models=models, tools=tools).start()
+    app = App(engine, ROUTES)
+    control = Control(engine.store, OPERATIONS, changed=app.auth.forget)
+    await control.start()
+    stop, hurry = asyncio.Event(), asyncio.Event()
+    _on_signals(stop, hurry)
+    server = _Server(
+        uvicorn.Config(
+            app,
+            loop="none",
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=5,
+            backlog=2048,
+        )
+    )
+    listening = asyncio.create_task(server.serve(sockets=[sock]))
+    await server.listening.wait()
+    host, port = sock.getsockname()[:2]
+    ready(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+    beats = asyncio.create_task(_beat(engine))
+    warm = asyncio.create_task(transport.preload())
+    await asyncio.wait({listening, asyncio.ensure_future(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
+    logger.info("stopping: waiting up to %g s for what is under way", settings.drain_s)
+    for task in (beats, warm):
+        task.cancel()
+    await control.stop()
+    drain = asyncio.ensure_future(engine.drain(settings.drain_s))
+    await asyncio.wait({drain, asyncio.ensure_future(hurry.wait())}, return_when=asyncio.FIRST_COMPLETED)
+    drain.cancel()
+    await engine.settle()
+    engine.hub.end_all()
+    server.should_exit = True
+    await listening
+    await engine.close()
+    await models.aclose()
+    await transport.aclose()
+
+
+async def _beat(engine: Engine) -> None:
+    """Keeps silent streams open: one ticker for all of them."""
+    while True:
+        await asyncio.sleep(KEEP_ALIVE_S)
+        engine.hub.beat(KEEP_ALIVE)
+
+
+def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+
+    def received() -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, received)
+
+
+def run(settings: Settings) -> None:
+    """Runs the server in this process; prints `ready <address>` when it accepts requests."""
+    # A busy tool thread may hold the interpreter for 5 ms at a time by default, and every stream with it.
+    sys.setswitchinterval(0.001)
+
+    def ready(address: str) -> None:
+        print(f"ready {address}", flush=True)
+
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(serve(settings, ready=ready))
+    else:
+        uvloop.run(serve(settings, ready=ready))

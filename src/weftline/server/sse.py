@@ -1,0 +1,53 @@
+"""The event stream: a raw ASGI endpoint, one small task per reader besides the request itself."""
+
+from __future__ import annotations
+
+import asyncio
+
+from weftline.runtime.hub import Subscription
+from weftline.server.http import Request
+
+KEEP_ALIVE = b": keep-alive\n\n"
+KEEP_ALIVE_S = 15.0
+
+_HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+)
+
+
+def resume_point(request: Request) -> int:
+    """The larger of `?lastSeq` and `Last-Event-ID`; what is no whole number is ignored."""
+    return max(_seq(request.query_value("lastSeq")), _seq(request.header(b"last-event-id")))
+
+
+def _seq(text: str | None) -> int:
+    if text is None or not (text := text.strip()).isascii() or not text.isdigit() or len(text) > 18:
+        return 0
+    return int(text)
+
+
+async def send_events(request: Request, subscription: Subscription) -> None:
+    """Sends what the run's log has after the cursor, then what it gets, until the run has ended."""
+    gone = asyncio.ensure_future(_gone(request, subscription))
+    try:
+        headers = [*_HEADERS, (b"x-request-id", request.id.encode())]
+        await request.send({"type": "http.response.start", "status": 200, "headers": headers})
+        while not gone.done():
+            data = subscription.take()
+            if data is None:
+                await request.send({"type": "http.response.body", "body": b""})
+                return
+            if data:
+                await request.send({"type": "http.response.body", "body": data, "more_body": True})
+            else:
+                await subscription.wait()
+    finally:
+        subscription.close()
+        gone.cancel()
+
+
+async def _gone(request: Request, subscription: Subscription) -> None:
+    await request.disconnected()
+    subscription.wake()

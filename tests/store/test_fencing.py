@@ -1,0 +1,116 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""An owner that was replaced, or whose log was taken away, stops before it acknowledges anything (S7, S8, F12)."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from weftline.store.sqlite.accounts import workspace_key
+from weftline.store.sqlite.connection import connect
+from weftline.testing.store import Chain, check_log
+
+from .kit import TIMEOUT_S, Owned, owned, process
+
+READS_AND_CLOSES = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1])
+db.execute("SELECT count(*) FROM runs").fetchall()
+db.close()
+"""
+
+
+def take_over(path: Path) -> None:
+    db = connect(path / "weftline.db")
+    db.execute("UPDATE store SET owner_epoch = owner_epoch + 1")
+    db.close()
+
+
+def standard_sqlite_reads(path: Path) -> None:
+    """E4: the standard library's SQLite does not know of ours in the same process, and thinks it is alone."""
+    db = sqlite3.connect(path / "weftline.db")
+    db.execute("SELECT count(*) FROM runs").fetchall()
+    db.close()
+
+
+def another_process_reads(path: Path) -> None:
+    with process(READS_AND_CLOSES, str(path / "weftline.db")) as child:
+        _, errors = child.communicate(timeout=TIMEOUT_S)
+        assert (child.returncode, errors) == (0, "")
+
+
+def a_file_is_read_and_another_process_reads(path: Path) -> None:
+    """E5: closing any descriptor of the file drops the locks that our SQLite holds on it."""
+    (path / "weftline.db").read_bytes()
+    (path / "weftline.db-shm").read_bytes()
+    another_process_reads(path)
+
+
+def written(path: Path) -> tuple[Owned, Chain]:
+    store = Owned(path)
+    chain = Chain(1, store.workspace)
+    assert store.outcomes(chain.create(body=b"kept")) == ["ok"]
+    return store, chain
+
+
+def test_an_old_owner_is_refused_and_stops(tmp_path: Path) -> None:
+    """S7: also for what is written beside the runs."""
+    path = tmp_path / "store"
+    store, chain = written(path)
+    take_over(path)
+    assert store.commit(chain.append(b"late")) is None
+    assert store.fatal is not None and "taken the store over" in store.fatal
+    assert check_log(store.store.read, 1) == [b"kept"]
+    store.close()
+    store = Owned(path)
+    take_over(path)
+    with pytest.raises(asyncio.CancelledError):
+        store.job(lambda db: workspace_key(db, "late", now=1))
+    assert store.store.read.workspace("late") is None
+    store.close()
+
+
+def test_an_old_owner_does_not_mark_the_store_as_cleanly_left(tmp_path: Path) -> None:
+    """S7."""
+    store, _ = written(tmp_path / "store")
+    take_over(tmp_path / "store")
+    store.close()
+    with owned(tmp_path / "store") as again:
+        assert again.store.unclean
+
+
+@pytest.mark.parametrize("meddle", [standard_sqlite_reads, a_file_is_read_and_another_process_reads])
+@pytest.mark.parametrize("late", ["flush", "job"])
+def test_a_log_that_was_deleted_under_the_owner_stops_it_before_it_acknowledges(
+    tmp_path: Path, meddle: object, late: str
+) -> None:
+    """S8, F12, E4, E5: planted bug "stdlib sqlite3 on the store"; what was acknowledged before is kept."""
+    assert callable(meddle)
+    path = tmp_path / "store"
+    store, chain = written(path)
+    meddle(path)
+    assert not (path / "weftline.db-wal").exists()
+    if late == "flush":
+        assert store.commit(chain.append(b"lost")) is None
+    else:
+        with pytest.raises(asyncio.CancelledError):
+            store.job(lambda db: workspace_key(db, "lost", now=1))
+    assert store.fatal is not None and "write-ahead log" in store.fatal
+    store.close()
+    with owned(path) as again:
+        assert again.store.unclean
+        assert check_log(again.store.read, 1) == [b"kept"]
+
+
+def test_another_process_that_reads_the_store_does_no_harm(tmp_path: Path) -> None:
+    """S8: the control of the two above."""
+    path = tmp_path / "store"
+    store, chain = written(path)
+    another_process_reads(path)
+    assert store.outcomes(chain.append(b"next")) == ["ok"]
+    store.close()
+    assert store.fatal is None

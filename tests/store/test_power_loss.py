@@ -1,0 +1,129 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""What is acknowledged outlives a power cut at any moment (S2, F80), and who sees an entry sees a durable one."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+import pytest
+from msgspec import Struct
+
+from weftline.errors import StoreError
+from weftline.store.sqlite.store import open_for_reading
+from weftline.testing.faults import PowerDisk, Unsynced, Wreck
+from weftline.testing.store import Chain
+
+from .kit import Ledger, owned
+
+FLUSHES = 24
+KINDS: tuple[Unsynced, ...] = ("lost", "torn", "reordered", "kept")
+
+
+class Cut(Struct):
+    """The power goes at this moment: what is on the disk, what was told, and what a reader saw (run: next seq)."""
+
+    wreck: Wreck
+    told: Ledger
+    seen: dict[int, int]
+
+
+def often_checkpoint(db: apsw.Connection) -> None:
+    db.execute("PRAGMA wal_autocheckpoint = 25")
+
+
+def cut_at_every_sync(path: Path) -> list[Cut]:
+    """Three runs write; the power is cut as each sync begins and as each flush is acknowledged."""
+    cuts: list[Cut] = []
+    ledger = Ledger()
+    chains: list[Chain] = []
+    with PowerDisk() as disk, owned(path, vfs=disk.vfs) as store:
+        store.job(often_checkpoint)
+        reader = open_for_reading(path)
+
+        def cut() -> None:
+            rows = [reader.run(chain.key) for chain in chains]
+            cuts.append(Cut(disk.cut(), ledger.copy(), {row.key: row.next_seq for row in rows if row}))
+
+        disk.on_sync = cut
+        for number in range(FLUSHES):
+            if number % 8 == 0:
+                chains.append(Chain(len(chains) + 1, store.workspace))
+                write = chains[-1].create(body=b"created %d" % number)
+                writes = [write]
+            else:
+                writes = [
+                    chain.append(b"%d.%d " % (number, chain.key) * (40 * number), deltas=[b"a", b"b"])
+                    for chain in chains
+                ]
+            ledger.begin(*writes)
+            ledger.told(writes, store.commit(*writes))
+            cut()
+        disk.on_sync = None
+        reader.close()
+    return cuts
+
+
+def losses(cuts: list[Cut], images: Path) -> list[str]:
+    """What is wrong with the stores that the cuts left behind."""
+    found: list[str] = []
+    for number, cut in enumerate(cuts):
+        for kind in KINDS:
+            image = images / f"{number}-{kind}"
+            cut.wreck.restore(image, unsynced=kind)
+            try:
+                with owned(image) as store:
+                    cut.told.check(store.store.read)
+                    for key, seen in cut.seen.items():
+                        row = store.store.read.run(key)
+                        assert row is not None and row.next_seq >= seen, f"run {key}: a reader saw what is gone"
+            except (AssertionError, StoreError) as error:
+                found.append(f"{image.name}: {error}")
+    return found
+
+
+@contextmanager
+def unsafe(level: str) -> Generator[None]:
+    """Plants `PRAGMA synchronous = level` in every connection made meanwhile; the store's own setting is ignored."""
+
+    def weaken(db: apsw.Connection) -> None:
+        db.execute(f"PRAGMA synchronous = {level}")
+
+        def authorize(code: int, first: str | None, *_: str | None) -> int:
+            setting = code == apsw.SQLITE_PRAGMA and first == "synchronous"
+            return apsw.SQLITE_IGNORE if setting else apsw.SQLITE_OK
+
+        db.authorizer = authorize
+
+    apsw.connection_hooks.append(weaken)
+    try:
+        yield
+    finally:
+        apsw.connection_hooks.remove(weaken)
+
+
+@pytest.mark.requirement("run.log.durable_first")
+def test_what_was_told_or_seen_outlives_a_power_cut_at_every_sync(tmp_path: Path) -> None:
+    """S1, S2, S3: unsynced writes lost, torn, reordered or kept; what was not told is there whole or not at all."""
+    cuts = cut_at_every_sync(tmp_path / "store")
+    assert len(cuts) > 2 * FLUSHES
+    assert losses(cuts, tmp_path / "images") == []
+
+
+@pytest.mark.parametrize("level", ["OFF", "NORMAL"])
+def test_a_store_that_does_not_sync_its_commits_would_be_noticed(tmp_path: Path, level: str) -> None:
+    """Planted bug "synchronous=OFF", which no killing of processes can show (E10)."""
+    with unsafe(level):
+        cuts = cut_at_every_sync(tmp_path / "store")
+    assert len(losses(cuts, tmp_path / "images")) >= FLUSHES // 2
+
+
+def test_the_store_syncs_before_anybody_is_told(tmp_path: Path) -> None:
+    """S2: nothing of the log is left unsynced when a flush is acknowledged."""
+    with PowerDisk() as disk, owned(tmp_path / "store", vfs=disk.vfs) as store:
+        chain = Chain(1, store.workspace)
+        store.commit(chain.create(), chain.append(b"a"))
+        assert [len(changes) for _, changes in disk.cut().files.values()] == [0, 0]
