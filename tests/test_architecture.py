@@ -17,21 +17,24 @@ import pytest
 SRC = Path(__file__).resolve().parent.parent / "src"
 MAX_LINES = 600
 
-BASE = frozenset({"weftline.messages", "weftline.errors"})
+BASE = frozenset({"weftline.messages", "weftline.errors", "weftline.canonical"})
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
 SHELL = MIDDLE | {"weftline.wire", "weftline.providers", "weftline.tools", "weftline.agent"}
-TOP = SHELL | {"weftline", "weftline.runtime", "weftline.store", "weftline.threads", "weftline.sandbox"}
+TOP = SHELL | {"weftline", "weftline.config", "weftline.runtime", "weftline.store", "weftline.threads", "weftline.sandbox"}
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.__init__": frozenset({"weftline._version"}),
+    "weftline.__main__": frozenset({"weftline.cli"}),
     "weftline._version": frozenset(),
     "weftline.messages": frozenset(),
     "weftline.errors": frozenset(),
+    "weftline.canonical": frozenset(),
     "weftline.kernel": BASE,
-    "weftline.wire": MIDDLE,
+    "weftline.wire": MIDDLE | {"weftline.agent.plan", "weftline.providers.base"},
     "weftline.providers": MIDDLE,
+    "weftline.config": MIDDLE | {"weftline.providers"},
     "weftline.tools": MIDDLE | {"weftline.providers.base"},
-    "weftline.agent": MIDDLE,
+    "weftline.agent": MIDDLE | {"weftline.providers.base"},
     "weftline.sandbox": MIDDLE | {"weftline.tools.base"},
     "weftline.store": SHELL,
     "weftline.threads": SHELL | {"weftline.store", "weftline.sandbox"},

@@ -30,6 +30,14 @@ for n in range(100_000):
     print(n, flush=True)
 """
 
+WRITES_UNTIL_NO_FILE_MAY_GROW = (
+    """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+"""
+    + WRITES_UNTIL_KILLED
+)
+
 OWNS_WITH_A_CHILD = """
 import subprocess, sys
 from weftline.store.sqlite.store import SqliteStore
@@ -67,6 +75,21 @@ def test_what_was_told_is_there_after_the_process_was_killed(tmp_path: Path) -> 
         assert store.store.unclean
         held = [int(body) for body in check_log(store.store.read, 1)]
         assert held[: len(told)] == told and len(held) <= len(told) + 1
+
+
+def test_a_process_whose_log_cannot_grow_ends_and_what_it_told_is_there(tmp_path: Path) -> None:
+    """S2, S3, F11: an I/O error of the system itself at COMMIT; no writer goes on after it."""
+    path = tmp_path / "store"
+    with owned(path):
+        pass
+    with process(WRITES_UNTIL_NO_FILE_MAY_GROW, str(path)) as child:
+        out, errors = child.communicate(timeout=TIMEOUT_S)
+        assert child.returncode == 70 and "unknown" in errors
+    told = [int(number) for number in out.split()]
+    with owned(path) as store:
+        assert store.store.unclean
+        held = [int(body) for body in check_log(store.store.read, 1)]
+        assert held[: len(told)] == told and 0 < len(told) <= len(held) <= len(told) + 1
 
 
 @pytest.mark.parametrize(("point", "held"), [("call.closed:before#3", 3), ("call.closed:after#3", 4)])

@@ -152,6 +152,8 @@ def _attempt_failed(s: State, head: AttemptFailed) -> dict[str, Any]:
             "failure_final": not head.retryable,
             "retry_at": head.retry_at,
         }
+    else:
+        changes["failure"] = ""
     return changes
 
 

@@ -90,7 +90,7 @@ class State(Struct, frozen=True, omit_defaults=True):
     failures: int = 0
     """Failed attempts of this turn, crashes aside."""
     failure: str = ""
-    """Class of the last failure, when nothing has succeeded since."""
+    """Class of the failure that the last attempt ended with; empty when it succeeded or was cut by a crash."""
     failure_final: bool = False
     retry_at: int | None = None
     finish: str | None = None

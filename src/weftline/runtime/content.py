@@ -20,7 +20,7 @@ from weftline.kernel.entries import (
 )
 from weftline.kernel.state import New
 from weftline.messages import Text
-from weftline.runtime.live import LiveRun
+from weftline.runtime.live import LiveRun, Prepared
 from weftline.runtime.transcript import Transcript
 from weftline.wire.events import TRUNCATED
 
@@ -38,7 +38,7 @@ def fill(run: LiveRun, new: New, *, transcript: Transcript, model: ModelRef) -> 
         case CallOpened():
             return head, _opened(run, head)
         case CallClosed():
-            text = new.text or run.prepared[head.index].invalid
+            text = new.text or _prepared(run, head.index).invalid
             return head, closed_body(run, head.index, (Text(text),))
         case AttemptStarted():
             return replace(head, model=model, estimate=transcript.estimate), b""
@@ -64,8 +64,13 @@ def closed_body(run: LiveRun, index: int, parts: tuple[Text, ...] | tuple[bodies
     return bodies.encode(bodies.ClosedBody(parts, args))
 
 
+def _prepared(run: LiveRun, index: int) -> Prepared:
+    """A run that is only being ended may have calls that nobody prepared."""
+    return run.prepared.get(index) or Prepared(b"{}")
+
+
 def _opened(run: LiveRun, head: CallOpened) -> bytes:
-    prepared = run.prepared[head.index]
+    prepared = _prepared(run, head.index)
     echo: Raw | UnsetType = UNSET
     if head.client is not None and not head.blocked and run.toolbox is not None:
         tool = run.toolbox.get(head.name)

@@ -8,7 +8,6 @@ parked, and parked runs hold nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Protocol
 
 from weftline.kernel import bodies
@@ -17,6 +16,8 @@ from weftline.kernel.entries import (
     KIND,
     AttemptFailed,
     CallClosed,
+    CallOpened,
+    Effect,
     Fact,
     FinalForced,
     HistoryPinned,
@@ -25,7 +26,9 @@ from weftline.kernel.entries import (
     MessagesTaken,
     ModelRef,
     OutputRejected,
+    RunAdopted,
     RunCreated,
+    decode_fact,
 )
 from weftline.kernel.state import CallModel, Command, Decision, Reconcile, RunTool
 from weftline.messages import Assistant, Message, Text
@@ -33,15 +36,14 @@ from weftline.providers.catalog import ResolvedModel
 from weftline.runtime import ids
 from weftline.runtime.clock import Clock
 from weftline.runtime.content import fill
-from weftline.runtime.live import LiveRun
+from weftline.runtime.live import LiveRun, Prepared
 from weftline.runtime.log import Log
 from weftline.runtime.model_call import call_model, prepare_calls
 from weftline.runtime.tool_call import reconcile, run_tool
-from weftline.runtime.toolbox import Toolbox, build_toolbox
+from weftline.runtime.toolbox import EMPTY, Toolbox, ToolSource
 from weftline.runtime.transcript import KINDS, Transcript
 from weftline.store.base import ThreadEnd
 from weftline.store.sqlite.reads import Reader
-from weftline.tools.base import Tool
 from weftline.wire.plan import plan_from_spec
 
 _CONVERSATION = (CallClosed, LoopDetected, FinalForced, MessageQueued, MessagesTaken, OutputRejected)
@@ -60,7 +62,7 @@ class Driver:
         store_id: str,
         clock: Clock,
         models: Models,
-        server_tools: Mapping[str, Tool],
+        tools: ToolSource,
     ) -> None:
         self.log = log
         self.clock = clock
@@ -68,13 +70,13 @@ class Driver:
         self.stopping = False
         self._reader = reader
         self._models = models
-        self._server_tools = server_tools
+        self._tools = tools
         self._slugs: dict[int, str] = {}
 
     async def drive(self, run: LiveRun) -> None:
         """Carries the run on until it has ended or waits for something outside."""
         try:
-            self._pin_history(run)
+            await self._open(run)
             while True:
                 decision = self.settle(run)
                 if not decision.start:
@@ -98,7 +100,7 @@ class Driver:
                 return Decision()
             transcript = self.transcript(run)
             if run.state.calls and not run.prepared:
-                self._prepare_again(run, transcript)
+                self._prepare_again(run)
             model = self._model_ref(run)
             facts = [fill(run, new, transcript=transcript, model=model) for new in decision.append]
             self.log.append(run, facts)
@@ -152,16 +154,42 @@ class Driver:
     def prepare(self, run: LiveRun) -> None:
         """Makes sure that the final arguments of the present calls are in memory."""
         if not run.prepared:
-            self._prepare_again(run, self.transcript(run))
+            self._prepare_again(run)
 
-    def _pin_history(self, run: LiveRun) -> None:
+    async def _open(self, run: LiveRun) -> None:
+        """Makes a run ready to be driven: its tools, what an earlier driver left in flight, its thread's history."""
+        if run.toolbox is None:
+            self._load_plan(run)
+            assert run.plan is not None
+            run.toolbox = await self._tools.open(run.plan, workspace=run.workspace, run=run.key)
+        if run.adopting:
+            run.adopting = False
+            if run.state.in_flight and not run.state.ended:
+                self.log.append(run, [(RunAdopted(run.state.epoch + 1, self._effects(run)), b"")])
         if run.thread is not None and run.state.history is None and not run.state.ended:
             self.log.append(run, [(HistoryPinned(self._reader.last_message(run.thread)), b"")])
 
-    def _prepare_again(self, run: LiveRun, transcript: Transcript) -> None:
-        """After a restart or a park: finds the calls' final arguments again, from the same message and tools."""
-        answer = transcript.last_answer
-        prepare_calls(run, answer if answer is not None else Assistant(()), self.toolbox(run))
+    def _effects(self, run: LiveRun) -> dict[str, Effect]:
+        """The effects that the tools of begun calls declare today."""
+        begun = {call.name for call in run.state.calls if call.status == "started"}
+        found = {name: self.toolbox(run).get(name) for name in begun}
+        return {name: tool.effect for name, tool in found.items() if tool is not None}
+
+    def _prepare_again(self, run: LiveRun) -> None:
+        """After a restart or a park: the final arguments of announced calls are in the log; the others are made again
+        from the same message and tools."""
+        if any(call.status == "asked" for call in run.state.calls):
+            answer = self.transcript(run).last_answer
+            prepare_calls(run, answer if answer is not None else Assistant(()), self.toolbox(run))
+            return
+        rows = self._reader.last_of_kind(run.key, KIND[CallOpened], limit=len(run.state.calls))
+        for write in (run.flight, run.write):
+            if write is not None:
+                rows += [row for row in write.entries if row[2] == KIND[CallOpened]]
+        for row in rows:
+            head = decode_fact.decode(row[3])
+            if isinstance(head, CallOpened) and head.turn == run.state.turn - 1:
+                run.prepared[head.index] = Prepared(bytes(bodies.decode_opened(row[4]).args))
 
     def _end(self, run: LiveRun, transcript: Transcript) -> None:
         """What the terminal append does to the thread belongs to the same transaction."""
@@ -187,11 +215,8 @@ class Driver:
         return ModelRef(resolved.catalog_id, resolved.provider.name, resolved.vendor_id, run.plan.reasoning)
 
     def toolbox(self, run: LiveRun) -> Toolbox:
-        if run.toolbox is None:
-            self._load_plan(run)
-            assert run.plan is not None
-            run.toolbox = build_toolbox(run.plan, self._server_tools)
-        return run.toolbox
+        """The tools of a run that is being driven; none for one that is only being answered or ended."""
+        return run.toolbox or EMPTY
 
     def transcript(self, run: LiveRun) -> Transcript:
         """The run's conversation; read from the log when it is not in memory."""
@@ -224,9 +249,9 @@ class Driver:
 
     def _load_failure(self, run: LiveRun) -> None:
         if run.state.failure and not run.failure:
-            rows = self._reader.of_kinds(run.key, (KIND[AttemptFailed],))
+            rows = self._reader.last_of_kind(run.key, KIND[AttemptFailed], limit=1)
             if rows:
-                failed = bodies.decode_failed(rows[-1][4])
+                failed = bodies.decode_failed(rows[0][4])
                 run.failure, run.partial = failed.message, failed.text
 
     def slug(self, workspace: int) -> str:

@@ -24,10 +24,8 @@ from weftline.kernel.entries import (
     RULES,
     CallClosed,
     CancelRequested,
-    Effect,
     Fact,
     MessageQueued,
-    RunAdopted,
     RunCreated,
     RunEnded,
     RunPaused,
@@ -48,7 +46,7 @@ from weftline.runtime.log import Log
 from weftline.runtime.receipts import CancelReceipt, receipt
 from weftline.runtime.recovery import Recovery
 from weftline.runtime.scheduler import Scheduler
-from weftline.runtime.toolbox import check_refs
+from weftline.runtime.toolbox import ServerTools, ToolSource
 from weftline.store.base import NewRun, RunWrite, ThreadEnd, Written
 from weftline.store.sqlite.reads import RunRow
 from weftline.store.sqlite.store import SqliteStore
@@ -69,12 +67,12 @@ class Engine:
         store: SqliteStore | Path | str,
         *,
         models: Catalog,
-        tools: Mapping[str, Tool] | None = None,
+        tools: ToolSource | Mapping[str, Tool] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._given_store = store
         self.models = models
-        self.tools: dict[str, Tool] = dict(tools or {})
+        self.tools: ToolSource = ServerTools(tools or {}) if tools is None or isinstance(tools, Mapping) else tools
         self.clock: Clock = clock or SystemClock()
         self.ready = False
         self._resident: dict[int, LiveRun] = {}
@@ -94,7 +92,7 @@ class Engine:
             store_id=self.store.id,
             clock=self.clock,
             models=self.models,
-            server_tools=self.tools,
+            tools=self.tools,
         )
         self._scheduler = Scheduler(self._begin)
         self._alarm = Alarm(self._ring, clock=self.clock)
@@ -165,7 +163,7 @@ class Engine:
         self.require_accepting()
         plan = plan or plan_from_spec(spec)
         self.models.resolve(plan.model)
-        check_refs(plan, self.tools)
+        self.tools.check(plan, workspace=workspace)
         slot: tuple[int, str, str] | None = None
         if idempotency is not None:
             slot = (workspace, idempotency[0], idempotency[1])
@@ -349,14 +347,7 @@ class Engine:
 
     def adopt(self, run: LiveRun) -> None:
         """Takes a run over from an earlier process and drives it."""
-        if run.state.in_flight:
-            open_tools = {call.name for call in run.state.calls if call.status == "started"}
-            effects: dict[str, Effect] = {}
-            for name in open_tools:
-                tool = self.driver.toolbox(run).get(name)
-                if tool is not None:
-                    effects[name] = tool.effect
-            self.log.append(run, [(RunAdopted(run.state.epoch + 1, effects), b"")])
+        run.adopting = True
         if run.task is None and run.activated and not run.state.ended:
             self._scheduler.submit(run)
 

@@ -33,6 +33,7 @@ class LiveRun:
 
     __slots__ = (
         "activated",
+        "adopting",
         "attempt_usage",
         "created_at",
         "dropped",
@@ -84,6 +85,8 @@ class LiveRun:
         self.waiters: list[Waiter] = []
         self.activated = thread is None
         """False while other runs of the thread are before it in the line."""
+        self.adopting = False
+        """Taken over from an earlier driver: what that had begun is to be marked as lost first."""
         self.dropped = False
         self.metadata: dict[str, str] = {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from msgspec import UNSET
 
@@ -35,46 +36,65 @@ class Toolbox:
 EMPTY = Toolbox({})
 
 
-def check_refs(plan: RunPlan, server_tools: Mapping[str, Tool]) -> None:
-    """Refuses a plan whose tools this server does not have, before a run exists."""
-    for index, ref in enumerate(plan.tools):
-        if isinstance(ref, PluginRef) and ref.name not in server_tools:
-            raise InvalidRequest(f"tools[{index}].name: this server has no tool {ref.name!r}.", code="invalid_plugin")
-        if isinstance(ref, StoredRef | A2ARef | McpRef):
-            raise InvalidRequest(f"tools[{index}].kind: this server cannot run tools of this kind yet.")
+class ToolSource(Protocol):
+    """Where the tools of runs come from."""
+
+    def check(self, plan: RunPlan, *, workspace: int) -> None:
+        """Refuses a plan whose tools are not there, before a run exists. Asks nothing outside this process."""
+        ...
+
+    async def open(self, plan: RunPlan, *, workspace: int, run: int) -> Toolbox:
+        """The tools of a run that is about to be driven. What cannot be reached is a tool that says so."""
+        ...
 
 
-def build_toolbox(plan: RunPlan, server_tools: Mapping[str, Tool]) -> Toolbox:
-    if not plan.tools:
-        return EMPTY
-    tools: dict[str, Tool] = {}
-    for ref in plan.tools:
-        for tool in _resolve(ref, server_tools):
-            tools[tool.spec.name] = tool
-    return Toolbox(tools)
+class ServerTools:
+    """The tools of this process, and those that clients carry out."""
 
+    def __init__(self, tools: Mapping[str, Tool]) -> None:
+        self.tools = tools
 
-def _resolve(ref: ToolRef, server_tools: Mapping[str, Tool]) -> list[Tool]:
-    match ref:
-        case LocalRef():
-            return [
-                LocalTool(
-                    ref.name,
-                    description=ref.description,
-                    parameters=None if ref.parameters is UNSET else ref.parameters,
-                    output_schema=None if ref.output_schema is UNSET else ref.output_schema,
-                    long_running=ref.long_running,
+    def check(self, plan: RunPlan, *, workspace: int) -> None:
+        for index, ref in enumerate(plan.tools):
+            if isinstance(ref, PluginRef) and ref.name not in self.tools:
+                raise InvalidRequest(
+                    f"tools[{index}].name: this server has no tool {ref.name!r}.", code="invalid_plugin"
                 )
-            ]
-        case A2ALocalRef():
-            return [A2ALocalTool(ref.name, card=ref.card, description=ref.description)]
-        case McpLocalRef():
-            info = None if ref.info is UNSET else ref.info
-            return [
-                McpLocalTool(entry.name, entry=entry.raw, server=ref.server, server_info=info) for entry in ref.tools
-            ]
-        case PluginRef():
-            tool = server_tools.get(ref.name)
-            return [tool] if tool is not None else []
-        case StoredRef() | A2ARef() | McpRef():
-            return []
+            if isinstance(ref, StoredRef | A2ARef | McpRef):
+                raise InvalidRequest(f"tools[{index}].kind: this server cannot run tools of this kind yet.")
+
+    async def open(self, plan: RunPlan, *, workspace: int, run: int) -> Toolbox:
+        if not plan.tools:
+            return EMPTY
+        tools: dict[str, Tool] = {}
+        for ref in plan.tools:
+            for tool in self.resolve(ref):
+                tools[tool.spec.name] = tool
+        return Toolbox(tools)
+
+    def resolve(self, ref: ToolRef) -> list[Tool]:
+        """The tools of a reference that needs nothing from outside."""
+        match ref:
+            case LocalRef():
+                return [
+                    LocalTool(
+                        ref.name,
+                        description=ref.description,
+                        parameters=None if ref.parameters is UNSET else ref.parameters,
+                        output_schema=None if ref.output_schema is UNSET else ref.output_schema,
+                        long_running=ref.long_running,
+                    )
+                ]
+            case A2ALocalRef():
+                return [A2ALocalTool(ref.name, card=ref.card, description=ref.description)]
+            case McpLocalRef():
+                info = None if ref.info is UNSET else ref.info
+                return [
+                    McpLocalTool(entry.name, entry=entry.raw, server=ref.server, server_info=info)
+                    for entry in ref.tools
+                ]
+            case PluginRef():
+                tool = self.tools.get(ref.name)
+                return [tool] if tool is not None else []
+            case StoredRef() | A2ARef() | McpRef():
+                return []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from weftline.providers.assemble import Assembler, collect
     from weftline.providers.scripted import Script, ScriptedModel, ScriptedProvider, load_scripts, parse_scripts
+    from weftline.testing.process import ServerProcess
     from weftline.testing.providers import Aborted, Answered, Failed, check_provider
 
 __all__ = [

@@ -9,7 +9,6 @@ from msgspec.json import decode, encode
 from weftline.errors import Conflict, NotFound
 from weftline.kernel import bodies
 from weftline.runtime import ids
-from weftline.runtime.toolbox import check_refs
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Answer, Request
@@ -30,7 +29,7 @@ async def create(app: App, request: Request, principal: Principal) -> Answer:
     app.engine.require_accepting()
     plan = plan_from_spec(body.spec)
     app.engine.models.resolve(plan.model)
-    check_refs(plan, app.engine.tools)
+    app.engine.tools.check(plan, workspace=principal.workspace)
     now = app.engine.clock.now_us()
     key, salt = await app.engine.store.job(
         partial(

@@ -137,6 +137,13 @@ class Reader:
             (run, *kinds),
         )
 
+    def last_of_kind(self, run: int, kind: str, *, limit: int) -> list[EntryRow]:
+        """The newest entries of a kind, the newest first."""
+        return self._all(
+            "SELECT seq, at, kind, head, body FROM entries WHERE run = ? AND kind = ? ORDER BY seq DESC LIMIT ?",
+            (run, kind, limit),
+        )
+
     def entry(self, run: int, seq: int) -> EntryRow | None:
         return self._one("SELECT seq, at, kind, head, body FROM entries WHERE run = ? AND seq = ?", (run, seq))
 
