@@ -7,8 +7,8 @@ import pytest
 from weftline.kernel import guards
 from weftline.kernel.accept import accepts, open_call
 from weftline.kernel.decide import decide
-from weftline.kernel.entries import CallClosed, CallOpened, CallStarted, Limits
-from weftline.kernel.state import CallModel, RunTool
+from weftline.kernel.entries import CallClosed, CallOpened, CallStarted, Limits, TimerFired
+from weftline.kernel.state import CallModel, New, RunTool
 
 from .world import AT0, SECOND, World, call, text
 
@@ -50,8 +50,9 @@ def test_an_open_call_is_found_by_its_id() -> None:
 
 def test_a_client_cannot_answer_a_call_of_the_server_nor_one_of_another_turn() -> None:
     world = World()
-    world.reply(call("look", "local"))
+    world.reply(call("look", "local", "save"))
     assert not world.answer(0)
+    assert not world.answer(2)
     stale = CallClosed(3, 1, "c3-1", "local", "returned")
     assert not accepts(world.state, stale)
     assert not accepts(world.state, CallClosed(0, 9, "c0-9", "local", "returned"))
@@ -99,6 +100,7 @@ def test_a_clock_set_back_is_not_believed() -> None:
     world = World().play(call("local"))
     world.wait_until(AT0 + MINUTE)
     assert not world.wait_until(AT0)
+    world.append(New(TimerFired(AT0)))
     assert world.state.now == AT0 + MINUTE
 
 

@@ -112,6 +112,13 @@ def test_a_cancel_closes_every_call_and_what_was_begun_is_in_doubt_unless_it_onl
     assert world.texts(CallClosed) == [guards.CANCELLED, guards.doubt_result("send"), guards.CANCELLED]
 
 
+@pytest.mark.parametrize("name", ["save", "move", "pay"])
+def test_a_cancel_leaves_a_call_in_doubt_that_may_have_changed_something(name: str) -> None:
+    world = in_batch(name)
+    world.cancel()
+    assert world.hows() == ["in_doubt"]
+
+
 def test_a_cancel_answers_calls_that_never_began() -> None:
     world = in_batch("pay", "save", "move")
     world.cancel()
@@ -240,6 +247,14 @@ def test_a_final_turn_takes_no_message() -> None:
     world.steer("m1")
     world.play(text())
     assert (world.end.status, world.end.undelivered) == ("succeeded", ("m1",))
+
+
+def test_steering_that_comes_too_late_for_an_ordinary_turn_is_listed_at_the_end() -> None:
+    world = World().play(*[call("look")] * 5)
+    world.steer("m1")
+    world.play(call("look"), text())
+    assert world.heads(MessagesTaken) == []
+    assert (world.end.reason, world.end.undelivered) == ("loop_detected", ("m1",))
 
 
 def test_the_queue_of_messages_is_bounded() -> None:

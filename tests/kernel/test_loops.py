@@ -167,6 +167,11 @@ def test_results_that_a_guard_gave_are_no_streak() -> None:
     assert world.heads(LoopDetected) == []
 
 
+def test_the_same_call_again_does_not_lengthen_a_streak_of_results() -> None:
+    one, other = call(Ask("look", {"page": 1})), call(Ask("look", {"page": 2}))
+    assert World().play(one, one, other).heads(LoopDetected) == []
+
+
 def test_a_different_result_ends_a_streak_of_results() -> None:
     results = iter(["same", "same", "new", "same", "same", "same"])
     calls = [call(Ask("look", {"page": n})) for n in range(6)]

@@ -16,7 +16,7 @@ from weftline.kernel.entries import (
     RunEnded,
     TurnCompleted,
 )
-from weftline.kernel.state import CallModel, Decision
+from weftline.kernel.state import CallModel, Decision, New
 from weftline.messages import Usage
 
 from .world import ESTIMATE, SECOND, Ask, Fault, Reply, World, call, text
@@ -68,9 +68,32 @@ def test_a_failure_that_is_not_retryable_ends_the_run() -> None:
 def test_a_further_attempt_says_why_it_is_made() -> None:
     world = World().play(Fault("overloaded", retryable=True))
     assert [head.cause for head in world.heads(AttemptStarted)] == ["", "overloaded"]
-    other = World()
-    other.crash()
-    assert [head.cause for head in other.heads(AttemptStarted)] == ["", "abandoned"]
+    world.crash()
+    assert [head.cause for head in world.heads(AttemptStarted)] == ["", "overloaded", "abandoned"]
+    world.play(call("look"))
+    world.crash()
+    assert [head.cause for head in world.heads(AttemptStarted)][3:] == ["", "abandoned"]
+
+
+def test_a_crash_between_failures_does_not_start_their_count_again() -> None:
+    world = World(Limits(max_retries=1)).play(Fault("server", retryable=True))
+    world.crash()
+    world.reply(Fault("server", retryable=True))
+    assert (world.end.status, world.end.code) == ("failed", "server")
+
+
+def test_the_outcome_of_an_attempt_that_was_given_up_is_refused() -> None:
+    world = World()
+    outcome = world.model_outcome(world.model_call, text())
+    world.auto = False
+    world.crash()
+    assert not world.offer(outcome)
+
+
+def test_a_second_forced_final_turn_in_a_log_leaves_the_first_reason() -> None:
+    world = World()
+    world.append(New(FinalForced("loop_detected")), New(FinalForced("max_tool_turns")))
+    assert world.state.final == "loop_detected"
 
 
 @pytest.mark.parametrize("calls", [(), (Ask("pay"), Ask("local"))], ids=["text only", "with calls"])

@@ -22,9 +22,10 @@ from weftline.kernel.entries import (
     TurnCompleted,
 )
 from weftline.kernel.evolve import evolve
-from weftline.kernel.state import CallModel, Reconcile, RunTool
+from weftline.kernel.state import CallModel, New, Reconcile, RunTool
+from weftline.messages import Usage
 
-from .world import DECLARED, MODEL, SECOND, Answer, Ask, World, call, text
+from .world import DECLARED, ESTIMATE, MODEL, SECOND, Answer, Ask, World, call, text
 
 
 def begun(*names: str, limits: Limits | None = None) -> World:
@@ -142,6 +143,14 @@ def test_calls_that_never_began_are_in_no_doubt() -> None:
     assert world.running == [RunTool(0, 1, 1)]
 
 
+def test_adoption_does_not_touch_the_effect_of_calls_that_never_began() -> None:
+    world = begun("look", "save")
+    world.crash()
+    world.finish(RunTool(0, 0, 2))
+    world.crash()
+    assert world.running == [RunTool(0, 1, 2)]
+
+
 def test_a_call_with_the_client_is_untouched_by_a_crash() -> None:
     world = begun("local", "local_read")
     entries, due_at = len(world.entries), decide(world.state).due_at
@@ -220,6 +229,13 @@ def test_a_damaged_log_ends_its_run_instead_of_the_server(impossible: Fact) -> N
     assert (world.end.status, world.end.code) == ("failed", "worker_error")
     assert world.texts(RunEnded) == ["The run's log is damaged and it cannot be carried on."]
     assert [head.how for head in world.heads(CallClosed) if head.index in (1, 2)] == ["in_doubt", "not_run"]
+
+
+def test_a_damaged_log_still_counts_the_model_call_that_was_open() -> None:
+    world = World()
+    world.append(New(CallStarted(0, 0, 1)))
+    world.settle()
+    assert (world.end.code, world.end.usage) == ("worker_error", Usage(input=ESTIMATE))
 
 
 def test_a_fact_after_the_end_changes_nothing_but_the_mark() -> None:

@@ -59,6 +59,7 @@ DRAIN_S = 30.0
 CLIENT_GRACE_US = 30_000_000
 """After a start or a stall: how long a client has before its overdue answer is given up."""
 _STALL_US = 1_000_000
+_PAGE = 10_000
 
 
 class Engine:
@@ -98,7 +99,8 @@ class Engine:
         self._alarm = Alarm(self._ring, clock=self.clock)
         self._next_key: int = self.read.last_run_key() + 1
         self._creating: dict[tuple[int, str, str], asyncio.Future[None]] = {}
-        self._grace_until = self.clock.now_us() + CLIENT_GRACE_US
+        self._away_until = self.clock.now_us()
+        self._grace_until = self._away_until + CLIENT_GRACE_US
         self._stopped = asyncio.Event()
         self._recovery = Recovery(self)
         await self._recovery.begin()
@@ -196,7 +198,7 @@ class Engine:
         self._resident[key] = run
         self.log.append(run, [(RunCreated(RULES, plan.limits, thread), spec)])
         if thread is None:
-            self._scheduler.submit(run)
+            self._submit(run)
         await self.log.durable(run, requester=True)
         return run.id
 
@@ -323,7 +325,8 @@ class Engine:
         run.state = decode_state(row.state)
         run.next_seq, run.durable = row.next_seq, row.next_seq - 1
         run.row_seq, run.row_version = row.next_seq, row.version
-        run.due_at, run.started_at, run.ended_at = row.due_at, row.started_at, row.ended_at
+        run.due_at, run.row_due = row.due_at, row.due_at
+        run.started_at, run.ended_at = row.started_at, row.ended_at
         run.activated = row.thread is None or row.due_at is not None or row.started_at is not None
         if not run.state.ended:
             self._resident[key] = run
@@ -333,14 +336,14 @@ class Engine:
         """Lets a run take in what was just appended: ends it here and now, wakes its driver, or starts one."""
         if run.dropped:
             return
-        if run.state.cancel or run.task is None:
+        if run.state.cancel or not run.scheduled:
             decision = self.driver.settle(run)
             if run.state.ended:
                 if run.task is not None:
                     run.task.cancel()
                 return
-            if run.task is None and decision.start and run.activated:
-                self._scheduler.submit(run)
+            if decision.start and run.activated:
+                self._submit(run)
             elif run.due_at:
                 self._alarm.at(run.due_at)
         run.poke()
@@ -348,8 +351,8 @@ class Engine:
     def adopt(self, run: LiveRun) -> None:
         """Takes a run over from an earlier process and drives it."""
         run.adopting = True
-        if run.task is None and run.activated and not run.state.ended:
-            self._scheduler.submit(run)
+        if run.activated and not run.state.ended:
+            self._submit(run)
 
     def end_by_force(self, run: LiveRun, head: RunEnded, body: bytes) -> None:
         """Appends a terminal entry that the kernel did not decide on: the run's own content is not to be trusted."""
@@ -361,7 +364,7 @@ class Engine:
     def forget(self, run: LiveRun) -> None:
         """Lets go of a run in memory; its log has everything that counts."""
         run.dropped = True
-        self._evict(run)
+        self._forget(run)
 
     def is_resident(self, key: int) -> bool:
         return key in self._resident
@@ -369,10 +372,17 @@ class Engine:
     def wake_at(self, due_at: int) -> None:
         self._alarm.at(due_at)
 
+    def _submit(self, run: LiveRun) -> None:
+        """Has the run driven, now or when its workspace has a place; at most one driver at a time."""
+        if not run.scheduled and not run.dropped:
+            run.scheduled = True
+            self._scheduler.submit(run)
+
     def _begin(self, run: LiveRun) -> None:
         run.task = asyncio.get_running_loop().create_task(self._drive(run))
 
     async def _drive(self, run: LiveRun) -> None:
+        failed = False
         try:
             await self.driver.drive(run)
         except asyncio.CancelledError:
@@ -380,32 +390,36 @@ class Engine:
                 raise
         except Exception:
             logger.exception("run %s: its driver failed", run.id)
-            self._recovery.driver_failed(run)
-            return
+            failed = True
         finally:
             run.task = None
+            run.scheduled = False
             self._scheduler.finished(run)
-        self._leave(run)
+        if failed:
+            self._recovery.driver_failed(run)
+        else:
+            self._leave(run)
 
     def _leave(self, run: LiveRun) -> None:
-        """After its driver has gone: a parked run leaves memory as soon as its row says so."""
-        if run.state.ended or run.dropped:
-            return
-        if not self.driver.stopping:
+        """After its driver has gone: a parked run leaves memory as soon as its row says that it is parked."""
+        if not (run.state.ended or run.dropped or self.driver.stopping):
             decision = self.driver.settle(run)  # what came while the driver was leaving
-            if run.state.ended:
-                return
             if decision.start:
-                self._scheduler.submit(run)
+                self._submit(run)
                 return
             if run.due_at:
                 self._alarm.at(run.due_at)
-        if run.write is None and run.flight is None:
-            self._evict(run)
-            return
-        self.log.touch(run)
+            on_its_way = run.flight.due_at if run.flight is not None else run.row_due
+            if run.write is None and on_its_way != run.due_at:
+                self.log.touch(run)
+        self._release(run)
 
-    def _evict(self, run: LiveRun) -> None:
+    def _release(self, run: LiveRun) -> None:
+        """Lets a run go from memory unless somebody drives it or something of it is on its way to the store."""
+        if run.idle and (run.state.ended or run.due_at != 0 or not run.activated or run.dropped):
+            self._forget(run)
+
+    def _forget(self, run: LiveRun) -> None:
         if self._resident.get(run.key) is run:
             del self._resident[run.key]
 
@@ -416,23 +430,26 @@ class Engine:
         if write.new is not None and write.new.thread is not None and not result.queued:
             run.activated = True
             run.due_at = 0
-            self._scheduler.submit(run)
+            self._submit(run)
         if result.promoted is not None:
             self._promote(result.promoted)
-        if run.write is None and run.task is None and (run.state.ended or run.due_at != 0 or not run.activated):
-            self._evict(run)
+        self._recovery.moved(run.key)
+        self._release(run)
 
     def _promote(self, key: int) -> None:
         run = self.load(key)
         if run.state.ended or run.activated:
             return
         run.activated, run.due_at = True, 0
-        self._scheduler.submit(run)
+        self._submit(run)
 
     def dropped(self, run: LiveRun) -> None:
-        self._evict(run)
+        """The run's memory was ahead of its log and is gone; it goes on from the log."""
+        self._forget(run)
         if run.task is not None:
             run.task.cancel()
+        if self.log.refusal is None:
+            self._recovery.retry_later(run.key)
 
     def store_is_well(self) -> None:
         """Picks up the runs that were dropped while the store refused."""
@@ -443,25 +460,35 @@ class Engine:
         """Some run is due. After a stall, clients that were about to answer get their grace first."""
         now = self.clock.now_us()
         if late_us > _STALL_US:
+            self._away_until = now
             self._grace_until = max(self._grace_until, now + max(late_us, CLIENT_GRACE_US))
         rearm: int | None = None
-        for key in self.read.due(now, limit=10_000):
+        due = self.read.due(now, limit=_PAGE)
+        if len(due) == _PAGE:
+            rearm = now
+        for key in due:
             run = self.load(key)
-            if run.task is not None or not run.due_at or run.due_at > now:
+            if run.scheduled or not run.due_at or run.due_at > now:
                 continue
-            waits_for_client = any(call.client and call.status == "opened" for call in run.state.calls)
-            if waits_for_client and now < self._grace_until:
+            if now < self._grace_until and self._client_was_cut_off(run.state):
                 rearm = min(rearm or self._grace_until, self._grace_until)
-                self._evict(run)
+                self._release(run)
                 continue
             head = TimerFired(now)
             if accepts(run.state, head):
                 self.driver.append(run, head, b"")
                 self.advance(run)
         upcoming = self.read.next_due(now)
-        for due in (upcoming, rearm):
-            if due is not None:
-                self._alarm.at(due)
+        for time in (upcoming, rearm):
+            if time is not None:
+                self._alarm.at(time)
+
+    def _client_was_cut_off(self, state: State) -> bool:
+        """Whether a client had a call open while this server was away or stalled, and so could not answer it."""
+        opened_before = self._away_until + state.limits.local_timeout_us
+        return any(
+            call.client and call.status == "opened" and (call.deadline_at or 0) < opened_before for call in state.calls
+        )
 
     def _open(self, key: int) -> LiveRun:
         self.require_accepting()

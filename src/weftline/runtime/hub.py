@@ -7,12 +7,11 @@ slow loses its queue, not its place: it goes on from the log. Nobody can hold ba
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 from weftline.kernel.entries import KIND, RunEnded, decode_fact
 from weftline.store.base import DeltaRow, EntryRow
 from weftline.store.sqlite.reads import Reader
-from weftline.wire.events import delta_frame, frame, project
+from weftline.wire.events import delta_frames, frame, project
 
 QUEUE_BYTES = 1024 * 1024
 PAGE = 1000
@@ -124,6 +123,10 @@ class Hub:
         topic = self._topics.get(run)
         if topic is None:
             return
+        if all(subscription.behind or subscription.last_seq >= last_seq for subscription in topic):
+            for subscription in topic:
+                subscription.wake()
+            return
         ended = bool(entries) and entries[-1][2] == _ENDED
         frames = b"".join(frames_of(entries, deltas, run_id=self._ids[run], after=0, upto=last_seq))
         for subscription in tuple(topic):
@@ -135,11 +138,11 @@ class Hub:
         No await lies between the read and the change to live, so nothing falls between the two. What is committed but
         not announced yet is read here, and its announcement is then passed over.
         """
-        row = self._reader.run(subscription.run)
-        if row is None:
+        head = self._reader.head(subscription.run)
+        if head is None:
             subscription.behind, subscription.ended = False, True
             return None
-        upto = row.next_seq - 1
+        upto = head[0] - 1
         after = subscription.last_seq
         entries = self._reader.entries(subscription.run, after=after, upto=upto, limit=PAGE)
         deltas = self._reader.deltas(subscription.run, after=after, upto=upto, limit=PAGE)
@@ -153,32 +156,25 @@ class Hub:
         subscription.last_seq = max(after, page_end)
         if page_end == upto:
             subscription.behind = False
-            subscription.ended = row.ended_at is not None
+            subscription.ended = bool(head[1])
         return data if data or not subscription.ended else None
 
 
-def frames_of(
-    entries: list[EntryRow], deltas: list[DeltaRow], *, run_id: str, after: int, upto: int
-) -> Iterator[bytes]:
+def frames_of(entries: list[EntryRow], deltas: list[DeltaRow], *, run_id: str, after: int, upto: int) -> list[bytes]:
     """The frames of (after, upto], entries and deltas merged by seq."""
+    frames: list[bytes] = []
     d = 0
     for seq, _, _, head, body in entries:
         if seq > upto:
             break
         while d < len(deltas) and deltas[d][0] < seq:
-            yield from _delta_frames(deltas[d], after=after, upto=upto)
+            frames += delta_frames(deltas[d][0], deltas[d][3], deltas[d][4], after=after, upto=upto)
             d += 1
         if seq <= after:
             continue
         event = project(decode_fact.decode(head), body, run_id=run_id)
         if event is not None:
-            yield frame(seq, *event)
+            frames.append(frame(seq, *event))
     for row in deltas[d:]:
-        yield from _delta_frames(row, after=after, upto=upto)
-
-
-def _delta_frames(row: DeltaRow, *, after: int, upto: int) -> Iterator[bytes]:
-    first, _, _, kind, joined = row
-    for seq, body in enumerate(joined.split(b"\n"), first):
-        if after < seq <= upto:
-            yield delta_frame(seq, kind, body)
+        frames += delta_frames(row[0], row[3], row[4], after=after, upto=upto)
+    return frames

@@ -49,9 +49,11 @@ class LiveRun:
         "partial",
         "plan",
         "prepared",
+        "row_due",
         "row_seq",
         "row_version",
         "salt",
+        "scheduled",
         "started_at",
         "state",
         "task",
@@ -76,6 +78,7 @@ class LiveRun:
         self.durable = 0
         self.row_seq = 0
         self.row_version = 0
+        self.row_due: int | None = 0
         self.due_at: int | None = 0
         self.started_at: int | None = None
         self.ended_at: int | None = None
@@ -99,6 +102,8 @@ class LiveRun:
         self.partial = ""
         self.attempt_usage: Usage | None = None
         """What the attempt under way has reported so far."""
+        self.scheduled = False
+        """Has a driver, or a place in the line for one."""
         self.task: asyncio.Task[None] | None = None
         self.tasks: dict[tuple[int, int, int], asyncio.Task[None]] = {}
         """Calls under way by (turn, index, attempt), when there are several."""
@@ -112,6 +117,11 @@ class LiveRun:
     def status(self) -> str:
         state = self.state
         return "queued" if state.status == "running" and not state.attempts else state.status
+
+    @property
+    def idle(self) -> bool:
+        """Nobody drives it and nothing of it is on its way to the store."""
+        return not self.scheduled and self.write is None and self.flight is None
 
     def poke(self) -> None:
         """Wakes the driver when it waits for several calls at once."""

@@ -207,6 +207,7 @@ class Log:
             run.flight = None
             if result.outcome == "ok":
                 run.row_seq, run.row_version, run.durable = write.next_seq, write.version, write.next_seq - 1
+                run.row_due = write.due_at
             elif result.outcome == "refused":
                 refused.append((run, write))
                 self.refusal = result.error or Unavailable("The store refuses writes.")

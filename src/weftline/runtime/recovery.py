@@ -32,6 +32,7 @@ class Recovery:
         self._engine = engine
         self._suspects: asyncio.Task[None] | None = None
         self._failures: dict[int, int] = {}
+        self._moved: asyncio.Future[None] | None = None
 
     async def begin(self) -> None:
         """Starts the runs that were under way, and arms the timer for those that wait for one."""
@@ -77,6 +78,8 @@ class Recovery:
         engine = self._engine
         if engine.driver.stopping:
             return
+        if engine.is_resident(key) or engine.read.run(key) is None:
+            return
         try:
             run = engine.load(key)
             engine.adopt(run)
@@ -101,7 +104,17 @@ class Recovery:
             row = self._engine.read.run(key)
             if row is None or row.version > version + 1 or row.ended_at is not None:
                 return
-            await asyncio.sleep(0.05)
+            self._moved = asyncio.get_running_loop().create_future()
+            await self._moved
+
+    def moved(self, key: int) -> None:
+        """A run's row was written."""
+        if self._moved is not None and not self._moved.done():
+            self._moved.set_result(None)
+
+    def retry_later(self, key: int) -> None:
+        """Picks a dropped run up again from its log."""
+        asyncio.get_running_loop().call_later(0.1, self._recover, key)
 
     def _give_up(self, key: int) -> None:
         """Ends a run that cannot be carried on, without asking anything of its own content."""

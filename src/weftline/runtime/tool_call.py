@@ -11,7 +11,7 @@ from weftline.kernel import bodies
 from weftline.kernel.accept import accepts
 from weftline.kernel.entries import CallClosed, CallStarted, How
 from weftline.kernel.guards import doubt_result
-from weftline.kernel.state import Reconcile, RunTool
+from weftline.kernel.state import Call, Reconcile, RunTool
 from weftline.runtime import ids
 from weftline.runtime.content import closed_body
 from weftline.runtime.live import LiveRun
@@ -30,7 +30,7 @@ async def run_tool(driver: Driver, run: LiveRun, command: RunTool) -> None:
     tool = driver.toolbox(run).get(call.name)
     if tool is None:
         output, how = ToolOutput.of(f"The tool {call.name} is no longer there.", is_error=True), "failed"
-        _close(driver, run, command, output, how, 0)
+        _close(driver, run, command, call, output, how, 0)
         return
     if tool.effect != "read":
         await driver.log.durable(run)
@@ -56,7 +56,7 @@ async def run_tool(driver: Driver, run: LiveRun, command: RunTool) -> None:
     except Exception as error:
         logger.exception("run %s: tool %s failed", run.id, call.name)
         how, output = "failed", ToolOutput.of(f"{call.name} failed: {error}", is_error=True)
-    _close(driver, run, command, output, how, int((loop.time() - started) * 1_000_000))
+    _close(driver, run, command, call, output, how, int((loop.time() - started) * 1_000_000))
 
 
 async def reconcile(driver: Driver, run: LiveRun, command: Reconcile) -> None:
@@ -64,15 +64,15 @@ async def reconcile(driver: Driver, run: LiveRun, command: Reconcile) -> None:
     call = run.state.calls[command.index]
     tool = driver.toolbox(run).get(call.name)
     answer = await _ask(driver, run, command, tool) if tool is not None else "unknown"
-    if run.state.ended or run.state.cancel:
-        return
     if isinstance(answer, Happened):
         how = "failed" if answer.output.is_error else "returned"
-        _close(driver, run, command, answer.output, how, 0)
+        _close(driver, run, command, call, answer.output, how, 0)
     elif answer == "will_not_happen":
-        driver.log.append(run, [(CallStarted(command.turn, command.index, command.attempt + 1), b"")])
+        again = CallStarted(command.turn, command.index, command.attempt + 1)
+        if accepts(run.state, again, attempt=command.attempt):
+            driver.append(run, again, b"")
     else:
-        _close(driver, run, command, ToolOutput.of(doubt_result(call.name), is_error=True), "in_doubt", 0)
+        _close(driver, run, command, call, ToolOutput.of(doubt_result(call.name), is_error=True), "in_doubt", 0)
 
 
 async def _ask(driver: Driver, run: LiveRun, command: Reconcile, tool: Tool) -> Happened | str:
@@ -85,9 +85,8 @@ async def _ask(driver: Driver, run: LiveRun, command: Reconcile, tool: Tool) -> 
 
 
 def _close(
-    driver: Driver, run: LiveRun, command: RunTool | Reconcile, output: ToolOutput, how: How, active_us: int
+    driver: Driver, run: LiveRun, command: RunTool | Reconcile, call: Call, output: ToolOutput, how: How, active_us: int
 ) -> None:
-    call = run.state.calls[command.index]
     body = closed_body(run, command.index, output.parts)
     head = CallClosed(
         command.turn,

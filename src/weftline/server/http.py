@@ -7,12 +7,12 @@ from typing import Any, TypeAlias
 from urllib.parse import parse_qsl
 
 from weftline.errors import TooLarge
+from weftline.wire.limits import MAX_BODY_BYTES
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-BODY_LIMIT = 32 * 1024 * 1024
 _JSON = (b"content-type", b"application/json")
 
 
@@ -51,7 +51,7 @@ class Request:
                 return value
         return None
 
-    async def body(self, *, limit: int = BODY_LIMIT) -> bytes:
+    async def body(self, *, limit: int = MAX_BODY_BYTES) -> bytes:
         """The whole body; `TooLarge` when it is over `limit` bytes."""
         declared = self.header(b"content-length")
         if declared is not None and declared.isdigit() and int(declared) > limit:

@@ -35,7 +35,7 @@ async def send_events(request: Request, subscription: Subscription) -> None:
         headers = [*_HEADERS, (b"x-request-id", request.id.encode())]
         await request.send({"type": "http.response.start", "status": 200, "headers": headers})
         while not gone.done():
-            data = subscription.take()
+            data = None if request.method == "HEAD" else subscription.take()
             if data is None:
                 await request.send({"type": "http.response.body", "body": b""})
                 return

@@ -61,13 +61,16 @@ RESULT_SUBTYPES = {"max_tool_turns": "error_max_tool_turns", "local_timeout": "e
 TERMINAL_EVENTS = frozenset({"result", "error", "cancelled"})
 TRUNCATED = "Model output was truncated (stop_reason=max_tokens)"
 
-COPY_LIMIT = 100_000
-"""Characters of a result that an informational event shows; the model always gets all of it."""
+COPY_LIMIT = 100 * 1024
+"""Bytes of a result that an informational event shows; the model always gets all of it."""
 NESTED_LIMIT = 1_000_000
 """Bytes of a payload above which the nested copy is left out."""
 SUMMARY_LIMIT = 140
 
-_EVENT_OF_DELTA = {TEXT_DELTA: "assistant_delta", THINKING_DELTA: "thinking_delta"}
+_DELTA_TEMPLATES = {
+    kind: b'id: %%d\nevent: %s\ndata: {"seq":%%d,"type":"%s",%%b,"data":%%b}\n\n' % (event, event)
+    for kind, event in ((TEXT_DELTA, b"assistant_delta"), (THINKING_DELTA, b"thinking_delta"))
+}
 
 
 def frame(seq: int, event: str, payload: bytes) -> bytes:
@@ -80,8 +83,15 @@ def frame(seq: int, event: str, payload: bytes) -> bytes:
     return b"".join((head, b",", payload[1:-1], b',"data":', payload, b"}\n\n"))
 
 
-def delta_frame(seq: int, kind: str, body: bytes) -> bytes:
-    return frame(seq, _EVENT_OF_DELTA[kind], body)
+def delta_frames(first_seq: int, kind: str, bodies_joined: bytes, *, after: int, upto: int) -> list[bytes]:
+    """The frames of consecutive deltas of one kind, those of (after, upto]. Deltas are most of what is ever sent."""
+    template = _DELTA_TEMPLATES[kind]
+    split = bodies_joined.split(b"\n")
+    if first_seq <= after:
+        split, first_seq = split[after + 1 - first_seq :], after + 1
+    if first_seq + len(split) - 1 > upto:
+        split = split[: upto + 1 - first_seq]
+    return [template % (seq, seq, body[1:-1], body) for seq, body in enumerate(split, first_seq)]
 
 
 def project(head: Fact, body: bytes, *, run_id: str) -> tuple[str, bytes] | None:
@@ -168,7 +178,7 @@ def _result(head: CallClosed, body: bytes) -> tuple[str, bytes] | None:
         return None
     content = bodies.decode_closed(body)
     text = joined_text(content.parts)
-    shown = text if len(text) <= COPY_LIMIT else text[:COPY_LIMIT]
+    shown = _copy(text)
     if head.client is not None and head.how in ("returned", "failed", "timeout"):
         if head.is_error:
             return "local_tool_result_in", encode({"toolUseId": head.id, "error": shown})
@@ -186,6 +196,14 @@ def _result(head: CallClosed, body: bytes) -> tuple[str, bytes] | None:
     if images:
         payload["attachments"] = [{"type": "image", "mediaType": part.media_type} for part in images]
     return "tool_result", encode(payload)
+
+
+def _copy(text: str) -> str:
+    """As much of a result as an event shows."""
+    if len(text) * 4 <= COPY_LIMIT:
+        return text
+    data = text.encode()
+    return text if len(data) <= COPY_LIMIT else data[:COPY_LIMIT].decode(errors="ignore")
 
 
 def _summary(text: str) -> str:

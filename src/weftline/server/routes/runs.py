@@ -24,6 +24,8 @@ from weftline.wire.responses import RunView, Status, created_run, snapshot
 
 _BASE = "/api/v1/workspaces/{slug}/agent-runs"
 _KEY_LIMIT = 255
+_RESULT_BODY_BYTES = 32 * 1024 * 1024
+"""More than any valid result needs, so that one that is too large can still be told to the model."""
 _OK = b'{"ok":true}'
 
 
@@ -52,7 +54,8 @@ async def stream(app: App, request: Request, principal: Principal) -> None:
 
 async def tool_results(app: App, request: Request, principal: Principal) -> Answer:
     row = app.engine.find(request.params["runId"], workspace=principal.workspace)
-    body = parse_tool_result(await request.body(), user_agent=request.header(b"user-agent") or "")
+    raw = await request.body(limit=_RESULT_BODY_BYTES)
+    body = parse_tool_result(raw, user_agent=request.header(b"user-agent") or "")
     if body.oversize:
         # The client may give up after this, so the model is told too and the run does not wait for the timeout.
         too_large = "The client's result was too large to be taken."

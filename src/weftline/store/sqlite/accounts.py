@@ -1,10 +1,9 @@
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Writing workspaces, API keys and threads: plain functions over a connection, run inside the writer."""
+"""Writing workspaces and threads: plain functions over a connection, run inside the writer."""
 
 from __future__ import annotations
 
-import hashlib
 import re
 import secrets
 
@@ -14,12 +13,6 @@ from weftline.errors import InvalidRequest
 from weftline.store import crashpoints
 
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,62}[a-z0-9])?")
-KEY_PREFIX = "weft_"
-
-
-def hash_secret(secret: str) -> bytes:
-    """Keys are long and random, so a plain hash is enough to find and to protect them."""
-    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
 def workspace_key(db: apsw.Connection, slug: str, *, now: int) -> int:
@@ -35,28 +28,6 @@ def workspace_key(db: apsw.Connection, slug: str, *, now: int) -> int:
     row = db.execute("SELECT key FROM workspaces WHERE slug = ?", (slug,)).fetchone()
     assert row is not None and isinstance(row[0], int)
     return row[0]
-
-
-def create_api_key(
-    db: apsw.Connection,
-    *,
-    workspace: str,
-    now: int,
-    name: str = "",
-    usage: str = "developer_api",
-    agents: str = "[]",
-) -> tuple[str, str]:
-    """Creates a key and returns its id and the secret, which is told this once and stored nowhere."""
-    crashpoints.hit(("key.created",), "before")
-    key = workspace_key(db, workspace, now=now)
-    secret = KEY_PREFIX + secrets.token_urlsafe(32)
-    identity = "key_" + secrets.token_hex(8)
-    db.execute(
-        "INSERT INTO api_keys (id, workspace, hash, prefix, name, usage, agents, created_at)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (identity, key, hash_secret(secret), secret[: len(KEY_PREFIX) + 4], name, usage, agents, now),
-    )
-    return identity, secret
 
 
 def create_thread(

@@ -49,18 +49,6 @@ class ThreadRow(Struct):
     active_run: int | None
 
 
-class KeyRow(Struct):
-    id: str
-    workspace: int
-    slug: str
-    name: str
-    prefix: str
-    usage: str
-    agents: str
-    created_at: int
-    revoked_at: int | None
-
-
 _RUN = (
     "SELECT key, salt, workspace, thread, name, agent, metadata, status, created_at, started_at, ended_at, next_seq,"
     " version, epoch, due_at, rules, state, recovering, deaths FROM runs"
@@ -69,11 +57,6 @@ _THREAD = (
     "SELECT key, salt, workspace, name, agent, spec, metadata, created_at, last_used_at, ended_at, active_run"
     " FROM threads"
 )
-_KEY = (
-    "SELECT k.id, k.workspace, w.slug, k.name, k.prefix, k.usage, k.agents, k.created_at, k.revoked_at"
-    " FROM api_keys k JOIN workspaces w ON w.key = k.workspace"
-)
-
 
 class Reader:
     """Reads what is committed. Cheap enough (tens of microseconds) to be used on the loop."""
@@ -81,12 +64,21 @@ class Reader:
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
 
+    @property
+    def db(self) -> apsw.Connection:
+        """For the look-ups that stand beside what they belong to, in modules of this package."""
+        return self._db
+
     def close(self) -> None:
         self._db.close()
 
     def run(self, key: int) -> RunRow | None:
         row = self._one(f"{_RUN} WHERE key = ?", (key,))
         return RunRow(*row) if row else None
+
+    def head(self, key: int) -> tuple[int, bool] | None:
+        """The next seq of a run, and whether the run has ended."""
+        return self._one("SELECT next_seq, ended_at IS NOT NULL FROM runs WHERE key = ?", (key,))
 
     def last_run_key(self) -> int:
         return self._int("SELECT coalesce(max(key), 0) FROM runs")
@@ -122,6 +114,8 @@ class Reader:
 
     def _delta_start(self, run: int, after: int) -> int:
         """The row that may hold seq `after` + 1 in its middle: looked up so that the scan is by index alone."""
+        if after == 0:
+            return 0
         row = self._one("SELECT seq FROM deltas WHERE run = ? AND seq <= ? ORDER BY seq DESC LIMIT 1", (run, after))
         return row[0] - 1 if row else after
 
@@ -172,10 +166,6 @@ class Reader:
     def slug(self, workspace: int) -> str | None:
         row = self._one("SELECT slug FROM workspaces WHERE key = ?", (workspace,))
         return row[0] if row else None
-
-    def api_key(self, hashed: bytes) -> KeyRow | None:
-        row = self._one(f"{_KEY} WHERE k.hash = ?", (hashed,))
-        return KeyRow(*row) if row else None
 
     def idempotent(self, workspace: int, route: str, key: str) -> tuple[bytes, int] | None:
         row = self._one(

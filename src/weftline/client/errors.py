@@ -1,0 +1,273 @@
+"""What can go wrong for a client.
+
+    ClientError
+    ├── InvalidSpec (ValueError)   the call itself is wrong; nothing was sent
+    ├── NetworkError               no usable answer: refused, cut, timed out, and the retries are used up
+    ├── ApiError                   the server answered with another status than 2xx
+    │   ├── BadRequest             400, 413, 422
+    │   ├── AuthError              401
+    │   ├── Forbidden              403
+    │   │   └── ScopeError         403 insufficient_scope; `required_scopes`
+    │   ├── NotFound               404
+    │   ├── Conflict               409
+    │   ├── RateLimited            429; `retry_after_s`
+    │   └── ServerError            5xx
+    ├── RunFailed                  the run ended without success
+    ├── RunCancelled               the run was cancelled
+    │   └── DeadlineExceeded       by this client, because `deadline_s` had passed
+    ├── ToolDeliveryError          the answer to a tool call could not be handed over
+    ├── ToolError                  raised by a tool handler: its text is what the model reads
+    ├── ParseError (ValueError)    the final text is not what `output_type` or `parse_output` asked for
+    └── OAuthError                 the authorization server refused
+
+Match on the class or on `code`, never on the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from time import time
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+if TYPE_CHECKING:
+    from weftline.client.results import ModelUsed, Tokens
+
+
+class ClientError(Exception):
+    """The root of every error that this client raises on purpose."""
+
+
+class InvalidSpec(ClientError, ValueError):
+    """What was asked for cannot be sent."""
+
+
+class NetworkError(ClientError):
+    """The server could not be reached, or its answer broke off."""
+
+
+class ApiError(ClientError):
+    """An answer that is not 2xx. `body` is the answer as it came, `request_id` finds it in the server's log."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int,
+        code: str = "",
+        hint: str | None = None,
+        candidates: tuple[str, ...] = (),
+        required_scopes: tuple[str, ...] = (),
+        correct_slug: str | None = None,
+        retry_after_s: float | None = None,
+        request_id: str | None = None,
+        body: bytes = b"",
+    ) -> None:
+        super().__init__(f"{status} {code}: {message}" if code and code != message else f"{status}: {message}")
+        self.message = message
+        self.status = status
+        self.code = code
+        self.hint = hint
+        self.candidates = candidates
+        self.required_scopes = required_scopes
+        self.correct_slug = correct_slug
+        self.retry_after_s = retry_after_s
+        self.request_id = request_id
+        self.body = body
+
+
+class BadRequest(ApiError):
+    pass
+
+
+class AuthError(ApiError):
+    pass
+
+
+class Forbidden(ApiError):
+    pass
+
+
+class ScopeError(Forbidden):
+    pass
+
+
+class NotFound(ApiError):
+    pass
+
+
+class Conflict(ApiError):
+    pass
+
+
+class RateLimited(ApiError):
+    pass
+
+
+class ServerError(ApiError):
+    pass
+
+
+class RunFailed(ClientError):
+    """A run that ended without success.
+
+    `subtype` is that of a failing `result` (`error_max_tool_turns` …) or `error`. `error_class` is the server's word,
+    also one that this client does not know. `partial_text` is what the model had said when it was cut off; it is no
+    answer. `retryable` is None when the server did not say.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        run_id: str,
+        subtype: str = "error",
+        code: str | None = None,
+        error_class: str | None = None,
+        finish_reason: str | None = None,
+        partial_text: str | None = None,
+        retryable: bool | None = None,
+        tokens: Tokens | None = None,
+        turns: int = 0,
+        model: ModelUsed | None = None,
+    ) -> None:
+        super().__init__(f"run {run_id} failed ({error_class or subtype}): {message}")
+        self.message = message
+        self.run_id = run_id
+        self.subtype = subtype
+        self.code = code
+        self.error_class = error_class
+        self.finish_reason = finish_reason
+        self.partial_text = partial_text
+        self.retryable = retryable
+        self.tokens = tokens
+        self.turns = turns
+        self.model = model
+
+
+class RunCancelled(ClientError):
+    """A run that was cancelled, by whomever."""
+
+    def __init__(
+        self,
+        run_id: str,
+        *,
+        reason: str = "user",
+        tokens: Tokens | None = None,
+        turns: int = 0,
+        model: ModelUsed | None = None,
+    ) -> None:
+        super().__init__(f"run {run_id} was cancelled ({reason})")
+        self.run_id = run_id
+        self.reason = reason
+        self.tokens = tokens
+        self.turns = turns
+        self.model = model
+
+
+class DeadlineExceeded(RunCancelled, TimeoutError):
+    """The run was still going when its `deadline_s` had passed, and was cancelled."""
+
+
+class ToolDeliveryError(ClientError):
+    """The server did not take the answer to a tool call; the run may wait for it until its timeout."""
+
+    def __init__(self, message: str, *, run_id: str, tool_use_id: str, cause: ClientError) -> None:
+        super().__init__(message)
+        self.run_id = run_id
+        self.tool_use_id = tool_use_id
+        self.cause = cause
+
+
+class ToolError(ClientError):
+    """Raise this in a tool to tell the model, in your own words, why the call failed."""
+
+
+class ParseError(ClientError, ValueError):
+    """The final text is no JSON, or JSON of another shape. `text` is the text as the model wrote it."""
+
+    def __init__(self, message: str, *, text: str) -> None:
+        super().__init__(message)
+        self.text = text
+
+
+class OAuthError(ClientError):
+    """`error` is the protocol's word (`invalid_grant`, `invalid_client` …)."""
+
+    def __init__(self, error: str, description: str = "", *, status: int = 0) -> None:
+        super().__init__(f"{error}: {description}" if description else error)
+        self.error = error
+        self.description = description
+        self.status = status
+
+
+_BY_STATUS: dict[int, type[ApiError]] = {
+    400: BadRequest,
+    401: AuthError,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    413: BadRequest,
+    422: BadRequest,
+    429: RateLimited,
+}
+
+
+def api_error(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
+    """The error for an answer, whatever it looks like: a proxy's HTML page has a status too."""
+    try:
+        decoded: object = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        decoded = None
+    fields = cast("dict[str, Any]", decoded) if isinstance(decoded, dict) else {}
+    error = _text(fields.get("error"))
+    code = _text(fields.get("code")) or error or ""
+    message = _text(fields.get("message")) or error or f"the server answered {status}"
+    kind = _BY_STATUS.get(status, ServerError if status >= 500 else ApiError)
+    if status == 403 and "insufficient_scope" in (code, error):
+        kind, code = ScopeError, "insufficient_scope"
+    return kind(
+        message,
+        status=status,
+        code=code,
+        hint=_text(fields.get("hint")),
+        candidates=_texts(fields.get("candidates")),
+        required_scopes=_texts(fields.get("required")) or _challenge_scopes(headers.get("WWW-Authenticate", "")),
+        correct_slug=_text(fields.get("correctSlug")),
+        retry_after_s=retry_after(headers.get("Retry-After")),
+        request_id=_text(fields.get("requestId")) or headers.get("X-Request-ID"),
+        body=body,
+    )
+
+
+def retry_after(value: str | None) -> float | None:
+    """Seconds to wait by a `Retry-After` header, which has a number or a date."""
+    if not value:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time())
+    except (TypeError, ValueError):
+        return None
+
+
+def _challenge_scopes(challenge: str) -> tuple[str, ...]:
+    _, found, rest = challenge.partition('scope="')
+    return tuple(rest.partition('"')[0].split()) if found else ()
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return tuple(value.split())
+    if isinstance(value, list):
+        return tuple(item for item in cast("list[object]", value) if isinstance(item, str))
+    return ()

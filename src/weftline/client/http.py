@@ -1,0 +1,242 @@
+"""Requests to the server: credentials, timeouts, retries, and every failure as one of our errors."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote, urlencode
+
+from weftline._version import __version__
+from weftline.client.credentials import Credentials
+from weftline.client.errors import ApiError, NetworkError, api_error
+from weftline.client.retry import Retry
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse, ClientSession
+
+logger = logging.getLogger("weftline.client")
+
+USER_AGENT = f"weftline-python/{__version__}"
+RETRIED = frozenset({429, 502, 503, 504})
+"""Answers that promise that the same request may succeed later."""
+
+
+class Reply(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class EventStream:
+    """The body of an open event stream."""
+
+    def __init__(self, response: ClientResponse) -> None:
+        self._response = response
+
+    async def read(self) -> bytes:
+        """The next bytes; b"" when the server has closed the stream."""
+        import aiohttp
+
+        try:
+            return await self._response.content.readany()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise NetworkError(f"the stream broke off: {_told(error)}") from error
+
+
+class Http:
+    """One server, one workspace, one credential. `idle_timeout_s` is the longest silence of a stream: the server sends
+    a heartbeat every 15 seconds, so that a longer one means a dead connection."""
+
+    def __init__(
+        self,
+        *,
+        base_url: str,
+        workspace: str,
+        credentials: Credentials,
+        timeout_s: float = 60.0,
+        idle_timeout_s: float = 60.0,
+        retry: Retry | None = None,
+        headers: Mapping[str, str] | None = None,
+        trust_env: bool = False,
+    ) -> None:
+        self.base_url = base_url.rstrip("/")
+        self.root = f"{self.base_url}/api/v1/workspaces/{quote(workspace, safe='')}"
+        self.retry = retry or Retry()
+        self._credentials = credentials
+        self._timeout_s = timeout_s
+        self._idle_timeout_s = idle_timeout_s
+        self._headers = {"User-Agent": USER_AGENT, **(headers or {})}
+        self._trust_env = trust_env
+        self._session: ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        query: Iterable[tuple[str, str]] = (),
+        idempotency_key: str | None = None,
+        retry: Retry | None = None,
+        retried: frozenset[int] = RETRIED,
+    ) -> bytes:
+        """The body of a 2xx answer.
+
+        Raises:
+            ApiError: for every other answer, once the retries are used up.
+            NetworkError: when there is none.
+        """
+        policy = retry or self.retry
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        if idempotency_key is not None:
+            headers["Idempotency-Key"] = idempotency_key
+        failures = 0
+        while True:
+            try:
+                return await self._once(method, self._url(path, query), headers, body)
+            except ApiError as error:
+                if error.status not in retried or (error.retry_after_s or 0.0) > policy.patience_s:
+                    raise
+                failure: ApiError | NetworkError = error
+            except NetworkError as error:
+                failure = error
+            failures += 1
+            if failures > policy.attempts:
+                raise failure
+            wait_s = policy.wait_s(failures, at_least_s=getattr(failure, "retry_after_s", None))
+            logger.info("%s %s failed (%s); again in %.2f s", method, path, failure, wait_s)
+            await asyncio.sleep(wait_s)
+
+    @asynccontextmanager
+    async def stream(self, path: str, *, last_seq: int) -> AsyncGenerator[EventStream]:
+        """An open event stream, which begins after `last_seq`."""
+        import aiohttp
+
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=self._timeout_s, sock_read=self._idle_timeout_s, connect=self._timeout_s
+        )
+        headers = {"Accept": "text/event-stream", "Cache-Control": "no-cache", "Last-Event-ID": str(last_seq)}
+        url = self._url(path, [("lastSeq", str(last_seq))])
+        response = await self._authorized("GET", url, headers, None, timeout)
+        try:
+            if response.status != 200:
+                raise api_error(response.status, response.headers, await _body(response))
+            yield EventStream(response)
+        finally:
+            # Not `release`: a stream that is left early has no end to read to.
+            response.close()
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _once(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
+        import aiohttp
+
+        timeout = aiohttp.ClientTimeout(total=self._timeout_s)
+        response = await self._authorized(method, url, headers, body, timeout)
+        async with response:
+            content = await _body(response)
+            if not 200 <= response.status < 300:
+                raise api_error(response.status, response.headers, content)
+            return content
+
+    async def _authorized(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, timeout: object
+    ) -> ClientResponse:
+        """The answer's head; with a token source, a 401 is answered by one refresh and one more try."""
+        secret = await self._credentials.secret()
+        response = await self._send(method, url, headers, body, timeout, secret)
+        if response.status != 401 or not self._credentials.renewable:
+            return response
+        response.close()
+        secret = await self._credentials.renewed(secret)
+        return await self._send(method, url, headers, body, timeout, secret)
+
+    async def _send(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, timeout: object, secret: str
+    ) -> ClientResponse:
+        import aiohttp
+        from yarl import URL
+
+        assert isinstance(timeout, aiohttp.ClientTimeout)
+        try:
+            return await self._opened().request(
+                method,
+                URL(url, encoded=True),
+                data=body,
+                headers={**self._headers, **headers, "Authorization": f"Bearer {secret}"},
+                timeout=timeout,
+                allow_redirects=False,
+            )
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise NetworkError(f"{method} {url.partition('?')[0]}: {_told(error)}") from error
+
+    def _opened(self) -> ClientSession:
+        import aiohttp
+
+        loop = asyncio.get_running_loop()
+        if self._session is None or self._session.closed:
+            # No limit of connections: every followed run holds one, and the answers to its calls need another.
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=self._trust_env,
+            )
+            self._loop = loop
+        elif self._loop is not loop:
+            raise RuntimeError("an AsyncClient belongs to the event loop that it was first used on")
+        return self._session
+
+    def _url(self, path: str, query: Iterable[tuple[str, str]]) -> str:
+        encoded = urlencode(list(query))
+        return f"{self.root}{path}?{encoded}" if encoded else f"{self.root}{path}"
+
+
+async def exchange(
+    method: str,
+    url: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    body: bytes | None = None,
+    timeout_s: float = 60.0,
+) -> Reply:
+    """One request to some other server, on a connection of its own, so that any loop may ask.
+
+    Raises:
+        NetworkError: when there is no answer; every status is an answer.
+    """
+    import aiohttp
+
+    try:
+        async with (
+            aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
+            session.request(
+                method,
+                url,
+                data=body,
+                headers={"User-Agent": USER_AGENT, **(headers or {})},
+                timeout=aiohttp.ClientTimeout(total=timeout_s),
+            ) as response,
+        ):
+            return Reply(response.status, response.headers, await response.read())
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        raise NetworkError(f"{method} {url.partition('?')[0]}: {_told(error)}") from error
+
+
+async def _body(response: ClientResponse) -> bytes:
+    import aiohttp
+
+    try:
+        return await response.read()
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise NetworkError(f"the answer broke off: {_told(error)}") from error
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

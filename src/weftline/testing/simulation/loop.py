@@ -1,0 +1,58 @@
+"""An event loop without a machine under it: time stands still while anything can run, then jumps to the next timer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any, TypeVar
+
+from weftline.testing.simulation.trace import Violation
+
+T = TypeVar("T")
+
+
+class _Jump:
+    """Stands where a selector would: instead of waiting it moves the time."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+
+    def select(self, timeout: float | None) -> list[object]:
+        if timeout is None:
+            raise Violation("C6", "nothing is left that could ever happen, and the history is not over")
+        self._loop.now_s += timeout
+        return []
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """Callbacks run in the order in which asyncio promises; what a seed varies are the delays of everything outside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        self._selector = _Jump(self)
+        self._running: set[asyncio.Task[Any]] = set()
+
+    def time(self) -> float:
+        return self.now_s
+
+    def _process_events(self, event_list: list[object]) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        pass
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        """Runs at once and here: there are no threads."""
+        future: asyncio.Future[T] = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        pass

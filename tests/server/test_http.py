@@ -1,0 +1,163 @@
+"""What holds for every route: the error shape, no redirects, methods, bodies, health."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+
+import pytest
+
+from weftline.server.routes import ROUTES
+from weftline.testing import ServerProcess
+
+from .kit import Api, check_error
+
+NO_SUCH = "run_1000000000000"
+
+
+@pytest.mark.requirement("wire.http.error_body")
+async def test_unknown_routes_and_wrong_methods_have_the_one_error_shape(api: Api) -> None:
+    for path in ("/", "/nowhere", "/api/v1/workspaces", f"{api.base}/agent-runs/a/b/c", f"{api.base}/%00", "/api//v1"):
+        check_error(await api.get(path), 404, "not_found")
+    for method, path, allow in (
+        ("PUT", "agent-runs", "POST"),
+        ("DELETE", "models", "GET"),
+        ("GET", f"agent-runs/{NO_SUCH}/cancel", "POST"),
+        ("PATCH", "agent-sessions/x", "DELETE"),
+        ("POST", "/healthz", "GET"),
+    ):
+        reply = await api.call(method, path)
+        check_error(reply, 405, "method_not_allowed")
+        assert allow in reply.headers["Allow"].split(", ")
+
+
+@pytest.mark.requirement("wire.http.error_body")
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"text"',
+        b"{}{}",
+        b'{"prompt": "\xff"}',
+        b'{"prompt": NaN}',
+        b'{"a":' * 5000 + b"1" + b"}" * 5000,
+        b'{"prompt": "a", "n": 1e999}',
+        b'{"prompt": "\\ud800"}',
+    ],
+    ids=["empty", "cut", "list", "null", "string", "two", "utf8", "nan", "deep", "huge", "surrogate"],
+)
+async def test_a_body_that_is_no_json_object_is_refused_on_every_route_that_takes_one(api: Api, data: bytes) -> None:
+    session, run = await api.session("hello"), await api.start("hello")
+    for path in (
+        "agent-runs",
+        "agent-sessions",
+        f"agent-sessions/{session}/messages",
+        f"agent-runs/{run}/tool-results",
+    ):
+        check_error(await api.post(path, data=data), 400, "invalid_request")
+
+
+async def test_a_body_over_the_limit_is_refused_without_being_read(api: Api) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(api.url.rsplit(":", 1)[1]))
+    head = (
+        f"POST {api.base}/agent-runs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {api.key}\r\n"
+        f"Content-Length: {17 * 1024 * 1024}\r\n\r\n"
+    )
+    writer.write(head.encode())
+    answer = await asyncio.wait_for(reader.readuntil(b"}"), 10)
+    writer.close()
+    await writer.wait_closed()
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    body = json.loads(answer.partition(b"\r\n\r\n")[2])
+    assert body["code"] == "body_too_large" and body["limitBytes"] == 16 * 1024 * 1024
+
+
+async def test_a_body_that_grows_over_the_limit_while_it_is_sent_is_refused(api: Api) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(api.url.rsplit(":", 1)[1]))
+    head = (
+        f"POST {api.base}/agent-runs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {api.key}\r\n"
+        "Transfer-Encoding: chunked\r\n\r\n"
+    )
+    writer.write(head.encode())
+    piece = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
+    for _ in range(17):
+        writer.write(piece)
+        await writer.drain()
+    answer = await asyncio.wait_for(reader.readuntil(b"}"), 10)
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.requirement("wire.http.no_redirects")
+async def test_no_route_redirects_for_a_slash_more_or_less(api: Api) -> None:
+    for route in ROUTES:
+        path = re.sub(r"\{\w+\}", "x", route.path.replace("{slug}", api.slug))
+        for variant in (path + "/", path.replace("/api/", "//api/"), path.upper()):
+            reply = await api.call(route.method, variant, headers={"X-Forwarded-Proto": "http"})
+            assert reply.status == 404, (variant, reply.status)
+        assert not 300 <= (await api.call(route.method, path, headers={"X-Forwarded-Proto": "http"})).status < 400
+
+
+@pytest.mark.requirement("wire.http.success_body")
+async def test_cancel_and_delete_take_no_body_and_every_success_is_json(api: Api) -> None:
+    run, session = await api.start("stuck"), await api.session("hello")
+    for method, path in (
+        ("POST", f"agent-runs/{run}/cancel"),
+        ("DELETE", f"agent-sessions/{session}"),
+        ("GET", f"agent-runs/{run}"),
+        ("GET", f"agent-sessions/{session}"),
+        ("GET", "models"),
+        ("GET", "/healthz"),
+        ("GET", "/readyz"),
+    ):
+        reply = await api.call(method, path)
+        assert reply.status == 200 and isinstance(reply.json, dict), (path, reply)
+        assert reply.headers["Content-Type"] == "application/json"
+
+
+async def test_every_answer_has_a_request_id_and_errors_repeat_it(api: Api) -> None:
+    reply = await api.get(f"agent-runs/{NO_SUCH}")
+    assert reply.json["requestId"] == reply.headers["X-Request-Id"]
+    again = await api.get(f"agent-runs/{NO_SUCH}")
+    assert again.headers["X-Request-Id"] != reply.headers["X-Request-Id"]
+
+
+async def test_health_needs_no_credential(api: Api) -> None:
+    assert (await api.get("/healthz", key=None)).json == {"status": "ok"}
+    assert (await api.get("/readyz", key=None)).json == {"status": "ready"}
+
+
+async def test_head_answers_as_get_without_a_body_even_for_a_stream_that_goes_on(api: Api) -> None:
+    run = await api.start("stuck")
+    for path in ("/healthz", "models", f"agent-runs/{run}", f"agent-runs/{run}/stream"):
+        reply = await api.call("HEAD", path)
+        assert reply.status == 200 and reply.body == b"", path
+    await api.cancel(run)
+
+
+async def test_requests_that_are_no_http_do_not_disturb_the_server(api: Api, server: ServerProcess) -> None:
+    for junk in (b"\x16\x03\x01\x02\x00\x01\x00", b"GET / HTTP/9.9\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(junk)
+        writer.write_eof()
+        await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+    assert (await api.get("/healthz")).status == 200
+
+
+async def test_a_client_that_goes_away_in_the_middle_of_its_body_leaves_no_trace(
+    api: Api, server: ServerProcess
+) -> None:
+    before = len(server.log)
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    head = f"POST {api.base}/agent-runs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {api.key}\r\nContent-Length: 100\r\n\r\n"
+    writer.write(head.encode() + b'{"prompt":')
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+    assert (await api.get("/healthz")).status == 200
+    assert not [line for line in list(server.log)[before:] if "ERROR" in line or "Traceback" in line]
