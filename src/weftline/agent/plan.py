@@ -83,6 +83,8 @@ class RunPlan(Struct, frozen=True):
     agent_id: str | None = None
     model: str | None = None
     """The model as the client named it; None asks for the default."""
+    fallbacks: tuple[str, ...] = ()
+    """Models to ask, in order, when the one before has used up its retries."""
     system: str | None = None
     reasoning: int | None = None
     tools: tuple[ToolRef, ...] = ()

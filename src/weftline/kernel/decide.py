@@ -40,7 +40,7 @@ def decide(s: State) -> Decision:
     if s.attempt_open:
         if s.attempt_lost:
             return Decision((New(_settled(s, "abandoned")),))
-        return Decision(start=(CallModel(s.turn, s.attempt, bool(s.final)),))
+        return Decision(start=(CallModel(s.turn, s.attempt, bool(s.final), s.choice),))
     if s.step == "batch":
         return _batch(s)
     if s.step == "answered":
@@ -49,14 +49,17 @@ def decide(s: State) -> Decision:
 
 
 def _ask_model(s: State) -> Decision:
+    choice = s.choice
     if s.failure and (s.failure_final or s.failures > s.limits.max_retries):
-        return _end(s, "failed", code=s.failure, reason=s.final)
+        if choice >= s.limits.fallbacks:
+            return _end(s, "failed", code=s.failure, reason=s.final)
+        choice += 1
     if s.paused:
         return NOTHING
-    if s.retry_at is not None and s.retry_at > s.now:
+    if choice == s.choice and s.retry_at is not None and s.retry_at > s.now:
         return Decision(due_at=s.retry_at)
     cause = (s.failure or "abandoned") if s.attempt else ""
-    started = New(AttemptStarted(s.turn, s.attempt + 1, ModelRef(), final=bool(s.final), cause=cause))
+    started = New(AttemptStarted(s.turn, s.attempt + 1, ModelRef(), final=bool(s.final), cause=cause, choice=choice))
     steering = tuple(message.id for message in s.queue if message.mode == "steer")
     if steering and not s.final:
         return Decision((New(MessagesTaken(steering)), started))
@@ -66,6 +69,8 @@ def _ask_model(s: State) -> Decision:
 def _answered(s: State) -> Decision:
     if s.finish == "max_tokens":
         return _end(s, "failed", code="truncation", reason=s.final)
+    if s.finish == "pause_turn" and s.turn <= s.limits.max_tool_turns:
+        return _ask_model(s)  # the provider stopped in the middle of tools of its own and wants to be asked again
     if s.final:
         return _final_answer(s)
     if s.output_invalid:
@@ -278,6 +283,7 @@ def _end(
         reason=reason,
         finish=s.finish,
         usage=usage,
+        cost_nusd=None if s.unpriced else s.cost_nusd,
         turns=s.attempts,
         model=s.model,
         active_us=s.active_us,

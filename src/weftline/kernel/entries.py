@@ -62,6 +62,8 @@ class Limits(Struct, frozen=True):
     local_timeout_us: int = 300_000_000
     on_local_timeout: Literal["end", "report"] = "end"
     max_retries: int = 3
+    fallbacks: int = 0
+    """How many further models may be asked when one has used up its retries."""
     in_doubt_followup: Literal["block", "allow"] = "block"
     interrupts_allowed: bool = True
 
@@ -121,6 +123,8 @@ class AttemptStarted(Struct, frozen=True, omit_defaults=True, tag="attempt.start
     estimate: int = 0
     cause: str = ""
     """Of a further attempt: the class of the failure before it, or `abandoned`."""
+    choice: int = 0
+    """Which of the run's models is asked: 0 the one it named, then its fallbacks in order."""
 
 
 class AttemptFailed(Struct, frozen=True, omit_defaults=True, tag="attempt.failed"):
@@ -138,6 +142,7 @@ class AttemptFailed(Struct, frozen=True, omit_defaults=True, tag="attempt.failed
     usage: Usage = Usage()
     estimated: bool = False
     active_us: int = 0
+    cost_nusd: int | None = None
 
 
 class TurnCompleted(Struct, frozen=True, omit_defaults=True, tag="turn.completed"):
@@ -152,6 +157,8 @@ class TurnCompleted(Struct, frozen=True, omit_defaults=True, tag="turn.completed
     has_text: bool = False
     output_invalid: bool = False
     active_us: int = 0
+    cost_nusd: int | None = None
+    """Billionths of a US dollar; None where the model's price is not known."""
 
 
 class OutputRejected(Struct, frozen=True, tag="output.rejected"):
@@ -269,6 +276,8 @@ class RunEnded(Struct, frozen=True, omit_defaults=True, tag="run.ended"):
     model: ModelRef = ModelRef()
     active_us: int = 0
     undelivered: tuple[str, ...] = ()
+    cost_nusd: int | None = None
+    """Of all model calls; None when one of them had no known price."""
 
 
 Fact: TypeAlias = (

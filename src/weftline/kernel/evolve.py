@@ -40,6 +40,7 @@ from weftline.kernel.entries import (
     TurnCompleted,
 )
 from weftline.kernel.state import BudgetUse, Call, Doubt, Queued, State, Streak
+from weftline.messages import Usage
 
 _DOUBTS_KEPT = 16
 
@@ -90,6 +91,8 @@ def _changes(s: State, head: Fact, at: int) -> dict[str, Any]:
                 "retry_at": None,
                 "step": "model",
                 "calls": (),
+                # Another model begins with its own retries.
+                **({"choice": head.choice, "failures": 0, "failure_final": False} if head.choice != s.choice else {}),
             }
         case AttemptFailed():
             if not s.attempt_open or (head.turn, head.attempt) != (s.turn, s.attempt):
@@ -143,6 +146,7 @@ def _attempt_failed(s: State, head: AttemptFailed) -> dict[str, Any]:
         "attempt_lost": False,
         "usage": s.usage + head.usage,
         "active_us": s.active_us + max(head.active_us, 0),
+        **_cost(s, head.usage, head.cost_nusd),
     }
     if head.reason == "error":
         changes |= {
@@ -179,6 +183,7 @@ def _turn_completed(s: State, head: TurnCompleted) -> dict[str, Any]:
         "failure": "",
         "calls_made": s.calls_made + 1,
         "usage": s.usage + head.usage,
+        **_cost(s, head.usage, head.cost_nusd),
         "active_us": s.active_us + max(head.active_us, 0),
         "finish": head.finish,
         "has_text": head.has_text,
@@ -188,6 +193,12 @@ def _turn_completed(s: State, head: TurnCompleted) -> dict[str, Any]:
         "tool_turns": s.tool_turns + bool(calls),
         "streak": guards.after_turn(s.streak, head.signature, s.limits) if calls else Streak(),
     }
+
+
+def _cost(s: State, usage: Usage, cost_nusd: int | None) -> dict[str, Any]:
+    if cost_nusd is None:
+        return {"unpriced": True} if usage.input or usage.output else {}
+    return {"cost_nusd": s.cost_nusd + cost_nusd}
 
 
 def _call(s: State, head: CallOpened | CallStarted | CallClosed, at: int) -> dict[str, Any]:

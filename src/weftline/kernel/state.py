@@ -116,7 +116,12 @@ class State(Struct, frozen=True, omit_defaults=True):
     """Model calls that the provider itself brought to an end."""
     attempts: int = 0
     usage: Usage = Usage()
+    cost_nusd: int = 0
+    unpriced: bool = False
+    """Some model call used tokens whose price is not known."""
     model: ModelRef = ModelRef()
+    choice: int = 0
+    """Which of the run's models is asked next: 0 the one it named, then its fallbacks."""
     active_us: int = 0
     status: Literal["running", "paused", "succeeded", "failed", "cancelled"] = "running"
 
@@ -140,6 +145,7 @@ class CallModel(Struct, frozen=True):
     turn: int
     attempt: int
     final: bool = False
+    choice: int = 0
 
 
 class RunTool(Struct, frozen=True):

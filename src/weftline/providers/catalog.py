@@ -16,6 +16,7 @@ from typing import Final
 from msgspec import Struct
 
 from weftline.errors import InvalidRequest, WeftlineError
+from weftline.messages import Usage
 from weftline.providers.base import ModelInfo, Provider
 from weftline.providers.families import NotAvailable, ProviderSettings, Source, build_provider
 from weftline.providers.pricing import Price, Prices
@@ -70,6 +71,16 @@ class Catalog:
         self._offers: dict[str, _Offer] = {}
         self._by_id: dict[str, tuple[_Offer, Entry]] = {}
         self._unavailable: list[UnavailableProvider] = []
+        self._unpriced: set[str] = set()
+
+    def cost_usd(self, usage: Usage, model: ResolvedModel) -> float | None:
+        """What a model call cost; None when its price is not known."""
+        if model.catalog_id in self._unpriced:
+            return None
+        cost = self._prices.cost_usd(usage, provider=model.entry.provider, model=model.vendor_id)
+        if cost is None and self._prices.price(provider=model.entry.provider, model=model.vendor_id) is None:
+            self._unpriced.add(model.catalog_id)
+        return cost
 
     def add(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
@@ -14,7 +16,6 @@ from weftline.kernel.entries import (
     Fact,
     FinalForced,
     LoopDetected,
-    ModelRef,
     OutputRejected,
     RunEnded,
 )
@@ -24,6 +25,9 @@ from weftline.runtime.live import LiveRun, Prepared
 from weftline.runtime.transcript import Transcript
 from weftline.wire.events import TRUNCATED
 
+if TYPE_CHECKING:
+    from weftline.runtime.driver import Driver
+
 ARGS_COPY_BYTES = 64 * 1024
 """Arguments up to this size stand in the result's entry too, for readers of that entry alone."""
 
@@ -31,7 +35,7 @@ _FAILED = "The model could not be reached or gave no usable answer."
 INVALID_OUTPUT = "The model's answer does not fit the output schema."
 
 
-def fill(run: LiveRun, new: New, *, transcript: Transcript, model: ModelRef) -> tuple[Fact, bytes]:
+def fill(driver: Driver, run: LiveRun, new: New, transcript: Transcript) -> tuple[Fact, bytes]:
     """An entry as it goes into the log, with its body."""
     head = new.head
     match head:
@@ -41,10 +45,11 @@ def fill(run: LiveRun, new: New, *, transcript: Transcript, model: ModelRef) -> 
             text = new.text or _prepared(run, head.index).invalid
             return head, closed_body(run, head.index, (Text(text),))
         case AttemptStarted():
-            return replace(head, model=model, estimate=transcript.estimate), b""
+            return replace(head, model=driver.model_ref(run, head.choice), estimate=transcript.estimate), b""
         case AttemptFailed():
             if run.attempt_usage is not None:
-                head = replace(head, usage=run.attempt_usage, estimated=False)
+                cost = driver.cost_nusd(driver.model(run, run.state.choice), run.attempt_usage)
+                head = replace(head, usage=run.attempt_usage, cost_nusd=cost, estimated=False)
             return head, bodies.encode(bodies.FailedBody(head.reason, run.partial))
         case LoopDetected() | FinalForced():
             return head, bodies.encode(bodies.TextBody(new.text)) if new.text else b""

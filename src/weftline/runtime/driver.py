@@ -31,7 +31,7 @@ from weftline.kernel.entries import (
     decode_fact,
 )
 from weftline.kernel.state import CallModel, Command, Decision, Reconcile, RunTool
-from weftline.messages import Assistant, Message, Text
+from weftline.messages import Assistant, Message, Text, Usage
 from weftline.providers.catalog import ResolvedModel
 from weftline.runtime import ids
 from weftline.runtime.clock import Clock
@@ -51,6 +51,7 @@ _CONVERSATION = (CallClosed, LoopDetected, FinalForced, MessageQueued, MessagesT
 
 class Models(Protocol):
     def resolve(self, model_id: str | None) -> ResolvedModel: ...
+    def cost_usd(self, usage: Usage, model: ResolvedModel) -> float | None: ...
 
 
 class Driver:
@@ -101,8 +102,7 @@ class Driver:
             transcript = self.transcript(run)
             if run.state.calls and not run.prepared:
                 self._prepare_again(run)
-            model = self._model_ref(run)
-            facts = [fill(run, new, transcript=transcript, model=model) for new in decision.append]
+            facts = [fill(self, run, new, transcript) for new in decision.append]
             self.log.append(run, facts)
             for head, body in facts:
                 if isinstance(head, _CONVERSATION):
@@ -204,15 +204,21 @@ class Driver:
             messages.append(bodies.encode(Assistant(tuple(_text_only(transcript)))))
         run.write.thread_end = ThreadEnd(run.thread, messages)
 
-    def model(self, run: LiveRun) -> ResolvedModel:
+    def model(self, run: LiveRun, choice: int) -> ResolvedModel:
+        """The run's own model (0) or one of its fallbacks."""
         self._load_plan(run)
         assert run.plan is not None
-        return self._models.resolve(run.plan.model)
+        return self._models.resolve(run.plan.fallbacks[choice - 1] if choice else run.plan.model)
 
-    def _model_ref(self, run: LiveRun) -> ModelRef:
-        resolved = self.model(run)
+    def cost_nusd(self, model: ResolvedModel, usage: Usage) -> int | None:
+        cost = self._models.cost_usd(usage, model)
+        return None if cost is None else round(cost * 1_000_000_000)
+
+    def model_ref(self, run: LiveRun, choice: int) -> ModelRef:
+        resolved = self.model(run, choice)
         assert run.plan is not None
-        return ModelRef(resolved.catalog_id, resolved.provider.name, resolved.vendor_id, run.plan.reasoning)
+        reasoning = run.plan.reasoning if takes_reasoning(resolved) else None
+        return ModelRef(resolved.catalog_id, resolved.provider.name, resolved.vendor_id, reasoning)
 
     def toolbox(self, run: LiveRun) -> Toolbox:
         """The tools of a run that is being driven; none for one that is only being answered or ended."""
@@ -265,6 +271,12 @@ class Driver:
             return None
         row = self._reader.thread(run.thread)
         return ids.session_id(row.key, row.salt) if row is not None else None
+
+
+def takes_reasoning(model: ResolvedModel) -> bool:
+    """Whether the model has a reasoning knob at all; a family that does not say is taken to have one."""
+    asked = getattr(model.provider, "takes_reasoning", None)
+    return True if asked is None else bool(asked(model.vendor_id))
 
 
 def _key(command: Command) -> tuple[int, int, int]:

@@ -164,7 +164,8 @@ class Engine:
         """Accepts a run durably and returns its id. `idempotency` is route, key and digest of the request's body."""
         self.require_accepting()
         plan = plan or plan_from_spec(spec)
-        self.models.resolve(plan.model)
+        for model in (plan.model, *plan.fallbacks):
+            self.models.resolve(model)
         self.tools.check(plan, workspace=workspace)
         slot: tuple[int, str, str] | None = None
         if idempotency is not None:

@@ -40,7 +40,7 @@ _PROVIDER_ID_BYTES = 128
 
 
 async def call_model(driver: Driver, run: LiveRun, command: CallModel) -> None:
-    model = driver.model(run)
+    model = driver.model(run, command.choice)
     transcript, toolbox = driver.transcript(run), driver.toolbox(run)
     request = _request(run, command, model, transcript, toolbox)
     assembler = Assembler(model.provider.name)
@@ -133,6 +133,7 @@ def _failed(
         retryable=error.retryable,
         retry_at=retry_at,
         usage=assembler.usage,
+        cost_nusd=driver.cost_nusd(driver.model(run, command.choice), assembler.usage),
         active_us=_active_us(started),
     )
     run.attempt_usage = None
@@ -150,6 +151,7 @@ def _completed(driver: Driver, run: LiveRun, command: CallModel, assembler: Asse
         command.attempt,
         finish=assembler.finish_reason,
         usage=assembler.usage,
+        cost_nusd=driver.cost_nusd(driver.model(run, command.choice), assembler.usage),
         calls=asked,
         signature=signature((call.name, call.digest) for call in asked) if asked else "",
         has_text=bool(text),

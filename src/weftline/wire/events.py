@@ -238,4 +238,6 @@ def _terminal(head: RunEnded, body: bytes) -> tuple[str, bytes]:
                 payload["finishReason"] = head.finish
     if head.reason and head.status != "cancelled":
         payload["terminationReason"] = head.reason
+    if head.cost_nusd is not None:
+        payload["costUsd"] = head.cost_nusd / 1_000_000_000
     return event, encode(payload)[:-1] + b"," + encode(usage_triple(head.usage, head.turns, head.model))[1:]

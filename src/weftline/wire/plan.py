@@ -173,6 +173,7 @@ class SpecHead(Struct, rename="camel"):
     loop_detection: bool | _Loop | None = None
     tool_budgets: dict[str, _ToolBudget] | None = None
     budgets: _Budgets | None = None
+    model_fallbacks: tuple[str, ...] | None = None
 
 
 class _Chat(Struct):
@@ -221,6 +222,7 @@ def plan_from_spec(spec: bytes) -> RunPlan:
         name=sent.name or DEFAULT_RUN_NAME,
         agent_id=sent.agent_id,
         model=sent.model_id,
+        fallbacks=sent.model_fallbacks or (),
         system=sent.system_prompt or None,
         reasoning=_reasoning(sent.reasoning_level),
         tools=tuple([tool.ref() for tool in sent.tools]) if sent.tools else (),
@@ -232,7 +234,7 @@ def plan_from_spec(spec: bytes) -> RunPlan:
 
 def limits_of(head: SpecHead) -> Limits:
     """The thresholds of a run with this spec, defaults filled in."""
-    if head.loop_detection is None and head.tool_budgets is None and head.budgets is None:
+    if head.loop_detection is None and head.tool_budgets is None and head.budgets is None and not head.model_fallbacks:
         return DEFAULT_LIMITS
     soft, hard = _loop(head.loop_detection)
     budgets = head.budgets or _NO_BUDGETS
@@ -246,6 +248,7 @@ def limits_of(head: SpecHead) -> Limits:
         tool_budgets=_tool_budgets(head.tool_budgets),
         local_timeout_us=(DEFAULT_LOCAL_TIMEOUT_MS if timeout_ms is None else timeout_ms) * 1000,
         on_local_timeout=budgets.on_local_tool_timeout or "end",
+        fallbacks=len(head.model_fallbacks or ()),
     )
 
 

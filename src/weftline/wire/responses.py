@@ -146,6 +146,8 @@ class RunView(Struct, frozen=True):
     usage: Usage = Usage()
     turns: int = 0
     model: ModelRef = ModelRef()
+    cost_nusd: int | None = None
+    """Billionths of a US dollar; None when some price is not known."""
 
 
 class _FailureReason(Struct, rename="camel"):
@@ -173,6 +175,7 @@ class _Snapshot(Struct, rename="camel"):
     tokens: Tokens | None
     turns: int | None
     model: Model | None
+    cost_usd: float | None
 
 
 def snapshot(run: RunView) -> bytes:
@@ -202,6 +205,7 @@ def snapshot(run: RunView) -> bytes:
             tokens=used.tokens if used else None,
             turns=used.turns if used else None,
             model=used.model if used else None,
+            cost_usd=None if run.cost_nusd is None else run.cost_nusd / 1_000_000_000,
         )
     )
 

@@ -29,6 +29,7 @@ from weftline.wire.limits import (
     MAX_METADATA_BYTES,
     MAX_METADATA_ENTRIES,
     MAX_METADATA_VALUE_CHARS,
+    MAX_MODEL_FALLBACKS,
     MAX_MODEL_ID_CHARS,
     MAX_OUTPUT_SCHEMA_BYTES,
     MAX_REASONING_LEVEL,
@@ -146,10 +147,14 @@ class MessageModel(Part):
     messages: Annotated[list[ChatMessageModel], Field(min_length=1)] | None = None
 
 
+ModelId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX_MODEL_ID_CHARS)]
+
+
 class RunModel(MessageModel):
     """A whole spec. A session's is the same without input, which its own parser refuses."""
 
     name: Annotated[str, StringConstraints(max_length=MAX_RUN_NAME_CHARS, pattern=NO_NUL)] | None = None
     agentId: Annotated[str, StringConstraints(pattern=whole(ID_PATTERN))] | None = None
     systemPrompt: str | None = None
-    modelId: Annotated[str, StringConstraints(min_length=1, max_length=MAX_MODEL_ID_CHARS)] | None = None
+    modelId: ModelId | None = None
+    modelFallbacks: Annotated[list[ModelId], Field(max_length=MAX_MODEL_FALLBACKS)] | None = None

@@ -1,0 +1,52 @@
+"""Fallbacks, provider pauses and money: what follows when one model cannot answer, and what it all cost."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from weftline.kernel.entries import AttemptFailed, AttemptStarted, Limits
+from weftline.kernel.evolve import fold
+from weftline.kernel.state import CallModel, State
+
+from .world import Fault, Reply, World, text
+
+
+def test_a_fallback_is_asked_at_once_when_the_model_before_has_used_up_its_retries() -> None:
+    world = World(Limits(max_retries=1, fallbacks=2))
+    world.play(Fault("server", retryable=True), Fault("overloaded", retryable=True))
+    assert world.running == [CallModel(0, 3, choice=1)]
+    world.play(Fault("auth"))
+    assert world.running == [CallModel(0, 4, choice=2)]
+    world.play(text())
+    assert world.end.status == "succeeded"
+    assert [entry.head.choice for entry in world.entries if isinstance(entry.head, AttemptStarted)] == [0, 0, 1, 2]
+
+
+def test_when_every_model_fails_the_last_failure_gives_the_class() -> None:
+    world = World(Limits(max_retries=0, fallbacks=1)).play(Fault("rate_limit", retryable=True), Fault("context_window"))
+    assert (world.end.status, world.end.code, world.end.turns) == ("failed", "context_window", 2)
+
+
+def test_a_run_stays_with_the_model_that_answered() -> None:
+    world = World(Limits(fallbacks=1)).play(Fault("auth"))
+    world.reply(Reply("thinking", finish="pause_turn"))
+    assert world.running == [CallModel(1, 1, choice=1)]
+
+
+def test_a_provider_that_pauses_its_own_tools_is_asked_again_within_the_limit_of_turns() -> None:
+    world = World(Limits(max_tool_turns=1))
+    world.reply(Reply("searching", finish="pause_turn"))
+    assert world.running == [CallModel(1, 1)]
+    world.reply(Reply("still searching", finish="pause_turn"))
+    assert world.end.status == "succeeded"
+
+
+def test_a_run_costs_the_sum_of_its_attempts_and_nothing_is_known_when_one_has_no_price() -> None:
+    world = World().play(Fault("server", retryable=True))
+    priced = [
+        replace(entry, head=replace(entry.head, cost_nusd=7)) if isinstance(entry.head, AttemptFailed) else entry
+        for entry in world.entries
+    ]
+    state = fold(State(), priced)
+    assert (state.cost_nusd, state.unpriced) == (7, False)
+    assert fold(State(), world.entries).unpriced
