@@ -27,6 +27,7 @@ from weftline.providers.catalog import Catalog, build_catalog, usual_providers
 from weftline.providers.families import ProviderSettings, bad_setting, known_families
 from weftline.providers.pricing import Price, PriceOverride, Prices
 from weftline.providers.profiles import PROFILES
+from weftline.providers.throttle import DEFAULT_CONCURRENCY
 from weftline.providers.transport import Transport
 
 Table: TypeAlias = Mapping[str, Any]
@@ -120,7 +121,7 @@ class _Reader:
         source = table.get("source", "workspace_provider")
         if source not in _SOURCES:
             raise self._bad(f"{at}.source", f"must be one of {', '.join(_SOURCES)}")
-        own = {"family", "base_url", "api_key", "models", "any_model", "source"}
+        own = {"family", "base_url", "api_key", "models", "any_model", "source", "max_concurrency", "tokens_per_minute"}
         options = {key: item for key, item in table.items() if key not in own}
         if family == "openai_chat" and base_url is not None and "profile" not in options:
             # A server of one's own is not OpenAI: neither its quirks nor its key nor its prices apply.
@@ -138,6 +139,8 @@ class _Reader:
             models=self._models(f"{at}.models", table.get("models", [])),
             any_model=self._flag(table, "any_model", f"{at}.any_model"),
             source=source,
+            max_concurrency=self._count(table, "max_concurrency", at) or DEFAULT_CONCURRENCY,
+            tokens_per_minute=self._count(table, "tokens_per_minute", at),
             options=options,
             origin=self._origin,
         )
@@ -212,6 +215,14 @@ class _Reader:
         value = table.get(key)
         if value is not None and not isinstance(value, str):
             raise self._bad(at, "must be text")
+        return value
+
+    def _count(self, table: Table, key: str, at: str) -> int | None:
+        value = table.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise self._bad(f"{at}.{key}", "must be a whole number above 0")
         return value
 
     def _flag(self, table: Table, key: str, at: str) -> bool | None:

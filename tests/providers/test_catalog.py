@@ -11,11 +11,12 @@ from weftline.config import Config, load_config
 from weftline.errors import WeftlineError
 from weftline.messages import User
 from weftline.providers.assemble import collect
-from weftline.providers.base import ModelInfo, ModelRequest
+from weftline.providers.base import ModelInfo, ModelRequest, Provider
 from weftline.providers.catalog import MAX_CANDIDATES, Catalog, build_catalog, usual_providers
 from weftline.providers.families import FAMILIES, ProviderSettings
 from weftline.providers.google import Google
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
+from weftline.providers.throttle import ThrottledProvider
 from weftline.testing.recordings import RecordedTransport
 
 TRANSPORT = RecordedTransport([])
@@ -165,6 +166,11 @@ def test_a_default_that_is_not_there_is_refused_at_the_start() -> None:
 # ------------------------------------------------------------------------------------------------ the environment
 
 
+def _inner(provider: Provider) -> Provider:
+    assert isinstance(provider, ThrottledProvider)
+    return provider.inner
+
+
 def test_without_configuration_each_key_in_the_environment_is_a_provider() -> None:
     keys = {
         "ANTHROPIC_API_KEY": "anthropic",
@@ -182,7 +188,7 @@ def test_without_configuration_each_key_in_the_environment_is_a_provider() -> No
         assert len(models.unavailable()) == len(keys) - 1
     assert {one.name for one in usual_providers()} == set(keys.values())
     google = Config().catalog(transport=TRANSPORT, environ={"GOOGLE_API_KEY": "sk-secret"})
-    assert isinstance(google.resolve(None).provider, Google)
+    assert isinstance(_inner(google.resolve(None).provider), Google)
 
 
 def test_what_is_not_available_says_why() -> None:
@@ -204,7 +210,7 @@ def test_a_family_whose_package_is_missing_is_unavailable(monkeypatch: pytest.Mo
 
 def test_a_new_family_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FAMILIES, "mine", "weftline.providers.google:Google")
-    assert isinstance(catalog(claude(family="mine")).resolve("claude:claude-opus-4-5").provider, Google)
+    assert isinstance(_inner(catalog(claude(family="mine")).resolve("claude:claude-opus-4-5").provider), Google)
 
 
 @pytest.mark.requirement("provider.request.key_secrecy")

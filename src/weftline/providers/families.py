@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from weftline.errors import WeftlineError
 from weftline.providers.base import ModelInfo, Provider
+from weftline.providers.throttle import DEFAULT_CONCURRENCY, Throttle, ThrottledProvider
 from weftline.providers.transport import Transport
 
 FAMILIES: dict[str, str] = {
@@ -47,6 +48,9 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
     any_model: bool | None = None
     """Whether ids that are not listed are accepted; None: when no models are listed."""
     source: Source = "workspace_provider"
+    max_concurrency: int = DEFAULT_CONCURRENCY
+    """Calls under way at a time; the number falls by itself when the provider refuses, and grows again."""
+    tokens_per_minute: int | None = None
     options: dict[str, Any] = {}
     """Further arguments of the family's class."""
     origin: str = ""
@@ -80,7 +84,8 @@ def build_provider(settings: ProviderSettings, *, transport: Transport, environ:
                     f"is not an option of the family {settings.family!r}",
                 )
     try:
-        return family(**arguments)
+        throttle = Throttle(settings.max_concurrency, tokens_per_minute=settings.tokens_per_minute)
+        return ThrottledProvider(family(**arguments), throttle)
     except (TypeError, ValueError) as error:
         raise bad_setting(settings.origin, f"providers.{settings.name}", str(error)) from None
 

@@ -1,0 +1,145 @@
+"""How many calls a provider gets at a time, and how many tokens a minute: limits that find their own level.
+
+A refusal for rate or load halves the number of calls under way and holds new ones back for as long as the provider
+asked; each success lets the number grow again, slowly. Nothing is ever refused here: calls wait for their turn, in the
+order they came. Retrying is the runtime's business, not this one's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from weftline.providers.base import Chunk, ModelInfo, ModelRequest, Provider, ProviderError, UsageUpdate
+
+DEFAULT_CONCURRENCY = 1024
+_REFUSALS = frozenset({"rate_limit", "overloaded"})
+_SETTLE_S = 1.0
+"""Refusals that come together count once: they tell of one overload, not of many."""
+
+
+class Throttle:
+    """Slots for calls. `limit` moves between 1 and `most`; `tokens_per_minute` None means no limit on tokens."""
+
+    def __init__(self, most: int = DEFAULT_CONCURRENCY, *, tokens_per_minute: int | None = None) -> None:
+        self.limit = float(most)
+        self.under_way = 0
+        self._most = most
+        self._per_minute = tokens_per_minute
+        self._spent: deque[tuple[float, int]] = deque()
+        self._spent_sum = 0
+        self._held_until = 0.0
+        self._halved_at = -_SETTLE_S
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def enter(self) -> None:
+        """Returns when the call may begin."""
+        if not self._waiting and self._free_in() == 0.0:
+            self.under_way += 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        self._let_in()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.leave()  # was let in and is gone already
+            else:
+                self._waiting.remove(turn)
+            raise
+
+    def leave(self) -> None:
+        self.under_way -= 1
+        if self._waiting:
+            self._let_in()
+
+    def succeeded(self, tokens: int) -> None:
+        self.limit = min(self.limit + 1.0 / self.limit, float(self._most))
+        if self._per_minute is not None:
+            self._spent.append((_now(), tokens))
+            self._spent_sum += tokens
+
+    def refused(self, retry_after_s: float | None) -> None:
+        now = _now()
+        if retry_after_s:
+            self._held_until = max(self._held_until, now + retry_after_s)
+        if now - self._halved_at >= _SETTLE_S:
+            self._halved_at = now
+            self.limit = max(min(self.limit, self.under_way) / 2, 1.0)
+
+    def _free_in(self) -> float:
+        """Seconds until another call may begin; infinity when one must end first."""
+        if self.under_way >= int(self.limit):
+            return float("inf")
+        now = _now()
+        wait_s = max(self._held_until - now, 0.0)
+        if self._per_minute is not None:
+            while self._spent and self._spent[0][0] <= now - 60.0:
+                self._spent_sum -= self._spent.popleft()[1]
+            if self._spent_sum >= self._per_minute and self._spent:
+                wait_s = max(wait_s, self._spent[0][0] + 60.0 - now)
+        return wait_s
+
+    def _let_in(self) -> None:
+        while self._waiting:
+            wait_s = self._free_in()
+            if wait_s > 0.0:
+                if wait_s != float("inf") and self._timer is None:
+                    self._timer = asyncio.get_running_loop().call_later(wait_s, self._rang)
+                return
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self.under_way += 1
+                turn.set_result(None)
+
+    def _rang(self) -> None:
+        self._timer = None
+        self._let_in()
+
+
+class ThrottledProvider:
+    """A provider whose calls wait for a slot of its throttle. Whatever else it offers is handed through."""
+
+    def __init__(self, provider: Provider, throttle: Throttle) -> None:
+        self.inner = provider
+        self.throttle = throttle
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Sequence[Chunk]]:
+        throttle = self.throttle
+        await throttle.enter()
+        tokens = 0
+        try:
+            async for chunks in self.inner.stream(request):
+                for chunk in chunks:
+                    if isinstance(chunk, UsageUpdate):
+                        tokens = chunk.usage.input + chunk.usage.output
+                yield chunks
+        except ProviderError as error:
+            if error.cls in _REFUSALS:
+                throttle.refused(error.retry_after_s)
+            raise
+        else:
+            throttle.succeeded(tokens)
+        finally:
+            throttle.leave()
+
+    def models(self) -> Sequence[ModelInfo]:
+        return self.inner.models()
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
