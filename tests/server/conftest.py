@@ -71,6 +71,6 @@ async def other_api(server: ServerProcess, http: aiohttp.ClientSession, other_cr
 
 
 @pytest.fixture
-def server_key(server: ServerProcess) -> Callable[[str], str]:
-    """Makes one more key for a workspace."""
-    return lambda slug: new_key(server, slug)
+def second_key(server: ServerProcess, credentials: tuple[str, str]) -> str:
+    """One more key of the test's workspace."""
+    return new_key(server, credentials[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ import aiohttp
 
 Json: TypeAlias = dict[str, Any]
 
-TIMEOUT_S = 30
+TIMEOUT_S = 10
 TERMINAL = ("result", "error", "cancelled")
 KEEP_ALIVE = b": keep-alive"
 
@@ -129,7 +130,10 @@ class Api:
         url = self.url + (path if path.startswith("/") else f"{self.base}/{path}")
         async with (
             asyncio.timeout(TIMEOUT_S),
-            self.http.request(method, url, data=data, headers=sent, allow_redirects=False) as response,
+            # A BytesIO, because raw bytes of some size make aiohttp warn.
+            self.http.request(
+                method, url, data=None if data is None else io.BytesIO(data), headers=sent, allow_redirects=False
+            ) as response,
         ):
             return Reply(response.status, response.headers, await response.read())
 

@@ -95,11 +95,13 @@ async def test_a_body_that_grows_over_the_limit_while_it_is_sent_is_refused(api:
 @pytest.mark.requirement("wire.http.no_redirects")
 async def test_no_route_redirects_for_a_slash_more_or_less(api: Api) -> None:
     for route in ROUTES:
+        if not route.path.startswith(("/api/v1/", "/healthz", "/readyz")):
+            continue
         path = re.sub(r"\{\w+\}", "x", route.path.replace("{slug}", api.slug))
-        for variant in (path + "/", path.replace("/api/", "//api/"), path.upper()):
+        for variant in (path, path + "/", "/" + path, path.upper()):
             reply = await api.call(route.method, variant, headers={"X-Forwarded-Proto": "http"})
-            assert reply.status == 404, (variant, reply.status)
-        assert not 300 <= (await api.call(route.method, path, headers={"X-Forwarded-Proto": "http"})).status < 400
+            assert not 300 <= reply.status < 400, (variant, reply.status)
+            assert variant == path or reply.status == 404
 
 
 @pytest.mark.requirement("wire.http.success_body")

@@ -179,7 +179,7 @@ BAD_SPECS: list[tuple[Json, str]] = [
     ({"prompt": "a", "budgets": {"maxToolTurns": 2.5}}, "budgets.maxToolTurns"),
     ({"prompt": "a", "budgets": {"maxToolTurnsExceeded": "explode"}}, "budgets.maxToolTurnsExceeded"),
     ({"prompt": "a", "budgets": {"onLocalToolTimeout": "shrug"}}, "budgets.onLocalToolTimeout"),
-    ({"prompt": "a", "metadata": {"a b": "c"}}, "metadata"),
+    ({"prompt": "a", "metadata": {"a b": "c"}}, "metadata.a b"),
     ({"prompt": "a", "metadata": {"a": 5}}, "metadata.a"),
     ({"prompt": "a", "metadata": {"a": "x" * 257}}, "metadata.a"),
     ({"prompt": "a", "metadata": {f"k{i}": "v" for i in range(17)}}, "metadata"),

@@ -11,7 +11,14 @@ from weftline._version import __version__
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("weftline.cli.serve", "Run the server."),
-    "keys": ("weftline.cli.keys", "Create API keys."),
+    "keys": ("weftline.cli.keys", "API keys."),
+    "workspaces": ("weftline.cli.workspaces", "Workspaces and their features."),
+    "users": ("weftline.cli.users", "People who give OAuth apps access."),
+    "agents": ("weftline.cli.agents", "Stored agents."),
+    "webhooks": ("weftline.cli.webhooks", "Webhooks that are told when runs end."),
+    "retention": ("weftline.cli.retention", "Removing old logs."),
+    "oauth": ("weftline.cli.oauth", "OAuth apps and grants."),
+    "tools": ("weftline.cli.tools", "Manage the stored tools of a workspace."),
 }
 """Command name -> module and one line of help, so that listing the commands imports none of them."""
 
@@ -42,7 +49,7 @@ def main() -> None:
     from weftline.errors import WeftlineError
 
     try:
-        cli.main(standalone_mode=False)
+        cli.main(prog_name="weftline", standalone_mode=False)
     except click.exceptions.Abort:
         sys.exit(130)
     except click.ClickException as error:

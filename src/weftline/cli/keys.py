@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 
 import click
+
+from weftline.cli.output import DB, JSON, show_all, show_one
 
 
 @click.group()
@@ -14,11 +18,70 @@ def command() -> None:
 
 @command.command()
 @click.option("--workspace", required=True, metavar="SLUG", help="Created when it is new.")
-@click.option("--db", default="weftline-data", show_default=True, type=click.Path(path_type=Path), help="The store.")
+@DB
 @click.option("--name", default="", help="A note to tell keys apart.")
-def create(workspace: str, db: Path, name: str) -> None:
+@click.option(
+    "--usage",
+    default="developer_api",
+    show_default=True,
+    type=click.Choice(["developer_api", "mcp", "a2a"]),
+    help="What the key is for.",
+)
+@click.option("--agent", "agents", multiple=True, metavar="ID", help="Restrict the key to agents; may be repeated.")
+@JSON
+def create(workspace: str, db: Path, name: str, usage: str, agents: tuple[str, ...], as_json: bool) -> None:
     """Create a key and print it. It is shown this once and stored nowhere."""
     from weftline.cli.admin import administer, now_us
 
-    _, secret = administer(db, "keys.create", workspace=workspace, name=name, now=now_us())
-    click.echo(secret)
+    identity, secret = administer(
+        db, "keys.create", workspace=workspace, name=name, usage=usage, agents=list(agents), now=now_us()
+    )
+    click.echo(json.dumps({"id": identity, "key": secret}) if as_json else secret)
+
+
+@command.command("import")
+@click.option("--workspace", required=True, metavar="SLUG", help="Created when it is new.")
+@DB
+@click.option("--name", default="", help="A note to tell keys apart.")
+def import_key(workspace: str, db: Path, name: str) -> None:
+    """Take over a key that clients hold already, read from standard input; prints its id."""
+    from weftline.cli.admin import administer, now_us
+
+    secret = sys.stdin.readline().strip()
+    click.echo(administer(db, "keys.import", workspace=workspace, secret=secret, name=name, now=now_us()))
+
+
+@command.command("list")
+@click.option("--workspace", required=True, metavar="SLUG")
+@DB
+@click.option("--all", "revoked", is_flag=True, help="Revoked keys too.")
+@JSON
+def list_keys(workspace: str, db: Path, revoked: bool, as_json: bool) -> None:
+    """Print the ids of a workspace's keys."""
+    from weftline.cli.admin import administer
+
+    show_all(administer(db, "keys.list", workspace=workspace, revoked=revoked), id_field="id", as_json=as_json)
+
+
+@command.command()
+@click.argument("key_id")
+@DB
+@JSON
+def show(key_id: str, db: Path, as_json: bool) -> None:
+    """Show a key: everything but the key itself."""
+    from weftline.cli.admin import administer
+
+    show_one(administer(db, "keys.show", id=key_id), as_json=as_json)
+
+
+@command.command()
+@click.argument("key_id")
+@DB
+@JSON
+def delete(key_id: str, db: Path, as_json: bool) -> None:
+    """Revoke a key, at once and for good."""
+    from weftline.cli.admin import administer, now_us
+
+    gone = administer(db, "keys.delete", id=key_id, now=now_us())
+    if as_json:
+        show_one(gone, as_json=True)

@@ -16,7 +16,21 @@ import click
 @click.option("--scripts", envvar="WEFTLINE_SCRIPTS", type=click.Path(path_type=Path), help="Scripted models (JSON).")
 @click.option("--tools", type=click.Path(path_type=Path), help="A Python file with @weftline.tool functions.")
 @click.option("--config", type=click.Path(path_type=Path), help="Configuration (TOML): model providers and more.")
-@click.option("--drain", "drain_s", default=30.0, show_default=True, help="Seconds to finish in after SIGTERM.")
+@click.option(
+    "--drain",
+    "drain_s",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="How long work under way may take to finish after SIGTERM.",
+)
+@click.option(
+    "--rate-limit",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Requests a minute per credential, 0 for no limit. [default: the configuration's, or 600000]",
+)
 @click.option(
     "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
 )
@@ -28,6 +42,7 @@ def command(
     tools: Path | None,
     config: Path | None,
     drain_s: float,
+    rate_limit: int | None,
     log_level: str,
 ) -> None:
     """Run the server.
@@ -40,4 +55,7 @@ def command(
     logging.basicConfig(
         level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    run(Settings(db, host, port, scripts, tools, config, drain_s))
+    if log_level == "info":
+        # Its start and stop are told by our own lines, and its logger's name reads like an error.
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    run(Settings(db, host, port, scripts, tools, config, drain_s, rate_limit))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeAlias, cast, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from weftline.client.errors import InvalidSpec
 from weftline.client.single_flight import SingleFlight
@@ -80,8 +80,8 @@ class Credentials:
         if isinstance(source, TokenSource):
             token = await source.token(refresh=refresh)
         else:
-            given = cast("TokenCallable", source)()
-            token = await cast("Awaitable[str]", given) if inspect.isawaitable(given) else cast("str", given)
+            given = source()
+            token = await given if inspect.isawaitable(given) else given
         self._secret = token
         return token
 

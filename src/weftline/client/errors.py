@@ -37,7 +37,12 @@ if TYPE_CHECKING:
 
 
 class ClientError(Exception):
-    """The root of every error that this client raises on purpose."""
+    """The root of every error that this client raises on purpose.
+
+    `run_id` is set when a run is concerned: one that could not be followed to its end is still there to `attach` to.
+    """
+
+    run_id: str = ""
 
 
 class InvalidSpec(ClientError, ValueError):
@@ -174,7 +179,7 @@ class DeadlineExceeded(RunCancelled, TimeoutError):
 class ToolDeliveryError(ClientError):
     """The server did not take the answer to a tool call; the run may wait for it until its timeout."""
 
-    def __init__(self, message: str, *, run_id: str, tool_use_id: str, cause: ClientError) -> None:
+    def __init__(self, message: str, *, run_id: str, tool_use_id: str, cause: Exception) -> None:
         super().__init__(message)
         self.run_id = run_id
         self.tool_use_id = tool_use_id

@@ -26,11 +26,17 @@ class Started(Event, frozen=True):
 
 
 class AssistantDelta(Event, frozen=True):
+    """A piece of the model's text. `turn` and `attempt` tell which deltas a `TurnRestarted` makes void."""
+
     text: str = ""
+    turn: int | None = None
+    attempt: int | None = None
 
 
 class ThinkingDelta(Event, frozen=True):
     text: str = ""
+    turn: int | None = None
+    attempt: int | None = None
 
 
 class RequestedCall(Struct, frozen=True):
@@ -230,9 +236,7 @@ def _terminal(kind: str, payload: dict[str, Any], *, run_id: str, seq: int) -> T
     if kind == "error":
         return Failed(**common, error=error or "the run failed", code=text_of(payload, "code"))
     subtype = text_of(payload, "subtype") or ("success" if payload.get("ok") is True else "error")
-    return Result(
-        **common, ok=subtype == "success", subtype=subtype, text=text_of(payload, "text") or "", error=error
-    )
+    return Result(**common, ok=subtype == "success", subtype=subtype, text=text_of(payload, "text") or "", error=error)
 
 
 def text_of(payload: dict[str, Any], name: str) -> str | None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from io import BytesIO
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -22,6 +23,7 @@ logger = logging.getLogger("weftline.client")
 USER_AGENT = f"weftline-python/{__version__}"
 RETRIED = frozenset({429, 502, 503, 504})
 """Answers that promise that the same request may succeed later."""
+_LONG = 512 * 1024
 
 
 class Reply(NamedTuple):
@@ -169,7 +171,7 @@ class Http:
             return await self._opened().request(
                 method,
                 URL(url, encoded=True),
-                data=body,
+                data=_payload(body),
                 headers={**self._headers, **headers, "Authorization": f"Bearer {secret}"},
                 timeout=timeout,
                 allow_redirects=False,
@@ -227,6 +229,11 @@ async def exchange(
             return Reply(response.status, response.headers, await response.read())
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         raise NetworkError(f"{method} {url.partition('?')[0]}: {_told(error)}") from error
+
+
+def _payload(body: bytes | None) -> bytes | BytesIO | None:
+    # aiohttp warns of long bytes, which it would write in one go; a file it writes in pieces.
+    return BytesIO(body) if body is not None and len(body) > _LONG else body
 
 
 async def _body(response: ClientResponse) -> bytes:

@@ -131,13 +131,15 @@ class Driver:
                 task.add_done_callback(lambda _, key=key: self._done(run, key))
         await run.wake
         run.wake = None
+        for task in run.tasks.values():
+            if task.done() and (task.cancelled() or task.exception() is not None):
+                raise RuntimeError("a command failed") from (None if task.cancelled() else task.exception())
 
     def _done(self, run: LiveRun, key: tuple[int, int, int]) -> None:
-        task = run.tasks.pop(key, None)
-        if task is not None and not task.cancelled() and task.exception() is not None:
-            if run.wake is not None and not run.wake.done():
-                run.wake.set_exception(task.exception() or RuntimeError("a command failed"))
-            return
+        """A command that failed stays, so that it is not begun again before the driver has seen it."""
+        task = run.tasks.get(key)
+        if task is not None and not task.cancelled() and task.exception() is None:
+            del run.tasks[key]
         run.poke()
 
     async def _do(self, run: LiveRun, command: Command) -> None:

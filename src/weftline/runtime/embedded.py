@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -32,7 +32,7 @@ from weftline.kernel.entries import (
     RunResumed,
     TimerFired,
 )
-from weftline.kernel.state import State, decode_state
+from weftline.kernel.state import Decision, State, decode_state
 from weftline.messages import User
 from weftline.providers.catalog import Catalog
 from weftline.runtime import ids
@@ -76,6 +76,8 @@ class Engine:
         self.tools: ToolSource = ServerTools(tools or {}) if tools is None or isinstance(tools, Mapping) else tools
         self.clock: Clock = clock or SystemClock()
         self.ready = False
+        self.on_ended: Callable[[], None] | None = None
+        """Called after a commit with which a run ended."""
         self._resident: dict[int, LiveRun] = {}
 
     async def start(self) -> Self:
@@ -160,8 +162,12 @@ class Engine:
         thread: int | None = None,
         metadata: str = "{}",
         idempotency: tuple[str, str, bytes] | None = None,
+        secrets: bytes | None = None,
     ) -> str:
-        """Accepts a run durably and returns its id. `idempotency` is route, key and digest of the request's body."""
+        """Accepts a run durably and returns its id. `idempotency` is route, key and digest of the request's body.
+
+        `secrets` are the headers of the tools that the server dials, sealed by the store's vault.
+        """
         self.require_accepting()
         plan = plan or plan_from_spec(spec)
         for model in (plan.model, *plan.fallbacks):
@@ -173,14 +179,16 @@ class Engine:
             earlier = await self._created_before(slot, idempotency[2])
             if earlier is not None:
                 return earlier
-            self._creating[slot] = asyncio.get_running_loop().create_future()
-        try:
-            return await self._create(workspace, spec, plan, thread, metadata, idempotency)
-        finally:
-            if slot is not None:
-                self._creating.pop(slot).set_result(None)
+        run = self._create(workspace, spec, plan, thread, metadata, idempotency, secrets)
+        durable = self.log.mark(run, requester=True)
+        if slot is not None:
+            # Hangs on the commit: a caller that goes away must not let a retry with the same key create another run.
+            self._creating[slot] = durable
+            durable.add_done_callback(lambda _: self._creating.pop(slot))
+        await asyncio.shield(durable)
+        return run.id
 
-    async def _create(
+    def _create(
         self,
         workspace: int,
         spec: bytes,
@@ -188,20 +196,29 @@ class Engine:
         thread: int | None,
         metadata: str,
         idempotency: tuple[str, str, bytes] | None,
-    ) -> str:
+        secrets: bytes | None,
+    ) -> LiveRun:
         now = self.clock.now_us()
         key, self._next_key = self._next_key, self._next_key + 1
         run = LiveRun(key, ids.new_salt(), workspace=workspace, thread=thread, created_at=now)
         run.plan = plan
         run.new = NewRun(
-            run.salt, workspace, plan.name, metadata, now, RULES, thread, agent=plan.agent_id, idempotency=idempotency
+            run.salt,
+            workspace,
+            plan.name,
+            metadata,
+            now,
+            RULES,
+            thread,
+            agent=plan.agent_id,
+            idempotency=idempotency,
+            secrets=secrets,
         )
         self._resident[key] = run
         self.log.append(run, [(RunCreated(RULES, plan.limits, thread), spec)])
-        if thread is None:
-            self._submit(run)
-        await self.log.durable(run, requester=True)
-        return run.id
+        if thread is None and secrets is None:
+            self._submit(run)  # one with secrets starts at its commit: its tools read them from its row
+        return run
 
     async def _created_before(self, slot: tuple[int, str, str], body: bytes) -> str | None:
         while (first := self._creating.get(slot)) is not None:
@@ -221,14 +238,14 @@ class Engine:
         self.log.require_well()
         run = self.load(key)
         state = run.state
-        if state.ended:
-            if tool_use_id in state.pending_at_cancel:
-                return False
-            raise Conflict("The run has ended.", code="run_terminal")
-        index = open_call(state, tool_use_id)
+        index = None if state.ended else open_call(state, tool_use_id)
         if index is None:
+            await self.log.durable(run, requester=True)  # a refusal too rests on what a crash cannot take back
+            self._release(run)
             if tool_use_id in state.pending_at_cancel:
                 return False
+            if state.ended:
+                raise Conflict("The run has ended.", code="run_terminal")
             raise NotFound("No call of this run waits for a result under this id.", code="unknown_tool_use")
         call = state.calls[index]
         if not run.prepared:
@@ -258,18 +275,20 @@ class Engine:
 
     async def pause(self, key: int, *, reason: str = "", requested_by: str = "") -> None:
         """Starts nothing more after what is under way, until `resume`."""
-        run = self._open(key)
+        run = await self._open(key)
         head = RunPaused(reason, requested_by)
         if run.state.paused:
+            await self.log.durable(run, requester=True)
             return
         if not accepts(run.state, head):
             raise Conflict("This run does not take interruptions.")
         await self._request(run, head, b"")
 
     async def resume(self, key: int, *, notes: str = "", requested_by: str = "") -> None:
-        run = self._open(key)
+        run = await self._open(key)
         head = RunResumed(notes, requested_by)
         if not accepts(run.state, head):
+            await self.log.durable(run, requester=True)
             raise Conflict("The run is not paused.", code="not_paused")
         await self._request(run, head, b"")
 
@@ -282,7 +301,7 @@ class Engine:
         return await self._queue(key, text, "follow_up")
 
     async def _queue(self, key: int, text: str, mode: str) -> str:
-        run = self._open(key)
+        run = await self._open(key)
         identity = f"msg_{run.next_seq}"
         head = MessageQueued(identity, "steer" if mode == "steer" else "follow_up")
         if not accepts(run.state, head):
@@ -300,6 +319,17 @@ class Engine:
 
     def follow(self, key: int, run_id: str, *, after: int = 0) -> Subscription:
         return self.hub.follow(key, run_id, after=after)
+
+    def locate(self, run_id: str, *, workspace: int) -> int:
+        """The key of a run of this workspace, or `NotFound`: the same for an unknown id and for one of another."""
+        parsed = ids.parse(run_id, prefix="run_")
+        if parsed is not None:
+            key, salt = parsed
+            run = self._resident.get(key)
+            owner = (run.salt, run.workspace) if run is not None else self.read.owner(key)
+            if owner == (salt, workspace):
+                return key
+        raise NotFound("There is no such run.")
 
     def find(self, run_id: str, *, workspace: int) -> RunRow:
         """The run's row, or `NotFound`: the same for an unknown id and for one of another workspace."""
@@ -328,17 +358,20 @@ class Engine:
         run.row_seq, run.row_version = row.next_seq, row.version
         run.due_at, run.row_due = row.due_at, row.due_at
         run.started_at, run.ended_at = row.started_at, row.ended_at
-        run.activated = row.thread is None or row.due_at is not None or row.started_at is not None
+        run.activated = row.thread is None or row.due_at is not None or run.state.history is not None
+        run.adopting = run.state.in_flight
         if not run.state.ended:
             self._resident[key] = run
         return run
 
     def advance(self, run: LiveRun) -> None:
         """Lets a run take in what was just appended: ends it here and now, wakes its driver, or starts one."""
-        if run.dropped:
-            return
+        if run.dropped or not (run.activated or run.state.cancel):
+            return  # a run that waits in its thread's line takes nothing in before its turn
         if run.state.cancel or not run.scheduled:
-            decision = self.driver.settle(run)
+            decision = self._settle(run)
+            if decision is None:
+                return
             if run.state.ended:
                 if run.task is not None:
                     run.task.cancel()
@@ -349,9 +382,18 @@ class Engine:
                 self._alarm.at(run.due_at)
         run.poke()
 
+    def _settle(self, run: LiveRun) -> Decision | None:
+        """Settles outside a driver. What goes wrong then is as if a driver had failed, and nobody else's business."""
+        try:
+            return self.driver.settle(run)
+        except Exception:
+            logger.exception("run %s: it could not be carried on", run.id)
+            run.due_at = 0
+            self._recovery.driver_failed(run)
+            return None
+
     def adopt(self, run: LiveRun) -> None:
         """Takes a run over from an earlier process and drives it."""
-        run.adopting = True
         if run.activated and not run.state.ended:
             self._submit(run)
 
@@ -375,12 +417,21 @@ class Engine:
 
     def _submit(self, run: LiveRun) -> None:
         """Has the run driven, now or when its workspace has a place; at most one driver at a time."""
-        if not run.scheduled and not run.dropped:
+        if not run.scheduled and not run.dropped and not self._recovery.holds(run.key):
             run.scheduled = True
             self._scheduler.submit(run)
 
     def _begin(self, run: LiveRun) -> None:
         run.task = asyncio.get_running_loop().create_task(self._drive(run))
+        run.task.add_done_callback(lambda task: self._gone(run, task))
+
+    def _gone(self, run: LiveRun, task: asyncio.Task[None]) -> None:
+        """A task that was cancelled before its first step has run none of its own code."""
+        if run.task is task:
+            run.task = None
+            run.scheduled = False
+            self._scheduler.finished(run)
+            self._leave(run)
 
     async def _drive(self, run: LiveRun) -> None:
         failed = False
@@ -404,7 +455,9 @@ class Engine:
     def _leave(self, run: LiveRun) -> None:
         """After its driver has gone: a parked run leaves memory as soon as its row says that it is parked."""
         if not (run.state.ended or run.dropped or self.driver.stopping):
-            decision = self.driver.settle(run)  # what came while the driver was leaving
+            decision = self._settle(run)  # what came while the driver was leaving
+            if decision is None:
+                return
             if decision.start:
                 self._submit(run)
                 return
@@ -423,25 +476,33 @@ class Engine:
     def _forget(self, run: LiveRun) -> None:
         if self._resident.get(run.key) is run:
             del self._resident[run.key]
+            if not run.state.ended:
+                self.hub.parked(run.key)
 
     # What hangs on the commit
 
     def flushed(self, run: LiveRun, write: RunWrite, result: Written) -> None:
-        self.hub.publish(run.key, write.entries, write.deltas, write.next_seq - 1)
-        if write.new is not None and write.new.thread is not None and not result.queued:
+        self.hub.publish(run.key, run.id, write.entries, write.deltas, last_seq=write.next_seq - 1)
+        new = write.new
+        waited = new is not None and (new.thread is not None or (new.secrets is not None and not run.state.ended))
+        if waited and not result.queued:
             run.activated = True
             run.due_at = 0
             self._submit(run)
+        elif run.due_at and not run.scheduled:
+            self._alarm.at(run.due_at)  # a ring that came before this commit did not see it
         if result.promoted is not None:
             self._promote(result.promoted)
+        if self.on_ended is not None and write.ended_at is not None:
+            self.on_ended()
         self._recovery.moved(run.key)
         self._release(run)
 
     def _promote(self, key: int) -> None:
         run = self.load(key)
-        if run.state.ended or run.activated:
+        if run.state.ended:
             return
-        run.activated, run.due_at = True, 0
+        run.activated, run.due_at, run.row_due = True, 0, 0
         self._submit(run)
 
     def dropped(self, run: LiveRun) -> None:
@@ -491,10 +552,11 @@ class Engine:
             call.client and call.status == "opened" and (call.deadline_at or 0) < opened_before for call in state.calls
         )
 
-    def _open(self, key: int) -> LiveRun:
+    async def _open(self, key: int) -> LiveRun:
         self.require_accepting()
         run = self.load(key)
         if run.state.ended or run.state.cancel:
+            await self.log.durable(run, requester=True)
             raise Conflict("The run has ended.", code="run_terminal")
         return run
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 
 from weftline.kernel.entries import KIND, RunEnded, decode_fact
+from weftline.runtime.tail import Tails
+from weftline.runtime.view import run_view
 from weftline.store.base import DeltaRow, EntryRow
 from weftline.store.sqlite.reads import Reader
 from weftline.wire.events import delta_frames, frame, project
+from weftline.wire.responses import snapshot
 
 QUEUE_BYTES = 1024 * 1024
 PAGE = 1000
@@ -21,12 +24,14 @@ _ENDED = KIND[RunEnded]
 class Subscription:
     """Follows one run from a cursor, as bytes of SSE frames."""
 
-    __slots__ = ("_frames", "_hub", "_silent", "_size", "_waiter", "behind", "ended", "last_seq", "run")
+    __slots__ = ("_frames", "_hub", "_silent", "_size", "_taken", "_waiter", "behind", "ended", "last_seq", "run")
 
     def __init__(self, hub: Hub, run: int, last_seq: int) -> None:
         self._hub = hub
         self.run = run
         self.last_seq = last_seq
+        self._taken = last_seq
+        """What the reader has; `last_seq` counts what is queued for it too."""
         self.behind = True
         """Whether what comes next has to be read from the log."""
         self.ended = False
@@ -52,6 +57,7 @@ class Subscription:
             pass  # it finds this in the log, or has found it there before it was announced
         elif self._size + len(frames) > QUEUE_BYTES:
             self._frames, self._size, self.behind = [], 0, True
+            self.last_seq = self._taken
         else:
             self._frames.append(frames)
             self._size += len(frames)
@@ -67,7 +73,10 @@ class Subscription:
     def take(self) -> bytes | None:
         """What is due at once: bytes, b"" when the reader is up to date, None at the end."""
         if self.behind:
-            return self._hub.catch_up(self)
+            data = self._hub.catch_up(self)
+            self._taken = self.last_seq
+            return data
+        self._taken = self.last_seq
         if self._frames:
             data = self._frames[0] if len(self._frames) == 1 else b"".join(self._frames)
             self._frames, self._size = [], 0
@@ -93,6 +102,7 @@ class Hub:
         self._reader = reader
         self._topics: dict[int, list[Subscription]] = {}
         self._ids: dict[int, str] = {}
+        self._tails = Tails()
 
     def follow(self, run: int, run_id: str, *, after: int) -> Subscription:
         subscription = Subscription(self, run, max(after, 0))
@@ -118,19 +128,31 @@ class Hub:
             for subscription in topic:
                 subscription.end()
 
-    def publish(self, run: int, entries: list[EntryRow], deltas: list[DeltaRow], last_seq: int) -> None:
+    def publish(self, run: int, run_id: str, entries: list[EntryRow], deltas: list[DeltaRow], *, last_seq: int) -> None:
         """Called once per flush and run, on the loop, after the commit."""
         topic = self._topics.get(run)
-        if topic is None:
-            return
-        if all(subscription.behind or subscription.last_seq >= last_seq for subscription in topic):
+        tail = self._tails.get(run)
+        if tail is None and entries and entries[0][0] == 1:
+            tail = self._tails.begin(run)
+        live = topic is not None and any(not one.behind and one.last_seq < last_seq for one in topic)
+        if tail is not None or live:
+            ended = bool(entries) and entries[-1][2] == _ENDED
+            frames = b"".join(frames_of(entries, deltas, run_id=run_id, after=0, upto=last_seq))
+            if tail is not None:
+                self._tails.add(run, tail, frames, last_seq, ended=ended)
+            for subscription in tuple(topic or ()):
+                subscription.push(frames, last_seq, ended=ended)
+        elif topic is not None:
             for subscription in topic:
                 subscription.wake()
-            return
-        ended = bool(entries) and entries[-1][2] == _ENDED
-        frames = b"".join(frames_of(entries, deltas, run_id=self._ids[run], after=0, upto=last_seq))
-        for subscription in tuple(topic):
-            subscription.push(frames, last_seq, ended=ended)
+
+    def parked(self, run: int) -> None:
+        """The run has left memory for a while: nothing of it is kept."""
+        self._tails.drop(run)
+
+    def forget(self) -> None:
+        """Keeps nothing of any run in memory: logs may have been trimmed. Readers go on from the log."""
+        self._tails = Tails()
 
     def catch_up(self, subscription: Subscription) -> bytes | None:
         """The next page of the log for a reader that is behind; makes it live when it has reached the end.
@@ -138,26 +160,40 @@ class Hub:
         No await lies between the read and the change to live, so nothing falls between the two. What is committed but
         not announced yet is read here, and its announcement is then passed over.
         """
-        head = self._reader.head(subscription.run)
-        if head is None:
+        after = subscription.last_seq
+        tail = self._tails.get(subscription.run)
+        if tail is not None and (data := tail.after(after)) is not None:
+            subscription.behind, subscription.ended = False, tail.ended
+            subscription.last_seq = max(after, tail.last_seq)
+            return data if data or not tail.ended else None
+        page = self._reader.page(subscription.run, after=after, limit=PAGE)
+        if page is None:
             subscription.behind, subscription.ended = False, True
             return None
-        upto = head[0] - 1
-        after = subscription.last_seq
-        entries = self._reader.entries(subscription.run, after=after, upto=upto, limit=PAGE)
-        deltas = self._reader.deltas(subscription.run, after=after, upto=upto, limit=PAGE)
+        upto, ended, entries, deltas = page
         page_end = upto
         if len(entries) == PAGE:
             page_end = min(page_end, entries[-1][0])
         if len(deltas) == PAGE:
             page_end = min(page_end, deltas[-1][0] + deltas[-1][1] - 1)
         run_id = self._ids.get(subscription.run, "")
-        data = b"".join(frames_of(entries, deltas, run_id=run_id, after=after, upto=page_end))
+        first = min(
+            entries[0][0] if entries else upto + 1,
+            max(deltas[0][0], after + 1) if deltas else upto + 1,
+        )
+        gap = self._gap(subscription.run, after + 1, first - 1) if first > after + 1 else b""
+        data = gap + b"".join(frames_of(entries, deltas, run_id=run_id, after=after, upto=page_end))
         subscription.last_seq = max(after, page_end)
         if page_end == upto:
             subscription.behind = False
-            subscription.ended = bool(head[1])
+            subscription.ended = ended
         return data if data or not subscription.ended else None
+
+    def _gap(self, run: int, first: int, last: int) -> bytes:
+        """The event in place of entries that retention has removed: seqs have no holes otherwise."""
+        row = self._reader.run(run)
+        state = snapshot(run_view(self._reader, row)) if row is not None else b"null"
+        return frame(last, "gap", b'{"firstMissingSeq":%d,"lastMissingSeq":%d,"snapshot":%b}' % (first, last, state))
 
 
 def frames_of(entries: list[EntryRow], deltas: list[DeltaRow], *, run_id: str, after: int, upto: int) -> list[bytes]:

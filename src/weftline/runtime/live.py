@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from weftline.runtime.transcript import Transcript
 
 
+def is_being_cancelled() -> bool:
+    """Whether somebody cancelled the present task; if not, a `CancelledError` is the failure of what it called."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class Waiter(Struct):
     seq: int
     future: asyncio.Future[None]

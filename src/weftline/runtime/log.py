@@ -23,7 +23,7 @@ from weftline.kernel.evolve import evolve
 from weftline.kernel.state import encode_state
 from weftline.runtime.clock import Clock
 from weftline.runtime.live import LiveRun, Waiter
-from weftline.store.base import OnFlushed, RunWrite, Written
+from weftline.store.base import LEAVE_DUE, OnFlushed, RunWrite, Written
 
 logger = logging.getLogger(__name__)
 
@@ -116,14 +116,20 @@ class Log:
 
     async def durable(self, run: LiveRun, *, requester: bool = False) -> None:
         """Waits until everything appended to the run so far is durable."""
-        seq = run.next_seq - 1
-        if run.durable >= seq:
-            return
-        waiter = Waiter(seq, self._loop.create_future(), requester)
+        if run.durable < run.next_seq - 1:
+            await self.mark(run, requester=requester)
+
+    def mark(self, run: LiveRun, *, requester: bool = False) -> asyncio.Future[None]:
+        """Done when everything appended to the run so far is durable, or has failed."""
+        waiter = Waiter(run.next_seq - 1, self._loop.create_future(), requester)
+        waiter.future.add_done_callback(_seen)
         run.waiters.append(waiter)
-        await waiter.future
+        return waiter.future
 
     def _touch(self, run: LiveRun) -> RunWrite:
+        if run.dropped:
+            # Appends of one run are a chain: after one that is lost, whoever still works on it has nothing to add.
+            raise asyncio.CancelledError
         write = run.write = RunWrite(
             run.key,
             base_seq=0,
@@ -190,7 +196,8 @@ class Log:
         state = run.state
         write.base_seq, write.base_version = run.row_seq, run.row_version
         write.next_seq, write.version = run.next_seq, state.version
-        write.epoch, write.due_at, write.status = state.epoch, run.due_at, run.status
+        write.epoch, write.status = state.epoch, run.status
+        write.due_at = run.due_at if run.activated or state.ended else LEAVE_DUE
         write.started_at, write.ended_at = run.started_at, run.ended_at
         write.state = encode_state(state) if write.version != write.base_version else None
         if run.new is not None:
@@ -285,3 +292,9 @@ class Log:
                 waiter.future.set_exception(error)
         run.waiters = []
         self._observer.dropped(run)
+
+
+def _seen(future: asyncio.Future[None]) -> None:
+    """A failure that nobody waits for any more is no news."""
+    if not future.cancelled():
+        future.exception()

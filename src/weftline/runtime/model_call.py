@@ -21,7 +21,7 @@ from weftline.messages import Assistant, AssistantPart, ToolCall, joined_text
 from weftline.providers.assemble import Assembler
 from weftline.providers.base import Chunk, ModelRequest, ProviderError, TextDelta, ThinkingDelta
 from weftline.providers.catalog import ResolvedModel
-from weftline.runtime.live import LiveRun, Prepared
+from weftline.runtime.live import LiveRun, Prepared, is_being_cancelled
 from weftline.runtime.toolbox import Toolbox
 from weftline.runtime.transcript import Transcript
 from weftline.tools.base import InvalidArguments
@@ -51,6 +51,8 @@ async def call_model(driver: Driver, run: LiveRun, command: CallModel) -> None:
         async with asyncio.timeout(MODEL_TIMEOUT_S):
             tail = b',"turn":%d,"attempt":%d}' % (command.turn, command.attempt)
             async for chunks in model.provider.stream(request):
+                if not run.state.attempt_open:
+                    return  # nobody asks for this any more, and the provider does not listen
                 assembler.feed(chunks)
                 _append_deltas(driver, run, chunks, tail)
                 run.attempt_usage = assembler.usage
@@ -63,7 +65,11 @@ async def call_model(driver: Driver, run: LiveRun, command: CallModel) -> None:
     except TimeoutError:
         error = ProviderError("timeout", f"The model gave no complete answer within {MODEL_TIMEOUT_S:g} seconds.")
         _failed(driver, run, command, error, assembler, started)
-    except Exception:
+    except (Exception, asyncio.CancelledError):
+        if is_being_cancelled():
+            if driver.stopping and run.attempt_usage:
+                _abandoned(driver, run, command, assembler, started)
+            raise
         logger.exception("run %s: the provider %s failed", run.id, model.provider.name)
         error = ProviderError("unknown", "The model call failed unexpectedly.", retryable=False)
         _failed(driver, run, command, error, assembler, started)
@@ -139,6 +145,20 @@ def _failed(
     run.attempt_usage = None
     if accepts(run.state, head):
         driver.log.append(run, [(head, bodies.encode(bodies.FailedBody(run.failure, run.partial)))])
+
+
+def _abandoned(driver: Driver, run: LiveRun, command: CallModel, assembler: Assembler, started: float) -> None:
+    """The server stops: what the attempt has cost is known now and would only be estimated later."""
+    head = AttemptFailed(
+        command.turn,
+        command.attempt,
+        "abandoned",
+        reason="abandoned",
+        usage=assembler.usage,
+        active_us=_active_us(started),
+    )
+    if accepts(run.state, head):
+        driver.log.append(run, [(head, bodies.encode(bodies.FailedBody("abandoned", assembler.text)))])
 
 
 def _completed(driver: Driver, run: LiveRun, command: CallModel, assembler: Assembler, started: float) -> None:

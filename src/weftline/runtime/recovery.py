@@ -12,6 +12,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
+from weftline.errors import StoreError
 from weftline.kernel.bodies import EndedBody, encode
 from weftline.kernel.entries import RunEnded
 from weftline.runtime.live import LiveRun
@@ -32,6 +33,7 @@ class Recovery:
         self._engine = engine
         self._suspects: asyncio.Task[None] | None = None
         self._failures: dict[int, int] = {}
+        self._waiting: set[int] = set()
         self._moved: asyncio.Future[None] | None = None
 
     async def begin(self) -> None:
@@ -41,19 +43,28 @@ class Recovery:
         after = 0
         while rows := engine.read.under_way(limit=_PAGE, after=after):
             after = rows[-1][0]
-            keys = [row[0] for row in rows]
+            waiting = [key for key, tries, deaths in rows if tries or deaths >= DEATHS - 1]
+            others = [key for key, tries, deaths in rows if not (tries or deaths >= DEATHS - 1)]
             if engine.store.unclean:
-                await engine.store.job(partial(mark_recovering, keys=keys, died=True))
-            for key, tries, deaths in rows:
-                if tries or deaths >= DEATHS - 1:
-                    suspects.append(key)
-                else:
-                    self._recover(key)
+                await engine.store.job(partial(mark_recovering, keys=others, died=True))
+                await engine.store.job(partial(mark_recovering, keys=waiting, died=True, tried=False))
+            for key in others:
+                self._recover(key)
+            suspects += waiting
+        self._waiting.update(suspects)
         if suspects:
             self._suspects = asyncio.create_task(self._one_by_one(suspects))
+        if engine.store.unclean:
+            for thread in engine.read.ended_with_runs():
+                for key in reversed(engine.read.unfinished_of_thread(thread)):
+                    await engine.cancel(key, reason="session_ended")
         due = engine.read.next_due(0)
         if due is not None:
             engine.wake_at(due)
+
+    def holds(self, key: int) -> bool:
+        """Whether the run is a suspect that waits for its turn: nobody drives it before, whoever asks."""
+        return key in self._waiting
 
     def stop(self) -> None:
         if self._suspects is not None:
@@ -64,21 +75,32 @@ class Recovery:
         for key, _, _ in self._engine.read.under_way(limit=_PAGE):
             if not self._engine.is_resident(key):
                 self._recover(key)
+        due = self._engine.read.next_due(0)
+        if due is not None:
+            self._engine.wake_at(due)
 
     def driver_failed(self, run: LiveRun) -> None:
         """A driver raised, which it never should: tries again from the log, and gives the run up after the third."""
         failures = self._failures[run.key] = self._failures.get(run.key, 0) + 1
-        self._engine.forget(run)
+        # What it appended is on its way to the store, so the run stays and only what was built from the log goes.
+        run.adopting, run.transcript, run.toolbox = True, None, None
+        run.prepared.clear()
+        if run.state.ended or run.dropped:
+            return
         if failures >= TRIES:
             self._give_up(run.key)
         else:
-            asyncio.get_running_loop().call_later(0.1 * 2**failures, self._recover, run.key)
+            asyncio.get_running_loop().call_later(0.1 * 2**failures, self._again, run)
+
+    def _again(self, run: LiveRun) -> None:
+        if not self._engine.driver.stopping and not run.dropped:
+            self._engine.adopt(run)
 
     def _recover(self, key: int) -> None:
         engine = self._engine
         if engine.driver.stopping:
             return
-        if engine.is_resident(key) or engine.read.run(key) is None:
+        if engine.read.run(key) is None:
             return
         try:
             run = engine.load(key)
@@ -90,19 +112,31 @@ class Recovery:
     async def _one_by_one(self, keys: list[int]) -> None:
         for key in keys:
             row = self._engine.read.run(key)
-            if row is None or row.ended_at is not None:
+            if row is None or row.ended_at is not None or row.recovering > TRIES or row.deaths > DEATHS:
+                self._waiting.discard(key)
+                if row is not None and row.ended_at is None:
+                    self._give_up(key)
                 continue
-            if row.recovering > TRIES or row.deaths > DEATHS:
-                self._give_up(key)
-                continue
+            if self._engine.store.unclean:
+                # Its own try, counted when its turn comes: a suspect that died in the line before it has had none.
+                await self._mark(key)
+            self._waiting.discard(key)
             self._recover(key)
-            await self._progress(key, row.version)
+            await self._progress(key)
 
-    async def _progress(self, key: int, version: int) -> None:
-        """Waits until the run has a new durable fact or has left memory, so that a crash has one suspect."""
+    async def _mark(self, key: int) -> None:
+        while True:
+            try:
+                await self._engine.store.job(partial(mark_recovering, keys=[key], died=False))
+                return
+            except StoreError:
+                await asyncio.sleep(1.0)  # the store refuses; this run and those after it wait as all others do
+
+    async def _progress(self, key: int) -> None:
+        """Waits until the run has left its mark behind or has left memory, so that a crash has one suspect."""
         while self._engine.is_resident(key):
             row = self._engine.read.run(key)
-            if row is None or row.version > version + 1 or row.ended_at is not None:
+            if row is None or not row.recovering or row.ended_at is not None:
                 return
             self._moved = asyncio.get_running_loop().create_future()
             await self._moved

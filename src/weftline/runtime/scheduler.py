@@ -7,14 +7,17 @@ from collections.abc import Callable
 
 from weftline.runtime.live import LiveRun
 
+MOST = 8192
+MOST_EACH = 2048
+
 
 class Scheduler:
-    """Calls `start` for runs, at most `most` at a time and `most_each` of one workspace; the rest waits in line."""
+    """Calls `start` for runs, at most `MOST` at a time and `MOST_EACH` of one workspace; the rest waits in line."""
 
-    def __init__(self, start: Callable[[LiveRun], None], *, most: int = 8192, most_each: int = 2048) -> None:
+    def __init__(self, start: Callable[[LiveRun], None]) -> None:
         self._start = start
-        self._most = most
-        self._most_each = most_each
+        self._most = MOST
+        self._most_each = MOST_EACH
         self._active: dict[int, int] = {}
         self._total = 0
         self._lines: dict[int, deque[LiveRun]] = {}

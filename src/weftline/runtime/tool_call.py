@@ -14,7 +14,7 @@ from weftline.kernel.guards import doubt_result
 from weftline.kernel.state import Call, Reconcile, RunTool
 from weftline.runtime import ids
 from weftline.runtime.content import closed_body
-from weftline.runtime.live import LiveRun
+from weftline.runtime.live import LiveRun, is_being_cancelled
 from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ async def run_tool(driver: Driver, run: LiveRun, command: RunTool) -> None:
         )
     except asyncio.CancelledError:
         _tell(context)
-        raise
+        if is_being_cancelled():
+            raise
+        how, output = "failed", ToolOutput.of(f"{call.name} was cancelled by something within it.", is_error=True)
     except Exception as error:
         logger.exception("run %s: tool %s failed", run.id, call.name)
         how, output = "failed", ToolOutput.of(f"{call.name} failed: {error}", is_error=True)
@@ -79,7 +81,9 @@ async def _ask(driver: Driver, run: LiveRun, command: Reconcile, tool: Tool) -> 
     try:
         async with asyncio.timeout(tool.timeout_s or TOOL_TIMEOUT_S):
             return await tool.reconcile(run.prepared[command.index].args, _context(driver, run, command))
-    except Exception:
+    except (Exception, asyncio.CancelledError):
+        if is_being_cancelled():
+            raise
         logger.exception("run %s: reconciling %s failed", run.id, tool.spec.name)
         return "unknown"
 

@@ -56,12 +56,14 @@ class ServerTools:
 
     def check(self, plan: RunPlan, *, workspace: int) -> None:
         for index, ref in enumerate(plan.tools):
-            if isinstance(ref, PluginRef) and ref.name not in self.tools:
-                raise InvalidRequest(
-                    f"tools[{index}].name: this server has no tool {ref.name!r}.", code="invalid_plugin"
-                )
+            if isinstance(ref, PluginRef):
+                self.check_plugin(ref, index)
             if isinstance(ref, StoredRef | A2ARef | McpRef):
-                raise InvalidRequest(f"tools[{index}].kind: this server cannot run tools of this kind yet.")
+                raise InvalidRequest(f"tools[{index}].kind: this engine was started without tools of this kind.")
+
+    def check_plugin(self, ref: PluginRef, index: int) -> None:
+        if self._plugin(ref.name) is None:
+            raise InvalidRequest(f"tools[{index}].name: this server has no tool {ref.name!r}.", code="invalid_plugin")
 
     async def open(self, plan: RunPlan, *, workspace: int, run: int) -> Toolbox:
         if not plan.tools:
@@ -94,7 +96,15 @@ class ServerTools:
                     for entry in ref.tools
                 ]
             case PluginRef():
-                tool = self.tools.get(ref.name)
+                tool = self._plugin(ref.name)
                 return [tool] if tool is not None else []
             case StoredRef() | A2ARef() | McpRef():
                 return []
+
+    def _plugin(self, name: str) -> Tool | None:
+        """`@package/tool-name` may be spelled with hyphens where the tool's own name has underscores."""
+        found = self.tools.get(name)
+        if found is None and name.startswith("@") and "/" in name:
+            package, _, tool = name.partition("/")
+            found = self.tools.get(f"{package}/{tool.replace('-', '_')}")
+        return found

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from weftline.errors import NotFound, WeftlineError
 from weftline.runtime.embedded import Engine
 from weftline.server.auth import NOBODY, Authenticator
+from weftline.server.hosted_mcp import HostedMcp
 from weftline.server.http import Answer, Receive, Request, Scope, Send, send_answer
+from weftline.server.oauth.app import OAuthServer
+from weftline.server.options import ServerOptions
 from weftline.server.router import Route, Router, WrongMethod
 from weftline.wire.responses import error_body
 
@@ -19,10 +23,20 @@ logger = logging.getLogger(__name__)
 class App:
     """`engine` must have been started. The routes are a table; see `weftline.server.routes`."""
 
-    def __init__(self, engine: Engine, routes: Iterable[Route]) -> None:
+    def __init__(self, engine: Engine, routes: Iterable[Route], *, options: ServerOptions | None = None) -> None:
+        options = options or ServerOptions()
         self.engine = engine
         self.router = Router(routes)
-        self.auth = Authenticator(engine.read)
+        self.oauth = OAuthServer(engine, public_url=options.public_url)
+        self.auth = Authenticator(
+            engine.read,
+            clock=engine.clock,
+            hasher=self.oauth.hasher,
+            rate_limit=options.rate_limit_per_minute,
+        )
+        self.mcp = HostedMcp(self)
+        self.webhooks_changed: Callable[[], None] = lambda: None
+        """To be called after webhooks were changed; set by whoever delivers them."""
         self._boot = secrets.token_hex(4)
         self._requests = 0
 
@@ -64,7 +78,11 @@ def refusal(request: Request, error: WeftlineError) -> Answer:
     if error.status == 401:
         challenge = b'Bearer error="invalid_token"' if invalid_token else b"Bearer"
         headers.append((b"www-authenticate", challenge))
+    elif error.code == "insufficient_scope":
+        required = error.details["required"]
+        scope = required if isinstance(required, str) else " ".join(required)
+        headers.append((b"www-authenticate", f'Bearer error="insufficient_scope", scope="{scope}"'.encode()))
     retry_after = error.details.get("retry_after_s")
     if retry_after is not None:
-        headers.append((b"retry-after", str(max(1, round(retry_after))).encode()))
+        headers.append((b"retry-after", str(max(1, math.ceil(retry_after))).encode()))
     return Answer(error_body(error, request.id), status=error.status, headers=tuple(headers))

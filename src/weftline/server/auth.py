@@ -1,46 +1,69 @@
 """Who asks: credentials, in the order and with the words that the protocol fixes.
 
 A request that fails several checks is answered by the first of: no credential, an invalid one, the wrong workspace,
-a key of the wrong usage, a missing scope, the rate limit.
+a key of the wrong usage, a feature that the workspace lacks, a missing scope, the rate limit.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from msgspec.json import decode
 
-from weftline.errors import Forbidden, NotFound, Unauthorized
+from weftline.errors import Forbidden, NotFound, RateLimited, Unauthorized
+from weftline.runtime.clock import Clock
 from weftline.server.http import Request
-from weftline.store.sqlite.accounts import hash_secret
+from weftline.server.rate_limit import DEFAULT_PER_MINUTE, RateLimit
+from weftline.store.sqlite import oauth
+from weftline.store.sqlite.hashing import Hasher
+from weftline.store.sqlite.keys import find_api_key, hash_secret
 from weftline.store.sqlite.reads import Reader
 
 if TYPE_CHECKING:
     from weftline.server.router import Route
 
 _CACHED = 4096
+_NEVER = 2**63
 
 
 class Principal(Struct, frozen=True):
     """An authenticated caller, bound to one workspace. `agents` is its allow-list; empty means all."""
 
     id: str
+    """Of the API key, of the grant, or of the app that acts for itself. Requests are counted under it."""
     workspace: int
     slug: str
     usage: str = "developer_api"
     agents: tuple[str, ...] = ()
     scopes: frozenset[str] | None = None
     """None for API keys, which have no scopes."""
+    user: str | None = None
+    email: str | None = None
+    gated: bool = False
+    """Whether the workspace has this kind of credential switched off."""
+    expires_us: int = _NEVER
 
 
 NOBODY = Principal("", 0, "")
 
 
 class Authenticator:
-    def __init__(self, reader: Reader) -> None:
+    """Remembers who is who, so that a request costs a hash and a look into a dict."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        *,
+        clock: Clock,
+        hasher: Callable[[], Hasher],
+        rate_limit: int = DEFAULT_PER_MINUTE,
+    ) -> None:
+        self.limit = RateLimit(rate_limit)
         self._reader = reader
+        self._clock = clock
+        self._hasher = hasher
         self._known: OrderedDict[bytes, Principal] = OrderedDict()
 
     def forget(self) -> None:
@@ -53,7 +76,8 @@ class Authenticator:
             raise Unauthorized(
                 "API key or OAuth access token required: send Authorization: Bearer or X-API-Key.", error="Unauthorized"
             )
-        principal = self._principal(secret)
+        now = self._clock.now_us()
+        principal = self._principal(secret, now)
         slug = request.params.get("slug")
         if slug is not None and slug != principal.slug:
             raise NotFound(
@@ -61,26 +85,81 @@ class Authenticator:
                 hint=f"This credential belongs to the workspace {principal.slug!r}.",
                 correctSlug=principal.slug,
             )
-        if principal.scopes is None and principal.usage not in route.usages:
-            raise Forbidden(
-                "This API key is not for the Developer API", hint=f"Its usage is {principal.usage}; create another key."
+        if principal.scopes is None:
+            if principal.usage not in route.usages:
+                raise Forbidden(
+                    "This API key is not for the Developer API",
+                    hint=f"Its usage is {principal.usage}; create another key.",
+                )
+            if principal.gated:
+                raise Forbidden("Workspace API keys are not available on this plan.", code="api_keys_plan")
+        else:
+            if principal.gated:
+                raise Forbidden("OAuth applications are not available on this plan.", code="oauth_apps_plan")
+            _check_scopes(principal.scopes, route)
+        if route.limited and (wait_s := self.limit.take(principal.id, now_us=now)):
+            raise RateLimited(
+                f"More than {self.limit.per_minute} requests in a minute with this credential.", retry_after_s=wait_s
             )
         return principal
 
-    def _principal(self, secret: str) -> Principal:
-        hashed = hash_secret(secret)
-        known = self._known.get(hashed)
-        if known is not None:
-            return known
-        row = self._reader.api_key(hashed)
-        if row is None or row.revoked_at is not None:
-            raise Unauthorized("Invalid API key or OAuth access token", invalid_token=True)
-        agents = tuple(decode(row.agents, type=list[str]))
-        principal = Principal(row.id, row.workspace, row.slug, row.usage, agents)
-        self._known[hashed] = principal
-        if len(self._known) > _CACHED:
-            self._known.popitem(last=False)
+    def _principal(self, secret: str, now: int) -> Principal:
+        digest = hash_secret(secret)
+        principal = self._known.get(digest)
+        if principal is None:
+            principal = self._token(secret) if secret.startswith(oauth.ACCESS) else self._key(digest)
+            if principal is None:
+                raise _invalid()
+            self._known[digest] = principal
+            if len(self._known) > _CACHED:
+                self._known.popitem(last=False)
+        if principal.expires_us <= now:
+            raise _invalid()
         return principal
+
+    def _key(self, digest: bytes) -> Principal | None:
+        key = find_api_key(self._reader.db, digest)
+        if key is None or key.revoked_at is not None:
+            return None
+        return Principal(key.id, key.workspace, key.slug, key.usage, key.agents, gated=key.gated)
+
+    def _token(self, secret: str) -> Principal | None:
+        token = oauth.find_token(self._reader.db, self._hasher(), secret)
+        if token is None:
+            return None
+        return Principal(
+            token.grant or token.client_id,
+            token.workspace,
+            token.slug,
+            "",
+            token.agents,
+            frozenset(token.scopes),
+            token.user,
+            token.email,
+            token.gated,
+            token.expires_at,
+        )
+
+
+def require_manager(principal: Principal) -> None:
+    """Raises `Forbidden` for a credential that was narrowed: it could make itself a wider one."""
+    if principal.scopes is not None or principal.agents:
+        raise Forbidden("Credentials are managed with an API key that has no agent allow-list.")
+
+
+def _check_scopes(scopes: frozenset[str], route: Route) -> None:
+    if not route.scopes:
+        raise Forbidden("This route takes API keys only.", hint="No scope covers it; use a developer API key.")
+    if not scopes.issuperset(route.scopes):
+        raise Forbidden(
+            f"The access token needs {' and '.join(route.scopes)}.",
+            code="insufficient_scope",
+            required=route.scopes[0] if len(route.scopes) == 1 else list(route.scopes),
+        )
+
+
+def _invalid() -> Unauthorized:
+    return Unauthorized("Invalid API key or OAuth access token", invalid_token=True)
 
 
 def _credential(request: Request) -> str | None:

@@ -51,6 +51,11 @@ class Request:
                 return value
         return None
 
+    @property
+    def receive(self) -> Receive:
+        """The rest of the request, for a handler that speaks ASGI itself."""
+        return self._receive
+
     async def body(self, *, limit: int = MAX_BODY_BYTES) -> bytes:
         """The whole body; `TooLarge` when it is over `limit` bytes."""
         declared = self.header(b"content-length")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -21,13 +22,20 @@ from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
 from weftline.providers.transport import AiohttpTransport
 from weftline.runtime.embedded import DRAIN_S, Engine
+from weftline.runtime.tool_source import DialledTools
 from weftline.server.app import App
 from weftline.server.control import Control
 from weftline.server.operations import OPERATIONS
+from weftline.server.options import server_options
 from weftline.server.routes import ROUTES
 from weftline.server.sse import KEEP_ALIVE, KEEP_ALIVE_S
+from weftline.server.webhooks import Deliveries
+from weftline.store.sqlite.store import SqliteStore
 from weftline.tools.base import Tool
 from weftline.tools.builtin import builtin_tools
+from weftline.tools.builtin.fetch import fetch_tool
+from weftline.tools.dial import Dialer
+from weftline.tools.egress import egress_from
 from weftline.tools.loader import installed_tools, load_tools_file
 
 logger = logging.getLogger(__name__)
@@ -41,6 +49,8 @@ class Settings(Struct, frozen=True):
     tools: Path | None = None
     config: Path | None = None
     drain_s: float = DRAIN_S
+    rate_limit_per_minute: int | None = None
+    """None leaves it to the configuration."""
 
 
 class _Server(uvicorn.Server):
@@ -75,18 +85,23 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
-def server_tools(path: Path | None) -> dict[str, Tool]:
-    """The tools that runs may name: built in, installed by packages, and those of the file, which win."""
+def server_tools(path: Path | None, *, pages: Dialer) -> dict[str, Tool]:
+    """The tools that runs may name: built in, installed by packages, and those of the file, which win.
+
+    Each has a qualified name too, which is all that some clients can send: `@weftline/tool`, `@package/tool`, and for
+    the file `@name-of-the-file/tool`.
+    """
     tools: dict[str, Tool] = {}
-    tools.update(builtin_tools())
+    for name, tool in {**builtin_tools(), "fetch": fetch_tool(pages)}.items():
+        tools[name] = tools[f"@weftline/{name}"] = tool
     tools.update(installed_tools())
     if path is not None:
-        tools.update(load_tools_file(path))
+        for name, tool in load_tools_file(path).items():
+            tools[name] = tools[f"@{path.stem.lower()}/{name}"] = tool
     return tools
 
 
-def catalog(settings: Settings, transport: AiohttpTransport) -> Catalog:
-    config = load_config(settings.config) if settings.config is not None else Config()
+def catalog(settings: Settings, config: Config, transport: AiohttpTransport) -> Catalog:
     scripted = ScriptedProvider(load_scripts(settings.scripts)) if settings.scripts is not None else None
     return config.catalog(transport=transport, scripted=scripted)
 
@@ -94,12 +109,26 @@ def catalog(settings: Settings, transport: AiohttpTransport) -> Catalog:
 async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     """Runs until SIGTERM or SIGINT; a second signal cuts what is under way. `ready` is called with the address."""
     transport = AiohttpTransport()
-    models = catalog(settings, transport)
-    tools = server_tools(settings.tools)
+    config = load_config(settings.config) if settings.config is not None else Config()
+    options = server_options(config, rate_limit_per_minute=settings.rate_limit_per_minute)
+    models = catalog(settings, config, transport)
+    pages = Dialer(egress_from(config.server, dialled=False, origin=config.path))
+    peers = Dialer(egress_from(config.server, dialled=True, origin=config.path))
+    own_tools = server_tools(settings.tools, pages=pages)
     sock = bind(settings.host, settings.port)
-    engine = await Engine(settings.db, models=models, tools=tools).start()
-    app = App(engine, ROUTES)
-    control = Control(engine.store, OPERATIONS, changed=app.auth.forget)
+    store = await asyncio.to_thread(SqliteStore, settings.db)
+    tools = DialledTools(own_tools, read=store.read, vault=store.vault, dialled=peers, stored=pages)
+    engine = await Engine(store, models=models, tools=tools).start()
+    app = App(engine, ROUTES, options=options)
+    deliveries = Deliveries(engine, pages, retry_s=options.webhook_retry_s)
+    app.webhooks_changed = deliveries.changed
+
+    def changed() -> None:
+        app.auth.forget()
+        deliveries.changed()
+        engine.hub.forget()
+
+    control = Control(engine.store, OPERATIONS, changed=changed)
     await control.start()
     stop, hurry = asyncio.Event(), asyncio.Event()
     _on_signals(stop, hurry)
@@ -124,20 +153,25 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     host, port = sock.getsockname()[:2]
     ready(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
     beats = asyncio.create_task(_beat(engine))
+    delivering = asyncio.create_task(deliveries.run())
     warm = asyncio.create_task(transport.preload())
     await asyncio.wait({listening, asyncio.ensure_future(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
     logger.info("stopping: waiting up to %g s for what is under way", settings.drain_s)
-    for task in (beats, warm):
+    for task in (beats, warm, delivering):
         task.cancel()
+    await asyncio.wait({delivering})
     await control.stop()
     drain = asyncio.ensure_future(engine.drain(settings.drain_s))
     await asyncio.wait({drain, asyncio.ensure_future(hurry.wait())}, return_when=asyncio.FIRST_COMPLETED)
     drain.cancel()
     await engine.settle()
     engine.hub.end_all()
+    await app.mcp.close()
     server.should_exit = True
     await listening
     await engine.close()
+    await tools.aclose()
+    await pages.aclose()
     await models.aclose()
     await transport.aclose()
 
@@ -163,6 +197,9 @@ def run(settings: Settings) -> None:
     """Runs the server in this process; prints `ready <address>` when it accepts requests."""
     # A busy tool thread may hold the interpreter for 5 ms at a time by default, and every stream with it.
     sys.setswitchinterval(0.001)
+    # What is loaded by now stays; and most objects of a run live for a moment, so rare collections find as much.
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
     def ready(address: str) -> None:
         print(f"ready {address}", flush=True)

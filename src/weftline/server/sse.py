@@ -10,7 +10,7 @@ from weftline.server.http import Request
 KEEP_ALIVE = b": keep-alive\n\n"
 KEEP_ALIVE_S = 15.0
 
-_HEADERS = (
+HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
@@ -32,7 +32,7 @@ async def send_events(request: Request, subscription: Subscription) -> None:
     """Sends what the run's log has after the cursor, then what it gets, until the run has ended."""
     gone = asyncio.ensure_future(_gone(request, subscription))
     try:
-        headers = [*_HEADERS, (b"x-request-id", request.id.encode())]
+        headers = [*HEADERS, (b"x-request-id", request.id.encode())]
         await request.send({"type": "http.response.start", "status": 200, "headers": headers})
         while not gone.done():
             data = None if request.method == "HEAD" else subscription.take()

@@ -9,6 +9,8 @@ from msgspec import Struct
 
 from weftline.errors import WeftlineError
 
+LEAVE_DUE = -1
+"""A `due_at` that leaves the row's as it is: whose turn it is in a thread's line, the store alone knows."""
 EntryRow: TypeAlias = tuple[int, int, str, bytes, bytes]
 """seq, at, kind, head, body"""
 DeltaRow: TypeAlias = tuple[int, int, int, str, bytes]
@@ -30,6 +32,8 @@ class NewRun(Struct):
     agent: str | None = None
     idempotency: tuple[str, str, bytes] | None = None
     """route, key, digest of the body"""
+    secrets: bytes | None = None
+    """Sealed header values of the tools that the server dials; dropped when the run ends."""
 
 
 class ThreadEnd(Struct):

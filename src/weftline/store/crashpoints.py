@@ -13,8 +13,18 @@ from collections.abc import Iterable
 
 from weftline.kernel.entries import FACTS
 
-WRITES: tuple[str, ...] = (*FACTS, "deltas", "recovery.marked", "thread.created", "thread.ended", "key.created")
-"""Every kind of durable write."""
+WRITES: tuple[str, ...] = (
+    *FACTS,
+    "deltas",
+    "job",
+    "recovery.marked",
+    "thread.created",
+    "thread.ended",
+    "key.created",
+    "store.opened",
+    "store.closed",
+)
+"""Every kind of durable write. `job` is whatever the writer commits besides runs, so that none can be forgotten."""
 
 POINTS: tuple[str, ...] = tuple(f"{write}:{side}" for write in WRITES for side in ("before", "after"))
 
@@ -22,6 +32,8 @@ POINTS: tuple[str, ...] = tuple(f"{write}:{side}" for write in WRITES for side i
 class _Armed:
     point: str | None = None
     hits_left: int = 0
+    begun: frozenset[str] = frozenset()
+    """What the transaction under way writes, as far as it has said so."""
 
 
 def arm(spec: str | None) -> None:
@@ -42,10 +54,23 @@ def armed() -> bool:
 def hit(writes: Iterable[str], side: str) -> None:
     if _Armed.point is None:
         return
+    writes = frozenset(writes)
+    _Armed.begun = _Armed.begun | writes if side == "before" else frozenset()
     if _Armed.point in {f"{write}:{side}" for write in writes}:
         _Armed.hits_left -= 1
         if _Armed.hits_left <= 0:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def job_begins() -> None:
+    """A job of the writer is about to run; it may hit further points `before` from inside."""
+    _Armed.begun = frozenset()
+    hit(("job",), "before")
+
+
+def job_committed() -> None:
+    """What the job wrote is durable."""
+    hit(_Armed.begun, "after")
 
 
 arm(os.environ.get("WEFTLINE_CRASH"))

@@ -3,6 +3,20 @@
 from __future__ import annotations
 
 from weftline.server.router import Route
-from weftline.server.routes import health, models, runs, sessions
+from weftline.server.routes import a2a, agents, health, keys, lists, mcp, models, oauth, openapi, runs, sessions, tools, webhooks
 
-ROUTES: tuple[Route, ...] = (*runs.ROUTES, *sessions.ROUTES, *models.ROUTES, *health.ROUTES)
+ROUTES: tuple[Route, ...] = (
+    *runs.ROUTES,
+    *sessions.ROUTES,
+    *lists.ROUTES,
+    *agents.ROUTES,
+    *webhooks.ROUTES,
+    *a2a.ROUTES,
+    *mcp.ROUTES,
+    *models.ROUTES,
+    *tools.ROUTES,
+    *keys.ROUTES,
+    *oauth.ROUTES,
+    *health.ROUTES,
+    *openapi.ROUTES,
+)

@@ -6,13 +6,14 @@ from functools import partial
 
 from msgspec.json import decode, encode
 
-from weftline.errors import Conflict, NotFound
+from weftline.errors import Conflict, Forbidden, NotFound
 from weftline.kernel import bodies
 from weftline.runtime import ids
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Answer, Request
 from weftline.server.router import Route
+from weftline.server.routes.agents import effective
 from weftline.server.routes.runs import idempotency
 from weftline.store.sqlite import accounts
 from weftline.store.sqlite.reads import ThreadRow
@@ -27,7 +28,8 @@ _BASE = "/api/v1/workspaces/{slug}/agent-sessions"
 async def create(app: App, request: Request, principal: Principal) -> Answer:
     body = parse_session(await request.body())
     app.engine.require_accepting()
-    plan = plan_from_spec(body.spec)
+    spec, headers = effective(app, principal, body)
+    plan = plan_from_spec(spec)
     app.engine.models.resolve(plan.model)
     app.engine.tools.check(plan, workspace=principal.workspace)
     now = app.engine.clock.now_us()
@@ -35,14 +37,15 @@ async def create(app: App, request: Request, principal: Principal) -> Answer:
         partial(
             accounts.create_thread,
             workspace=principal.workspace,
-            name=body.name,
+            name=plan.name,
             agent=body.agent_id,
-            spec=body.spec,
+            spec=spec,
             metadata=encode(body.metadata).decode(),
             now=now,
+            sealed=app.engine.store.vault.seal_headers(headers, workspace=principal.workspace),
         )
     )
-    return Answer(created_session(ids.session_id(key, salt), name=body.name, created_us=now), status=201)
+    return Answer(created_session(ids.session_id(key, salt), name=plan.name, created_us=now), status=201)
 
 
 async def read(app: App, request: Request, principal: Principal) -> Answer:
@@ -66,8 +69,16 @@ async def message(app: App, request: Request, principal: Principal) -> Answer:
     body = parse_message(raw)
     if row.ended_at is not None:
         raise Conflict("This session has ended.", code="session_ended")
+    if row.agent is not None and principal.agents and row.agent not in principal.agents:
+        raise Forbidden("This credential may not use the agent of this session.")
     spec = effective_spec(row.spec, body)
     plan = plan_from_spec(spec)
+    # The secret headers come from where the tools come from.
+    secrets = (
+        app.engine.store.vault.seal_headers(body.secrets, workspace=principal.workspace)
+        if body.replaces_tools
+        else app.engine.read.thread_secrets(row.key)
+    )
     run_id = await app.engine.create(
         principal.workspace,
         spec,
@@ -75,6 +86,7 @@ async def message(app: App, request: Request, principal: Principal) -> Answer:
         thread=row.key,
         metadata=encode(plan.metadata).decode(),
         idempotency=idempotency(request, f"agent-sessions/{row.key}/messages", raw),
+        secrets=secrets,
     )
     return Answer(created_run(run_id, principal.slug), status=202)
 

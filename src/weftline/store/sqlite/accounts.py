@@ -11,6 +11,7 @@ import apsw
 
 from weftline.errors import InvalidRequest
 from weftline.store import crashpoints
+from weftline.store.sqlite.lists import add_thread_metadata, metadata_rows
 
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,62}[a-z0-9])?")
 
@@ -31,32 +32,43 @@ def workspace_key(db: apsw.Connection, slug: str, *, now: int) -> int:
 
 
 def create_thread(
-    db: apsw.Connection, *, workspace: int, name: str, agent: str | None, spec: bytes, metadata: str, now: int
+    db: apsw.Connection,
+    *,
+    workspace: int,
+    name: str,
+    agent: str | None,
+    spec: bytes,
+    metadata: str,
+    now: int,
+    sealed: bytes | None = None,
 ) -> tuple[int, str]:
     """Creates a thread; returns its key and salt."""
     crashpoints.hit(("thread.created",), "before")
     salt = secrets.token_hex(6)
     db.execute(
-        "INSERT INTO threads (salt, workspace, name, agent, spec, metadata, created_at, last_used_at, next_place)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1)",
-        (salt, workspace, name, agent, spec, metadata, now, now),
+        "INSERT INTO threads (salt, workspace, name, agent, spec, metadata, created_at, last_used_at, next_place,"
+        " secrets) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1, ?)",
+        (salt, workspace, name, agent, spec, metadata, now, now, sealed),
     )
-    return db.last_insert_rowid(), salt
+    key = db.last_insert_rowid()
+    add_thread_metadata(db, metadata_rows(workspace, metadata, key))
+    return key, salt
 
 
 def end_thread(db: apsw.Connection, *, key: int, now: int) -> None:
     """Marks a thread as ended; ending it again changes nothing."""
     crashpoints.hit(("thread.ended",), "before")
-    db.execute("UPDATE threads SET ended_at = coalesce(ended_at, ?) WHERE key = ?", (now, key))
+    db.execute("UPDATE threads SET ended_at = coalesce(ended_at, ?), secrets = NULL WHERE key = ?", (now, key))
 
 
-def mark_recovering(db: apsw.Connection, *, keys: list[int], died: bool) -> None:
-    """Notes, before anything of them is read, that these runs are about to be recovered."""
+def mark_recovering(db: apsw.Connection, *, keys: list[int], died: bool, tried: bool = True) -> None:
+    """Notes, before anything of them is read, that these runs are about to be recovered (`tried`) and that the server
+    died while they were in flight (`died`)."""
     crashpoints.hit(("recovery.marked",), "before")
     for start in range(0, len(keys), 500):
         chunk = keys[start : start + 500]
         marks = ",".join("?" * len(chunk))
         db.execute(
-            f"UPDATE runs SET recovering = recovering + 1, deaths = deaths + ? WHERE key IN ({marks})",
-            (int(died), *chunk),
+            f"UPDATE runs SET recovering = recovering + ?, deaths = deaths + ? WHERE key IN ({marks})",
+            (int(tried), int(died), *chunk),
         )

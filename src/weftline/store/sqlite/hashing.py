@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from weftline.errors import StoreError
 
-KEY_FILE = "secret.key"
+KEY_FILE = "hash.key"
 _KEY_BYTES = 32
 _PREFIX_CHARS = 12
 

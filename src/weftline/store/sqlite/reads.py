@@ -49,14 +49,29 @@ class ThreadRow(Struct):
     active_run: int | None
 
 
-_RUN = (
-    "SELECT key, salt, workspace, thread, name, agent, metadata, status, created_at, started_at, ended_at, next_seq,"
-    " version, epoch, due_at, rules, state, recovering, deaths FROM runs"
+class ToolRow(Struct):
+    """A stored tool; `secrets` are sealed."""
+
+    key: int
+    id: str
+    workspace: int
+    name: str
+    kind: str
+    spec: bytes
+    secrets: bytes | None
+    created_at: int
+    updated_at: int
+
+
+RUN_COLUMNS = (
+    "key, salt, workspace, thread, name, agent, metadata, status, created_at, started_at, ended_at, next_seq,"
+    " version, epoch, due_at, rules, state, recovering, deaths"
 )
-_THREAD = (
-    "SELECT key, salt, workspace, name, agent, spec, metadata, created_at, last_used_at, ended_at, active_run"
-    " FROM threads"
-)
+THREAD_COLUMNS = "key, salt, workspace, name, agent, spec, metadata, created_at, last_used_at, ended_at, active_run"
+_RUN = f"SELECT {RUN_COLUMNS} FROM runs"
+_THREAD = f"SELECT {THREAD_COLUMNS} FROM threads"
+_TOOL = "SELECT key, id, workspace, name, kind, spec, secrets, created_at, updated_at FROM tools"
+
 
 class Reader:
     """Reads what is committed. Cheap enough (tens of microseconds) to be used on the loop."""
@@ -79,6 +94,24 @@ class Reader:
     def head(self, key: int) -> tuple[int, bool] | None:
         """The next seq of a run, and whether the run has ended."""
         return self._one("SELECT next_seq, ended_at IS NOT NULL FROM runs WHERE key = ?", (key,))
+
+    def page(self, run: int, *, after: int, limit: int) -> tuple[int, bool, list[EntryRow], list[DeltaRow]] | None:
+        """The last seq of a run, whether it has ended, and its entries and deltas after a cursor: one view of its log,
+        although retention may be at work."""
+        self._db.execute("SAVEPOINT page")
+        try:
+            head = self.head(run)
+            if head is None:
+                return None
+            upto = head[0] - 1
+            entries = self.entries(run, after=after, upto=upto, limit=limit)
+            return upto, bool(head[1]), entries, self.deltas(run, after=after, upto=upto, limit=limit)
+        finally:
+            self._db.execute("RELEASE page")
+
+    def owner(self, key: int) -> tuple[str, int] | None:
+        """The random part of a run's id, and its workspace."""
+        return self._one("SELECT salt, workspace FROM runs WHERE key = ?", (key,))
 
     def last_run_key(self) -> int:
         return self._int("SELECT coalesce(max(key), 0) FROM runs")
@@ -145,6 +178,23 @@ class Reader:
         row = self._one(f"{_THREAD} WHERE key = ?", (key,))
         return ThreadRow(*row) if row else None
 
+    def run_secrets(self, run: int) -> bytes | None:
+        """The sealed secrets of a run that has not ended."""
+        row = self._one("SELECT secrets FROM runs WHERE key = ?", (run,))
+        return row[0] if row else None
+
+    def thread_secrets(self, thread: int) -> bytes | None:
+        row = self._one("SELECT secrets FROM threads WHERE key = ?", (thread,))
+        return row[0] if row else None
+
+    def tool(self, id: str, *, workspace: int) -> ToolRow | None:
+        row = self._one(f"{_TOOL} WHERE id = ? AND workspace = ?", (id, workspace))
+        return ToolRow(*row) if row else None
+
+    def tools(self, workspace: int) -> list[ToolRow]:
+        """The stored tools of a workspace, the oldest first."""
+        return [ToolRow(*row) for row in self._all(f"{_TOOL} WHERE workspace = ? ORDER BY key", (workspace,))]
+
     def thread_messages(self, thread: int, *, upto: int | None = None) -> list[bytes]:
         rows = self._all(
             "SELECT message FROM thread_messages WHERE thread = ? AND pos <= ? ORDER BY pos",
@@ -157,6 +207,11 @@ class Reader:
 
     def unfinished_of_thread(self, thread: int) -> list[int]:
         rows = self._all("SELECT key FROM runs WHERE thread = ? AND ended_at IS NULL ORDER BY place", (thread,))
+        return [row[0] for row in rows]
+
+    def ended_with_runs(self) -> list[int]:
+        """Threads that have ended while runs of theirs have not: who ended them died before they were cancelled."""
+        rows = self._all("SELECT key FROM threads WHERE ended_at IS NOT NULL AND active_run IS NOT NULL")
         return [row[0] for row in rows]
 
     def workspace(self, slug: str) -> int | None:

@@ -23,21 +23,24 @@ INSERT_ENTRIES = ("INSERT INTO entries (run, seq, at, kind, head, body) VALUES "
 INSERT_DELTAS = ("INSERT INTO deltas (run, seq, count, at, kind, bodies) VALUES ", 6, "")
 INSERT_RUNS = (
     "INSERT INTO runs (key, salt, workspace, thread, place, name, agent, metadata, status, created_at, started_at,"
-    " ended_at, next_seq, version, epoch, due_at, rules, state) VALUES ",
-    18,
+    " ended_at, next_seq, version, epoch, due_at, rules, state, secrets) VALUES ",
+    19,
     "",
 )
 UPDATE_RUNS = (
     "WITH v (key, base_seq, base_version, next_seq, version, epoch, due_at, status, started_at, ended_at, state)"
     " AS (VALUES ",
     11,
-    ") UPDATE runs SET next_seq = v.next_seq, version = v.version, epoch = v.epoch, due_at = v.due_at,"
+    ") UPDATE runs SET next_seq = v.next_seq, version = v.version, epoch = v.epoch,"
+    " due_at = CASE WHEN v.due_at = -1 THEN runs.due_at ELSE v.due_at END,"
     " status = v.status, started_at = coalesce(runs.started_at, v.started_at), ended_at = v.ended_at,"
-    " state = coalesce(v.state, runs.state), recovering = CASE WHEN v.state IS NULL THEN runs.recovering ELSE 0 END"
+    " state = coalesce(v.state, runs.state), secrets = CASE WHEN v.ended_at IS NULL THEN runs.secrets END,"
+    " recovering = CASE WHEN v.state IS NULL OR v.epoch != runs.epoch THEN runs.recovering ELSE 0 END"
     " FROM v WHERE runs.key = v.key AND runs.next_seq = v.base_seq AND runs.version = v.base_version",
 )
 INSERT_PENDING = ("INSERT INTO pending (run, id, kind, deadline_at) VALUES ", 4, "")
 DELETE_PENDING = ("DELETE FROM pending WHERE (run, id) IN (VALUES ", 2, ")")
+INSERT_RUN_METADATA = ("INSERT INTO run_metadata (workspace, name, value, run) VALUES ", 4, "")
 INSERT_IDEMPOTENCY = ("INSERT INTO idempotency (workspace, route, key, digest, run, at) VALUES ", 6, "")
 
 Statement = tuple[str, int, str]

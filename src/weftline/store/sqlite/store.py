@@ -15,7 +15,9 @@ from typing import NoReturn, TypeVar
 import apsw
 
 from weftline.errors import StoreError
+from weftline.store import crashpoints
 from weftline.store.base import OnFlushed, RunWrite
+from weftline.store.secrets import Vault
 from weftline.store.sqlite import transaction as tx
 from weftline.store.sqlite.connection import connect, migrate
 from weftline.store.sqlite.directory import StoreDirectory
@@ -54,6 +56,7 @@ class SqliteStore:
             self.id, self.unclean, self.owner_epoch = self._take_over(db)
             self.read = Reader(connect(database, read_only=True))
             undo.callback(self.read.close)
+            self.vault = Vault(self.directory.path)
             self._db = db
             self._writer = Writer(db, database, owner_epoch=self.owner_epoch, on_fatal=on_fatal)
             undo.pop_all()
@@ -106,7 +109,9 @@ class SqliteStore:
                 self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
                 return
             try:
+                crashpoints.hit(("store.closed",), "before")
                 self._db.execute("UPDATE store SET clean = 1 WHERE owner_epoch = ?", (self.owner_epoch,))
+                crashpoints.hit(("store.closed",), "after")
             except apsw.Error:
                 logger.warning("the store could not be marked as cleanly left", exc_info=True)
 
@@ -116,8 +121,10 @@ class SqliteStore:
             assert row is not None
             identity, clean = row
             assert isinstance(identity, str)
+            crashpoints.hit(("store.opened",), "before")
             taken = db.execute("UPDATE store SET owner_epoch = owner_epoch + 1, clean = 0 RETURNING owner_epoch")
             epoch = taken.fetchall()[0][0]
+            crashpoints.hit(("store.opened",), "after")
             assert isinstance(epoch, int)
         except apsw.Error as error:
             raise StoreError(f"The store {self.directory.path} cannot be written: {error}.") from None

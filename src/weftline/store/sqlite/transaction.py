@@ -11,6 +11,8 @@ import apsw
 from weftline.errors import Conflict, StoreError, WeftlineError
 from weftline.store.base import RunWrite, Written
 from weftline.store.sqlite import statements as sql
+from weftline.store.sqlite.lists import metadata_rows
+from weftline.store.sqlite.webhooks import note_ends
 
 
 class Fenced(Exception):
@@ -51,6 +53,7 @@ def _rows(db: apsw.Connection, writes: Sequence[RunWrite]) -> None:
     created: list[tuple[sql.SqlValue, ...]] = []
     updated: list[tuple[sql.SqlValue, ...]] = []
     keyed: list[tuple[sql.SqlValue, ...]] = []
+    tagged: list[tuple[sql.SqlValue, ...]] = []
     for write in writes:
         new = write.new
         if new is None:
@@ -90,8 +93,10 @@ def _rows(db: apsw.Connection, writes: Sequence[RunWrite]) -> None:
                 write.due_at,
                 new.rules,
                 write.state,
+                new.secrets if write.ended_at is None else None,
             )
         )
+        tagged += metadata_rows(new.workspace, new.metadata, write.key)
         if new.idempotency is not None:
             route, key, digest = new.idempotency
             keyed.append((new.workspace, route, key, digest, write.key, new.created_at))
@@ -101,6 +106,15 @@ def _rows(db: apsw.Connection, writes: Sequence[RunWrite]) -> None:
         raise Moved
     if keyed:
         sql.run_many(db, sql.INSERT_IDEMPOTENCY, keyed)
+    if tagged:
+        sql.run_many(db, sql.INSERT_RUN_METADATA, tagged)
+    ended = [
+        (write.key, write.status, write.ended_at)
+        for write in writes
+        if write.ended_at is not None and write.entries and write.entries[-1][2] == "run.ended"
+    ]
+    if ended:
+        note_ends(db, ended)
     opened = [(write.key, *pending) for write in writes for pending in write.opened]
     if opened:
         sql.run_many(db, sql.INSERT_PENDING, opened)
@@ -149,7 +163,7 @@ def _end_in_thread(db: apsw.Connection, write: RunWrite) -> int | None:
     if row is None or row[0] != write.key:
         return None
     following = db.execute(
-        "SELECT key FROM runs WHERE thread = ? AND status = 'queued' AND key != ? ORDER BY place LIMIT 1",
+        "SELECT key FROM runs WHERE thread = ? AND ended_at IS NULL AND key != ? ORDER BY place LIMIT 1",
         (end.thread, write.key),
     ).fetchone()
     promoted = following[0] if following else None

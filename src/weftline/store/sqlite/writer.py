@@ -122,6 +122,7 @@ class Writer:
         return results
 
     def _job(self, job: Callable[[apsw.Connection], T], done: Callable[[T | None, Exception | None], None]) -> None:
+        crashpoints.job_begins()
         try:
             value = self._transact(job)
         except _FATAL:
@@ -129,6 +130,7 @@ class Writer:
         except Exception as error:
             done(None, error)
         else:
+            crashpoints.job_committed()
             done(value, None)
 
     def _transact(self, body: Callable[[apsw.Connection], T]) -> T:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor
+from contextvars import Context
 from typing import Any, TypeVar
 
 from weftline.testing.simulation.trace import Violation
 
 T = TypeVar("T")
+
+STANDSTILL = 20_000
 
 
 class _Jump:
@@ -17,10 +20,14 @@ class _Jump:
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
+        self._turns = 0
 
     def select(self, timeout: float | None) -> list[object]:
         if timeout is None:
             raise Violation("C6", "nothing is left that could ever happen, and the history is not over")
+        self._turns = 0 if timeout else self._turns + 1
+        if self._turns > STANDSTILL:
+            raise Violation("C6", f"the loop has turned {STANDSTILL} times and no time has passed")
         self._loop.now_s += timeout
         return []
 
@@ -32,10 +39,26 @@ class VirtualLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.now_s = 0.0
         self._selector = _Jump(self)
-        self._running: set[asyncio.Task[Any]] = set()
+        self._alive: dict[asyncio.Task[Any], None] = {}
 
     def time(self) -> float:
         return self.now_s
+
+    def tasks(self) -> list[asyncio.Task[Any]]:
+        """All that are not done, the oldest first: a set of them would have another order in every process."""
+        self._alive = {task: None for task in self._alive if not task.done()}
+        return list(self._alive)
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: object = None,
+        context: Context | None = None,
+    ) -> asyncio.Task[T]:
+        task = super().create_task(coro, name=name, context=context)
+        self._alive[task] = None
+        return task
 
     def _process_events(self, event_list: list[object]) -> None:
         pass
@@ -43,9 +66,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _write_to_self(self) -> None:
         pass
 
-    def run_in_executor(
-        self, executor: Executor | None, func: Callable[..., T], *args: Any
-    ) -> asyncio.Future[T]:
+    def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         """Runs at once and here: there are no threads."""
         future: asyncio.Future[T] = self.create_future()
         try:

@@ -38,6 +38,14 @@ class Faults(Struct):
     """Flushes and jobs refused so far."""
 
 
+class Parked(Struct, frozen=True):
+    """What a start must leave as it is of a run that waits."""
+
+    next_seq: int
+    due_at: int | None
+    pending: tuple[tuple[str, str, int | None], ...]
+
+
 class Disk:
     """What outlives a process: the database, and the faults of the machine it is on."""
 
@@ -53,10 +61,37 @@ class Disk:
         """Called for each flush before (False) and after (True) its commit."""
 
     def new_thread(self) -> int:
-        with self.db:
-            return create_thread(
-                self.db, workspace=self.workspace, name="t", agent=None, spec=b"{}", metadata="{}", now=1
-            )[0]
+        return create_thread(
+            self.db, workspace=self.workspace, name="t", agent=None, spec=b"{}", metadata="{}", now=1
+        )[0]
+
+    def keys(self) -> list[int]:
+        """All runs, the oldest first."""
+        return self._ints("SELECT key FROM runs ORDER BY key")
+
+    def unfinished(self) -> list[int]:
+        return self._ints("SELECT key FROM runs WHERE ended_at IS NULL ORDER BY key")
+
+    def in_line(self, thread: int) -> list[int]:
+        """All runs of a thread in the order of their places."""
+        return self._ints("SELECT key FROM runs WHERE thread = ? ORDER BY place", thread)
+
+    def key_of(self, name: str) -> int | None:
+        found = self._ints("SELECT key FROM runs WHERE name = ?", name)
+        return found[0] if found else None
+
+    def parked(self) -> dict[int, Parked]:
+        """Runs that wait for somebody outside or for a time; those in a thread's line are another matter."""
+        read = Reader(self.db)
+        keys = self._ints(
+            "SELECT key FROM runs WHERE ended_at IS NULL AND (due_at IS NULL OR due_at > 0)"
+            " AND (thread IS NULL OR started_at IS NOT NULL)"
+        )
+        rows = {key: read.run(key) for key in keys}
+        return {key: Parked(row.next_seq, row.due_at, tuple(read.pending(key))) for key, row in rows.items() if row}
+
+    def _ints(self, query: str, *values: int | str) -> list[int]:
+        return [int(str(row[0])) for row in self.db.execute(query, values).fetchall()]
 
     def close(self) -> None:
         self.db.close()
@@ -152,7 +187,7 @@ class SimulatedStore(SqliteStore):
     def close(self) -> None:
         if not self.dead:
             self.disk.db.execute("UPDATE store SET clean = 1 WHERE owner_epoch = ?", (self.owner_epoch,))
-            self.die()
+            self.dead = True
 
     def _results(self, writes: list[RunWrite]) -> list[Written]:
         """As the writer does it: together, and one by one when that fails."""

@@ -1,0 +1,29 @@
+"""Every measure by name. A measure takes the machine and returns its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from bench.machine import Machine
+from bench.measures import accepted, engine, fan_out, parked, recovery, replay, runs, startup, streams
+from bench.rows import Row
+
+Measure: TypeAlias = Callable[[Machine], list[Row]]
+
+MEASURES: Mapping[str, Measure] = {
+    "import": startup.imports,
+    "ready": startup.ready,
+    "engine": engine.engine,
+    "accepted": accepted.accepted,
+    "runs": runs.scripted,
+    "http-model": runs.http_model,
+    "client-tool": runs.client_tool,
+    "first-event": runs.first_event,
+    "delta": streams.delta,
+    "streams": streams.many_streams,
+    "fan-out": fan_out.fan_out,
+    "parked": parked.parked,
+    "recovery": recovery.recovery,
+    "replay": replay.replay,
+}

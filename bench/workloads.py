@@ -1,0 +1,80 @@
+"""What the runs of the bench do: scripts, tools and request bodies."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+WORKSPACE = "bench"
+
+TOOLS = '''
+import weftline
+
+
+@weftline.tool(effect="idempotent", blocking=False)
+def add(a: int, b: int) -> int:
+    """Adds two numbers."""
+    return a + b
+'''
+
+_WORDS = [f"word{number:02} " for number in range(20)]
+_CALL: dict[str, Any] = {"name": "add", "args": {"a": 2, "b": 3}}
+_ASK: dict[str, Any] = {"name": "ask", "args": {"question": "how many?"}}
+_ANSWER: dict[str, Any] = {"deltas": _WORDS}
+
+REPLAY_EVENTS = 10_000
+MANY_DELTAS = 500
+TICKS = 200
+TICK_MS = 5
+STREAM_CHUNKS = 50
+STREAM_PACE_MS = 20
+
+SCRIPTS: dict[str, Any] = {
+    "none": {"turns": [_ANSWER]},
+    "one": {"turns": [{**_ANSWER, "tool_calls": [_CALL]}, _ANSWER]},
+    "ten": {
+        "turns": [
+            *({**_ANSWER, "tool_calls": [{"name": "add", "args": {"a": number, "b": 3}}]} for number in range(10)),
+            _ANSWER,
+        ]
+    },
+    "client": {"turns": [{**_ANSWER, "tool_calls": [_ASK]}, _ANSWER]},
+    "empty": {"turns": [{"text": "x"}]},
+    "many": {"turns": [{"deltas": ["word "] * MANY_DELTAS}]},
+    "long": {"turns": [{"deltas": ["word "] * REPLAY_EVENTS}]},
+    "paced": {"turns": [{"deltas": ["word "] * STREAM_CHUNKS, "delay_ms": STREAM_PACE_MS}]},
+    "stuck": {"turns": [{"deltas": ["a", "b"], "delay_ms": 600_000}]},
+    "ticks": {"turns": [{"tool_calls": [_ASK]}, {"deltas": ["word "] * TICKS, "delay_ms": TICK_MS}]},
+    "loop": {"turns": [{**_ANSWER, "tool_calls": [_CALL], "loop": True}]},
+}
+
+SERVER_TOOL: dict[str, Any] = {"kind": "mantyx_plugin", "name": "add"}
+CLIENT_TOOL: dict[str, Any] = {
+    "kind": "local",
+    "name": "ask",
+    "description": "Asks the client.",
+    "parameters": {"type": "object", "properties": {"question": {"type": "string"}}, "required": ["question"]},
+}
+
+
+def body(model: str, *, tools: tuple[dict[str, Any], ...] = (), history: int = 0) -> str:
+    """The request that creates a run; with `history`, that many messages come before the last one."""
+    spec: dict[str, Any] = {"modelId": model, "tools": list(tools), "loopDetection": False}
+    if history:
+        filler = "The quick brown fox jumps over the lazy dog. " * 4
+        spec["messages"] = [
+            {"role": ("user", "assistant")[index % 2], "content": f"{index} {filler}"} for index in range(history)
+        ]
+        spec["messages"].append({"role": "user", "content": "Go on."})
+    else:
+        spec["prompt"] = "How much is two and three?"
+    return json.dumps(spec, separators=(",", ":"))
+
+
+def config(model_port: int) -> str:
+    """A configuration file whose provider `fake` is the stand-in at `model_port`; one credential makes all requests."""
+    return (
+        f'[providers.fake]\nfamily = "openai_chat"\nbase_url = "http://127.0.0.1:{model_port}/v1"\n'
+        'models = ["tool", "loop", "paced"]\n'
+        "[server]\nrate_limit_per_minute = 0\n"
+    )

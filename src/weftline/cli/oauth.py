@@ -1,0 +1,120 @@
+"""`weftline oauth`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from weftline.cli.output import DB, JSON, show_all, show_one
+
+
+@click.group()
+def command() -> None:
+    """OAuth apps, and what users have allowed them."""
+
+
+@command.group()
+def apps() -> None:
+    """OAuth apps of a workspace."""
+
+
+@apps.command()
+@click.option("--workspace", required=True, metavar="SLUG", help="The owner; created when it is new.")
+@click.option("--name", required=True, help="Shown to users who are asked.")
+@click.option("--redirect-uri", "redirect_uris", multiple=True, metavar="URI", help="May be repeated.")
+@click.option("--scope", "scopes", multiple=True, required=True, help="What it may ask for; may be repeated.")
+@click.option("--public", is_flag=True, help="For users of every workspace, not only of the owner.")
+@click.option("--client-credentials", is_flag=True, help="Let a private app act for itself.")
+@click.option("--description", default="")
+@click.option("--logo", default="", metavar="URL")
+@DB
+@JSON
+def create(
+    workspace: str,
+    name: str,
+    redirect_uris: tuple[str, ...],
+    scopes: tuple[str, ...],
+    public: bool,
+    client_credentials: bool,
+    description: str,
+    logo: str,
+    db: Path,
+    as_json: bool,
+) -> None:
+    """Register an app; prints the client id and the client secret, which is shown this once."""
+    from weftline.cli.admin import administer, now_us
+
+    app = administer(
+        db,
+        "oauth.apps.create",
+        workspace=workspace,
+        name=name,
+        redirect_uris=list(redirect_uris),
+        scopes=list(scopes),
+        visibility="public" if public else "private",
+        client_credentials=client_credentials,
+        description=description,
+        logo=logo,
+        now=now_us(),
+    )
+    click.echo(json.dumps(app, indent=2) if as_json else f"{app['clientId']}\n{app['clientSecret']}")
+
+
+@apps.command("list")
+@click.option("--workspace", required=True, metavar="SLUG")
+@DB
+@JSON
+def list_apps(workspace: str, db: Path, as_json: bool) -> None:
+    """Print the client ids of a workspace's apps."""
+    from weftline.cli.admin import administer
+
+    show_all(administer(db, "oauth.apps.list", workspace=workspace), id_field="clientId", as_json=as_json)
+
+
+@apps.command()
+@click.argument("client_id")
+@DB
+@JSON
+def show(client_id: str, db: Path, as_json: bool) -> None:
+    """Show an app: everything but its secret."""
+    from weftline.cli.admin import administer
+
+    show_one(administer(db, "oauth.apps.show", client_id=client_id), as_json=as_json)
+
+
+@apps.command()
+@click.argument("client_id")
+@DB
+def delete(client_id: str, db: Path) -> None:
+    """Delete an app; everything that was given to it ends at once."""
+    from weftline.cli.admin import administer
+
+    administer(db, "oauth.apps.delete", client_id=client_id)
+
+
+@command.group()
+def grants() -> None:
+    """What users have allowed apps to do."""
+
+
+@grants.command("list")
+@click.option("--user", "email", required=True, metavar="EMAIL")
+@DB
+@JSON
+def list_grants(email: str, db: Path, as_json: bool) -> None:
+    """Print the ids of a user's grants."""
+    from weftline.cli.admin import administer
+
+    show_all(administer(db, "oauth.grants.list", email=email), id_field="id", as_json=as_json)
+
+
+@grants.command("delete")
+@click.argument("grant_id")
+@DB
+def delete_grant(grant_id: str, db: Path) -> None:
+    """End a grant with all its tokens, at once."""
+    from weftline.cli.admin import administer
+
+    administer(db, "oauth.grants.delete", id=grant_id)

@@ -1,0 +1,38 @@
+"""What commands print: ids alone for scripts, fields for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import click
+
+DB = click.option(
+    "--db", default="weftline-data", show_default=True, type=click.Path(path_type=Path), help="The store."
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def show_all(items: list[dict[str, Any]], *, id_field: str, as_json: bool) -> None:
+    """One id a line, or a JSON list with everything."""
+    if as_json:
+        click.echo(json.dumps(items, indent=2))
+        return
+    for item in items:
+        click.echo(item[id_field])
+
+
+def show_one(item: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(item, indent=2))
+        return
+    width = max(len(name) for name in item)
+    for name, value in item.items():
+        click.echo(f"{name:<{width}}  {_text(value)}".rstrip())
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, cast("list[object]", value)))
+    return "" if value is None else str(value)

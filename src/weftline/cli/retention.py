@@ -1,0 +1,44 @@
+"""`weftline retention`."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import click
+
+from weftline.cli.output import DB, JSON
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+@click.group()
+def command() -> None:
+    """Removing old logs. Nothing is removed unless this is asked for."""
+
+
+@command.command()
+@click.option("--older-than", required=True, metavar="AGE", help="Such as 90d, 12h or 30m.")
+@click.option("--workspace", metavar="SLUG", help="The runs of this workspace alone.")
+@DB
+@JSON
+def run(older_than: str, workspace: str | None, db: Path, as_json: bool) -> None:
+    """Remove the logs of runs that ended longer ago than that.
+
+    Each keeps its row and its last entry, so that its snapshot still tells how it ended; a reader of its stream gets a
+    `gap` event for what is gone. Prints how many runs had something to remove.
+    """
+    from weftline.cli.admin import administer, now_us
+
+    match = re.fullmatch(r"(\d{1,9})([smhdw])", older_than)
+    if match is None:
+        raise click.BadParameter("give a number and one of s, m, h, d, w", param_hint="--older-than")
+    before = now_us() - int(match[1]) * _UNITS_S[match[2]] * 1_000_000
+    after, trimmed = 0, 0
+    while True:
+        after, count = administer(db, "retention.trim", before=before, after=after, workspace=workspace)
+        trimmed += count
+        if not after:
+            break
+    click.echo(json.dumps({"runs": trimmed}) if as_json else trimmed)

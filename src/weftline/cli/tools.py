@@ -1,0 +1,86 @@
+"""`weftline tools`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TextIO
+
+import click
+
+from weftline.cli.output import DB, JSON, show_all, show_one
+
+WORKSPACE = click.option("--workspace", required=True, metavar="SLUG")
+
+
+@click.group()
+def command() -> None:
+    """Tools stored in a workspace."""
+
+
+@command.command()
+@WORKSPACE
+@DB
+@click.option("--file", "source", default="-", type=click.File(encoding="utf-8"), help="The tool as JSON; - for stdin.")
+@click.option("--secret", "secrets", multiple=True, metavar="NAME=VALUE", help="A secret; may be repeated.")
+@JSON
+def create(workspace: str, db: Path, source: TextIO, secrets: tuple[str, ...], as_json: bool) -> None:
+    """Store a tool, described as for POST …/tools, and print its id."""
+    from weftline.cli.admin import administer, now_us
+    from weftline.server.stored_tools import required_fields
+
+    try:
+        tool = required_fields(json.load(source))
+    except ValueError as error:
+        raise click.ClickException(f"The tool is not valid JSON: {error}") from None
+    if secrets:
+        tool["secrets"] = {**(tool.get("secrets") or {}), **dict(_secret(one) for one in secrets)}
+    made = administer(db, "tools.create", workspace=workspace, tool=tool, now=now_us())
+    if as_json:
+        show_one(made, as_json=True)
+    else:
+        click.echo(made["id"])
+
+
+@command.command("list")
+@WORKSPACE
+@DB
+@JSON
+def list_tools(workspace: str, db: Path, as_json: bool) -> None:
+    """Print the ids of a workspace's tools."""
+    from weftline.cli.admin import administer
+
+    show_all(administer(db, "tools.list", workspace=workspace), id_field="id", as_json=as_json)
+
+
+@command.command()
+@click.argument("tool_id")
+@WORKSPACE
+@DB
+@JSON
+def show(tool_id: str, workspace: str, db: Path, as_json: bool) -> None:
+    """Print a tool; of its secrets the names."""
+    from weftline.cli.admin import administer
+
+    show_one(administer(db, "tools.show", workspace=workspace, id=tool_id), as_json=as_json)
+
+
+@command.command()
+@click.argument("tool_id")
+@WORKSPACE
+@DB
+@JSON
+def delete(tool_id: str, workspace: str, db: Path, as_json: bool) -> None:
+    """Delete a tool."""
+    from weftline.cli.admin import administer
+
+    administer(db, "tools.delete", workspace=workspace, id=tool_id)
+    if as_json:
+        click.echo(json.dumps({"id": tool_id, "deleted": True}))
+
+
+def _secret(text: str) -> tuple[str, str]:
+    name, mark, value = text.partition("=")
+    if not mark:
+        raise click.BadParameter("must be NAME=VALUE", param_hint="--secret")
+    return name, value

@@ -1,0 +1,116 @@
+"""`weftline users`."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from pathlib import Path
+
+import click
+
+from weftline.cli.output import DB, JSON, show_all, show_one
+
+_PASSWORD = click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
+_MIN_CHARS = 10
+
+
+@click.group()
+def command() -> None:
+    """People who sign in to give OAuth apps access to their workspaces."""
+
+
+@command.command()
+@click.option("--email", required=True)
+@click.option("--workspace", "workspaces", multiple=True, required=True, metavar="SLUG", help="May be repeated.")
+@_PASSWORD
+@DB
+@JSON
+def create(email: str, workspaces: tuple[str, ...], password_stdin: bool, db: Path, as_json: bool) -> None:
+    """Create a user. Without --password-stdin a password is made and printed, this once."""
+    from weftline.cli.admin import administer, now_us
+
+    password, hashed = _password(password_stdin)
+    identity = administer(db, "users.create", email=email, password=hashed, workspaces=list(workspaces), now=now_us())
+    if as_json:
+        click.echo(json.dumps({"id": identity, **({} if password_stdin else {"password": password})}))
+    else:
+        click.echo(identity if password_stdin else password)
+
+
+@command.command("set-password")
+@click.argument("email")
+@_PASSWORD
+@DB
+def set_password(email: str, password_stdin: bool, db: Path) -> None:
+    """Set another password and sign the user out. Without --password-stdin one is made and printed."""
+    from weftline.cli.admin import administer
+
+    password, hashed = _password(password_stdin)
+    administer(db, "users.set_password", email=email, password=hashed)
+    if not password_stdin:
+        click.echo(password)
+
+
+@command.command("list")
+@click.option("--workspace", metavar="SLUG", help="Only its members.")
+@DB
+@JSON
+def list_users(workspace: str | None, db: Path, as_json: bool) -> None:
+    """Print the users' e-mail addresses."""
+    from weftline.cli.admin import administer
+
+    show_all(administer(db, "users.list", workspace=workspace), id_field="email", as_json=as_json)
+
+
+@command.command()
+@click.argument("email")
+@DB
+@JSON
+def show(email: str, db: Path, as_json: bool) -> None:
+    """Show a user."""
+    from weftline.cli.admin import administer
+
+    show_one(administer(db, "users.show", email=email), as_json=as_json)
+
+
+@command.command()
+@click.argument("email")
+@click.option("--workspace", required=True, metavar="SLUG", help="Created when it is new.")
+@DB
+def join(email: str, workspace: str, db: Path) -> None:
+    """Make a user a member of a workspace."""
+    from weftline.cli.admin import administer, now_us
+
+    administer(db, "users.join", email=email, workspace=workspace, now=now_us())
+
+
+@command.command()
+@click.argument("email")
+@click.option("--workspace", required=True, metavar="SLUG")
+@DB
+def leave(email: str, workspace: str, db: Path) -> None:
+    """Take a user out of a workspace; what they allowed apps to do there ends."""
+    from weftline.cli.admin import administer
+
+    administer(db, "users.leave", email=email, workspace=workspace)
+
+
+@command.command()
+@click.argument("email")
+@DB
+def delete(email: str, db: Path) -> None:
+    """Delete a user with everything they allowed apps to do."""
+    from weftline.cli.admin import administer
+
+    administer(db, "users.delete", email=email)
+
+
+def _password(from_stdin: bool) -> tuple[str, str]:
+    """The password and its hash. It is hashed here: that takes a while, and the owner of the store has other work."""
+    from weftline.server.oauth.passwords import hash_password
+
+    password = sys.stdin.readline().rstrip("\r\n") if from_stdin else secrets.token_urlsafe(15)
+    if len(password) < _MIN_CHARS:
+        raise click.UsageError(f"The password must have at least {_MIN_CHARS} characters.")
+    return password, hash_password(password)

@@ -1,0 +1,80 @@
+"""`weftline webhooks`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from weftline.cli.output import DB, JSON, show_all
+
+_WORKSPACE = click.option("--workspace", required=True, metavar="SLUG")
+
+
+@click.group()
+def command() -> None:
+    """Webhooks that are told when runs end."""
+
+
+@command.command()
+@click.option("--workspace", required=True, metavar="SLUG", help="Created when it is new.")
+@click.option("--url", required=True, help="Where deliveries are posted to.")
+@click.option(
+    "--event",
+    "events",
+    multiple=True,
+    type=click.Choice(["succeeded", "failed", "cancelled"]),
+    help="Which ends to tell; may be repeated. All by default.",
+)
+@DB
+@JSON
+def create(workspace: str, url: str, events: tuple[str, ...], db: Path, as_json: bool) -> None:
+    """Create a webhook; prints its id and the secret that deliveries are signed with, which is shown this once."""
+    from weftline.cli.admin import administer, now_us
+
+    made = administer(db, "webhooks.create", workspace=workspace, url=url, events=list(events), now=now_us())
+    click.echo(json.dumps(made) if as_json else f"{made['id']} {made['secret']}")
+
+
+@command.command("list")
+@_WORKSPACE
+@DB
+@JSON
+def list_webhooks(workspace: str, db: Path, as_json: bool) -> None:
+    """Print the ids of a workspace's webhooks."""
+    from weftline.cli.admin import administer
+
+    show_all(administer(db, "webhooks.list", workspace=workspace), id_field="id", as_json=as_json)
+
+
+@command.command()
+@click.argument("webhook_id")
+@_WORKSPACE
+@click.option("--status", type=click.Choice(["pending", "delivered", "failed"]), help="Those alone.")
+@DB
+@JSON
+def deliveries(webhook_id: str, workspace: str, status: str | None, db: Path, as_json: bool) -> None:
+    """Show what was and what will be delivered, the newest first."""
+    from weftline.cli.admin import administer
+
+    found = administer(db, "webhooks.deliveries", workspace=workspace, id=webhook_id, status=status)
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    for one in found:
+        fields = (one["id"], one["runId"], one["status"], f"attempts={one['attempts']}", one["lastError"])
+        click.echo("  ".join(fields).rstrip())
+
+
+@command.command()
+@click.argument("webhook_id")
+@_WORKSPACE
+@DB
+@JSON
+def delete(webhook_id: str, workspace: str, db: Path, as_json: bool) -> None:
+    """Remove a webhook; what was not delivered yet is dropped."""
+    from weftline.cli.admin import administer
+
+    removed = administer(db, "webhooks.delete", workspace=workspace, id=webhook_id)
+    click.echo(json.dumps({"id": removed}) if as_json else removed)

@@ -1,0 +1,47 @@
+"""`weftline workspaces`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from weftline.cli.output import DB, JSON
+
+
+@click.group()
+def command() -> None:
+    """Workspaces and their features."""
+
+
+@command.command("list")
+@DB
+@JSON
+def list_workspaces(db: Path, as_json: bool) -> None:
+    """Print the slugs of all workspaces."""
+    from weftline.cli.admin import administer
+
+    slugs = administer(db, "workspaces.list")
+    click.echo(json.dumps(slugs)) if as_json else [click.echo(slug) for slug in slugs]
+
+
+@command.command()
+@click.argument("slug")
+@click.option("--on", multiple=True, metavar="FEATURE", help="Switch on: apiKeys or oauthApps; may be repeated.")
+@click.option("--off", multiple=True, metavar="FEATURE", help="Switch off; may be repeated.")
+@DB
+@JSON
+def features(slug: str, on: tuple[str, ...], off: tuple[str, ...], db: Path, as_json: bool) -> None:
+    """Show or switch which kinds of credential a workspace takes. All are on unless switched off."""
+    from weftline.cli.admin import administer
+
+    for names, state in ((on, True), (off, False)):
+        for name in names:
+            administer(db, "workspaces.set_feature", workspace=slug, feature=name, on=state)
+    shown = administer(db, "workspaces.features", workspace=slug)
+    if as_json:
+        click.echo(json.dumps(shown))
+        return
+    for name, state in shown.items():
+        click.echo(f"{name}  {'on' if state else 'off'}")

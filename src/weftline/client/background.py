@@ -1,0 +1,85 @@
+"""An event loop in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_TIDY_S = 10.0
+
+
+class LoopThread:
+    """Starts at its first use. `stop` cancels what is left, waits for it and closes the loop."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def started(self) -> bool:
+        return self._loop is not None
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        with self._lock:
+            loop = self._loop or self._start()
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("a blocking call on the client's own loop would wait for itself; use AsyncClient there")
+        return asyncio.run_coroutine_threadsafe(work, loop)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Carries `work` out and waits for it. When the wait is interrupted (Ctrl-C), the work is cancelled and given
+        a little time to tidy up."""
+        ended = threading.Event()
+
+        async def watched() -> T:
+            try:
+                return await work
+            finally:
+                ended.set()
+
+        future = self.submit(watched())
+        try:
+            return future.result()
+        except BaseException:
+            if future.cancel():
+                ended.wait(_TIDY_S)
+            raise
+
+    def stop(self) -> None:
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            if threading.current_thread() is not thread:
+                thread.join()
+
+    def _start(self) -> asyncio.AbstractEventLoop:
+        loop = self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=_serve, args=(loop,), name=self._name, daemon=True)
+        self._thread.start()
+        return loop
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()

@@ -1,0 +1,330 @@
+"""The asynchronous client."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from weftline.client.credentials import DEFAULT_BASE_URL, Credentials, TokenCallable, TokenSource, setting
+from weftline.client.errors import ClientError, InvalidSpec, NetworkError
+from weftline.client.events import Event
+from weftline.client.http import Http, logger
+from weftline.client.results import (
+    CancelReceipt,
+    Models,
+    Page,
+    RunResult,
+    RunSnapshot,
+    SessionInfo,
+    Totals,
+    decoded,
+)
+from weftline.client.retry import Retry
+from weftline.client.run import GOODBYE_S, AsyncRun
+from weftline.client.session import AsyncSession
+from weftline.client.spec import MessageOptions, RunOptions, SessionOptions, body_of
+from weftline.client.threads import HandlerThreads
+from weftline.client.tools import ToolLike, Toolset
+
+T = TypeVar("T")
+
+
+class _Created(Struct, rename="camel"):
+    run_id: str
+
+
+class _CreatedSession(Struct, rename="camel"):
+    session_id: str
+
+
+class _Runs(Struct, rename="camel"):
+    runs: tuple[RunSnapshot, ...]
+    next_cursor: str | None = None
+
+
+class _Sessions(Struct, rename="camel"):
+    sessions: tuple[SessionInfo, ...]
+    next_cursor: str | None = None
+
+
+class AsyncClient:
+    """A client of one workspace.
+
+        async with AsyncClient(api_key="…", workspace="acme") as client:
+            result = await client.run("What is the weather in Oslo?", tools=[weather])
+
+    Give exactly one of `api_key`, `access_token` and `token_source`. What is not given comes from the environment:
+    `WEFTLINE_API_KEY`, `WEFTLINE_WORKSPACE_SLUG`, `WEFTLINE_BASE_URL`, or the same with `MANTYX_`.
+
+    Args:
+        timeout_s: Of one request; streams have none.
+        idle_timeout_s: The longest silence of a stream before it is opened anew.
+        retry: Pauses and attempts of requests and of reopening a stream.
+        max_tool_threads: How many sync tool handlers run at once.
+        format_error: Makes the text that the model reads of an exception of a tool handler.
+        trust_env: Whether to use the proxies that the environment names.
+    """
+
+    def __init__(
+        self,
+        *,
+        api_key: str | None = None,
+        access_token: str | None = None,
+        token_source: TokenSource | TokenCallable | None = None,
+        workspace: str | None = None,
+        base_url: str | None = None,
+        timeout_s: float = 60.0,
+        idle_timeout_s: float = 60.0,
+        retry: Retry | None = None,
+        max_tool_threads: int = 32,
+        format_error: Callable[[Exception], str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        trust_env: bool = False,
+    ) -> None:
+        self.workspace = workspace or setting("WORKSPACE_SLUG") or ""
+        if not self.workspace:
+            raise InvalidSpec("give workspace, or set WEFTLINE_WORKSPACE_SLUG")
+        self._credentials = Credentials(api_key=api_key, access_token=access_token, token_source=token_source)
+        self.http = Http(
+            base_url=base_url or setting("BASE_URL") or DEFAULT_BASE_URL,
+            workspace=self.workspace,
+            credentials=self._credentials,
+            timeout_s=timeout_s,
+            idle_timeout_s=idle_timeout_s,
+            retry=retry,
+            headers=headers,
+            trust_env=trust_env,
+        )
+        self.threads = HandlerThreads(max_tool_threads)
+        self.format_error = format_error
+        self.usage = Totals()
+        """Of the runs that this client has followed to their end."""
+        self._live: set[AsyncRun] = set()
+        self._late: set[asyncio.Task[None]] = set()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.http.base_url!r}, workspace={self.workspace!r}, {self._credentials!r})"
+
+    async def run(self, prompt: str | None = None, **options: Unpack[RunOptions]) -> RunResult:
+        """Creates a run, answers its calls and waits for its end. See `AsyncRun.result` for what it raises."""
+        async with await self.start(prompt, **options) as run:
+            return await run.result()
+
+    async def stream(self, prompt: str | None = None, **options: Unpack[RunOptions]) -> AsyncGenerator[Event]:
+        """Creates a run and gives its events. A run without success raises after its last event; a caller who stops
+        early cancels the run."""
+        async with await self.start(prompt, **options) as run:
+            async for event in run.events():
+                yield event
+
+    async def start(self, prompt: str | None = None, **options: Unpack[RunOptions]) -> AsyncRun:
+        """Creates a run and returns as soon as the server has answered with its id."""
+        tools = Toolset(options.get("tools") or ())
+        return await self._started("/agent-runs", prompt, options, tools=tools, sends_tools=True)
+
+    async def attach(
+        self,
+        run_id: str,
+        *,
+        tools: Sequence[ToolLike] = (),
+        last_seq: int = 0,
+        dispatch: bool = True,
+        cancel_on_exit: bool = False,
+        deadline_s: float | None = None,
+        output_type: Any = None,
+        on_event: Callable[[Event], object] | None = None,
+    ) -> AsyncRun:
+        """Follows a run that exists, from the event after `last_seq`.
+
+        Its open calls are answered with `tools`; those that have an answer are not carried out again. With
+        `dispatch=False` none are: you watch. Only with `cancel_on_exit` does leaving cancel the run.
+        """
+        toolset = Toolset(tools)
+        await toolset.acquire()
+        run = AsyncRun(
+            self,
+            run_id,
+            tools=toolset,
+            owned=cancel_on_exit,
+            dispatch=dispatch,
+            replay=True,
+            last_seq=last_seq,
+            deadline_s=deadline_s,
+            output_type=output_type,
+            on_event=on_event,
+            on_end=self._live.discard,
+            totals=(self.usage,),
+        )
+        self._live.add(run)
+        return run
+
+    async def get_run(self, run_id: str) -> RunSnapshot:
+        return decoded(await self.http.call("GET", f"/agent-runs/{quote(run_id, safe='')}"), RunSnapshot)
+
+    async def wait_run(self, run_id: str) -> RunSnapshot:
+        """Waits until a run has ended, however it ends, without answering its calls."""
+        async with await self.attach(run_id, dispatch=False) as run:
+            async for _ in run.events(raise_on_failure=False):
+                pass
+        return await self.get_run(run_id)
+
+    async def cancel_run(self, run_id: str) -> CancelReceipt:
+        return decoded(await self.http.call("POST", f"/agent-runs/{quote(run_id, safe='')}/cancel"), CancelReceipt)
+
+    async def list_runs(
+        self,
+        *,
+        status: str | None = None,
+        session_id: str | None = None,
+        agent_id: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[RunSnapshot]:
+        """Runs, newest first. All filters must match; `cursor` is the `next_cursor` of the page before."""
+        query = _filters(status=status, sessionId=session_id, agentId=agent_id, limit=limit, cursor=cursor)
+        page = decoded(await self.http.call("GET", "/agent-runs", query=[*query, *_metadata(metadata)]), _Runs)
+        return Page(page.runs, page.next_cursor)
+
+    async def list_sessions(
+        self,
+        *,
+        status: str | None = None,
+        agent_id: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[SessionInfo]:
+        """Sessions, newest first."""
+        query = _filters(status=status, agentId=agent_id, limit=limit, cursor=cursor)
+        page = decoded(await self.http.call("GET", "/agent-sessions", query=[*query, *_metadata(metadata)]), _Sessions)
+        return Page(page.sessions, page.next_cursor)
+
+    async def list_models(self) -> Models:
+        return decoded(await self.http.call("GET", "/models"), Models)
+
+    async def create_session(self, **options: Unpack[SessionOptions]) -> AsyncSession:
+        """Creates a session. As a context manager it is ended when the context is left."""
+        tools = Toolset(options.get("tools") or ())
+        await tools.acquire()
+        try:
+            body = body_of(options, tools=tools.refs, asks=False)
+            key = secrets.token_urlsafe(18)
+            reply = await self.http.call("POST", "/agent-sessions", body=body, idempotency_key=key)
+        except BaseException:
+            await tools.release()
+            raise
+        return AsyncSession(self, decoded(reply, _CreatedSession).session_id, tools=tools)
+
+    async def session(self, session_id: str, *, tools: Sequence[ToolLike] = ()) -> AsyncSession:
+        """Takes up a session that exists. `tools`, when given, are sent anew with every message."""
+        toolset = Toolset(tools)
+        await toolset.acquire()
+        return AsyncSession(self, session_id, tools=toolset, sends_tools=bool(tools))
+
+    async def get_session(self, session_id: str) -> SessionInfo:
+        return decoded(await self.http.call("GET", f"/agent-sessions/{quote(session_id, safe='')}"), SessionInfo)
+
+    async def close(self) -> None:
+        """Stops following whatever is still followed, without cancelling it, and closes the connections."""
+        for run in list(self._live):
+            await run.detach()
+            # One that has just ended still tidies up: its tools are released before the connections go.
+            await run.ended()
+        if self._late:
+            await asyncio.wait(self._late, timeout=GOODBYE_S)
+        await self.http.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start_message(
+        self,
+        session_id: str,
+        prompt: str | None,
+        options: MessageOptions,
+        *,
+        tools: Toolset,
+        sends_tools: bool,
+        totals: Totals,
+    ) -> AsyncRun:
+        """For sessions, which know which tools to use."""
+        path = f"/agent-sessions/{quote(session_id, safe='')}/messages"
+        return await self._started(
+            path, prompt, options, tools=tools, sends_tools=sends_tools, session_id=session_id, totals=(totals,)
+        )
+
+    async def _started(
+        self,
+        path: str,
+        prompt: str | None,
+        options: RunOptions | MessageOptions,
+        *,
+        tools: Toolset,
+        sends_tools: bool,
+        session_id: str | None = None,
+        totals: Sequence[Totals] = (),
+    ) -> AsyncRun:
+        await tools.acquire()
+        try:
+            body = body_of(options, prompt=prompt, tools=tools.refs if sends_tools else None)
+            key = options.get("idempotency_key") or secrets.token_urlsafe(18)
+            creating = asyncio.get_running_loop().create_task(
+                self.http.call("POST", path, body=body, idempotency_key=key)
+            )
+            try:
+                reply = await asyncio.shield(creating)
+            except asyncio.CancelledError:
+                await self._cancel_unborn(creating)
+                raise
+            run_id = decoded(reply, _Created).run_id
+        except BaseException:
+            await tools.release()
+            raise
+        run = AsyncRun(
+            self,
+            run_id,
+            tools=tools,
+            owned=True,
+            session_id=session_id,
+            deadline_s=options.get("deadline_s"),
+            output_type=options.get("output_type"),
+            on_event=options.get("on_event"),
+            on_end=self._live.discard,
+            totals=(self.usage, *totals),
+        )
+        self._live.add(run)
+        return run
+
+    async def _cancel_unborn(self, creating: asyncio.Task[bytes]) -> None:
+        """The caller went away while the run was being created: it may exist, and then nobody would ever know."""
+
+        async def finish() -> None:
+            try:
+                await self.cancel_run(decoded(await creating, _Created).run_id)
+            except (ClientError, NetworkError) as error:
+                logger.warning("a run that nobody waits for could not be cancelled: %s", error)
+
+        task = asyncio.get_running_loop().create_task(finish())
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
+        await asyncio.wait([task], timeout=GOODBYE_S)
+
+
+def _filters(**values: str | int | None) -> list[tuple[str, str]]:
+    return [(name, str(value)) for name, value in values.items() if value is not None]
+
+
+def _metadata(metadata: Mapping[str, str] | None) -> list[tuple[str, str]]:
+    return [("metadata", f"{key}:{value}") for key, value in (metadata or {}).items()]

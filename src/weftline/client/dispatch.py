@@ -1,0 +1,146 @@
+"""Answers the client-side calls of one run: each is carried out once and its answer is handed over once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from weftline.client.context import ToolContext
+from weftline.client.errors import Conflict, NotFound, ToolDeliveryError, ToolError
+from weftline.client.events import LocalToolCall
+from weftline.client.http import Http
+from weftline.client.retry import Retry
+from weftline.client.threads import HandlerThreads
+from weftline.client.tools import Toolset
+from weftline.wire.limits import MAX_ERROR_BYTES, MAX_RESULT_BYTES
+
+logger = logging.getLogger("weftline.client")
+
+_EVERY_5XX = frozenset({408, 425, 429, *range(500, 600)})
+_FOR_AS_LONG_AS_IT_RUNS = 1_000_000
+"""Attempts: the end of the run is what ends the delivery."""
+
+
+class Dispatcher:
+    """`failed` is told of every answer that the server would not take."""
+
+    def __init__(
+        self,
+        *,
+        http: Http,
+        run_id: str,
+        session_id: str | None,
+        tools: Toolset,
+        threads: HandlerThreads,
+        failed: Callable[[ToolDeliveryError], None],
+        format_error: Callable[[Exception], str] | None = None,
+    ) -> None:
+        self._http = http
+        self._run_id = run_id
+        self._session_id = session_id
+        self._tools = tools
+        self._threads = threads
+        self._failed = failed
+        self._format_error = format_error
+        self._seen: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._contexts: set[ToolContext] = set()
+
+    def skip(self, tool_use_id: str) -> None:
+        """This call has its answer already."""
+        self._seen.add(tool_use_id)
+
+    def offer(self, call: LocalToolCall) -> None:
+        """Begins to answer a call, unless it was offered or answered before."""
+        if call.tool_use_id in self._seen:
+            return
+        self._seen.add(call.tool_use_id)
+        task = asyncio.get_running_loop().create_task(self._answer(call))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """The run needs no more answers: nobody waits for handlers that are still busy."""
+        for context in self._contexts:
+            context.cancel()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=1.0)
+
+    async def _answer(self, call: LocalToolCall) -> None:
+        try:
+            answer = {"result": await self._result(call)}
+        except Exception as error:
+            answer = {"error": clipped(self._error_text(error), MAX_ERROR_BYTES)}
+        await self._deliver(call, answer)
+
+    async def _result(self, call: LocalToolCall) -> str:
+        handler = self._tools.handler(call)
+        context = ToolContext(
+            run_id=self._run_id,
+            session_id=self._session_id,
+            tool_use_id=call.tool_use_id,
+            name=call.name,
+            timeout_s=handler.timeout_s,
+        )
+        self._contexts.add(context)
+        try:
+            text = await asyncio.wait_for(handler(dict(call.args), context, self._threads), handler.timeout_s)
+        except TimeoutError:
+            if context.seconds_left() == 0:
+                raise ToolError(f"The tool {call.name} timed out after {handler.timeout_s:g} s.") from None
+            raise
+        finally:
+            context.cancel()
+            self._contexts.discard(context)
+        size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+        if size > MAX_RESULT_BYTES:
+            raise ToolError(
+                f"The result of {call.name} has {size} bytes; at most {MAX_RESULT_BYTES} can be handed over."
+            )
+        return text
+
+    def _error_text(self, error: Exception) -> str:
+        if isinstance(error, ToolError):
+            return str(error)
+        logger.warning("a tool handler of run %s failed", self._run_id, exc_info=error)
+        if self._format_error is not None:
+            return self._format_error(error)
+        return f"{type(error).__name__}: {error}"
+
+    async def _deliver(self, call: LocalToolCall, answer: dict[str, str]) -> None:
+        body = _encoded({"toolUseId": call.tool_use_id, **answer})
+        policy = self._http.retry
+        try:
+            await self._http.call(
+                "POST",
+                f"/agent-runs/{self._run_id}/tool-results",
+                body=body,
+                retry=Retry(_FOR_AS_LONG_AS_IT_RUNS, policy.first_s, policy.most_s, float("inf")),
+                retried=_EVERY_5XX,
+            )
+        except (NotFound, Conflict):
+            # Somebody else answered, or the run has ended: either way nobody waits for this answer.
+            logger.info("run %s no longer waits for %s", self._run_id, call.tool_use_id)
+        except Exception as error:
+            text = f"run {self._run_id} did not take the answer to {call.name} ({call.tool_use_id}): {error}"
+            logger.error("%s", text)
+            self._failed(ToolDeliveryError(text, run_id=self._run_id, tool_use_id=call.tool_use_id, cause=error))
+
+
+def clipped(text: str, max_bytes: int) -> str:
+    """`text` in at most `max_bytes` of UTF-8, cut between characters."""
+    data = text.encode("utf-8", "replace")
+    return data[:max_bytes].decode("utf-8", "ignore") if len(data) > max_bytes else data.decode()
+
+
+def _encoded(body: dict[str, str]) -> bytes:
+    try:
+        return msgspec.json.encode(body)
+    except UnicodeEncodeError:
+        return msgspec.json.encode({name: value.encode("utf-8", "replace").decode() for name, value in body.items()})

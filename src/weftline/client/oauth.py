@@ -1,0 +1,316 @@
+"""Sign-in: the authorization code flow with PKCE, client credentials, and token sources that keep themselves fresh.
+
+oauth = OAuthClient(client_id="…", client_secret="…", redirect_uri="http://localhost:8765/callback")
+request = oauth.authorization(scopes=["runs:write", "runs:read"])
+...                                   # send the user to request.url, and take `code` from the redirect
+tokens = oauth.exchange_code(code, request=request, state=state)
+client = Client(token_source=oauth.refresh_source(tokens), workspace="acme")
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from time import time
+from typing import Any, TypeVar, cast
+from urllib.parse import urlencode
+
+import msgspec
+from msgspec import Struct
+
+from weftline.client.background import LoopThread
+from weftline.client.credentials import DEFAULT_BASE_URL, setting
+from weftline.client.errors import ClientError, OAuthError, api_error
+from weftline.client.http import exchange
+from weftline.client.single_flight import SingleFlight
+
+T = TypeVar("T")
+
+SKEW_S = 60.0
+"""A token is renewed this long before it expires, so that none expires on its way."""
+
+
+class OAuthTokens(Struct, frozen=True):
+    """`expires_at` is in seconds since 1970, by this machine's clock."""
+
+    access_token: str
+    expires_at: float
+    refresh_token: str | None = None
+    scope: str = ""
+
+    def __repr__(self) -> str:
+        return f"OAuthTokens([redacted], expires_at={self.expires_at!r}, scope={self.scope!r})"
+
+    @property
+    def fresh(self) -> bool:
+        return time() < self.expires_at - SKEW_S
+
+
+class AuthorizationRequest(Struct, frozen=True):
+    """Where to send the user, and what to keep until they come back."""
+
+    url: str
+    state: str
+    code_verifier: str
+
+    def __repr__(self) -> str:
+        return "AuthorizationRequest([redacted])"
+
+
+class Workspace(Struct, frozen=True):
+    id: str = ""
+    slug: str = ""
+    name: str = ""
+
+
+class UserInfo(Struct, frozen=True):
+    """Who an access token speaks for, and in which workspace."""
+
+    sub: str = ""
+    email: str | None = None
+    workspace: Workspace = Workspace()
+
+
+class Introspection(Struct, frozen=True):
+    active: bool = False
+    scope: str = ""
+    exp: int | None = None
+    client_id: str | None = None
+
+
+class _TokenReply(Struct):
+    access_token: str
+    expires_in: float = 3600.0
+    refresh_token: str | None = None
+    scope: str = ""
+
+
+class CachedTokens:
+    """A token source over some way to get tokens: one request at a time, and none while the last token is good."""
+
+    def __init__(
+        self,
+        fetch: Callable[[OAuthTokens | None], Awaitable[OAuthTokens]],
+        *,
+        initial: OAuthTokens | None = None,
+        on_tokens: Callable[[OAuthTokens], object] | None = None,
+    ) -> None:
+        self._fetch = fetch
+        self._tokens = initial
+        self._on_tokens = on_tokens
+        self._flight: SingleFlight[OAuthTokens] = SingleFlight()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} [redacted]>"
+
+    async def token(self, *, refresh: bool = False) -> str:
+        """An access token that is good for a minute at least; `refresh` asks for a new one."""
+        tokens = self._tokens
+        if refresh or tokens is None or not tokens.fresh:
+            tokens = await self._flight(self._renew)
+        return tokens.access_token
+
+    async def _renew(self) -> OAuthTokens:
+        tokens = self._tokens = await self._fetch(self._tokens)
+        if self._on_tokens is not None:
+            self._on_tokens(tokens)
+        return tokens
+
+
+class AsyncOAuthClient:
+    """An application that is registered with the server. `base_url` as for `AsyncClient`."""
+
+    def __init__(
+        self,
+        *,
+        client_id: str,
+        client_secret: str,
+        base_url: str | None = None,
+        redirect_uri: str | None = None,
+        timeout_s: float = 60.0,
+    ) -> None:
+        self.base_url = (base_url or setting("BASE_URL") or DEFAULT_BASE_URL).rstrip("/")
+        self.client_id = client_id
+        self.redirect_uri = redirect_uri
+        self._client_secret = client_secret
+        self._timeout_s = timeout_s
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.base_url!r}, client_id={self.client_id!r}, [redacted])"
+
+    def authorization(self, *, scopes: Sequence[str], redirect_uri: str | None = None) -> AuthorizationRequest:
+        """The address that asks a user for consent, with a state and a PKCE verifier of its own."""
+        verifier = secrets.token_urlsafe(48)
+        state = secrets.token_urlsafe(24)
+        challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+        query = urlencode(
+            {
+                "client_id": self.client_id,
+                "redirect_uri": self._redirect(redirect_uri),
+                "response_type": "code",
+                "scope": " ".join(scopes),
+                "state": state,
+                "code_challenge": challenge,
+                "code_challenge_method": "S256",
+            }
+        )
+        return AuthorizationRequest(f"{self.base_url}/api/oauth/authorize?{query}", state, verifier)
+
+    async def exchange_code(
+        self, code: str, *, request: AuthorizationRequest, state: str, redirect_uri: str | None = None
+    ) -> OAuthTokens:
+        """Tokens for the code that the user came back with. `state` is what came with it and must be the request's."""
+        if not hmac.compare_digest(state.encode(), request.state.encode()):
+            raise OAuthError("state_mismatch", "this answer belongs to another authorization request")
+        return await self._token(
+            grant_type="authorization_code",
+            code=code,
+            redirect_uri=self._redirect(redirect_uri),
+            code_verifier=request.code_verifier,
+        )
+
+    async def client_credentials(self, *, scopes: Sequence[str] = ()) -> OAuthTokens:
+        """Tokens for the application itself."""
+        return await self._token(grant_type="client_credentials", **_scope(scopes))
+
+    async def refresh(self, refresh_token: str, *, scopes: Sequence[str] = ()) -> OAuthTokens:
+        """A new access token. A server that gives no new refresh token means the old one to be kept."""
+        tokens = await self._token(grant_type="refresh_token", refresh_token=refresh_token, **_scope(scopes))
+        return tokens if tokens.refresh_token else msgspec.structs.replace(tokens, refresh_token=refresh_token)
+
+    async def revoke(self, token: str) -> None:
+        await self._post("revoke", {"token": token})
+
+    async def introspect(self, token: str) -> Introspection:
+        return _decoded(await self._post("introspect", {"token": token}), Introspection)
+
+    async def userinfo(self, access_token: str) -> UserInfo:
+        """Whose token this is; `workspace.slug` is what `Client(workspace=…)` wants."""
+        headers = {"Authorization": f"Bearer {access_token}"}
+        reply = await exchange("GET", f"{self.base_url}/api/oauth/userinfo", headers=headers, timeout_s=self._timeout_s)
+        if reply.status != 200:
+            raise api_error(reply.status, reply.headers, reply.body)
+        return _decoded(reply.body, UserInfo)
+
+    def refresh_source(
+        self, tokens: OAuthTokens | str, *, on_tokens: Callable[[OAuthTokens], object] | None = None
+    ) -> CachedTokens:
+        """A token source that begins with `tokens`, or with a refresh token alone. `on_tokens` may store new ones."""
+        initial = None if isinstance(tokens, str) else tokens
+        first = tokens if isinstance(tokens, str) else tokens.refresh_token
+        if not first:
+            raise ClientError("these tokens have no refresh token")
+
+        async def fetch(last: OAuthTokens | None) -> OAuthTokens:
+            return await self.refresh((last.refresh_token if last else None) or first)
+
+        return CachedTokens(fetch, initial=initial, on_tokens=on_tokens)
+
+    def client_credentials_source(
+        self, *, scopes: Sequence[str] = (), on_tokens: Callable[[OAuthTokens], object] | None = None
+    ) -> CachedTokens:
+        """A token source for the application itself."""
+
+        async def fetch(last: OAuthTokens | None) -> OAuthTokens:
+            return await self.client_credentials(scopes=scopes)
+
+        return CachedTokens(fetch, on_tokens=on_tokens)
+
+    def _redirect(self, given: str | None) -> str:
+        redirect = given or self.redirect_uri
+        if not redirect:
+            raise ClientError("the authorization code flow needs a redirect_uri")
+        return redirect
+
+    async def _token(self, **form: str) -> OAuthTokens:
+        asked_at = time()
+        reply = _decoded(await self._post("token", form), _TokenReply)
+        return OAuthTokens(reply.access_token, asked_at + reply.expires_in, reply.refresh_token, reply.scope)
+
+    async def _post(self, endpoint: str, form: dict[str, str]) -> bytes:
+        whole = {**form, "client_id": self.client_id, "client_secret": self._client_secret}
+        reply = await exchange(
+            "POST",
+            f"{self.base_url}/api/oauth/{endpoint}",
+            headers={"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"},
+            body=urlencode(whole).encode(),
+            timeout_s=self._timeout_s,
+        )
+        if reply.status == 200:
+            return reply.body
+        try:
+            fields = msgspec.json.decode(reply.body, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            fields = cast("dict[str, Any]", {})
+        error = str(fields.get("error") or f"status_{reply.status}")
+        raise OAuthError(error, str(fields.get("error_description") or ""), status=reply.status)
+
+
+class OAuthClient:
+    """The same for synchronous code. Its token sources suit `Client` and `AsyncClient` alike."""
+
+    def __init__(
+        self,
+        *,
+        client_id: str,
+        client_secret: str,
+        base_url: str | None = None,
+        redirect_uri: str | None = None,
+        timeout_s: float = 60.0,
+    ) -> None:
+        self._core = AsyncOAuthClient(
+            client_id=client_id,
+            client_secret=client_secret,
+            base_url=base_url,
+            redirect_uri=redirect_uri,
+            timeout_s=timeout_s,
+        )
+        self.authorization = self._core.authorization
+        self.refresh_source = self._core.refresh_source
+        self.client_credentials_source = self._core.client_credentials_source
+
+    def __repr__(self) -> str:
+        return repr(self._core).replace("AsyncOAuthClient", "OAuthClient", 1)
+
+    def exchange_code(
+        self, code: str, *, request: AuthorizationRequest, state: str, redirect_uri: str | None = None
+    ) -> OAuthTokens:
+        return _now(self._core.exchange_code(code, request=request, state=state, redirect_uri=redirect_uri))
+
+    def client_credentials(self, *, scopes: Sequence[str] = ()) -> OAuthTokens:
+        return _now(self._core.client_credentials(scopes=scopes))
+
+    def refresh(self, refresh_token: str, *, scopes: Sequence[str] = ()) -> OAuthTokens:
+        return _now(self._core.refresh(refresh_token, scopes=scopes))
+
+    def revoke(self, token: str) -> None:
+        _now(self._core.revoke(token))
+
+    def introspect(self, token: str) -> Introspection:
+        return _now(self._core.introspect(token))
+
+    def userinfo(self, access_token: str) -> UserInfo:
+        return _now(self._core.userinfo(access_token))
+
+
+def _now(work: Coroutine[Any, Any, T]) -> T:
+    """On a loop of its own: the caller's thread may have one that is running."""
+    thread = LoopThread("weftline-oauth")
+    try:
+        return thread.run(work)
+    finally:
+        thread.stop()
+
+
+def _scope(scopes: Sequence[str]) -> dict[str, str]:
+    return {"scope": " ".join(scopes)} if scopes else {}
+
+
+def _decoded(body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind, strict=False)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise OAuthError("invalid_response", str(error)) from error

@@ -1,0 +1,414 @@
+"""A run that is being followed: its events, its outcome, and its end when the caller goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from weftline.client.dispatch import Dispatcher
+from weftline.client.errors import (
+    ApiError,
+    ClientError,
+    DeadlineExceeded,
+    NetworkError,
+    RunCancelled,
+    RunFailed,
+    ToolDeliveryError,
+)
+from weftline.client.events import (
+    AssistantDelta,
+    AssistantMessage,
+    Cancelled,
+    Event,
+    Failed,
+    LocalToolCall,
+    LocalToolResultIn,
+    Result,
+    Terminal,
+    ToolDeliveryFailed,
+    parse_event,
+    text_of,
+)
+from weftline.client.http import RETRIED, EventStream
+from weftline.client.results import CancelReceipt, RunResult, RunSnapshot, Totals
+from weftline.client.sse import FrameParser
+from weftline.client.tools import Toolset
+
+if TYPE_CHECKING:
+    from weftline.client.core import AsyncClient
+
+logger = logging.getLogger("weftline.client")
+
+SETTLE_S = 0.2
+"""How long a stream that replays the past must be silent before calls without an answer count as open: while one is,
+the run waits for it, so that silence does come."""
+GOODBYE_S = 5.0
+"""How long a caller who goes away waits for the run to be cancelled."""
+_REOPENED = RETRIED | {500, 408, 425}
+
+
+class AsyncRun:
+    """A handle on one run. It is followed, and its client-side calls are answered, whether or not you look.
+
+        async with await client.start("…", tools=[weather]) as run:
+            async for event in run:
+                ...
+            result = await run.result()
+
+    When the task that waits for it is cancelled, when its context is left or when its deadline has passed, a run that
+    this client created is cancelled on the server. `detach` is the way to leave it running.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        run_id: str,
+        *,
+        tools: Toolset,
+        owned: bool,
+        dispatch: bool = True,
+        replay: bool = False,
+        last_seq: int = 0,
+        session_id: str | None = None,
+        deadline_s: float | None = None,
+        output_type: Any = None,
+        on_event: Callable[[Event], object] | None = None,
+        on_end: Callable[[AsyncRun], None] | None = None,
+        totals: Sequence[Totals] = (),
+    ) -> None:
+        self.id = run_id
+        self.session_id = session_id
+        self.last_seq = last_seq
+        """The newest event seen; a later process can `attach` from here."""
+        self._client = client
+        self._http = client.http
+        self._tools = tools
+        self._owned = owned
+        self._dispatch = dispatch
+        self._settling = replay
+        # A call may be open that was made before `last_seq`: who answers calls reads from the start.
+        self._position = 0 if replay and dispatch else last_seq
+        self._output_type = output_type
+        self._on_event = on_event
+        self._on_end = on_end
+        self._totals = totals
+        self._events: list[Event] = []
+        self._held: dict[str, LocalToolCall] = {}
+        self._terminal: Terminal | None = None
+        self._failure: ClientError | None = None
+        self._expired = False
+        self._done = False
+        self._news: asyncio.Future[None] | None = None
+        self._dispatcher = Dispatcher(
+            http=self._http,
+            run_id=run_id,
+            session_id=session_id,
+            tools=tools,
+            threads=client.threads,
+            failed=self._delivery_failed,
+            format_error=client.format_error,
+        )
+        loop = asyncio.get_running_loop()
+        self._goodbyes: set[asyncio.Task[None]] = set()
+        self._expiry: asyncio.Task[None] | None = None
+        self._follower = loop.create_task(self._follow())
+        self._timer = None if deadline_s is None else loop.call_later(deadline_s, self._expire)
+
+    def __repr__(self) -> str:
+        state = "ended" if self._done else "followed"
+        return f"<AsyncRun {self.id} {state} at {self.last_seq}>"
+
+    @property
+    def done(self) -> bool:
+        """Whether the last event has come, or nobody follows the run any more."""
+        return self._done
+
+    async def events(self, *, raise_on_failure: bool = True) -> AsyncGenerator[Event]:
+        """Every event from the first, each once; ends with the run.
+
+        Raises:
+            RunFailed, RunCancelled: after the last event of a run without success, unless `raise_on_failure` is False.
+            NetworkError, ApiError: when the run could not be followed to its end.
+        """
+        position = 0
+        while batch := await self.take(position):
+            for event in batch:
+                position += 1
+                yield event
+        self.check(raise_on_failure=raise_on_failure)
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self.events()
+
+    async def text(self) -> AsyncGenerator[str]:
+        """The pieces of the model's text, as they come."""
+        async for event in self.events():
+            if isinstance(event, AssistantDelta):
+                yield event.text
+
+    async def take(self, position: int) -> list[Event]:
+        """The events from `position` on, as soon as there is one; empty at the end."""
+        while len(self._events) <= position and not self._done:
+            await self._wait()
+        return self._events[position:]
+
+    async def result(self) -> RunResult:
+        """Waits for the end.
+
+        Raises:
+            RunFailed: the run ended without success.
+            RunCancelled: it was cancelled; `DeadlineExceeded` when its deadline did that.
+            ParseError: it succeeded, but its text is not of its `output_type`.
+            NetworkError, ApiError: it could not be followed to its end.
+        """
+        while not self._done:
+            await self._wait()
+        self.check()
+        assert isinstance(self._terminal, Result)
+        end = self._terminal
+        result = RunResult(self.id, end.text, end.tokens, end.turns, end.model, tuple(self._events))
+        if self._output_type is None:
+            return result
+        from weftline.client.output import parse_output
+
+        output = parse_output(result, self._output_type)
+        return RunResult(self.id, end.text, end.tokens, end.turns, end.model, result.events, output)
+
+    def check(self, *, raise_on_failure: bool = True) -> None:
+        """Raises what is wrong with a run that is `done`, if anything."""
+        if self._failure is not None:
+            raise self._failure
+        if raise_on_failure:
+            self._raise_if_failed()
+
+    async def ended(self) -> None:
+        """Waits until the run has ended or is no longer followed, and takes no part in it."""
+        await asyncio.wait([self._follower])
+
+    async def cancel(self) -> CancelReceipt:
+        """Cancels the run on the server; one that has ended stays as it is."""
+        return await self._client.cancel_run(self.id)
+
+    async def snapshot(self) -> RunSnapshot:
+        return await self._client.get_run(self.id)
+
+    async def detach(self) -> None:
+        """Stops following. The run goes on; nobody here answers its calls any more."""
+        if self._goodbyes:
+            await asyncio.wait(self._goodbyes, timeout=GOODBYE_S)
+        if not self._done:
+            self._follower.cancel()
+            await asyncio.wait([self._follower])
+            if not self._done:
+                # Cancelled before its first step, the follower had no chance to tidy up.
+                await self._wind_up(NetworkError(f"run {self.id} is no longer followed"))
+
+    async def close(self) -> None:
+        """Cancels the run if it is this client's and still going, and waits a little for its end."""
+        if self._done:
+            await asyncio.wait([self._follower])
+            return
+        if self._owned:
+            await self._say_goodbye()
+        await self.detach()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _wait(self) -> None:
+        """Returns when something has happened. Whoever is cancelled here takes the run with them."""
+        if self._news is None:
+            self._news = asyncio.get_running_loop().create_future()
+        try:
+            await asyncio.shield(self._news)
+        except asyncio.CancelledError:
+            if self._owned and not self._done:
+                await self._say_goodbye()
+            raise
+
+    async def _say_goodbye(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._cancel_and_wait())
+        self._goodbyes.add(task)
+        task.add_done_callback(self._goodbyes.discard)
+        await asyncio.wait([task], timeout=GOODBYE_S)
+
+    async def _cancel_and_wait(self) -> None:
+        try:
+            await self.cancel()
+        except ClientError as error:
+            logger.warning("run %s could not be cancelled: %s", self.id, error)
+            return
+        await asyncio.wait([self._follower])
+
+    def _expire(self) -> None:
+        self._expired = True
+        self._expiry = asyncio.get_running_loop().create_task(self._end_at_deadline())
+
+    async def _end_at_deadline(self) -> None:
+        await self._say_goodbye()
+        if not self._done:
+            self._failure = DeadlineExceeded(self.id, reason="deadline")
+            await self.detach()
+
+    def _raise_if_failed(self) -> None:
+        match self._terminal:
+            case Result(ok=True):
+                return
+            case Cancelled() as end:
+                kind = DeadlineExceeded if self._expired else RunCancelled
+                reason = "deadline" if self._expired else end.reason
+                raise kind(self.id, reason=reason, tokens=end.tokens, turns=end.turns, model=end.model)
+            case Result() | Failed() as end:
+                retryable = end.data.get("retryable")
+                raise RunFailed(
+                    end.error or (end.subtype if isinstance(end, Result) else "the run failed"),
+                    run_id=self.id,
+                    subtype=end.subtype if isinstance(end, Result) else "error",
+                    code=text_of(end.data, "code"),
+                    error_class=text_of(end.data, "errorClass"),
+                    finish_reason=text_of(end.data, "finishReason"),
+                    partial_text=text_of(end.data, "partialText"),
+                    retryable=retryable if isinstance(retryable, bool) else None,
+                    tokens=end.tokens,
+                    turns=end.turns,
+                    model=end.model,
+                )
+            case _:
+                raise NetworkError(f"run {self.id} is no longer followed")
+
+    async def _follow(self) -> None:
+        failure: ClientError | None = None
+        try:
+            await self._read_to_the_end()
+        except (NetworkError, ApiError) as error:
+            failure = error
+        except asyncio.CancelledError:
+            failure = NetworkError(f"run {self.id} is no longer followed")
+        except Exception as error:
+            logger.exception("following run %s failed", self.id)
+            failure = NetworkError(f"following run {self.id} failed: {error!r}")
+        await self._wind_up(failure)
+
+    async def _wind_up(self, failure: ClientError | None) -> None:
+        self._failure = self._failure or failure
+        if self._failure is not None:
+            self._failure.run_id = self.id
+        self._done = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._tell()
+        try:
+            await self._dispatcher.close()
+            await self._tools.release()
+        except Exception:
+            logger.exception("the tools of run %s could not be released", self.id)
+        if self._terminal is not None:
+            for totals in self._totals:
+                totals.add(turns=self._terminal.turns, tokens=self._terminal.tokens)
+        if self._on_end is not None:
+            self._on_end(self)
+
+    async def _read_to_the_end(self) -> None:
+        retry = self._http.retry
+        failures = 0
+        while True:
+            before = self._position
+            try:
+                async with self._http.stream(f"/agent-runs/{self.id}/stream", last_seq=before) as stream:
+                    await self._read(stream)
+                if self._terminal is not None:
+                    return
+                if self._position == before > 0 and (await self.snapshot()).ended:
+                    # Nothing comes after the last event, and that one was before our time: read it anew.
+                    self._position = 0
+                    continue
+                failure: NetworkError | ApiError = NetworkError(f"the stream of {self.id} closed before its end")
+            except NetworkError as error:
+                failure = error
+            except ApiError as error:
+                if error.status not in _REOPENED:
+                    raise
+                failure = error
+            failures = 1 if self._position > before else failures + 1
+            if failures > retry.attempts:
+                raise failure
+            wait_s = retry.wait_s(failures, at_least_s=getattr(failure, "retry_after_s", None))
+            logger.info("%s; reopening after %d in %.2f s", failure, self._position, wait_s)
+            await asyncio.sleep(wait_s)
+            # Somebody else may have answered in between.
+            self._settling = True
+
+    async def _read(self, stream: EventStream) -> None:
+        frames = FrameParser()
+        while self._terminal is None:
+            try:
+                data = await asyncio.wait_for(stream.read(), SETTLE_S if self._settling else None)
+            except TimeoutError:
+                self._settling = False
+                for call in list(self._held.values()):
+                    self._dispatcher.offer(call)
+                self._held.clear()
+                continue
+            if not data:
+                return
+            for frame in frames.feed(data):
+                event = parse_event(frame, run_id=self.id, last_seq=self._position)
+                if event.seq > self._position:
+                    self._position = event.seq
+                    self._take_in(event)
+            self._tell()
+
+    def _take_in(self, event: Event) -> None:
+        if self._dispatch:
+            self._act_on(event)
+        if isinstance(event, Terminal):
+            self._terminal = event
+        if event.seq <= self.last_seq:
+            return
+        self.last_seq = event.seq
+        self._events.append(event)
+        if self._on_event is not None:
+            try:
+                self._on_event(event)
+            except Exception:
+                logger.exception("on_event failed at event %d of run %s", event.seq, self.id)
+
+    def _act_on(self, event: Event) -> None:
+        match event:
+            case LocalToolCall() if self._settling:
+                self._held[event.tool_use_id] = event
+            case LocalToolCall():
+                self._dispatcher.offer(event)
+            case LocalToolResultIn():
+                self._held.pop(event.tool_use_id, None)
+                self._dispatcher.skip(event.tool_use_id)
+            case AssistantDelta() | AssistantMessage():
+                # The next turn has begun, so every call of the one before has its answer.
+                self._held.clear()
+            case _:
+                pass
+
+    def _delivery_failed(self, error: ToolDeliveryError) -> None:
+        self._events.append(
+            ToolDeliveryFailed(
+                run_id=self.id,
+                seq=self.last_seq,
+                type="tool_delivery_failed",
+                tool_use_id=error.tool_use_id,
+                error=error,
+            )
+        )
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+        self._news = None

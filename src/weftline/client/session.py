@@ -1,0 +1,93 @@
+"""A session: runs that share one conversation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, Unpack
+from urllib.parse import quote
+
+from weftline.client.events import Event
+from weftline.client.results import ChatMessage, RunResult, SessionInfo, Totals
+from weftline.client.spec import MessageOptions
+from weftline.client.tools import Toolset
+
+if TYPE_CHECKING:
+    from weftline.client.core import AsyncClient
+    from weftline.client.run import AsyncRun
+
+
+class AsyncSession:
+    """Messages that are sent at the same time wait for each other here, in the order of the calls.
+
+        async with await client.create_session(system_prompt="Be brief.", tools=[weather]) as session:
+            print((await session.send("How is the weather in Oslo?")).text)
+
+    Leaving the context ends the session on the server; `close` leaves it there for `client.session(id)`.
+    """
+
+    def __init__(self, client: AsyncClient, session_id: str, *, tools: Toolset, sends_tools: bool = False) -> None:
+        self.id = session_id
+        self.usage = Totals()
+        self._client = client
+        self._tools = tools
+        self._sends_tools = sends_tools
+        self._turn = asyncio.Lock()
+        self._last: AsyncRun | None = None
+
+    def __repr__(self) -> str:
+        return f"<AsyncSession {self.id}>"
+
+    async def send(self, prompt: str | None = None, **options: Unpack[MessageOptions]) -> RunResult:
+        """Sends a message and waits for the answer. What is given here holds for this message alone."""
+        async with await self.start(prompt, **options) as run:
+            return await run.result()
+
+    async def stream(self, prompt: str | None = None, **options: Unpack[MessageOptions]) -> AsyncGenerator[Event]:
+        """Sends a message and gives the events of its run."""
+        async with await self.start(prompt, **options) as run:
+            async for event in run.events():
+                yield event
+
+    async def start(self, prompt: str | None = None, **options: Unpack[MessageOptions]) -> AsyncRun:
+        """Sends a message and returns the handle of its run, once the message before has been dealt with."""
+        async with self._turn:
+            if self._last is not None:
+                await self._last.ended()
+            given = options.get("tools")
+            tools = Toolset(given) if given else self._tools.borrowed()
+            self._last = await self._client.start_message(
+                self.id,
+                prompt,
+                options,
+                tools=tools,
+                sends_tools=bool(given) or self._sends_tools,
+                totals=self.usage,
+            )
+            return self._last
+
+    async def info(self) -> SessionInfo:
+        return await self._client.get_session(self.id)
+
+    async def history(self) -> tuple[ChatMessage, ...]:
+        return (await self.info()).messages
+
+    async def end(self) -> None:
+        """Ends the session on the server, which cancels what is still running in it."""
+        try:
+            await self._client.http.call("DELETE", f"/agent-sessions/{quote(self.id, safe='')}")
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Lets go of the session's tools; the session itself stays."""
+        await self._tools.release()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.end()

@@ -1,0 +1,106 @@
+"""The options of a run, and the request bodies that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, TypedDict
+
+import msgspec
+
+from weftline.client.errors import InvalidSpec
+from weftline.client.events import Event
+from weftline.client.tools import ToolLike
+
+Reasoning: TypeAlias = Literal["off", "minimal", "low", "medium", "high"] | int
+
+
+class MessageOptions(TypedDict, total=False):
+    """What may differ from run to run. What is left out is not sent; `output_schema`, `loop_detection`, `tool_budgets`
+    and `budgets` are sent as they are given, `False` and `{}` included."""
+
+    messages: Sequence[Mapping[str, str]] | None
+    tools: Sequence[ToolLike] | None
+    reasoning_level: Reasoning | None
+    output_schema: Mapping[str, Any] | None
+    output_type: Any
+    loop_detection: Mapping[str, int] | Literal[False] | None
+    tool_budgets: Mapping[str, Mapping[str, int]] | None
+    budgets: Mapping[str, Any] | None
+    metadata: Mapping[str, str] | None
+    deadline_s: float | None
+    idempotency_key: str | None
+    on_event: Callable[[Event], object] | None
+
+
+class SessionOptions(TypedDict, total=False):
+    """What a session is made of."""
+
+    name: str | None
+    agent_id: str | None
+    system_prompt: str | None
+    model_id: str | None
+    tools: Sequence[ToolLike] | None
+    reasoning_level: Reasoning | None
+    output_schema: Mapping[str, Any] | None
+    loop_detection: Mapping[str, int] | Literal[False] | None
+    tool_budgets: Mapping[str, Mapping[str, int]] | None
+    budgets: Mapping[str, Any] | None
+    metadata: Mapping[str, str] | None
+
+
+class RunOptions(MessageOptions, total=False):
+    """What a run is made of."""
+
+    name: str | None
+    agent_id: str | None
+    system_prompt: str | None
+    model_id: str | None
+
+
+_WIRE = {
+    "name": "name",
+    "agent_id": "agentId",
+    "system_prompt": "systemPrompt",
+    "model_id": "modelId",
+    "messages": "messages",
+    "reasoning_level": "reasoningLevel",
+    "output_schema": "outputSchema",
+    "loop_detection": "loopDetection",
+    "tool_budgets": "toolBudgets",
+    "budgets": "budgets",
+    "metadata": "metadata",
+}
+_LOCAL = frozenset({"tools", "output_type", "deadline_s", "idempotency_key", "on_event"})
+
+
+def body_of(
+    options: Mapping[str, Any],
+    *,
+    prompt: str | None = None,
+    tools: list[dict[str, Any]] | None = None,
+    asks: bool = True,
+) -> bytes:
+    """The JSON of a request. `asks` is False for a session, which has no input of its own."""
+    unknown = options.keys() - _WIRE.keys() - _LOCAL
+    if unknown:
+        raise TypeError(f"unknown option {', '.join(sorted(unknown))}")
+    body: dict[str, Any] = {} if prompt is None else {"prompt": prompt}
+    for name, wire in _WIRE.items():
+        value = options.get(name)
+        if value is not None:
+            body[wire] = value
+    if asks and ("prompt" in body) == ("messages" in body):
+        raise InvalidSpec("give either a prompt or messages")
+    output_type = options.get("output_type")
+    if output_type is not None:
+        if "outputSchema" in body:
+            raise InvalidSpec("give output_type or output_schema, not both")
+        from weftline.client.output import schema_of
+
+        body["outputSchema"] = schema_of(output_type)
+    if tools is not None:
+        body["tools"] = tools
+    try:
+        return msgspec.json.encode(body)
+    except (TypeError, ValueError, UnicodeEncodeError) as error:
+        raise InvalidSpec(f"an option has no JSON form: {error}") from error

@@ -1,0 +1,322 @@
+"""The synchronous client: the asynchronous one on a loop in a background thread, under the same names."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+from weftline.client.background import LoopThread
+from weftline.client.core import AsyncClient
+from weftline.client.credentials import TokenCallable, TokenSource
+from weftline.client.events import AssistantDelta, Event
+from weftline.client.results import (
+    CancelReceipt,
+    ChatMessage,
+    Models,
+    Page,
+    RunResult,
+    RunSnapshot,
+    SessionInfo,
+    Totals,
+)
+from weftline.client.retry import Retry
+from weftline.client.run import AsyncRun
+from weftline.client.session import AsyncSession
+from weftline.client.spec import MessageOptions, RunOptions, SessionOptions
+from weftline.client.tools import ToolLike
+
+T = TypeVar("T")
+
+
+class Client:
+    """A client of one workspace; see `AsyncClient` for the arguments.
+
+    with Client(api_key="…", workspace="acme") as client:
+        print(client.run("What is the weather in Oslo?", tools=[weather]).text)
+    """
+
+    def __init__(
+        self,
+        *,
+        api_key: str | None = None,
+        access_token: str | None = None,
+        token_source: TokenSource | TokenCallable | None = None,
+        workspace: str | None = None,
+        base_url: str | None = None,
+        timeout_s: float = 60.0,
+        idle_timeout_s: float = 60.0,
+        retry: Retry | None = None,
+        max_tool_threads: int = 32,
+        format_error: Callable[[Exception], str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        trust_env: bool = False,
+    ) -> None:
+        self._core = AsyncClient(
+            api_key=api_key,
+            access_token=access_token,
+            token_source=token_source,
+            workspace=workspace,
+            base_url=base_url,
+            timeout_s=timeout_s,
+            idle_timeout_s=idle_timeout_s,
+            retry=retry,
+            max_tool_threads=max_tool_threads,
+            format_error=format_error,
+            headers=headers,
+            trust_env=trust_env,
+        )
+        self._thread = LoopThread("weftline-client")
+        # A client that nobody closed is closed when it is collected, or at the latest when the process ends.
+        self._finalizer = weakref.finalize(self, _shut, self._core, self._thread)
+
+    def __repr__(self) -> str:
+        return repr(self._core).replace("AsyncClient", "Client", 1)
+
+    @property
+    def workspace(self) -> str:
+        return self._core.workspace
+
+    @property
+    def usage(self) -> Totals:
+        return self._core.usage
+
+    def run(self, prompt: str | None = None, **options: Unpack[RunOptions]) -> RunResult:
+        """Creates a run, answers its calls and waits for its end."""
+        return self.wait(self._core.run(prompt, **options))
+
+    def stream(self, prompt: str | None = None, **options: Unpack[RunOptions]) -> Generator[Event]:
+        """Creates a run and gives its events; a caller who stops early cancels the run."""
+        with self.start(prompt, **options) as run:
+            yield from run.events()
+
+    def start(self, prompt: str | None = None, **options: Unpack[RunOptions]) -> Run:
+        """Creates a run and returns as soon as the server has answered with its id."""
+        return Run(self, self.wait(self._core.start(prompt, **options)))
+
+    def attach(
+        self,
+        run_id: str,
+        *,
+        tools: Sequence[ToolLike] = (),
+        last_seq: int = 0,
+        dispatch: bool = True,
+        cancel_on_exit: bool = False,
+        deadline_s: float | None = None,
+        output_type: Any = None,
+        on_event: Callable[[Event], object] | None = None,
+    ) -> Run:
+        """Follows a run that exists, from the event after `last_seq`; see `AsyncClient.attach`."""
+        attached = self._core.attach(
+            run_id,
+            tools=tools,
+            last_seq=last_seq,
+            dispatch=dispatch,
+            cancel_on_exit=cancel_on_exit,
+            deadline_s=deadline_s,
+            output_type=output_type,
+            on_event=on_event,
+        )
+        return Run(self, self.wait(attached))
+
+    def get_run(self, run_id: str) -> RunSnapshot:
+        return self.wait(self._core.get_run(run_id))
+
+    def wait_run(self, run_id: str) -> RunSnapshot:
+        """Waits until a run has ended, however it ends, without answering its calls."""
+        return self.wait(self._core.wait_run(run_id))
+
+    def cancel_run(self, run_id: str) -> CancelReceipt:
+        return self.wait(self._core.cancel_run(run_id))
+
+    def list_runs(
+        self,
+        *,
+        status: str | None = None,
+        session_id: str | None = None,
+        agent_id: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[RunSnapshot]:
+        """Runs, newest first. All filters must match; `cursor` is the `next_cursor` of the page before."""
+        return self.wait(
+            self._core.list_runs(
+                status=status, session_id=session_id, agent_id=agent_id, metadata=metadata, limit=limit, cursor=cursor
+            )
+        )
+
+    def list_sessions(
+        self,
+        *,
+        status: str | None = None,
+        agent_id: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[SessionInfo]:
+        """Sessions, newest first."""
+        return self.wait(
+            self._core.list_sessions(status=status, agent_id=agent_id, metadata=metadata, limit=limit, cursor=cursor)
+        )
+
+    def list_models(self) -> Models:
+        return self.wait(self._core.list_models())
+
+    def create_session(self, **options: Unpack[SessionOptions]) -> Session:
+        """Creates a session. As a context manager it is ended when the context is left."""
+        return Session(self, self.wait(self._core.create_session(**options)))
+
+    def session(self, session_id: str, *, tools: Sequence[ToolLike] = ()) -> Session:
+        """Takes up a session that exists. `tools`, when given, are sent anew with every message."""
+        return Session(self, self.wait(self._core.session(session_id, tools=tools)))
+
+    def get_session(self, session_id: str) -> SessionInfo:
+        return self.wait(self._core.get_session(session_id))
+
+    def close(self) -> None:
+        """Stops following whatever is still followed, without cancelling it, and closes the connections."""
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Carries `work` out on the client's loop."""
+        return self._thread.run(work)
+
+
+class Run:
+    """A handle on one run; see `AsyncRun`."""
+
+    def __init__(self, client: Client, run: AsyncRun) -> None:
+        self._client = client
+        self._run = run
+
+    def __repr__(self) -> str:
+        return repr(self._run).replace("AsyncRun", "Run", 1)
+
+    @property
+    def id(self) -> str:
+        return self._run.id
+
+    @property
+    def session_id(self) -> str | None:
+        return self._run.session_id
+
+    @property
+    def last_seq(self) -> int:
+        return self._run.last_seq
+
+    @property
+    def done(self) -> bool:
+        return self._run.done
+
+    def events(self, *, raise_on_failure: bool = True) -> Generator[Event]:
+        """Every event from the first, each once; a run without success raises after its last event."""
+        position = 0
+        while batch := self._client.wait(self._run.take(position)):
+            for event in batch:
+                position += 1
+                yield event
+        self._run.check(raise_on_failure=raise_on_failure)
+
+    def __iter__(self) -> Iterator[Event]:
+        return self.events()
+
+    def text(self) -> Generator[str]:
+        """The pieces of the model's text, as they come."""
+        return (event.text for event in self.events() if isinstance(event, AssistantDelta))
+
+    def result(self) -> RunResult:
+        """Waits for the end; see `AsyncRun.result` for what it raises."""
+        return self._client.wait(self._run.result())
+
+    def cancel(self) -> CancelReceipt:
+        """Cancels the run on the server; one that has ended stays as it is."""
+        return self._client.wait(self._run.cancel())
+
+    def snapshot(self) -> RunSnapshot:
+        return self._client.wait(self._run.snapshot())
+
+    def detach(self) -> None:
+        """Stops following. The run goes on; nobody here answers its calls any more."""
+        self._client.wait(self._run.detach())
+
+    def close(self) -> None:
+        """Cancels the run if it is this client's and still going, and waits a little for its end."""
+        self._client.wait(self._run.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Session:
+    """A session; see `AsyncSession`. It may be used from several threads: messages wait for each other."""
+
+    def __init__(self, client: Client, session: AsyncSession) -> None:
+        self._client = client
+        self._session = session
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id}>"
+
+    @property
+    def id(self) -> str:
+        return self._session.id
+
+    @property
+    def usage(self) -> Totals:
+        return self._session.usage
+
+    def send(self, prompt: str | None = None, **options: Unpack[MessageOptions]) -> RunResult:
+        """Sends a message and waits for the answer. What is given here holds for this message alone."""
+        return self._client.wait(self._session.send(prompt, **options))
+
+    def stream(self, prompt: str | None = None, **options: Unpack[MessageOptions]) -> Generator[Event]:
+        """Sends a message and gives the events of its run."""
+        with self.start(prompt, **options) as run:
+            yield from run.events()
+
+    def start(self, prompt: str | None = None, **options: Unpack[MessageOptions]) -> Run:
+        """Sends a message and returns the handle of its run, once the message before has been dealt with."""
+        return Run(self._client, self._client.wait(self._session.start(prompt, **options)))
+
+    def info(self) -> SessionInfo:
+        return self._client.wait(self._session.info())
+
+    def history(self) -> tuple[ChatMessage, ...]:
+        return self._client.wait(self._session.history())
+
+    def end(self) -> None:
+        """Ends the session on the server, which cancels what is still running in it."""
+        self._client.wait(self._session.end())
+
+    def close(self) -> None:
+        """Lets go of the session's tools; the session itself stays."""
+        self._client.wait(self._session.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+
+def _shut(core: AsyncClient, thread: LoopThread) -> None:
+    if thread.started:
+        thread.run(core.close())
+        thread.stop()

@@ -1,0 +1,281 @@
+"""Tools of a run: functions of this process, and references to tools that the server carries out."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
+from weakref import WeakKeyDictionary
+
+from weftline.client.arguments import arguments_of, as_text, parse_docstring
+from weftline.client.context import ToolContext
+from weftline.client.errors import InvalidSpec, ToolError
+from weftline.client.events import LocalToolCall
+from weftline.client.threads import HandlerThreads
+from weftline.wire.limits import TOOL_NAME_PATTERN
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Handler(Protocol):
+    """Answers one call. What it raises is told to the model."""
+
+    timeout_s: float | None
+
+    async def __call__(self, args: dict[str, Any], context: ToolContext, threads: HandlerThreads) -> str: ...
+
+
+class Tool(Protocol):
+    """A tool that a run can be given."""
+
+    async def acquire(self) -> dict[str, Any]:
+        """Makes the tool ready (connects, lists, fetches) and gives its reference for the server."""
+        ...
+
+    async def release(self) -> None:
+        """Undoes one `acquire`."""
+        ...
+
+    def handler(self, call: LocalToolCall) -> Handler | None:
+        """The handler of a call, when the call is for this tool."""
+        ...
+
+
+class LocalTool(Generic[P, R]):
+    """A function that the model may call and that runs here. It can still be called as the function it is."""
+
+    def __init__(
+        self,
+        fn: Callable[P, R],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        parameters: object = None,
+        output_schema: Mapping[str, Any] | None = None,
+        long_running: bool = False,
+        timeout_s: float | None = None,
+        max_concurrency: int | None = None,
+    ) -> None:
+        self.fn = fn
+        self.name = name or getattr(fn, "__name__", "")
+        if not re.fullmatch(TOOL_NAME_PATTERN, self.name):
+            raise InvalidSpec(f"tool name {self.name!r} must match {TOOL_NAME_PATTERN}")
+        self.description = parse_docstring(inspect.getdoc(fn))[0] if description is None else description
+        self.timeout_s = timeout_s
+        self._arguments = arguments_of(parameters, fn, name=self.name)
+        self._output_schema = output_schema
+        self._long_running = long_running
+        self._is_async = inspect.iscoroutinefunction(fn)
+        self._max_concurrency = max_concurrency
+        # One tool may serve clients on several loops, and a semaphore belongs to one.
+        self._free: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.fn(*args, **kwargs)
+
+    def ref(self) -> dict[str, Any]:
+        """The tool as the protocol describes it."""
+        ref: dict[str, Any] = {
+            "kind": "local",
+            "name": self.name,
+            "description": self.description,
+            "parameters": self._arguments.schema(),
+        }
+        if self._output_schema is not None:
+            ref["outputSchema"] = dict(self._output_schema)
+        if self._long_running:
+            ref["longRunning"] = True
+        return ref
+
+    async def acquire(self) -> dict[str, Any]:
+        return self.ref()
+
+    async def release(self) -> None:
+        pass
+
+    def handler(self, call: LocalToolCall) -> Handler | None:
+        return _FunctionCall(self) if call.kind == "local" and call.name == self.name else None
+
+    async def answer(self, args: dict[str, Any], context: ToolContext, threads: HandlerThreads) -> str:
+        if not self._max_concurrency:
+            return await self._answer(args, context, threads)
+        loop = asyncio.get_running_loop()
+        free = self._free.get(loop)
+        if free is None:
+            free = self._free[loop] = asyncio.Semaphore(self._max_concurrency)
+        async with free:
+            return await self._answer(args, context, threads)
+
+    async def _answer(self, args: dict[str, Any], context: ToolContext, threads: HandlerThreads) -> str:
+        positional, keywords = self._arguments.bind(args, context)
+        fn = cast("Callable[..., Any]", self.fn)
+        if self._is_async:
+            value: Any = await fn(*positional, **keywords)
+        else:
+            value = await threads.run(lambda: fn(*positional, **keywords))
+            if inspect.isawaitable(value):
+                value = await value
+        return as_text(value)
+
+
+class _FunctionCall:
+    def __init__(self, tool: LocalTool[Any, Any]) -> None:
+        self._tool = tool
+        self.timeout_s = tool.timeout_s
+
+    async def __call__(self, args: dict[str, Any], context: ToolContext, threads: HandlerThreads) -> str:
+        return await self._tool.answer(args, context, threads)
+
+
+@overload
+def tool(fn: Callable[P, R], /) -> LocalTool[P, R]: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    parameters: object = None,
+    output_schema: Mapping[str, Any] | None = None,
+    long_running: bool = False,
+    timeout_s: float | None = None,
+    max_concurrency: int | None = None,
+) -> Callable[[Callable[P, R]], LocalTool[P, R]]: ...
+
+
+def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Makes a tool of a function, sync or async. Its signature and docstring tell the model what it needs to know.
+
+        @tool
+        def weather(city: str, days: int = 1) -> str:
+            '''The weather of a city.
+
+            Args:
+                city: Its name, with the country.
+            '''
+
+    With `parameters` (a JSON Schema, or a pydantic model class) the function has one parameter, the arguments as a dict
+    or as that model. A sync function runs in a thread. Raise `ToolError` to tell the model what went wrong.
+    """
+    if fn is not None:
+        return LocalTool(fn)
+
+    def made(given: Callable[..., Any]) -> LocalTool[..., Any]:
+        return LocalTool(given, **options)
+
+    return made
+
+
+class ServerTool:
+    """A reference to a tool that the server carries out; see `plugin_tool` and its siblings."""
+
+    def __init__(self, ref: dict[str, Any]) -> None:
+        self._ref = ref
+
+    def ref(self) -> dict[str, Any]:
+        return dict(self._ref)
+
+    async def acquire(self) -> dict[str, Any]:
+        return self.ref()
+
+    async def release(self) -> None:
+        pass
+
+    def handler(self, call: LocalToolCall) -> Handler | None:
+        return None
+
+    def __repr__(self) -> str:
+        return f"<{self._ref['kind']} {self._ref.get('name') or self._ref.get('id')}>"
+
+
+def plugin_tool(name: str) -> ServerTool:
+    """A tool that the server has installed: `@plugin/tool`, or the bare name of one of its own."""
+    return ServerTool({"kind": "mantyx_plugin", "name": name})
+
+
+def stored_tool(tool_id: str) -> ServerTool:
+    """A tool that is stored in the workspace, by its id."""
+    return ServerTool({"kind": "mantyx", "id": tool_id})
+
+
+def mcp_server(
+    name: str, url: str, *, headers: Mapping[str, str] | None = None, only: Sequence[str] | None = None
+) -> ServerTool:
+    """An MCP server that Weftline's server dials. Its tools get `name` and an underscore in front."""
+    ref: dict[str, Any] = {"kind": "mcp", "name": name, "url": url}
+    if headers is not None:
+        ref["headers"] = dict(headers)
+    if only is not None:
+        ref["toolFilter"] = list(only)
+    return ServerTool(ref)
+
+
+def a2a_agent(
+    name: str,
+    card_url: str,
+    *,
+    description: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    context_id: str | None = None,
+) -> ServerTool:
+    """An A2A agent that Weftline's server dials."""
+    ref: dict[str, Any] = {"kind": "a2a", "name": name, "agentCardUrl": card_url}
+    if description is not None:
+        ref["description"] = description
+    if headers is not None:
+        ref["headers"] = dict(headers)
+    if context_id is not None:
+        ref["contextId"] = context_id
+    return ServerTool(ref)
+
+
+ToolLike: TypeAlias = Tool | Callable[..., Any] | Mapping[str, Any]
+"""A tool, a plain function, or a reference that is sent as it is."""
+
+
+class Toolset:
+    """The tools of one run or session, made ready together and released together."""
+
+    def __init__(self, tools: Sequence[ToolLike] = ()) -> None:
+        self._tools = [_as_tool(one) for one in tools]
+        self._stack = AsyncExitStack()
+        self.refs: list[dict[str, Any]] = []
+
+    async def acquire(self) -> None:
+        """Makes all tools ready, or none: what was ready when one failed is released again."""
+        try:
+            for one in self._tools:
+                self.refs.append(await one.acquire())
+                self._stack.push_async_callback(one.release)
+        except BaseException:
+            await self.release()
+            raise
+
+    async def release(self) -> None:
+        await self._stack.aclose()
+
+    def borrowed(self) -> Toolset:
+        """The same tools for a run of a session. It holds them itself, so that the session may be closed first."""
+        return Toolset(self._tools)
+
+    def handler(self, call: LocalToolCall) -> Handler:
+        for one in self._tools:
+            found = one.handler(call)
+            if found is not None:
+                return found
+        raise ToolError(f"This client has no handler for the {call.kind} tool {call.name!r}.")
+
+
+def _as_tool(given: ToolLike) -> Tool:
+    if isinstance(given, Mapping):
+        return ServerTool(dict(cast("Mapping[str, Any]", given)))
+    if hasattr(given, "acquire"):
+        return given  # pyright: ignore[reportReturnType]  (a function has no such attribute)
+    if callable(given):
+        return LocalTool(given)
+    raise InvalidSpec(f"{given!r} is no tool")

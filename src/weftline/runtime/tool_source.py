@@ -1,0 +1,205 @@
+"""All tools that a server offers: its own, those of clients, those stored in workspaces, and those it dials."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+
+from msgspec import json
+
+from weftline.agent.plan import (
+    A2ALocalRef,
+    A2ARef,
+    LocalRef,
+    McpLocalRef,
+    McpRef,
+    PluginRef,
+    RunPlan,
+    StoredRef,
+    ToolRef,
+)
+from weftline.errors import InvalidRequest, StoreError
+from weftline.runtime.toolbox import EMPTY, ServerTools, Toolbox
+from weftline.store.secrets import Headers, Vault
+from weftline.store.sqlite.reads import Reader, ToolRow
+from weftline.tools.a2a import A2AForms, A2ATool, default_description
+from weftline.tools.base import Tool
+from weftline.tools.dial import Dialer
+from weftline.tools.http import HttpSpec, HttpTool
+from weftline.tools.mcp import McpEntry, McpUnavailable, list_tools, offered, unavailable
+from weftline.tools.mcp_pool import McpAddress, McpPool
+from weftline.tools.remote import UnavailableTool
+
+logger = logging.getLogger(__name__)
+
+_REMEMBERED_RUNS = 4096
+
+decode_http = json.Decoder(HttpSpec).decode
+
+
+class DialledTools:
+    """The tools of a server with a store.
+
+    Args:
+        tools: Those that the server has itself, by name.
+        dialled: Carries the requests of `mcp` and `a2a` tools.
+        stored: Carries those of stored tools.
+    """
+
+    def __init__(
+        self,
+        tools: Mapping[str, Tool],
+        *,
+        read: Reader,
+        vault: Vault,
+        dialled: Dialer,
+        stored: Dialer,
+        pool: McpPool | None = None,
+    ) -> None:
+        self._own = ServerTools(tools)
+        self._read = read
+        self._vault = vault
+        self._dialled = dialled
+        self._stored = stored
+        self._pool = pool or McpPool(dialled)
+        self._forms = A2AForms()
+        self._catalogs: OrderedDict[tuple[int, str], tuple[McpEntry, ...]] = OrderedDict()
+        """What runs were offered at their start, so that a server that is down later takes no tool away from them."""
+
+    async def aclose(self) -> None:
+        await self._pool.aclose()
+        await self._dialled.aclose()
+        await self._stored.aclose()
+
+    def check(self, plan: RunPlan, *, workspace: int) -> None:
+        """Refuses unknown stored and plugin tools, and stored ones whose name another tool of the plan has."""
+        taken = {name for ref in plan.tools for name in self._names(ref)}
+        for index, ref in enumerate(plan.tools):
+            if isinstance(ref, PluginRef):
+                self._own.check_plugin(ref, index)
+            elif isinstance(ref, StoredRef):
+                row = self._read.tool(ref.id, workspace=workspace)
+                if row is None:
+                    raise InvalidRequest(f"tools[{index}].id: this workspace has no tool {ref.id!r}.")
+                if row.name in taken:
+                    raise InvalidRequest(
+                        f"tools[{index}].id: the tool {ref.id!r} is named {row.name!r}, as is another tool of the run."
+                    )
+                taken.add(row.name)
+
+    async def open(self, plan: RunPlan, *, workspace: int, run: int) -> Toolbox:
+        if not plan.tools:
+            return EMPTY
+        if not any(isinstance(ref, A2ARef | McpRef | StoredRef) for ref in plan.tools):
+            return await self._own.open(plan, workspace=workspace, run=run)
+        headers = self._headers(plan, workspace=workspace, run=run)
+        servers = [ref for ref in plan.tools if isinstance(ref, McpRef)]
+        addresses = {ref.name: _address(workspace, ref, headers) for ref in servers}
+        catalogs = dict(zip(addresses, await self._listed(run, addresses), strict=True))
+        found: list[tuple[ToolRef, list[Tool]]] = []
+        taken: set[str] = set()
+        for ref in plan.tools:
+            tools = [] if isinstance(ref, McpRef) else self._resolve(ref, headers, workspace=workspace)
+            taken.update(tool.spec.name for tool in tools)
+            found.append((ref, tools))
+        by_name: dict[str, Tool] = {}
+        for ref, tools in found:
+            if isinstance(ref, McpRef):
+                # After all others have their names, which they cannot change.
+                tools = self._offered(ref, catalogs[ref.name], addresses[ref.name], taken)
+                taken.update(tool.spec.name for tool in tools)
+            by_name.update((tool.spec.name, tool) for tool in tools)
+        return Toolbox(by_name)
+
+    def _names(self, ref: ToolRef) -> list[str]:
+        """The model-facing names of a reference that are known without asking anybody."""
+        match ref:
+            case LocalRef() | A2ALocalRef() | A2ARef():
+                return [ref.name]
+            case McpLocalRef():
+                return [entry.name for entry in ref.tools]
+            case PluginRef():
+                return [tool.spec.name for tool in self._own.resolve(ref)]
+            case McpRef() | StoredRef():
+                return []
+
+    def _resolve(self, ref: ToolRef, headers: Headers | StoreError, *, workspace: int) -> list[Tool]:
+        match ref:
+            case StoredRef():
+                row = self._read.tool(ref.id, workspace=workspace)
+                return [] if row is None else [self._http(row)]
+            case A2ARef():
+                if isinstance(headers, StoreError):
+                    return [UnavailableTool(ref.name, description=_a2a_text(ref), explanation=headers.message)]
+                return [
+                    A2ATool(
+                        ref.name,
+                        url=ref.card_url,
+                        dialer=self._dialled,
+                        forms=self._forms,
+                        headers=headers.get(ref.name, {}),
+                        description=ref.description,
+                        context_id=ref.context_id,
+                    )
+                ]
+            case _:
+                return self._own.resolve(ref)
+
+    def _http(self, row: ToolRow) -> Tool:
+        spec = decode_http(row.spec)
+        try:
+            secrets = self._vault.open_values(row.secrets, tool=row.id)
+        except StoreError as error:
+            logger.error("the secrets of the tool %s cannot be read: %s", row.id, error.message)
+            return UnavailableTool(spec.name, description=spec.description, explanation=error.message)
+        return HttpTool(spec, secrets=secrets, dialer=self._stored)
+
+    def _headers(self, plan: RunPlan, *, workspace: int, run: int) -> Headers | StoreError:
+        if not any(isinstance(ref, A2ARef | McpRef) for ref in plan.tools):
+            return {}
+        try:
+            return self._vault.open_headers(self._read.run_secrets(run), workspace=workspace)
+        except StoreError as error:
+            logger.error("the secrets of run %d cannot be read: %s", run, error.message)
+            return error
+
+    async def _listed(
+        self, run: int, addresses: Mapping[str, McpAddress | StoreError]
+    ) -> Sequence[tuple[McpEntry, ...] | str]:
+        """What each server offers, or why it offers nothing; all are asked at the same time."""
+        return await asyncio.gather(*(self._catalog(run, name, address) for name, address in addresses.items()))
+
+    async def _catalog(self, run: int, name: str, address: McpAddress | StoreError) -> tuple[McpEntry, ...] | str:
+        if isinstance(address, StoreError):
+            return address.message
+        known = self._catalogs.get((run, name))
+        if known is not None:
+            return known
+        try:
+            entries = await list_tools(self._pool, address)
+        except McpUnavailable as error:
+            logger.info("the MCP server %s of run %d is unavailable: %s", name, run, error)
+            return str(error)
+        self._catalogs[run, name] = entries
+        if len(self._catalogs) > _REMEMBERED_RUNS:
+            self._catalogs.popitem(last=False)
+        return entries
+
+    def _offered(
+        self, ref: McpRef, catalog: tuple[McpEntry, ...] | str, address: McpAddress | StoreError, taken: set[str]
+    ) -> list[Tool]:
+        if isinstance(catalog, str) or isinstance(address, StoreError):
+            return [unavailable(ref.name, str(catalog))]
+        return [*offered(ref.name, catalog, pool=self._pool, address=address, tool_filter=ref.tool_filter, taken=taken)]
+
+
+def _address(workspace: int, ref: McpRef, headers: Headers | StoreError) -> McpAddress | StoreError:
+    if isinstance(headers, StoreError):
+        return headers
+    return McpAddress(workspace, ref.url, tuple(sorted(headers.get(ref.name, {}).items())))
+
+
+def _a2a_text(ref: A2ARef) -> str:
+    return ref.description or default_description(ref.name)

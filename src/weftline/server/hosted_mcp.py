@@ -1,0 +1,160 @@
+"""A workspace's agents as the tools of an MCP server, over Streamable HTTP.
+
+The protocol itself is the official `mcp` package's, imported when the first request comes. One server object serves
+all workspaces: whose agents it lists and calls is decided by the credential of each request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+from weftline._version import __version__
+from weftline.errors import Unavailable
+from weftline.runtime.view import run_view
+from weftline.server.auth import Principal
+from weftline.server.http import Request
+from weftline.store.sqlite import agents
+from weftline.store.sqlite.agents import AgentRow
+
+if TYPE_CHECKING:
+    from mcp.server.context import ServerRequestContext
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+    from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams
+
+    from weftline.server.app import App
+
+_PRINCIPAL = "weftline.principal"
+_INPUT: dict[str, Any] = {
+    "type": "object",
+    "properties": {"message": {"type": "string", "description": "The whole task, in one message."}},
+    "required": ["message"],
+    "additionalProperties": False,
+}
+
+
+class HostedMcp:
+    """Answers MCP requests of authenticated callers. `close` ends its sessions and leaves their runs as they are."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._opening = asyncio.Lock()
+        self._manager: StreamableHTTPSessionManager | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
+
+    async def answer(self, request: Request, principal: Principal) -> None:
+        """Answers one request whole; the package sends the answer itself."""
+        manager = self._manager or await self._open()
+        from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+        from mcp.server.auth.provider import AccessToken
+
+        # The package binds a session to whoever opened it; to others it does not exist.
+        user = AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=[]))
+        scope = {**request.scope, "user": user, _PRINCIPAL: principal}
+        await manager.handle_request(scope, request.receive, request.send)
+
+    async def close(self) -> None:
+        self._stop.set()
+        if self._task is not None:
+            await self._task
+
+    async def _open(self) -> StreamableHTTPSessionManager:
+        async with self._opening:
+            if self._manager is not None:
+                return self._manager
+            if self._stop.is_set():
+                raise Unavailable("The server is stopping.", retry_after_s=1)
+            if importlib.util.find_spec("mcp") is None:
+                raise Unavailable("This server has no MCP support.", hint="Install weftline[mcp].")
+            await asyncio.to_thread(_load)
+            from mcp.server.lowlevel.server import Server
+            from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+            server: Server[Any] = Server(
+                "weftline", version=__version__, on_list_tools=self._list, on_call_tool=self._call
+            )
+            manager = StreamableHTTPSessionManager(server)
+            opened = asyncio.Event()
+            self._task = asyncio.create_task(self._run(manager, opened))
+            await opened.wait()
+            self._manager = manager
+            return manager
+
+    async def _run(self, manager: StreamableHTTPSessionManager, opened: asyncio.Event) -> None:
+        async with manager.run():
+            opened.set()
+            await self._stop.wait()
+
+    async def _list(self, context: ServerRequestContext[Any], params: PaginatedRequestParams | None) -> ListToolsResult:
+        from mcp_types import ListToolsResult, Tool
+
+        return ListToolsResult(
+            tools=[
+                Tool(name=row.slug, title=row.name, description=row.description or row.name, input_schema=_INPUT)
+                for row in self._usable(_principal(context))
+            ]
+        )
+
+    async def _call(self, context: ServerRequestContext[Any], params: CallToolRequestParams) -> CallToolResult:
+        from mcp.shared.exceptions import MCPError
+        from mcp_types import INVALID_PARAMS, CallToolResult, TextContent
+
+        from weftline.server import following
+
+        principal = _principal(context)
+        agent = next((row for row in self._usable(principal) if row.slug == params.name), None)
+        message = (params.arguments or {}).get("message")
+        if agent is None:
+            raise MCPError(INVALID_PARAMS, f"There is no tool {params.name[:100]!r}.")
+        if not isinstance(message, str) or not message.strip():
+            raise MCPError(INVALID_PARAMS, "message: must be a text that is not empty.")
+        run_id = await following.start(self._app, agent, message)
+        row = self._app.engine.find(run_id, workspace=principal.workspace)
+        told = 0
+        try:
+            async for event in following.events(self._app, row, run_id):
+                if event.type == "assistant_delta":
+                    told += 1
+                    await context.session.report_progress(told, message=event.payload["text"])
+        except asyncio.CancelledError:
+            await self._cancel(row.key, principal)
+            raise
+        after = self._app.engine.read.run(row.key)
+        assert after is not None
+        run = run_view(self._app.engine.read, after)
+        text = run.final_text if run.status == "succeeded" else run.error or f"The run is {run.status}."
+        return CallToolResult(
+            content=[TextContent(text=text or "")],
+            is_error=run.status != "succeeded",
+            _meta={"weftline/runId": run.id, **(following.usage(run) or {})},
+        )
+
+    async def _cancel(self, key: int, principal: Principal) -> None:
+        """The caller gave the call up. When it is the server that stops, the run goes on at its next start."""
+        import anyio
+
+        if not self._stop.is_set():
+            with anyio.CancelScope(shield=True):
+                await self._app.engine.cancel(key, requested_by=principal.id)
+
+    def _usable(self, principal: Principal) -> list[AgentRow]:
+        from weftline.server.routes.agents import is_allowed
+
+        rows = agents.of_workspace(self._app.engine.read.db, principal.workspace)
+        return [row for row in rows if is_allowed(principal, row)]
+
+
+def _principal(context: ServerRequestContext[Any]) -> Principal:
+    assert context.request is not None
+    principal = context.request.scope[_PRINCIPAL]
+    assert isinstance(principal, Principal)
+    return principal
+
+
+def _load() -> None:
+    """Imports the package in a thread, since it takes the better part of a second."""
+    importlib.import_module("mcp.server.lowlevel.server")
+    importlib.import_module("mcp.server.auth.middleware.bearer_auth")

@@ -1,0 +1,85 @@
+"""Form-encoded requests, client authentication, and errors as RFC 6749 writes them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from urllib.parse import parse_qsl, unquote_plus
+
+from msgspec.json import encode
+
+from weftline.errors import TooLarge
+from weftline.server.http import Answer, Request
+from weftline.server.oauth.app import OAuthServer
+from weftline.store.sqlite import oauth
+
+_LIMIT_BYTES = 64 * 1024
+_FIELDS_LIMIT = 50
+NO_STORE = ((b"cache-control", b"no-store"), (b"pragma", b"no-cache"))
+
+
+class OAuthError(Exception):
+    """Answered as `{error, error_description}`."""
+
+    def __init__(self, error: str, description: str, *, status: int = 400) -> None:
+        super().__init__(description)
+        self.error = error
+        self.description = description
+        self.status = status
+
+    def answer(self) -> Answer:
+        headers = NO_STORE
+        if self.status == 401:
+            headers = (*headers, (b"www-authenticate", b'Basic realm="weftline"'))
+        body = encode({"error": self.error, "error_description": self.description})
+        return Answer(body, status=self.status, headers=headers)
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """The fields of a form. One that comes twice is an error: nobody knows which was meant."""
+    kind = (request.header(b"content-type") or "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise OAuthError("invalid_request", "The body must be application/x-www-form-urlencoded.")
+    try:
+        body = await request.body(limit=_LIMIT_BYTES)
+        pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=_FIELDS_LIMIT, errors="strict")
+    except (TooLarge, ValueError):
+        raise OAuthError("invalid_request", "The body is too large or no form.") from None
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise OAuthError("invalid_request", "A field occurs more than once.")
+    return {name: value for name, value in fields.items() if value}
+
+
+def client(server: OAuthServer, request: Request, form: Mapping[str, str]) -> oauth.App:
+    """The app that asks, by its secret in the body or as HTTP Basic."""
+    basic = _basic(request)
+    if basic is not None:
+        if "client_secret" in form:
+            raise OAuthError("invalid_request", "Send the client's secret in one place.")
+        client_id, secret = basic
+        if form.get("client_id", client_id) != client_id:
+            raise OAuthError("invalid_request", "client_id is not that of the Authorization header.")
+    else:
+        client_id, secret = form.get("client_id", ""), form.get("client_secret", "")
+    app = oauth.find_app(server.engine.read.db, client_id) if client_id and secret else None
+    if app is None or not server.hasher().matches(secret, app.hash):
+        raise OAuthError("invalid_client", "The client is unknown or its secret is wrong.", status=401)
+    return app
+
+
+def _basic(request: Request) -> tuple[str, str] | None:
+    """Client id and secret of an Authorization header, each form-encoded as RFC 6749 has it."""
+    header = request.header(b"authorization")
+    if header is None:
+        return None
+    scheme, _, value = header.partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        text = base64.b64decode(value.strip(), validate=True).decode()
+    except (binascii.Error, ValueError):
+        return "", ""
+    client_id, _, secret = text.partition(":")
+    return unquote_plus(client_id), unquote_plus(secret)

@@ -1,0 +1,39 @@
+"""The catalog of scopes, with the words in which a user is asked for them."""
+
+from __future__ import annotations
+
+SCOPES: dict[str, str] = {
+    "mantyx.identity:read": "see who you are: your id, your e-mail address and the workspace",
+    "agents:read": "see the agents",
+    "agents:write": "create and change agents",
+    "agents:invoke": "use the agents",
+    "sessions:read": "read sessions and their messages",
+    "sessions:write": "create sessions, send messages to them and end them",
+    "runs:read": "read and follow runs",
+    "runs:write": "create runs, answer their tool calls and cancel them",
+    "models:read": "see the models",
+    "tools:read": "see the tools",
+    "tools:write": "create and change tools",
+    "schedules:read": "see the schedules",
+    "schedules:write": "create and change schedules",
+    "inbounds:read": "see the inbound channels",
+    "inbounds:write": "create and change inbound channels",
+    "plugins:read": "see the plugins",
+    "hive:read": "read the workspace's knowledge",
+    "hive:write": "change the workspace's knowledge",
+    "a2a:discovery": "see the agents' A2A cards",
+    "a2a:invoke": "talk to agents over A2A",
+    "mcp:connect": "connect over MCP",
+}
+
+USING_AGENTS = frozenset({"agents:invoke", "runs:write", "a2a:invoke", "mcp:connect"})
+"""With one of these a user may restrict the app to some agents."""
+
+
+def parse_scope(text: str) -> tuple[str, ...]:
+    """The words of a `scope` parameter, without doubles."""
+    return tuple(dict.fromkeys(text.split()))
+
+
+def unknown_scopes(scopes: tuple[str, ...]) -> list[str]:
+    return [scope for scope in scopes if scope not in SCOPES]

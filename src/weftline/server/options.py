@@ -1,0 +1,74 @@
+"""The settings of the server itself: the `[server]` table of the configuration file, and what flags say over it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from msgspec import Meta, Struct, ValidationError, convert
+from msgspec.structs import replace
+
+from weftline.config import Config
+from weftline.errors import WeftlineError
+from weftline.server.rate_limit import DEFAULT_PER_MINUTE
+
+_EGRESS = ("allow_egress", "allow_private_egress")
+_KNOWN = ("public_url", "rate_limit_per_minute", "webhook_retry_s", *_EGRESS)
+_MOST_WAITS, _LONGEST_WAIT_S = 50, 30 * 86400
+
+
+class ServerOptions(Struct, frozen=True):
+    rate_limit_per_minute: int = DEFAULT_PER_MINUTE
+    """Requests that one credential may make in a minute; 0 for no limit."""
+    public_url: str = ""
+    """Where browsers and OAuth clients find this server, when that is not the address it listens on."""
+    webhook_retry_s: tuple[float, ...] = (10, 30, 120, 600, 1800, 7200, 21600, 43200)
+    """Waits between the attempts of a webhook's delivery, which has failed after the last."""
+
+
+def server_options(config: Config, *, rate_limit_per_minute: int | None = None) -> ServerOptions:
+    """Raises `WeftlineError` (`bad_config`) that names the setting at fault."""
+    options = ServerOptions()
+    for name, value in config.server.items():
+        if name not in _KNOWN:
+            raise _bad(config, name, f"is not a setting; there are {', '.join(_KNOWN)}")
+        if name in _EGRESS:
+            continue  # read by `egress_from`, which checks them
+        if name == "public_url":
+            options = replace(options, public_url=_address(config, value))
+        elif name == "webhook_retry_s":
+            options = replace(options, webhook_retry_s=_waits(config, value))
+        else:
+            options = replace(options, rate_limit_per_minute=_count(config, value))
+    if rate_limit_per_minute is not None:
+        options = replace(options, rate_limit_per_minute=rate_limit_per_minute)
+    return options
+
+
+def _address(config: Config, value: object) -> str:
+    if isinstance(value, str):
+        parts = urlsplit(value)
+        if parts.scheme in ("http", "https") and parts.netloc and not parts.query and not parts.fragment:
+            return value.rstrip("/")
+    raise _bad(config, "public_url", "must be an http or https address")
+
+
+def _waits(config: Config, value: object) -> tuple[float, ...]:
+    try:
+        waits = convert(value, tuple[Annotated[float, Meta(ge=0, le=_LONGEST_WAIT_S)], ...])
+    except ValidationError:
+        raise _bad(config, "webhook_retry_s", "must be a list of seconds") from None
+    if len(waits) > _MOST_WAITS:
+        raise _bad(config, "webhook_retry_s", f"may have {_MOST_WAITS} waits at most")
+    return waits
+
+
+def _count(config: Config, value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    raise _bad(config, "rate_limit_per_minute", "must be a whole number, 0 for no limit")
+
+
+def _bad(config: Config, name: str, fault: str) -> WeftlineError:
+    key = f"server.{name}"
+    return WeftlineError(f"{config.path}: {key}: {fault}", code="bad_config", file=config.path, key=key)

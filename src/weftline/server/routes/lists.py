@@ -1,0 +1,193 @@
+"""The lists of runs and sessions, with filters, newest first."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import re
+from functools import partial
+
+from msgspec import Raw, Struct
+from msgspec.json import encode
+
+from weftline.errors import InvalidRequest
+from weftline.runtime import ids
+from weftline.runtime.view import run_view
+from weftline.server.app import App
+from weftline.server.auth import Principal
+from weftline.server.http import Answer, Request
+from weftline.server.router import Route
+from weftline.store.sqlite import lists
+from weftline.store.sqlite.lists import Filter
+from weftline.store.sqlite.reads import Reader, RunRow, ThreadRow
+from weftline.wire.json_text import decode_fields
+from weftline.wire.limits import ID_PATTERN, MAX_METADATA_ENTRIES, MAX_METADATA_VALUE_CHARS, METADATA_KEY_PATTERN
+from weftline.wire.responses import iso, snapshot
+
+_BASE = "/api/v1/workspaces/{slug}"
+DEFAULT_LIMIT, MOST = 50, 200
+RUN_STATUSES = ("queued", "running", "paused", "succeeded", "failed", "cancelled")
+SESSION_STATUSES = ("active", "ended")
+_NOT_LISTED = ("spec", "agentSpec")
+
+
+class _Session(Struct, rename="camel"):
+    id: str
+    session_id: str
+    name: str
+    status: str
+    agent_id: str | None
+    metadata: Raw
+    created_at: str
+    last_used_at: str
+    ended_at: str | None
+
+
+async def runs(app: App, request: Request, principal: Principal) -> Answer:
+    status = one_of(request, "status", RUN_STATUSES)
+    wanted = _filter(app, request, principal)
+    # Clients see a paused run as one that is running; "paused" finds those alone.
+    statuses = ("running", "paused") if status == "running" else (status,) if status else ()
+    wanted = Filter(
+        workspace=wanted.workspace,
+        before=wanted.before,
+        limit=wanted.limit + 1,
+        statuses=statuses,
+        thread=wanted.thread,
+        agent=wanted.agent,
+        metadata=wanted.metadata,
+    )
+    rows = await asyncio.to_thread(partial(lists.runs, app.engine.store.directory.database, wanted))
+    page = rows[: wanted.limit - 1]
+    return _page(
+        b"runs", [listed_run(app.engine.read, row) for row in page], page[-1].key if len(rows) == wanted.limit else None
+    )
+
+
+async def sessions(app: App, request: Request, principal: Principal) -> Answer:
+    status = one_of(request, "status", SESSION_STATUSES)
+    wanted = _filter(app, request, principal)
+    wanted = Filter(
+        workspace=wanted.workspace,
+        before=wanted.before,
+        limit=wanted.limit + 1,
+        ended=None if status is None else status == "ended",
+        thread=wanted.thread,
+        agent=wanted.agent,
+        metadata=wanted.metadata,
+    )
+    rows = await asyncio.to_thread(partial(lists.threads, app.engine.store.directory.database, wanted))
+    page = rows[: wanted.limit - 1]
+    return _page(b"sessions", [_session(row) for row in page], page[-1].key if len(rows) == wanted.limit else None)
+
+
+def listed_run(read: Reader, row: RunRow) -> bytes:
+    """The snapshot without the spec, which may be large."""
+    fields = decode_fields(snapshot(run_view(read, row)))
+    for name in _NOT_LISTED:
+        fields.pop(name, None)
+    fields["agentId"] = Raw(encode(row.agent))
+    return encode(fields)
+
+
+def _session(row: ThreadRow) -> bytes:
+    identity = ids.session_id(row.key, row.salt)
+    return encode(
+        _Session(
+            identity,
+            identity,
+            row.name,
+            "active" if row.ended_at is None else "ended",
+            row.agent,
+            Raw(row.metadata.encode()),
+            iso(row.created_at),
+            iso(row.last_used_at),
+            None if row.ended_at is None else iso(row.ended_at),
+        )
+    )
+
+
+def _page(name: bytes, items: list[bytes], last: int | None) -> Answer:
+    cursor = encode(None if last is None else cursor_of(last))
+    return Answer(b'{"%b":[%b],"nextCursor":%b}' % (name, b",".join(items), cursor))
+
+
+def cursor_of(key: int) -> str:
+    return base64.urlsafe_b64encode(b"1:%d" % key).rstrip(b"=").decode()
+
+
+def key_of(cursor: str) -> int:
+    """The key that a cursor stands for. Raises `InvalidRequest` for what is none of ours."""
+    try:
+        text = base64.b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        text = b""
+    match = re.fullmatch(rb"1:([0-9]{1,18})", text)
+    if match is None or cursor_of(int(match[1])) != cursor:
+        raise _unusable("cursor", "is no cursor of this list")
+    return int(match[1])
+
+
+def page_limit(request: Request) -> int:
+    text = request.query_value("limit")
+    if text is None:
+        return DEFAULT_LIMIT
+    if not text.isascii() or not text.isdigit() or len(text) > 6 or not 1 <= int(text) <= MOST:
+        raise _unusable("limit", f"must be a whole number from 1 to {MOST}")
+    return int(text)
+
+
+def _filter(app: App, request: Request, principal: Principal) -> Filter:
+    """The filters that both lists have. Raises `InvalidRequest` for a value that can match nothing by its shape."""
+    session, agent, cursor = (request.query_value(name) for name in ("sessionId", "agentId", "cursor"))
+    thread: int | None = None
+    if session is not None:
+        parsed = ids.parse(session, prefix="ses_")
+        if parsed is None or parsed[0] >= 2**63:
+            raise _unusable("sessionId", "is no session id")
+        row = app.engine.read.thread(parsed[0])
+        thread = parsed[0] if row is not None and row.salt == parsed[1] else 0
+    if agent is not None and not re.fullmatch(ID_PATTERN, agent):
+        raise _unusable("agentId", "is no agent id")
+    return Filter(
+        workspace=principal.workspace,
+        before=None if cursor is None else key_of(cursor),
+        limit=page_limit(request),
+        thread=thread,
+        agent=agent,
+        metadata=_metadata(request),
+    )
+
+
+def _metadata(request: Request) -> tuple[tuple[str, str], ...]:
+    pairs: dict[tuple[str, str], None] = {}
+    for name, text in request.query:
+        if name != "metadata":
+            continue
+        key, colon, value = text.partition(":")
+        if not colon or not re.fullmatch(METADATA_KEY_PATTERN, key) or len(value) > MAX_METADATA_VALUE_CHARS:
+            raise _unusable("metadata", "must be key:value with a key and a value that metadata can have")
+        if "\x00" in value or any(0xD800 <= ord(char) < 0xE000 for char in value):
+            raise _unusable("metadata", "has characters that metadata cannot have")
+        pairs[key, value] = None
+    if len(pairs) > MAX_METADATA_ENTRIES:
+        raise _unusable("metadata", f"may be given {MAX_METADATA_ENTRIES} times at most")
+    return tuple(pairs)
+
+
+def one_of(request: Request, name: str, words: tuple[str, ...]) -> str | None:
+    value = request.query_value(name)
+    if value is not None and value not in words:
+        raise _unusable(name, f"must be one of {', '.join(words)}")
+    return value
+
+
+def _unusable(name: str, fault: str) -> InvalidRequest:
+    return InvalidRequest(f"{name}: {fault}.", issues=[{"path": name, "message": fault}])
+
+
+ROUTES = (
+    Route("GET", f"{_BASE}/agent-runs", runs, scopes=("runs:read",), summary="List runs"),
+    Route("GET", f"{_BASE}/agent-sessions", sessions, scopes=("sessions:read",), summary="List sessions"),
+)

@@ -1,0 +1,32 @@
+"""A workspace's agents as an MCP server."""
+
+from __future__ import annotations
+
+from weftline.server.app import App
+from weftline.server.auth import Principal
+from weftline.server.http import Request
+from weftline.server.router import Route
+
+PATH = "/api/mcp/{slug}"
+
+
+async def answer(app: App, request: Request, principal: Principal) -> None:
+    await app.mcp.answer(request, principal)
+
+
+ROUTES = tuple(
+    Route(
+        method,
+        PATH,
+        answer,
+        scopes=("mcp:connect",),
+        usages=("mcp", "developer_api"),
+        limited=method == "POST",
+        summary=summary,
+    )
+    for method, summary in (
+        ("POST", "Send an MCP message"),
+        ("GET", "Listen for messages of an MCP session"),
+        ("DELETE", "End an MCP session"),
+    )
+)

@@ -1,0 +1,147 @@
+"""Secrets at rest: sealed with AES-256-GCM under a key that is not in the database.
+
+The key is the environment's `WEFTLINE_SECRET_KEY` (base64 of 32 bytes), or else a file beside the database that is
+created when the first secret is stored. A copy of the database alone gives nothing away.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+from msgspec import json
+
+from weftline.errors import StoreError
+
+KEY_VARIABLE = "WEFTLINE_SECRET_KEY"
+KEY_FILE = "secret.key"
+
+Headers: TypeAlias = dict[str, dict[str, str]]
+"""Header values by tool name and header name."""
+
+_KEY_BYTES = 32
+_NONCE_BYTES = 12
+_VERSION = b"\x01"
+
+_decode_headers = json.Decoder(Headers).decode
+_decode_values = json.Decoder(dict[str, str]).decode
+
+
+class Vault:
+    """Seals what one store keeps secret. `place` names where a sealed value belongs: it opens nowhere else.
+
+    Args:
+        folder: The store's directory, for the key file.
+        environ: Where the key is looked for first; the process's own environment by default.
+    """
+
+    def __init__(self, folder: Path, *, environ: Mapping[str, str] | None = None) -> None:
+        self._folder = folder
+        self._environ = os.environ if environ is None else environ
+        self._key: bytes | None = None
+
+    def seal(self, data: bytes, *, place: str) -> bytes:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        return _VERSION + nonce + AESGCM(self._secret_key(create=True)).encrypt(nonce, data, place.encode())
+
+    def open(self, sealed: bytes, *, place: str) -> bytes:
+        """What was sealed. Raises `StoreError` under another key or when it was changed."""
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        start = len(_VERSION) + _NONCE_BYTES
+        if sealed[: len(_VERSION)] != _VERSION or len(sealed) <= start:
+            raise _unreadable("They were written by another version of Weftline.")
+        try:
+            key = self._secret_key(create=False)
+            return AESGCM(key).decrypt(sealed[len(_VERSION) : start], sealed[start:], place.encode())
+        except InvalidTag:
+            raise _unreadable(f"{KEY_VARIABLE} or {KEY_FILE} is not what they were sealed with.") from None
+
+    def seal_headers(self, headers: Headers, *, workspace: int) -> bytes | None:
+        """The secret headers of a run's or session's tools, to be stored with it; None when there are none."""
+        return self.seal(json.encode(headers), place=_headers_of(workspace)) if headers else None
+
+    def open_headers(self, sealed: bytes | None, *, workspace: int) -> Headers:
+        return _decode_headers(self.open(sealed, place=_headers_of(workspace))) if sealed is not None else {}
+
+    def seal_values(self, values: dict[str, str], *, tool: str) -> bytes | None:
+        """The secrets of the stored tool with the id `tool`; None when it has none."""
+        return self.seal(json.encode(values), place=_values_of(tool)) if values else None
+
+    def open_values(self, sealed: bytes | None, *, tool: str) -> dict[str, str]:
+        return _decode_values(self.open(sealed, place=_values_of(tool))) if sealed is not None else {}
+
+    def _secret_key(self, *, create: bool) -> bytes:
+        if self._key is None:
+            given = self._environ.get(KEY_VARIABLE)
+            self._key = _decoded(given, KEY_VARIABLE) if given else self._from_file(create=create)
+        return self._key
+
+    def _from_file(self, *, create: bool) -> bytes:
+        path = self._folder / KEY_FILE
+        try:
+            return _decoded(path.read_text(encoding="ascii"), str(path))
+        except FileNotFoundError:
+            if not create:
+                raise _unreadable(f"There is no {KEY_FILE} in the store and no {KEY_VARIABLE}.") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise StoreError(f"The key file {path} cannot be read: {error}.") from None
+        key = secrets.token_bytes(_KEY_BYTES)
+        # Written whole and then named, so that a crash leaves no half of a key; a name that is taken wins.
+        draft = self._folder / f"{KEY_FILE}.{secrets.token_hex(4)}"
+        try:
+            handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(handle, base64.b64encode(key) + b"\n")
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+            try:
+                os.link(draft, path)
+            except FileExistsError:
+                return _decoded(path.read_text(encoding="ascii"), str(path))
+            finally:
+                draft.unlink()
+            _sync(self._folder)
+        except OSError as error:
+            raise StoreError(f"The key file {path} cannot be written: {error.strerror}.") from None
+        return key
+
+
+def _sync(folder: Path) -> None:
+    """The name of a new file is durable only once its directory is."""
+    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _decoded(text: str, origin: str) -> bytes:
+    try:
+        key = base64.b64decode(text.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if len(key) != _KEY_BYTES:
+        raise StoreError(f"{origin} must be the base64 of {_KEY_BYTES} bytes.", code="bad_config")
+    return key
+
+
+def _headers_of(workspace: int) -> str:
+    return f"headers:{workspace}"
+
+
+def _values_of(tool: str) -> str:
+    return f"tool:{tool}"
+
+
+def _unreadable(reason: str) -> StoreError:
+    return StoreError(f"The stored secrets cannot be read. {reason}")

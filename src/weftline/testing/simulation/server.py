@@ -1,0 +1,162 @@
+"""The server process of a history: begins, serves, crashes or stops, and begins again on the same disk."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from weftline.errors import StoreError
+from weftline.runtime.embedded import Engine
+from weftline.testing.simulation.loop import VirtualLoop
+from weftline.testing.simulation.store import Disk, SimulatedStore
+from weftline.testing.simulation.trace import Trace, require
+from weftline.testing.simulation.world import Life
+
+T = TypeVar("T")
+
+
+class Lost(Exception):
+    """The connection broke: whether the request took effect is not known."""
+
+
+class WallClock:
+    """Follows the loop's time, and can be set by hand."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self.offset_s = 1_700_000_000.0
+
+    def now_us(self) -> int:
+        return int((self._loop.now_s + self.offset_s) * 1_000_000)
+
+
+class Server:
+    """`build` makes the engine of a life, which is the place to plant a bug."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        *,
+        loop: VirtualLoop,
+        clock: WallClock,
+        trace: Trace,
+        new_life: Callable[[int], Life],
+        build: Callable[[SimulatedStore, Life, WallClock], Engine],
+    ) -> None:
+        self._disk = disk
+        self._loop = loop
+        self._clock = clock
+        self._trace = trace
+        self._new_life = new_life
+        self._build = build
+        self._outside: set[asyncio.Task[Any]] = set()
+        self._up = asyncio.Event()
+        self._down = asyncio.Event()
+        self.life = new_life(0)
+        self.engine: Engine | None = None
+        self.crashed_s: dict[int, float] = {}
+        self.lives = 0
+
+    def outside(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task that is no part of the server: a client, or the history itself."""
+        task = self._loop.create_task(coroutine)
+        self._outside.add(task)
+        task.add_done_callback(self._outside.discard)
+        return task
+
+    def is_outside(self, task: asyncio.Task[Any] | None) -> None:
+        """Marks a task that somebody else has made."""
+        if task is not None:
+            self._outside.add(task)
+
+    async def start(self) -> None:
+        self.lives += 1
+        life = self.life = self._new_life(self.lives)
+        self._down.clear()
+        store = self._store = SimulatedStore(self._disk)
+        parked = self._disk.parked()
+        self._trace.note(f"server: life {life.number} begins, unclean: {store.unclean}")
+        engine = self._build(store, life, self._clock)
+        starting = self._loop.create_task(engine.start())
+        await asyncio.wait([starting])
+        if starting.cancelled() or life.dead:
+            return
+        error = starting.exception()
+        if isinstance(error, StoreError):
+            self._trace.note(f"server: life {life.number} cannot begin: {error}")
+            self.crash("it could not begin")
+            return
+        starting.result()
+        after, now = self._disk.parked(), self._clock.now_us()
+        for key, row in parked.items():
+            touched = after.get(key) != row and not (row.due_at is not None and row.due_at <= now)
+            require("C7", not touched, f"run {key} was parked as {row} and a start made it {after.get(key)}")
+        self.engine = engine
+        self._up.set()
+
+    def crash(self, why: str) -> None:
+        """The process is gone, here and now, with everything that was not committed."""
+        life = self.life
+        if life.dead:
+            return
+        self._trace.note(f"server: life {life.number} crashes: {why}")
+        self.crashed_s[life.number] = self._loop.time()
+        self._end(life)
+
+    async def stop(self, *, drain_s: float) -> None:
+        """An orderly end, unless a crash comes first."""
+        life, engine = self.life, self.engine
+        if engine is None or life.dead:
+            return
+        self._trace.note(f"server: life {life.number} stops")
+        self._up.clear()
+        self.engine = None
+        stopping = self._loop.create_task(engine.stop(drain_s=drain_s))
+        await asyncio.wait([stopping])
+        if not life.dead:
+            if not stopping.cancelled():
+                stopping.result()
+            self._end(life)
+
+    def _end(self, life: Life) -> None:
+        life.dead = True
+        self._down.set()
+        self._store.die()
+        self.engine = None
+        self._up.clear()
+        for task in self._loop.tasks():
+            if task not in self._outside:
+                task.cancel()
+
+    async def down(self) -> None:
+        await self._down.wait()
+
+    async def up(self) -> tuple[Engine, Life]:
+        while self.engine is None:
+            await self._up.wait()
+        return self.engine, self.life
+
+    async def request(self, ask: Callable[[Engine], Awaitable[T]], *, patience_s: float | None = None) -> T:
+        """Sends one request and returns its answer. `Lost` when the server dies or the client's patience ends first."""
+        engine, life = await self.up()
+        task = self._loop.create_task(_ask(ask, engine))
+        await asyncio.wait([task], timeout=patience_s)
+        if not task.done():
+            task.cancel()
+            raise Lost
+        if task.cancelled() or life.dead:
+            if not task.cancelled():
+                task.exception()
+            raise Lost
+        return task.result()
+
+
+async def _ask(ask: Callable[[Engine], Awaitable[T]], engine: Engine) -> T:
+    return await ask(engine)
+
+
+def quiet() -> None:
+    """What the engine logs about simulated faults is no news."""
+    logging.getLogger("weftline").setLevel(logging.CRITICAL + 1)

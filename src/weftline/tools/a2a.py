@@ -1,0 +1,308 @@
+"""An A2A peer that the server dials: one message in, its text out.
+
+Peers differ in where they listen and in the revision they speak, so a first call tries the known forms in order and the
+one that worked is remembered. A form counts as wrong only when the peer has plainly not taken the message.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Literal, TypeAlias, cast
+from urllib.parse import urljoin, urlsplit
+from uuid import NAMESPACE_URL, uuid5
+
+import msgspec
+from msgspec import Struct
+
+from weftline.kernel.entries import Effect
+from weftline.providers.base import ToolSpec
+from weftline.tools.base import ToolContext, ToolOutput
+from weftline.tools.client_side import A2A_PARAMETERS
+from weftline.tools.dial import Dialer, DialFailed, TooMuch
+from weftline.tools.remote import RemoteTool, clipped
+
+MAX_ANSWER_BYTES = 8 * 1024 * 1024
+MAX_CARD_BYTES = 1024 * 1024
+CARD_S = 10.0
+CALL_S = 300.0
+_REMEMBERED = 1024
+_REDIRECTS = 3
+
+Fields: TypeAlias = dict[str, object]
+Style: TypeAlias = Literal["rpc", "rest", "rpc_1", "rest_1"]
+"""JSON-RPC or plain HTTP; `_1` is protocol revision 1.0, which spells methods, roles and parts in its own way."""
+
+_CARD_NAMES = ("agent-card.json", "agent.json")
+_WRONG_FORM = (-32601, -32600, -32700, -32602, -32009, -32004)
+"""JSON-RPC errors of a peer that knows no such method or shape, or not this revision: it has taken nothing."""
+_FAILED_STATES = ("failed", "rejected", "canceled", "cancelled", "auth-required")
+
+
+class Form(Struct, frozen=True):
+    url: str
+    style: Style
+
+
+class A2AForms:
+    """Which form worked for which peer, for as many peers as fit."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, Form] = OrderedDict()
+
+    def get(self, url: str) -> Form | None:
+        return self._known.get(url)
+
+    def remember(self, url: str, form: Form) -> None:
+        self._known[url] = form
+        self._known.move_to_end(url)
+        if len(self._known) > _REMEMBERED:
+            self._known.popitem(last=False)
+
+    def forget(self, url: str) -> None:
+        self._known.pop(url, None)
+
+
+class _Rejected(Exception):
+    """This form is not the peer's: it has not taken the message. `newer` is what it may understand instead."""
+
+    def __init__(self, message: str, *, newer: Form | None = None) -> None:
+        super().__init__(message)
+        self.newer = newer
+
+
+class A2ATool(RemoteTool):
+    """Delegates to an agent over A2A.
+
+    Args:
+        name: The model-facing name.
+        url: The agent's endpoint, or the address of its card.
+        headers: Sent with every request.
+        context_id: Sent with every message, to go on with a conversation.
+    """
+
+    effect: Effect = "once"
+    timeout_s: float | None = CALL_S
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        url: str,
+        dialer: Dialer,
+        forms: A2AForms,
+        headers: Mapping[str, str],
+        description: str | None = None,
+        context_id: str | None = None,
+    ) -> None:
+        super().__init__(ToolSpec(name, description or default_description(name), A2A_PARAMETERS))
+        # Messages of one conversation must not overtake each other.
+        self.concurrent = context_id is None
+        self._url = url
+        self._dialer = dialer
+        self._forms = forms
+        self._headers = dict(headers)
+        self._context_id = context_id
+
+    async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
+        text = msgspec.json.decode(args, type=dict[str, str])["message"]
+        message_id = str(uuid5(NAMESPACE_URL, f"weftline:{context.idempotency_key}"))
+        known = self._forms.get(self._url)
+        reasons: list[str] = []
+        try:
+            queue = [known] if known is not None else await self._candidates()
+            while queue:
+                form = queue.pop(0)
+                try:
+                    output = await self._send(form, text, message_id)
+                except _Rejected as error:
+                    reasons.append(str(error))
+                    if error.newer is not None:
+                        queue.append(error.newer)
+                    if form is known:
+                        self._forms.forget(self._url)
+                        queue += [other for other in await self._candidates() if other != known]
+                    continue
+                self._forms.remember(self._url, form)
+                return output
+        except DialFailed as error:
+            doubt = " The agent may or may not have taken the task." if error.sent else ""
+            return ToolOutput.of(f"{self.name} failed: {error.message}{doubt}", is_error=True)
+        told = "; ".join(dict.fromkeys(reasons))
+        return ToolOutput.of(f"{self.name} could not be reached over A2A: {told}", is_error=True)
+
+    async def _candidates(self) -> list[Form]:
+        """The forms to try, in order."""
+        base = _base(self._url)
+        found: list[Form] = []
+        if base != self._url.rstrip("/"):
+            found += await self._from_card()
+        found += _forms(self._url, base)
+        if base != self._url.rstrip("/"):
+            found.append(Form(base or self._url, "rpc"))
+        return list(dict.fromkeys(found))
+
+    async def _from_card(self) -> list[Form]:
+        """The forms of the endpoint that the agent's card names; none when it cannot be had."""
+        try:
+            async with self._dialer.request(
+                "GET",
+                self._url,
+                headers={**self._headers, "accept": "application/json"},
+                timeout_s=CARD_S,
+                redirects=_REDIRECTS,
+            ) as reply:
+                if reply.status != 200:
+                    return []
+                card = _object(await reply.read(limit=MAX_CARD_BYTES))
+        except (DialFailed, TooMuch):
+            return []
+        if card is None:
+            return []
+        forms: list[Form] = []
+        for interface in _objects(card.get("supportedInterfaces")):
+            url, binding = interface.get("url"), interface.get("protocolBinding")
+            if isinstance(url, str) and binding in ("JSONRPC", "HTTP+JSON"):
+                newer = str(interface.get("protocolVersion", "1.0")) >= "1.0"
+                target = urljoin(self._url, url)
+                if binding == "JSONRPC":
+                    forms.append(Form(target, "rpc_1" if newer else "rpc"))
+                else:
+                    forms.append(Form(f"{target.rstrip('/')}/message:send", "rest_1" if newer else "rest"))
+        url = card.get("url")
+        if isinstance(url, str):
+            target = urljoin(self._url, url)
+            forms += _forms(target, target.rstrip("/"))
+        return forms
+
+    async def _send(self, form: Form, text: str, message_id: str) -> ToolOutput:
+        """One try. Raises `_Rejected` when another form may work, `DialFailed` when none should be tried any more."""
+        headers = {**self._headers, "content-type": "application/json", "accept": "application/json"}
+        if form.style.endswith("_1"):
+            headers["A2A-Version"] = "1.0"
+        try:
+            async with self._dialer.request(
+                "POST", form.url, headers=headers, body=self._body(form, text, message_id), timeout_s=CALL_S
+            ) as reply:
+                status = reply.status
+                answer = _object(await reply.read(limit=MAX_ANSWER_BYTES))
+        except DialFailed as error:
+            if error.sent:
+                raise
+            raise _Rejected(error.message) from None
+        except TooMuch:
+            return ToolOutput.of(f"{self.name} failed: the answer is too large.", is_error=True)
+        error = answer.get("error") if answer is not None else None
+        if isinstance(error, dict) and form.style.startswith("rpc"):
+            fault = cast(Fields, error)
+            told = fault.get("message")
+            told = told if isinstance(told, str) else "no reason given"
+            if fault.get("code") in _WRONG_FORM or not 200 <= status < 300:
+                # It speaks JSON-RPC but not this: peers of revision 1.0 do not know the older method's name.
+                newer = Form(form.url, "rpc_1") if form.style == "rpc" else None
+                raise _Rejected(f"{told} ({form.url})", newer=newer)
+            return ToolOutput.of(f"{self.name} answered with an error: {told}", is_error=True)
+        if not 200 <= status < 300:
+            newer = Form(form.url, "rest_1") if form.style == "rest" and status in (400, 422) else None
+            raise _Rejected(f"HTTP {status} ({form.url})", newer=newer)
+        if answer is None:
+            raise _Rejected(f"no JSON object in the answer ({form.url})")
+        result = answer.get("result", answer)
+        if not isinstance(result, dict):
+            raise _Rejected(f"no result in the answer ({form.url})")
+        return self._read(cast(Fields, result))
+
+    def _body(self, form: Form, text: str, message_id: str) -> bytes:
+        newer = form.style.endswith("_1")
+        message: Fields = {
+            "messageId": message_id,
+            "role": "ROLE_USER" if newer else "user",
+            "parts": [{"text": text} if newer else {"kind": "text", "text": text}],
+        }
+        if not newer:
+            message["kind"] = "message"
+        if self._context_id is not None:
+            message["contextId"] = self._context_id
+        if form.style == "rest_1":
+            return msgspec.json.encode({"message": message})
+        method = "SendMessage" if newer else "message/send"
+        call: Fields = {"jsonrpc": "2.0", "id": message_id, "method": method, "params": {"message": message}}
+        if form.style == "rest":
+            call["message"] = message
+        return msgspec.json.encode(call)
+
+    def _read(self, result: Fields) -> ToolOutput:
+        # Revision 1.0 wraps the answer: {"task": …} or {"message": …}.
+        for wrapper in ("task", "message"):
+            inner = result.get(wrapper)
+            if isinstance(inner, dict) and "parts" not in result and "status" not in result:
+                result = cast(Fields, inner)
+                break
+        status = result.get("status")
+        state = cast(Fields, status).get("state") if isinstance(status, dict) else None
+        word = str(state or "").lower().removeprefix("task_state_").replace("_", "-")
+        failed = word in _FAILED_STATES
+        text = answer_text(result)
+        if text is None:
+            text = f"{self.name} answered without text" + (f" (its task is {word})." if word else ".")
+        return ToolOutput.of(clipped(text), is_error=failed)
+
+
+def default_description(name: str) -> str:
+    return f"Delegate a task to the {name} agent over A2A. Pass the full task as a single message."
+
+
+def answer_text(result: Mapping[str, object]) -> str | None:
+    """The text of a message's or task's parts, else of its status message, else of its last artifact."""
+    text = _parts_text(result.get("parts"))
+    if text is not None:
+        return text
+    status = result.get("status")
+    message = cast(Fields, status).get("message") if isinstance(status, dict) else None
+    if isinstance(message, dict):
+        text = _parts_text(cast(Fields, message).get("parts"))
+        if text is not None:
+            return text
+    artifacts = _objects(result.get("artifacts"))
+    return _parts_text(artifacts[-1].get("parts")) if artifacts else None
+
+
+def _parts_text(parts: object) -> str | None:
+    texts: list[str] = []
+    for part in _objects(parts):
+        inner = part.get("root", part)
+        one = cast(Fields, inner).get("text") if isinstance(inner, dict) else None
+        if isinstance(one, str):
+            texts.append(one)
+    return "\n".join(texts) if texts else None
+
+
+def _base(url: str) -> str:
+    """The address that the other forms hang on: without the well-known path of a card."""
+    path = urlsplit(url).path
+    if path.rsplit("/", 1)[-1] not in _CARD_NAMES:
+        return url.rstrip("/")
+    stem = path.rsplit("/", 1)[0].removesuffix("/.well-known")
+    return urlsplit(url)._replace(path=stem, query="", fragment="").geturl().rstrip("/")
+
+
+def _forms(root: str, base: str) -> list[Form]:
+    return [
+        Form(root, "rpc"),
+        Form(f"{base}/rpc", "rpc"),
+        Form(f"{base}/message:send", "rest"),
+        Form(f"{base}/message/send", "rest"),
+    ]
+
+
+def _object(data: bytes) -> Fields | None:
+    try:
+        value: object = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    return cast(Fields, value) if isinstance(value, dict) else None
+
+
+def _objects(value: object) -> list[Fields]:
+    items = cast("list[object]", value) if isinstance(value, list) else []
+    return [cast(Fields, item) for item in items if isinstance(item, dict)]

@@ -1,0 +1,156 @@
+"""Tools that a workspace has stored: one HTTP request each, made of templates."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Literal, TypeAlias, cast
+from urllib.parse import urlencode
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from weftline.canonical import NotCanonical, canonical_value, parse
+from weftline.kernel.entries import Effect
+from weftline.messages import Image, Text
+from weftline.providers.base import ToolSpec
+from weftline.tools.base import ToolContext, ToolFailed, ToolOutput
+from weftline.tools.dial import Dialer, DialFailed, Reply
+from weftline.tools.remote import RemoteTool, clipped
+from weftline.tools.schema import object_schema
+from weftline.tools.templates import Values, placeholders
+
+Method: TypeAlias = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
+
+MAX_ANSWER_BYTES = 2 * 1024 * 1024
+TIMEOUT_S = 30.0
+REDIRECTS = 5
+REDACTED = "[redacted]"
+_READS = ("GET", "HEAD")
+_IN_QUERY = ("GET", "HEAD", "DELETE")
+_TEXTUAL = ("application/json", "application/xml", "application/javascript", "application/x-www-form-urlencoded")
+
+
+class HttpSpec(Struct, frozen=True, omit_defaults=True):
+    """A stored HTTP tool, without its secrets. `body` is a template: of text when it is a string, otherwise of JSON."""
+
+    name: str
+    url: str
+    method: Method = "GET"
+    description: str = ""
+    parameters: Raw | UnsetType = UNSET
+    headers: dict[str, str] = {}
+    body: Raw | UnsetType = UNSET
+    effect: Effect | None = None
+    timeout_s: float = TIMEOUT_S
+    secrets: tuple[str, ...] = ()
+    """Their names; the values are stored apart, sealed."""
+
+
+class HttpTool(RemoteTool):
+    """One request. Arguments without a place in the templates go into the query, or make up the JSON body.
+
+    Methods other than GET and HEAD carry the call's `Idempotency-Key`. An answer of 400 and over is an error result,
+    and secrets that an answer gives back are blacked out.
+    """
+
+    def __init__(self, spec: HttpSpec, *, secrets: Mapping[str, str], dialer: Dialer) -> None:
+        parameters = None if spec.parameters is UNSET else spec.parameters
+        super().__init__(ToolSpec(spec.name, spec.description, object_schema(parameters)))
+        self.effect: Effect = spec.effect or ("read" if spec.method in _READS else "once")
+        self.concurrent = self.effect == "read"
+        # The request's own timeout comes first and says more.
+        self.timeout_s = spec.timeout_s + 5.0
+        self._http = spec
+        self._body: object = None if spec.body is UNSET else msgspec.json.decode(bytes(spec.body))
+        self._secrets = secrets
+        self._dialer = dialer
+
+    async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
+        try:
+            url, headers, body = self._request(cast("dict[str, object]", parse(args)), context)
+            async with self._dialer.request(
+                self._http.method, url, headers=headers, body=body, timeout_s=self._http.timeout_s, redirects=REDIRECTS
+            ) as reply:
+                output = await self._read(reply)
+        except DialFailed as error:
+            doubt = " The call may or may not have taken effect." if error.sent and self.effect == "once" else ""
+            return ToolOutput.of(f"{self.name} failed: {error.message}{doubt}", is_error=True)
+        except ToolFailed as error:
+            return ToolOutput.of(f"{self.name} failed: {error}", is_error=True)
+        return output
+
+    def _request(self, args: dict[str, object], context: ToolContext) -> tuple[str, dict[str, str], bytes | None]:
+        spec = self._http
+        values = Values(args, self._secrets)
+        url = values.url(spec.url)
+        headers = {name: values.header(template) for name, template in spec.headers.items()}
+        present = {name.lower() for name in headers}
+        if spec.method not in _READS and "idempotency-key" not in present:
+            headers["Idempotency-Key"] = context.idempotency_key
+        body: bytes | None = None
+        if self._body is not None:
+            if isinstance(self._body, str):
+                body, kind = values.text(self._body).encode(), "text/plain; charset=utf-8"
+            else:
+                body, kind = msgspec.json.encode(values.json(self._body)), "application/json"
+        else:
+            used = {name.partition(".")[0] for name in placeholders([spec.url, *spec.headers.values()])}
+            left = {name: value for name, value in args.items() if name not in used}
+            kind = "application/json"
+            if spec.method not in _IN_QUERY:
+                body = msgspec.json.encode(left)
+            elif left:
+                url += ("&" if "?" in url else "?") + urlencode(_query(left))
+        if body is not None and "content-type" not in present:
+            headers["Content-Type"] = kind
+        return url, headers, body
+
+    async def _read(self, reply: Reply) -> ToolOutput:
+        data, whole = await reply.read_up_to(MAX_ANSWER_BYTES)
+        failed = reply.status >= 400
+        kind = reply.media_type
+        if kind.startswith("image/") and whole and not failed:
+            return ToolOutput((Image(kind, data=base64.b64encode(data).decode()),))
+        if data and not _is_text(kind):
+            text = f"The answer is {kind or 'of no stated type'} ({len(data)} bytes), which cannot be shown as text."
+            return ToolOutput.of(f"HTTP {reply.status}. {text}", is_error=failed)
+        text = self._blackened(_decoded(data, reply.charset))
+        structured: Raw | UnsetType = UNSET
+        if whole and kind.endswith("json") and not failed:
+            try:
+                structured = Raw(canonical_value(parse(text)))
+            except NotCanonical:
+                structured = UNSET
+        if not whole:
+            text += f"\n[cut after {MAX_ANSWER_BYTES} bytes]"
+        if failed:
+            text = f"HTTP {reply.status} {reply.reason}".rstrip() + (f"\n{text}" if text else "")
+        return ToolOutput((Text(clipped(text or f"HTTP {reply.status}")),), is_error=failed, structured=structured)
+
+    def _blackened(self, text: str) -> str:
+        for secret in sorted(self._secrets.values(), key=len, reverse=True):
+            if len(secret) > 2:
+                text = text.replace(secret, REDACTED).replace(msgspec.json.encode(secret).decode()[1:-1], REDACTED)
+        return text
+
+
+def _query(args: Mapping[str, object]) -> list[tuple[str, str]]:
+    pairs: list[tuple[str, str]] = []
+    for name, value in args.items():
+        if value is None:
+            continue
+        items = cast("list[object]", value) if isinstance(value, list) else [value]
+        pairs += [(name, item if isinstance(item, str) else msgspec.json.encode(item).decode()) for item in items]
+    return pairs
+
+
+def _is_text(kind: str) -> bool:
+    return not kind or kind.startswith("text/") or kind in _TEXTUAL or kind.endswith(("+json", "+xml"))
+
+
+def _decoded(data: bytes, charset: str | None) -> str:
+    try:
+        return data.decode(charset or "utf-8", "replace")
+    except LookupError:
+        return data.decode("utf-8", "replace")

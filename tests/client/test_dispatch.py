@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from weftline.client import (
+    AssistantDelta,
+    AsyncClient,
+    Client,
+    LocalToolResultIn,
+    ToolBudgetExceeded,
+    ToolContext,
+    ToolError,
+    tool,
+)
+
+from .stand_in import StandIn, hybrid, stream, success, when
+
+
+def answers(stand_in: StandIn) -> list[dict[str, Any]]:
+    return [one.json for one in stand_in.to("POST", "/agent-runs/run_1/tool-results")]
+
+
+def calling(stand_in: StandIn, *calls: bytes) -> threading.Event:
+    """A run that makes `calls` and ends when the event is set."""
+    answered = threading.Event()
+    stand_in.run("run_1", stream(*calls), when(answered, stream(success(90))))
+    return answered
+
+
+async def ask(client: AsyncClient, stand_in: StandIn, *tools: Any, call: bytes) -> dict[str, Any]:
+    """The one answer that a run gets to its one call."""
+    answered = calling(stand_in, call)
+    run = await client.start("hi", tools=tools)
+    await asyncio.to_thread(stand_in.wait_for, "POST", "/agent-runs/run_1/tool-results")
+    answered.set()
+    await run.result()
+    (answer,) = answers(stand_in)
+    return answer
+
+
+def call(name: str = "lookup", **fields: Any) -> bytes:
+    return hybrid(2, "local_tool_call", **{"toolUseId": "u1", "name": name, "args": {"key": "a"}, **fields})
+
+
+@tool
+def lookup(key: str) -> str:
+    """Looks something up."""
+    return f"value of {key}"
+
+
+@pytest.mark.requirement("wire.client.dispatch")
+async def test_a_run_gets_its_answers_from_async_and_sync_functions(client: AsyncClient) -> None:
+    seen: list[tuple[str, bool]] = []
+
+    @tool(name="lookup", description="")
+    async def lookup_async(key: str, context: ToolContext) -> dict[str, str]:
+        seen.append((context.run_id, context.cancelled))
+        return {"key": key}
+
+    run = await client.start("hi", model_id="scripted:lookup", tools=[lookup_async])
+    assert (await run.result()).text == 'It is {"key":"a"}.'
+    assert seen == [(run.id, False)]
+    assert (await client.run("hi", model_id="scripted:lookup", tools=[lookup])).text == "It is value of a."
+
+
+@pytest.mark.requirement("wire.client.dispatch")
+def test_the_sync_client_answers_with_async_and_sync_functions(sync_client: Client) -> None:
+    @tool(name="lookup")
+    async def lookup_async(key: str) -> str:
+        await asyncio.sleep(0)
+        return key * 2
+
+    assert sync_client.run("hi", model_id="scripted:lookup", tools=[lookup_async]).text == "It is aa."
+    assert sync_client.run("hi", model_id="scripted:lookup", tools=[lookup]).text == "It is value of a."
+
+
+async def test_a_plain_function_is_a_tool(client: AsyncClient) -> None:
+    def lookup(key: str) -> list[str]:
+        return [key]
+
+    assert (await client.run("hi", model_id="scripted:lookup", tools=[lookup])).text == 'It is ["a"].'
+
+
+@pytest.mark.requirement("wire.client.dispatch")
+@pytest.mark.parametrize("kind", [{}, {"kind": "local"}], ids=["missing", "local"])
+async def test_a_call_without_a_kind_is_local(
+    to_stand_in: AsyncClient, stand_in: StandIn, kind: dict[str, str]
+) -> None:
+    assert await ask(to_stand_in, stand_in, lookup, call=call(**kind)) == {"toolUseId": "u1", "result": "value of a"}
+
+
+@pytest.mark.requirement("wire.client.dispatch")
+@pytest.mark.parametrize("kind", ["mcp_local", "a2a_local", "local"])
+async def test_a_call_that_nobody_here_handles_is_answered_with_an_error(
+    to_stand_in: AsyncClient, stand_in: StandIn, kind: str
+) -> None:
+    name = "other" if kind == "local" else "lookup"
+    answer = await ask(to_stand_in, stand_in, lookup, call=call(name, kind=kind))
+    assert set(answer) == {"toolUseId", "error"}
+    assert name in answer["error"]
+
+
+@pytest.mark.requirement("wire.client.dispatch")
+async def test_arguments_that_do_not_fit_never_reach_the_handler(to_stand_in: AsyncClient, stand_in: StandIn) -> None:
+    called: list[str] = []
+
+    @tool(name="lookup")
+    def strict(key: int) -> str:
+        called.append("called")
+        return ""
+
+    answer = await ask(to_stand_in, stand_in, strict, call=call())
+    assert "key" in answer["error"]
+    assert called == []
+
+
+@pytest.mark.requirement("wire.client.dispatch")
+async def test_arguments_are_checked_against_a_schema_that_was_given(
+    to_stand_in: AsyncClient, stand_in: StandIn
+) -> None:
+    schema = {"type": "object", "properties": {"key": {"type": "integer"}}, "required": ["key"]}
+
+    @tool(name="lookup", parameters=schema)
+    def by_schema(args: dict[str, Any]) -> str:
+        return str(args)
+
+    answer = await ask(to_stand_in, stand_in, by_schema, call=call())
+    assert "key" in answer["error"]
+
+
+async def test_a_tool_may_take_its_arguments_as_a_model(to_stand_in: AsyncClient, stand_in: StandIn) -> None:
+    class Query(BaseModel):
+        key: str
+        limit: int = 3
+
+    @tool(name="lookup", parameters=Query)
+    def by_model(query: Query) -> Query:
+        return query
+
+    answer = await ask(to_stand_in, stand_in, by_model, call=call())
+    assert json.loads(answer["result"]) == {"key": "a", "limit": 3}
+
+
+@pytest.mark.requirement("wire.client.dispatch")
+async def test_an_exception_is_told_in_at_most_8_kb(to_stand_in: AsyncClient, stand_in: StandIn) -> None:
+    @tool(name="lookup")
+    def failing(key: str) -> str:
+        raise KeyError("é" * 10_000)
+
+    answer = await ask(to_stand_in, stand_in, failing, call=call())
+    assert answer["error"].startswith("KeyError")
+    assert 8000 < len(answer["error"].encode()) <= 8 * 1024
+
+
+@pytest.mark.requirement("wire.client.dispatch")
+async def test_a_result_over_2_mb_is_an_error_that_says_so(client: AsyncClient) -> None:
+    @tool(name="lookup")
+    def huge(key: str) -> str:
+        return "x" * (2 * 1024 * 1024 + 1)
+
+    result = await client.run("hi", model_id="scripted:lookup", tools=[huge])
+    assert "2097153 bytes" in result.text
+
+
+async def test_a_result_of_exactly_2_mb_is_handed_over(to_stand_in: AsyncClient, stand_in: StandIn) -> None:
+    @tool(name="lookup")
+    def large(key: str) -> str:
+        return "x" * (2 * 1024 * 1024)
+
+    answer = await ask(to_stand_in, stand_in, large, call=call())
+    assert len(answer["result"]) == 2 * 1024 * 1024
+
+
+async def test_a_handler_may_choose_its_words(client: AsyncClient) -> None:
+    @tool(name="lookup")
+    def failing(key: str) -> str:
+        raise ToolError("try another key")
+
+    assert (await client.run("hi", model_id="scripted:lookup", tools=[failing])).text == "It is try another key."
+
+
+async def test_the_client_may_choose_the_words_for_exceptions(stand_in: StandIn) -> None:
+    @tool(name="lookup")
+    def failing(key: str) -> str:
+        raise KeyError("secret path")
+
+    async with AsyncClient(
+        api_key="key", workspace="acme", base_url=stand_in.url, format_error=lambda error: type(error).__name__
+    ) as client:
+        answer = await ask(client, stand_in, failing, call=call())
+    assert answer["error"] == "KeyError"
+
+
+@pytest.mark.requirement("wire.client.dispatch")
+async def test_a_blocking_handler_does_not_stall_the_stream(client: AsyncClient) -> None:
+    quick_was_answered = threading.Event()
+
+    @tool
+    def slow() -> str:
+        assert quick_was_answered.wait(20)
+        return "slow"
+
+    @tool
+    def quick() -> str:
+        return "quick"
+
+    async def follow() -> None:
+        async for event in run:
+            if isinstance(event, LocalToolResultIn) and event.output == "quick":
+                quick_was_answered.set()
+
+    run = await client.start("hi", model_id="scripted:both", tools=[slow, quick])
+    await follow()
+    assert (await run.result()).text == "slow || quick"
+
+
+async def test_a_handler_that_takes_too_long_is_given_up(client: AsyncClient) -> None:
+    given_up = threading.Event()
+
+    @tool(name="lookup", timeout_s=0.05)
+    async def forever(key: str) -> str:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            given_up.set()
+        return ""
+
+    result = await client.run("hi", model_id="scripted:lookup", tools=[forever])
+    assert "timed out after 0.05 s" in result.text
+    assert given_up.is_set()
+
+
+async def test_a_busy_handler_is_told_when_the_run_has_ended(to_stand_in: AsyncClient, stand_in: StandIn) -> None:
+    begun, noticed, release = threading.Event(), threading.Event(), threading.Event()
+
+    @tool(name="lookup")
+    def busy(key: str, context: ToolContext) -> str:
+        begun.set()
+        while not context.cancelled:
+            release.wait(0.001)
+        noticed.set()
+        return "too late"
+
+    stand_in.run("run_1", stream(call()), when(begun, stream(success(9))))
+    assert (await to_stand_in.run("hi", tools=[busy])).text == "done"
+    assert await asyncio.to_thread(noticed.wait, 20)
+    assert answers(stand_in) == []
+
+
+async def test_no_more_calls_of_a_tool_run_at_once_than_it_allows(to_stand_in: AsyncClient, stand_in: StandIn) -> None:
+    now, most = 0, 0
+
+    @tool(max_concurrency=2)
+    async def lookup(key: str) -> str:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0)
+        now -= 1
+        return key
+
+    calls = [
+        hybrid(seq, "local_tool_call", toolUseId=f"u{seq}", name="lookup", args={"key": "a"}) for seq in range(2, 8)
+    ]
+    answered = calling(stand_in, *calls)
+    run = await to_stand_in.start("hi", tools=[lookup])
+    await asyncio.to_thread(stand_in.wait_for, "POST", "/agent-runs/run_1/tool-results", 6)
+    answered.set()
+    await run.result()
+    assert most == 2
+    assert sorted(answer["toolUseId"] for answer in answers(stand_in)) == [f"u{seq}" for seq in range(2, 8)]
+
+
+@pytest.mark.requirement("wire.client.events")
+async def test_a_tool_budget_does_not_end_the_run(client: AsyncClient) -> None:
+    result = await client.run(
+        "hi", model_id="scripted:budget", tools=[lookup], tool_budgets={"lookup": {"maxCalls": 1}}
+    )
+    exceeded = [event for event in result.events if isinstance(event, ToolBudgetExceeded)]
+    assert [(event.tool, event.max_calls, event.call_index) for event in exceeded] == [("lookup", 1, 2)]
+    assert result.text == "enough"
+    assert any(isinstance(event, AssistantDelta) for event in result.events)

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from weftline.client import AsyncClient, Client, InvalidSpec, LocalToolCall, NetworkError, local_mcp
+from weftline.client.mcp import LocalMcp, model_name
+
+from .stand_in import StandIn, reply
+
+SERVER = """
+import os, sys
+import anyio
+import mcp.types as types
+from mcp.server import Server
+
+TOOLS = [
+    types.Tool(
+        name="get-weather",
+        description="Weather of a city",
+        input_schema={"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        annotations=types.ToolAnnotations(read_only_hint=True),
+    ),
+    types.Tool(
+        name="add",
+        description="Adds",
+        input_schema={"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}},
+    ),
+    types.Tool(name="fail", description="Fails", input_schema={"type": "object", "properties": {}}),
+]
+
+async def list_tools(context, params):
+    page = int(params.cursor or 0) if params is not None else 0
+    cursor = str(page + 1) if page + 1 < len(TOOLS) else None
+    return types.ListToolsResult(tools=[TOOLS[page]], next_cursor=cursor)
+
+async def call_tool(context, params):
+    args = params.arguments or {}
+    if params.name == "get-weather":
+        content = [types.TextContent(type="text", text="sunny in"), types.TextContent(type="text", text=args["city"])]
+        return types.CallToolResult(content=content)
+    if params.name == "add":
+        return types.CallToolResult(content=[], structured_content={"sum": args["a"] + args["b"]})
+    return types.CallToolResult(content=[types.TextContent(type="text", text="no luck")], is_error=True)
+
+server = Server("weather-station", version="1.2.3", on_list_tools=list_tools, on_call_tool=call_tool)
+
+async def main():
+    from mcp.server.stdio import stdio_server
+
+    with open(os.environ["PIDS"], "a") as pids:
+        pids.write(f"{os.getpid()}\\n")
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
+
+def web(port):
+    import uvicorn
+
+    uvicorn.run(server.streamable_http_app(), port=port, log_level="warning", fd=int(sys.argv[1]))
+
+if __name__ == "__main__":
+    web(0) if len(sys.argv) > 1 else anyio.run(main)
+"""
+
+
+@pytest.fixture
+def station(tmp_path: Path) -> LocalMcp:
+    """An MCP server on stdio."""
+    path = tmp_path / "station.py"
+    path.write_text(SERVER, encoding="utf-8")
+    return local_mcp("station", command=sys.executable, args=[str(path)], env={"PIDS": str(tmp_path / "pids")})
+
+
+def starts(tmp_path: Path) -> int:
+    return len((tmp_path / "pids").read_text().splitlines())
+
+
+@pytest.fixture
+def station_url(tmp_path: Path) -> Iterator[str]:
+    """The same server over streamable HTTP."""
+    import socket
+
+    path = tmp_path / "station.py"
+    path.write_text(SERVER, encoding="utf-8")
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
+    descriptor = listening.fileno()
+    process = subprocess.Popen([sys.executable, str(path), str(descriptor)], pass_fds=[descriptor])
+    listening.close()
+    yield f"http://127.0.0.1:{port}/mcp"
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.requirement("wire.client.mcp_local")
+async def test_the_async_client_ships_and_calls_a_stdio_server(client: AsyncClient, station: LocalMcp) -> None:
+    run = await client.start("hi", model_id="scripted:mcp", tools=[station])
+    result = await run.result()
+    assert result.text == 'sunny in\nOslo || {"sum":5}'
+    ref = (await run.snapshot()).spec["tools"][0]
+    assert (ref["kind"], ref["name"]) == ("mcp_local", "station")
+    assert (ref["serverInfo"]["name"], ref["serverInfo"]["version"]) == ("weather-station", "1.2.3")
+    assert [one["name"] for one in ref["tools"]] == ["get_weather", "add", "fail"]
+    assert ref["tools"][0]["description"] == "Weather of a city"
+    assert ref["tools"][0]["inputSchema"]["required"] == ["city"]
+    assert ref["tools"][0]["annotations"] == {"readOnlyHint": True}
+    calls = [event for event in result.events if isinstance(event, LocalToolCall)]
+    assert {(call.mcp_server, call.mcp_tool_name) for call in calls} == {("station", "get_weather"), ("station", "add")}
+
+
+@pytest.mark.requirement("wire.client.mcp_local")
+def test_the_sync_client_ships_and_calls_a_stdio_server(sync_client: Client, station: LocalMcp, tmp_path: Path) -> None:
+    assert sync_client.run("hi", model_id="scripted:mcp", tools=[station]).text == 'sunny in\nOslo || {"sum":5}'
+    with station:
+        for _ in range(2):
+            assert "no luck" in sync_client.run("hi", model_id="scripted:mcp_fails", tools=[station]).text
+    assert starts(tmp_path) == 2
+
+
+@pytest.mark.requirement("wire.client.mcp_local")
+async def test_a_server_over_http_works_from_both_clients(
+    client: AsyncClient, sync_client: Client, station_url: str
+) -> None:
+    station = local_mcp("station", url=station_url, headers={"X-Token": "t"})
+    assert (await client.run("hi", model_id="scripted:mcp", tools=[station])).text == 'sunny in\nOslo || {"sum":5}'
+    result = await asyncio.to_thread(sync_client.run, "hi", model_id="scripted:mcp", tools=[station])
+    assert result.text == 'sunny in\nOslo || {"sum":5}'
+
+
+async def test_runs_at_the_same_time_share_a_connection(client: AsyncClient, station: LocalMcp, tmp_path: Path) -> None:
+    async with station:
+        runs = (client.run("hi", model_id="scripted:mcp", tools=[station]) for _ in range(3))
+        results = await asyncio.gather(*runs)
+    assert {result.text for result in results} == {'sunny in\nOslo || {"sum":5}'}
+    assert starts(tmp_path) == 1
+    assert not any(thread.name == "weftline-mcp-station" for thread in threading.enumerate())
+
+
+async def test_a_failed_create_lets_go_of_the_connection(
+    to_stand_in: AsyncClient, stand_in: StandIn, station: LocalMcp
+) -> None:
+    stand_in.on("POST", "/agent-runs", reply({"error": "invalid_request"}, status=400))
+    with pytest.raises(Exception, match="400"):
+        await to_stand_in.run("hi", tools=[station])
+    assert not any(thread.name == "weftline-mcp-station" for thread in threading.enumerate())
+
+
+async def test_a_server_that_cannot_be_started_fails_before_anything_is_sent(
+    to_stand_in: AsyncClient, stand_in: StandIn
+) -> None:
+    with pytest.raises(NetworkError):
+        await to_stand_in.run("hi", tools=[local_mcp("none", command="/no/such/program")])
+    assert stand_in.asked == []
+
+
+async def test_tools_can_be_chosen_and_renamed(station: LocalMcp, tmp_path: Path) -> None:
+    chosen = local_mcp(
+        "station",
+        command=sys.executable,
+        args=[str(tmp_path / "station.py")],
+        env={"PIDS": str(tmp_path / "pids")},
+        only=["add"],
+        prefix="wx_",
+    )
+    ref = await chosen.acquire()
+    await chosen.release()
+    assert [one["name"] for one in ref["tools"]] == ["wx_add"]
+
+
+def test_a_local_server_is_reached_in_one_way() -> None:
+    with pytest.raises(InvalidSpec):
+        local_mcp("x")
+    with pytest.raises(InvalidSpec):
+        local_mcp("x", command="a", url="http://b")
+
+
+def test_names_that_a_model_may_not_see_are_changed_and_stay_apart() -> None:
+    taken: dict[str, str] = {}
+    for name in ("get-weather", "get_weather", "get.weather", "x" * 80, "x" * 81, "ok"):
+        taken[model_name(name, taken=taken)] = name
+    assert len(taken) == 6
+    assert {"get_weather", "ok"} <= set(taken)
+    assert all(len(name) <= 64 and name.replace("_", "").isalnum() for name in taken)

@@ -1,0 +1,102 @@
+"""A run's log as it stands in the store, for comparing what was there at a kill with what is there at the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TypeVar
+
+from msgspec import Struct
+
+from weftline.kernel.entries import (
+    AttemptFailed,
+    AttemptStarted,
+    CallClosed,
+    CallOpened,
+    CallStarted,
+    Fact,
+    RunEnded,
+    TurnCompleted,
+    decode_fact,
+)
+from weftline.runtime import ids
+from weftline.store.sqlite.reads import Reader
+from weftline.store.sqlite.store import open_for_reading
+
+AnyFact = TypeVar("AnyFact", bound=Fact)
+
+
+class RunLog(Struct, frozen=True):
+    """Every entry of a run by seq, deltas too, as stored bytes; and the facts among them, decoded."""
+
+    run: str
+    entries: dict[int, tuple[str, bytes, bytes]]
+    facts: tuple[Fact, ...]
+
+    def of(self, kind: type[AnyFact]) -> list[AnyFact]:
+        return [fact for fact in self.facts if isinstance(fact, kind)]
+
+    @property
+    def end(self) -> RunEnded:
+        (ended,) = self.of(RunEnded)
+        return ended
+
+    @property
+    def closed(self) -> set[tuple[int, int]]:
+        return {(fact.turn, fact.index) for fact in self.of(CallClosed)}
+
+    @property
+    def completed_turns(self) -> set[int]:
+        return {fact.turn for fact in self.of(TurnCompleted)}
+
+
+def read_logs(store: Path) -> dict[int, RunLog]:
+    """The logs of all runs; the store may be owned by a process, or have been left by one that was killed."""
+    reader = open_for_reading(store)
+    try:
+        return {key: _read(reader, key) for key in range(1, reader.last_run_key() + 1)}
+    finally:
+        reader.close()
+
+
+def _read(reader: Reader, key: int) -> RunLog:
+    row = reader.run(key)
+    assert row is not None, f"there is no run {key}"
+    entries: dict[int, tuple[str, bytes, bytes]] = {}
+    facts: list[Fact] = []
+    for seq, _, kind, head, body in reader.facts(key):
+        entries[seq] = (kind, head, body)
+        facts.append(decode_fact.decode(head))
+    for first, _, _, kind, joined in reader.deltas(key, after=0, upto=2**62, limit=100_000):
+        for seq, body in enumerate(joined.split(b"\n"), first):
+            assert seq not in entries, f"run {key} has two entries with seq {seq}"
+            entries[seq] = (kind, b"", body)
+    return RunLog(ids.run_id(key, row.salt), dict(sorted(entries.items())), tuple(facts))
+
+
+def check_whole(log: RunLog) -> None:
+    """No hole, one end, every call opened and closed once, every turn completed at most once."""
+    assert list(log.entries) == list(range(1, len(log.entries) + 1)), f"run {log.run} has a gap in its log"
+    assert [type(fact) for fact in log.facts].count(RunEnded) == 1, f"run {log.run} has not ended exactly once"
+    assert isinstance(log.facts[-1], RunEnded) and log.entries[len(log.entries)][0] == "run.ended"
+    opened = [(fact.turn, fact.index) for fact in log.of(CallOpened)]
+    closed = [(fact.turn, fact.index) for fact in log.of(CallClosed)]
+    assert len(set(opened)) == len(opened), f"run {log.run} opened a call twice"
+    assert sorted(opened) == sorted(closed), f"run {log.run}: not every opened call was closed once"
+    turns = Counter(fact.turn for fact in log.of(TurnCompleted))
+    assert set(turns.values()) <= {1}, f"run {log.run} completed a turn twice"
+
+
+def check_carried_on(before: RunLog, after: RunLog) -> None:
+    """What was durable at the kill stands unchanged, and nothing that was finished then was begun again."""
+    prefix = {seq: entry for seq, entry in after.entries.items() if seq <= len(before.entries)}
+    assert prefix == before.entries, f"run {after.run}: entries that were durable at the kill have changed"
+    later = after.facts[len(before.facts) :]
+    again = [f for f in later if isinstance(f, AttemptStarted) and f.turn in before.completed_turns]
+    assert not again, f"run {after.run}: a finished model turn was requested again: {again}"
+    begun = [f for f in later if isinstance(f, CallOpened | CallStarted) and (f.turn, f.index) in before.closed]
+    assert not begun, f"run {after.run}: a finished call was begun or offered again: {begun}"
+
+
+def abandoned(log: RunLog) -> list[AttemptFailed]:
+    return [fact for fact in log.of(AttemptFailed) if fact.reason == "abandoned"]

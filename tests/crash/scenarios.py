@@ -1,0 +1,185 @@
+"""What a client does with a server that may die at any moment, and what must have come of it."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+from weftline.kernel.entries import (
+    AttemptStarted,
+    BudgetExceeded,
+    CallClosed,
+    CallStarted,
+    FinalForced,
+    HistoryPinned,
+    LoopDetected,
+    OutputRejected,
+    TurnCompleted,
+)
+
+from .crashing import LOST, CrashingServer, Event
+from .log import RunLog, abandoned
+from .scripts import spec
+
+MODEL_CALLS = 7
+"""Of the script `tools`, undisturbed; one of them fails and is made again."""
+TOKENS_OUT = 5 * 6
+
+
+def tools(server: CrashingServer) -> None:
+    """Model turns, a failed model call, server tools of all four effects, and a client tool."""
+    run = server.create(spec("tools"))
+    seen = server.follow(run, on_offer=lambda offer: server.answer(run, offer))
+    (log,) = server.check().values()
+    doubted = _check_doubt(server, log)
+    result = seen[-1].data
+    assert seen[-1].type == "result" and result["subtype"] == "success", result
+    expected = ["put a cup", "paid 5", "booked 7", "looked at here", "yes"]
+    got = result["text"].removeprefix("All: ").split(" || ")
+    assert len(got) == len(expected) and [g for g in got if g not in expected] == got[1:2] * doubted
+    ran = [note.tool for note in server.notes() if note.kind == "ran"]
+    assert ran.count("book") == 1, "a booking that can be looked up was made twice or not at all"
+    assert ran.count("pay") == 1 or doubted
+    _check_counts(seen, log)
+
+
+def _check_doubt(server: CrashingServer, log: RunLog) -> bool:
+    """A call is in doubt when, and only when, a process died with a `once` call begun and not closed."""
+    hit: set[str] = set()
+    for death in server.deaths:
+        for before in death.logs.values():
+            begun = {(fact.turn, fact.index) for fact in before.of(CallStarted)} - before.closed
+            hit |= {name for name in _names(log, begun) if name == "pay"}
+    doubted = {fact.name for fact in log.of(CallClosed) if fact.how == "in_doubt"}
+    assert doubted == hit
+    return bool(doubted)
+
+
+def _names(log: RunLog, calls: set[tuple[int, int]]) -> set[str]:
+    return {fact.name for fact in log.of(CallClosed) if (fact.turn, fact.index) in calls}
+
+
+def _check_counts(seen: list[Event], log: RunLog) -> None:
+    """Every model call counts once; a cut one is one more attempt of its turn and is marked."""
+    cut = abandoned(log)
+    assert len(log.of(AttemptStarted)) == MODEL_CALLS + len(cut) == seen[-1].data["turns"]
+    assert len(log.of(TurnCompleted)) == MODEL_CALLS - 1
+    assert all(fact.estimated and fact.usage.input > 0 and not fact.usage.output for fact in cut)
+    assert seen[-1].data["tokens"]["outputTokens"] == TOKENS_OUT
+    restarted = [event for event in seen if event.type == "turn_restarted"]
+    assert [event.data["reason"] for event in restarted].count("abandoned") == len(cut)
+    for fact in log.of(TurnCompleted):
+        text = next(e.data["text"] for e in seen if e.type == "assistant_message" and e.data["turn"] == fact.turn)
+        deltas = [e.data for e in seen if e.type == "assistant_delta" and e.data["turn"] == fact.turn]
+        whole = "".join(delta["text"] for delta in deltas if delta["attempt"] == fact.attempt)
+        assert text == whole, "a turn's text is not that of its completed attempt"
+
+
+def ask(server: CrashingServer) -> None:
+    """A call is offered to the client, and the client answers."""
+    run = server.create(spec("ask"))
+    answers: list[int] = []
+    seen = server.follow(run, on_offer=lambda offer: answers.append(server.answer(run, offer).status))
+    (log,) = server.check().values()
+    assert len(answers) == 1, "the client was asked again"
+    assert seen[-1].data["text"] == "yes" and len(log.of(CallClosed)) == 1
+
+
+def session(server: CrashingServer) -> None:
+    """Two messages of one session, the second queued behind the first."""
+    created = server.request("POST", "/agent-sessions", {"modelId": "scripted:short"})
+    assert created.status == 201
+    path = f"/agent-sessions/{created.body['sessionId']}"
+    runs: list[str] = []
+    for prompt in ("A", "B"):
+        sent = server.request("POST", f"{path}/messages", {"prompt": prompt}, idempotency_key=prompt)
+        assert sent.status == 202
+        runs.append(sent.body["runId"])
+    texts = [server.follow(run)[-1].data["text"] for run in runs]
+    assert texts == ["You said: A", "You said: A | B"]
+    logs = server.check()
+    assert [log.run for log in logs.values()] == runs
+    assert [log.of(HistoryPinned)[0].upto for log in logs.values()] == [0, 2]
+    messages = server.request("GET", path).body["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant"] * 2
+
+
+def cancel(server: CrashingServer) -> None:
+    """A run that waits for its client is cancelled."""
+    run = server.create(spec("ask"))
+    receipts: list[dict[str, Any]] = []
+
+    def stop(offer: Event) -> None:
+        receipts.append(server.request("POST", f"/agent-runs/{run}/cancel").body)
+
+    seen = server.follow(run, on_offer=stop)
+    assert seen[-1].type == "cancelled" and seen[-1].data["reason"] == "user"
+    receipts.append(server.request("POST", f"/agent-runs/{run}/cancel").body)
+    assert receipts[0] == receipts[1] and receipts[0]["status"] == "cancelled"
+    (log,) = server.check().values()
+    assert log.end.status == "cancelled" and len(log.of(AttemptStarted)) == 1
+    late = server.request("POST", f"/agent-runs/{run}/tool-results", {"toolUseId": log.of(CallClosed)[0].id, "result": ""})
+    assert late.body == {"ok": True, "ignored": True}
+
+
+def guards(server: CrashingServer) -> None:
+    """A budget of none, and a model that repeats itself until it is stopped."""
+    run = server.create(spec("guards", toolBudgets={"put": {"maxCalls": 0}}))
+    seen = server.follow(run)
+    (log,) = server.check().values()
+    assert seen[-1].data["text"] == "I stop here." and log.end.reason == "loop_detected"
+    assert len(log.of(BudgetExceeded)) == len(log.of(FinalForced)) == 1
+    assert [fact.hard for fact in log.of(LoopDetected)] == [False, True]
+    looked = [fact for fact in log.of(CallClosed) if fact.name == "look" and fact.how == "returned"]
+    assert len(looked) == 2 and not [note for note in server.notes() if note.tool == "put"]
+
+
+def output(server: CrashingServer) -> None:
+    """An answer that does not fit the schema, asked for once more."""
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    run = server.create(spec("output", outputSchema={"schema": schema}))
+    seen = server.follow(run)
+    (log,) = server.check().values()
+    assert seen[-1].data["text"] == '{"ok": true}'
+    assert len(log.of(OutputRejected)) == 1
+
+
+def ended_session(server: CrashingServer) -> None:
+    """A session is ended with one run waiting for its client and one queued; the request is not sent again."""
+    created = server.request("POST", "/agent-sessions", spec("ask", prompt=None))
+    assert created.status == 201, created
+    path = f"/agent-sessions/{created.body['sessionId']}"
+    runs = [
+        server.request("POST", f"{path}/messages", {"prompt": prompt}, idempotency_key=prompt).body["runId"]
+        for prompt in ("A", "B")
+    ]
+    offer = next(event for event in server.stream(runs[0]) if event.type == "local_tool_call")
+    connection = server.connect()
+    try:
+        connection.request("DELETE", f"/api/v1/workspaces/acme{path}", headers=server.headers)
+        connection.getresponse().read()
+    except LOST:
+        server.revive()
+    finally:
+        connection.close()
+    if server.request("GET", path).body["endedAt"] is None:
+        server.answer(runs[0], offer)
+        server.follow(runs[0])
+        server.follow(runs[1], on_offer=lambda offer: server.answer(runs[1], offer))
+        assert [server.views[run][-1].type for run in runs] == ["result", "result"]
+    else:
+        ends = [server.follow(run)[-1] for run in runs]
+        assert [(end.type, end.data["reason"]) for end in ends] == [("cancelled", "session_ended")] * 2
+    server.check()
+
+
+def new_key(server: CrashingServer) -> None:
+    """A key is made while the server runs; who was not told of it makes another."""
+    try:
+        key = server.process.create_key("other")
+    except subprocess.CalledProcessError:
+        server.revive()
+        key = server.process.create_key("other")
+    models = server.request("GET", "/models", workspace="other", key=key)
+    assert models.status == 200
+    server.check()

@@ -1,0 +1,106 @@
+"""A server is killed at every durable write in turn; the next process carries everything on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from weftline.testing.crash import POINTS
+
+from . import scenarios
+from .conftest import Template
+from .crashing import CrashingServer
+from .test_engine import POINTS as ENGINE_POINTS
+
+WORKERS = 3
+
+
+class Case(NamedTuple):
+    scenario: Callable[[CrashingServer], None]
+    plan: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.scenario.__name__}-{'-then-'.join(self.plan)}"
+
+
+def both(write: str, *hits: int) -> list[str]:
+    return [f"{write}:{side}#{hit}" for hit in hits or (1,) for side in ("before", "after")]
+
+
+KILLS: dict[Callable[[CrashingServer], None], list[str]] = {
+    scenarios.tools: [
+        *both("run.created"),
+        *both("attempt.started", 1, 3),
+        *both("deltas"),
+        *both("turn.completed", 2),
+        *both("attempt.failed"),
+        *both("timer.fired"),
+        *both("call.opened", 2),
+        *both("call.started", 1, 2, 3, 4),
+        *both("call.closed", 1, 2, 3, 4),
+        *both("run.ended"),
+    ],
+    scenarios.ask: [*both("call.opened"), *both("call.closed")],
+    scenarios.session: [
+        *both("thread.created"),
+        *both("run.created", 2),
+        *both("history.pinned", 1, 2),
+        *both("run.ended"),
+    ],
+    scenarios.cancel: both("cancel.requested"),
+    scenarios.guards: [*both("budget.exceeded"), *both("loop.detected"), *both("final.forced")],
+    scenarios.output: both("output.rejected"),
+    scenarios.ended_session: both("thread.ended"),
+    scenarios.new_key: both("key.created"),
+}
+DURING_RECOVERY = [
+    ("call.closed:before#2", "recovery.marked:before"),
+    ("call.closed:before#2", "recovery.marked:after"),
+    ("call.closed:before#2", "run.adopted:before"),
+    ("call.closed:before#2", "run.adopted:after"),
+    ("deltas:after", "attempt.failed:before", "attempt.started:after"),
+    ("call.closed:before#3", "run.adopted:after", "call.closed:before"),
+    ("call.started:after#1", "run.adopted:before", "recovery.marked:after"),
+    ("run.ended:before", "run.ended:before", "run.ended:after"),
+    ("call.closed:before#1", "call.closed:before", "call.closed:before"),
+]
+"""Of the script `tools`: several deaths in a row. The second call is the `once` tool, the third the one to reconcile."""
+CASES = [
+    *[Case(scenario, (point,)) for scenario, points in KILLS.items() for point in points],
+    *[Case(scenarios.tools, plan) for plan in DURING_RECOVERY],
+]
+
+
+@pytest.fixture(scope="module")
+def outcomes(
+    request: pytest.FixtureRequest, template: Template, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[Case, Future[None]]]:
+    """Every case that is asked for, several at a time: most of what each of them does is wait for processes."""
+    folder = tmp_path_factory.mktemp("points")
+
+    def play(case: Case, place: Path) -> None:
+        with CrashingServer(place, template=template.store, key=template.key, plan=case.plan) as server:
+            case.scenario(server)
+
+    wanted = [case for case in CASES if any(str(case) in item.name for item in request.session.items)]
+    with ThreadPoolExecutor(WORKERS) as workers:
+        yield {case: workers.submit(play, case, folder / str(n)) for n, case in enumerate(wanted)}
+
+
+@pytest.mark.requirement(
+    "run.crash.ends", "run.crash.calls_once", "run.crash.turns_once", "run.crash.turn_cut", "run.crash.terminal_once"
+)
+@pytest.mark.requirement("wire.sse.durable_first", "run.effect.rerun", "run.effect.once", "run.effect.reconcile")
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_run_is_carried_on_after_a_kill_at(case: Case, outcomes: dict[Case, Future[None]]) -> None:
+    outcomes[case].result(timeout=100)
+
+
+@pytest.mark.requirement("run.crash.points")
+def test_a_test_kills_at_every_point_there_is() -> None:
+    planned = [*(point for case in CASES for point in case.plan), *ENGINE_POINTS]
+    assert sorted({point.partition("#")[0] for point in planned}) == sorted(POINTS)

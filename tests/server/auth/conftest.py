@@ -1,0 +1,51 @@
+"""One world per test."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weftline.config import Config
+from weftline.providers.transport import AiohttpTransport
+from weftline.runtime.embedded import Engine
+from weftline.server.app import App
+from weftline.server.options import ServerOptions
+from weftline.server.routes import ROUTES
+from weftline.testing import ScriptedProvider, parse_scripts
+
+from .kit import Browser, Clock, World
+
+SCRIPTS: dict[str, Any] = {
+    "hello": {"turns": [{"text": "hello"}]},
+    "lookup": {"turns": [{"tool_calls": [{"name": "lookup", "args": {}}]}, {"text": "done"}]},
+}
+
+
+@pytest.fixture
+def options() -> ServerOptions:
+    return ServerOptions()
+
+
+@pytest.fixture
+async def world(tmp_path: Path, options: ServerOptions) -> AsyncGenerator[World]:
+    clock, transport = Clock(), AiohttpTransport()
+    models = Config().catalog(
+        transport=transport, scripted=ScriptedProvider(parse_scripts(json.dumps(SCRIPTS).encode()))
+    )
+    async with Engine(tmp_path / "store", models=models, clock=clock) as engine:
+        yield World(App(engine, ROUTES, options=options), clock)
+    await models.aclose()
+    await transport.aclose()
+
+
+@pytest.fixture
+async def browser(world: World) -> Browser:
+    """Ann's, who is a member of acme and has signed in."""
+    await world.user("ann@example.com", "acme")
+    signed_in = Browser(world)
+    assert (await signed_in.sign_in()).status == 303
+    return signed_in

@@ -1,0 +1,162 @@
+"""Every route with every kind of credential: what is let in, and which refusal the others get."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from msgspec.structs import replace
+
+from weftline.server.app import App
+from weftline.server.auth import Principal
+from weftline.server.http import Answer, Request
+from weftline.server.oauth.scopes import SCOPES
+from weftline.server.oauth.tokens import ACCESS_S
+from weftline.server.router import Route, Router
+from weftline.server.routes import ROUTES
+
+from .kit import Reply, World, check_error
+
+GUARDED = [route for route in ROUTES if route.access == "workspace"]
+IN_WORKSPACE = [route for route in GUARDED if "{slug}" in route.path]
+SCOPED = [route for route in GUARDED if route.scopes]
+UNSCOPED = [route for route in GUARDED if not route.scopes]
+NO_ID = "nothing_0123456789ab"
+
+
+def named(route: Route) -> str:
+    return f"{route.method} {route.path}"
+
+
+def path_of(route: Route, slug: str = "acme") -> str:
+    return re.sub(r"\{\w+\}", NO_ID, route.path.replace("{slug}", slug))
+
+
+async def ask(world: World, route: Route, credential: str | None, *, slug: str = "acme") -> Reply:
+    body = None if route.method in ("GET", "DELETE") else b"{}"
+    return await world.call(route.method, path_of(route, slug), credential=credential, body=body)
+
+
+def let_in(reply: Reply) -> bool:
+    return reply.status == 200 and reply.json == {"letIn": True}
+
+
+async def inside(app: App, request: Request, principal: Principal) -> Answer:
+    return Answer(b'{"letIn":true}')
+
+
+@pytest.fixture(autouse=True)
+def doors(world: World) -> None:
+    """The table of routes as it is, with nothing behind the doors: what is tried here is who gets through them."""
+    world.app.router = Router(replace(route, handler=inside) if route in GUARDED else route for route in ROUTES)
+
+
+@pytest.mark.parametrize("route", GUARDED, ids=named)
+@pytest.mark.requirement("wire.auth.unauthorized")
+async def test_without_a_valid_credential_every_route_answers_401(world: World, route: Route) -> None:
+    body = check_error(await ask(world, route, None), 401, "unauthorized")
+    assert body["error"] == "Unauthorized"
+    assert (await ask(world, route, None)).headers["www-authenticate"] == "Bearer"
+
+    identity, revoked = await world.admin("keys.create", workspace="acme", now=world.clock.us)
+    assert let_in(await ask(world, route, revoked)) == ("developer_api" in route.usages)
+    await world.admin("keys.delete", id=identity, now=world.clock.us)
+    app = await world.client(redirect_uris=[], client_credentials=True, scopes=list(SCOPES))
+    ended = (await app.token(grant_type="client_credentials")).json["access_token"]
+    await app.post("revoke", token=ended)
+    expired = (await app.token(grant_type="client_credentials")).json["access_token"]
+    assert let_in(await ask(world, route, expired)) == bool(route.scopes)
+    world.clock.pass_s(ACCESS_S)
+
+    for invalid in ("weft_nobody", "mantyx_at_nobody", "mtx_live_nobody", "ü", revoked, ended, expired):
+        reply = await ask(world, route, invalid)
+        body = check_error(reply, 401, "unauthorized")
+        assert body["error"] == "Invalid API key or OAuth access token"
+        assert reply.headers["www-authenticate"] == 'Bearer error="invalid_token"'
+        assert invalid not in reply.text
+
+
+@pytest.mark.parametrize("route", IN_WORKSPACE, ids=named)
+@pytest.mark.requirement("wire.auth.workspace_mismatch")
+async def test_a_credential_of_another_workspace_is_told_its_own(world: World, route: Route) -> None:
+    key = await world.key("globex")
+    token = await world.own_token("globex", *SCOPES)
+    for credential in (key, token):
+        for slug in ("acme", "no-such-workspace"):
+            body = check_error(await ask(world, route, credential, slug=slug), 404, "not_found")
+            assert body["error"] == "Workspace path does not match this credential"
+            assert body["correctSlug"] == "globex" and "globex" in body["hint"]
+
+
+@pytest.mark.parametrize("route", GUARDED, ids=named)
+@pytest.mark.requirement("wire.auth.forbidden")
+async def test_keys_are_let_in_by_their_usage_and_the_workspaces_plan(world: World, route: Route) -> None:
+    for usage in ("developer_api", "mcp", "a2a"):
+        key = await world.key(usage=usage)
+        reply = await ask(world, route, key)
+        if usage in route.usages:
+            assert let_in(reply), reply.body
+            await world.admin("workspaces.set_feature", workspace="acme", feature="apiKeys", on=False)
+            body = check_error(await ask(world, route, key), 403, "api_keys_plan")
+            assert body["error"] == "Workspace API keys are not available on this plan."
+            await world.admin("workspaces.set_feature", workspace="acme", feature="apiKeys", on=True)
+            assert let_in(await ask(world, route, key))
+        else:
+            body = check_error(reply, 403, "forbidden")
+            assert body["error"] == "This API key is not for the Developer API" and body["hint"]
+
+
+@pytest.mark.parametrize("route", SCOPED, ids=named)
+@pytest.mark.requirement("wire.auth.scopes", "wire.auth.forbidden")
+async def test_tokens_are_let_in_by_the_scopes_of_the_route_and_the_workspaces_plan(world: World, route: Route) -> None:
+    enough = await world.own_token("acme", *route.scopes)
+    assert let_in(await ask(world, route, enough))
+    for missing in route.scopes:
+        token = await world.own_token("acme", *(scope for scope in SCOPES if scope != missing))
+        reply = await ask(world, route, token)
+        body = check_error(reply, 403, "insufficient_scope")
+        assert body["error"] == "insufficient_scope"
+        assert body["required"] == (route.scopes[0] if len(route.scopes) == 1 else list(route.scopes))
+        scopes = " ".join(route.scopes)
+        assert reply.headers["www-authenticate"] == f'Bearer error="insufficient_scope", scope="{scopes}"'
+    await world.admin("workspaces.set_feature", workspace="acme", feature="oauthApps", on=False)
+    body = check_error(await ask(world, route, enough), 403, "oauth_apps_plan")
+    assert body["error"] == "OAuth applications are not available on this plan."
+
+
+@pytest.mark.parametrize("route", UNSCOPED, ids=named)
+async def test_a_route_that_no_scope_covers_takes_no_token_at_all(world: World, route: Route) -> None:
+    check_error(await ask(world, route, await world.own_token("acme", *SCOPES)), 403, "forbidden")
+
+
+EXPECTED_SCOPES = {
+    "GET models": "models:read",
+    "POST agent-runs": "runs:write",
+    "GET agent-runs/{runId}": "runs:read",
+    "GET agent-runs/{runId}/stream": "runs:read",
+    "POST agent-runs/{runId}/tool-results": "runs:write",
+    "POST agent-runs/{runId}/cancel": "runs:write",
+    "POST agent-sessions": "sessions:write",
+    "GET agent-sessions/{sessionId}": "sessions:read",
+    "DELETE agent-sessions/{sessionId}": "sessions:write",
+    "POST agent-sessions/{sessionId}/messages": "sessions:write",
+}
+
+
+@pytest.mark.requirement("wire.auth.scopes")
+def test_the_routes_of_the_protocol_have_the_scopes_that_it_names() -> None:
+    scopes = {named(route).replace("/api/v1/workspaces/{slug}/", ""): route.scopes for route in ROUTES}
+    assert {name: scopes[name] for name in EXPECTED_SCOPES} == {name: (s,) for name, s in EXPECTED_SCOPES.items()}
+    assert scopes["GET /api/oauth/userinfo"] == ("mantyx.identity:read",)
+
+
+def test_no_open_route_is_below_a_workspace() -> None:
+    assert [named(route) for route in ROUTES if route.access == "public" and "{slug}" in route.path] == []
+
+
+async def test_a_route_with_several_scopes_names_all_of_them(world: World) -> None:
+    route = Route("GET", "/api/both/{slug}", inside, scopes=("a2a:invoke", "agents:invoke"))
+    world.app.router = Router([*ROUTES, route])
+    reply = await ask(world, route, await world.own_token("acme", "a2a:invoke"))
+    assert check_error(reply, 403, "insufficient_scope")["required"] == ["a2a:invoke", "agents:invoke"]
+    assert reply.headers["www-authenticate"].endswith('scope="a2a:invoke agents:invoke"')

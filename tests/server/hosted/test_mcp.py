@@ -1,0 +1,139 @@
+"""Agents as the tools of an MCP server, with the official client as the caller."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+from mcp_types import TextContent
+
+from ..kit import TIMEOUT_S, Api, Json, check_error
+
+Mode = Literal["legacy", "auto"]
+
+
+async def stored(api: Api, script: str = "hello", **fields: Any) -> Json:
+    reply = await api.post("agents", {"name": "Helper", "spec": {"modelId": f"scripted:{script}"}, **fields})
+    assert reply.status == 201, reply.body
+    return reply.json
+
+
+async def key_of(api: Api, usage: str, *agents: str) -> str:
+    reply = await api.post("api-keys", {"name": "k", "usage": usage, "agentIds": agents})
+    assert reply.status == 201, reply.body
+    return reply.json["key"]
+
+
+@asynccontextmanager
+async def connected(api: Api, key: str = "", *, mode: Mode = "auto") -> AsyncGenerator[Client]:
+    headers = {"Authorization": f"Bearer {key or api.key}"}
+    async with (
+        asyncio.timeout(TIMEOUT_S),
+        httpx2.AsyncClient(headers=headers, timeout=TIMEOUT_S) as http,
+        Client(streamable_http_client(f"{api.url}/api/mcp/{api.slug}", http_client=http), mode=mode) as client,
+    ):
+        yield client
+
+
+def text_of(result: Any) -> str:
+    assert isinstance(result.content[0], TextContent)
+    return result.content[0].text
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_the_official_client_lists_the_agents_and_calls_one(api: Api, mode: Mode) -> None:
+    await stored(api, "hello", description="Says hello.")
+    await stored(api, "seen", name="Second")
+    async with connected(api, mode=mode) as client:
+        tools = (await client.list_tools()).tools
+        assert [(tool.name, tool.description) for tool in tools] == [("helper", "Says hello."), ("second", "Second")]
+        assert tools[0].input_schema["required"] == ["message"]
+        result = await client.call_tool("helper", {"message": "hi"})
+        assert not result.is_error and text_of(result) == "Hello wörld"
+        assert text_of(await client.call_tool("second", {"message": "over there"})) == "over there / 1"
+    assert len((await api.get("agent-runs")).json["runs"]) == 2
+
+
+async def test_the_text_comes_as_progress_while_it_is_produced(api: Api) -> None:
+    await stored(api)
+    told: list[str] = []
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        told.append(message or "")
+
+    async with connected(api) as client:
+        await client.call_tool("helper", {"message": "hi"}, progress_callback=on_progress)
+    assert "".join(told) == "Hello wörld"
+
+
+async def test_a_failed_run_is_a_result_that_says_so(api: Api) -> None:
+    await stored(api, "fails_auth")
+    async with connected(api) as client:
+        result = await client.call_tool("helper", {"message": "hi"})
+    assert result.is_error and text_of(result) == "the model says auth"
+
+
+async def test_a_tool_that_is_not_there_and_a_call_without_a_message_are_refused(api: Api) -> None:
+    await stored(api)
+    async with connected(api) as client:
+        for name, arguments in (("nobody", {"message": "hi"}), ("helper", {"message": "  "})):
+            with pytest.raises(MCPError):
+                await client.call_tool(name, arguments)
+    assert (await api.get("agent-runs")).json["runs"] == []
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_giving_a_call_up_cancels_its_run(api: Api, mode: Mode) -> None:
+    await stored(api, "stuck")
+    begun = asyncio.Event()
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        begun.set()
+
+    async with connected(api, mode=mode) as client:
+        call = asyncio.ensure_future(client.call_tool("helper", {"message": "hi"}, progress_callback=on_progress))
+        await begun.wait()
+        call.cancel()
+        await asyncio.wait({call})
+        (run,) = (await api.get("agent-runs")).json["runs"]
+        assert (await api.events(run["id"]))[-1].type == "cancelled"
+
+
+async def test_a_credential_sees_and_calls_its_own_agents_alone(api: Api, other_api: Api) -> None:
+    agent = await stored(api)
+    await stored(api, name="Second")
+    await stored(api, name="Inner", system=True)
+    await stored(other_api, name="Foreign")
+    async with connected(api, await key_of(api, "mcp", agent["id"])) as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["helper"]
+        with pytest.raises(MCPError):
+            await client.call_tool("second", {"message": "hi"})
+    async with connected(api, await key_of(api, "mcp")) as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["helper", "second"]
+
+
+async def test_credentials_are_judged_first(api: Api, other_api: Api) -> None:
+    path = f"/api/mcp/{api.slug}"
+    check_error(await api.post(path, {}, key=None), 401, "unauthorized")
+    check_error(await api.post(path, {}, key=other_api.key), 404, "not_found")
+    check_error(await api.post(path, {}, key=await key_of(api, "a2a")), 403, "forbidden")
+
+
+async def test_a_session_is_not_there_for_another_credential(api: Api) -> None:
+    headers = {"Accept": "application/json, text/event-stream"}
+    params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+    opened = await api.post(f"/api/mcp/{api.slug}", body, headers=headers)
+    session = opened.headers["Mcp-Session-Id"]
+    headers["Mcp-Session-Id"] = session
+    listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+    assert (await api.post(f"/api/mcp/{api.slug}", listing, headers=headers)).status == 200
+    other = await key_of(api, "mcp")
+    assert (await api.post(f"/api/mcp/{api.slug}", listing, headers=headers, key=other)).status == 404

@@ -1,0 +1,228 @@
+"""Webhooks: told about every end, signed, tried again, and not lost when the server dies."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import itertools
+import json
+import time
+from collections.abc import AsyncGenerator, Callable, Generator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from weftline.testing import ServerProcess
+
+from ..kit import TIMEOUT_S, Api, Json, check_error
+from ..scripts import SCRIPTS
+
+CONFIG = "[server]\nallow_private_egress = true\nwebhook_retry_s = [0.02, 0.02, 0.02]\n"
+_numbers = itertools.count(1)
+
+
+class Hit(NamedTuple):
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Json:
+        return json.loads(self.body)
+
+
+class Receiver:
+    """An endpoint that keeps what it gets, and answers as it is told."""
+
+    def __init__(self) -> None:
+        self.hits: list[Hit] = []
+        self.answers: list[int] = []
+        self.url = ""
+        self._more = asyncio.Condition()
+
+    async def handle(self, request: web.Request) -> web.Response:
+        hit = Hit(dict(request.headers), await request.read())
+        async with self._more:
+            self.hits.append(hit)
+            self._more.notify_all()
+        return web.Response(status=self.answers.pop(0) if self.answers else 204)
+
+    async def wait(self, count: int) -> list[Hit]:
+        async with asyncio.timeout(TIMEOUT_S), self._more:
+            await self._more.wait_for(lambda: len(self.hits) >= count)
+        return self.hits
+
+
+@pytest.fixture
+async def receiver() -> AsyncGenerator[Receiver]:
+    one = Receiver()
+    app = web.Application()
+    app.router.add_post("/hook", one.handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    one.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
+    yield one
+    await runner.cleanup()
+
+
+@pytest.fixture(scope="module")
+def hooked(tmp_path_factory: pytest.TempPathFactory) -> Generator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("hooks"), scripts=SCRIPTS, config=CONFIG) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def keys(hooked: ServerProcess) -> Callable[[], tuple[str, str]]:
+    def make() -> tuple[str, str]:
+        slug = f"hooks-{next(_numbers)}"
+        return slug, hooked.create_key(slug)
+
+    return make
+
+
+@pytest.fixture
+def credentials(keys: Callable[[], tuple[str, str]]) -> tuple[str, str]:
+    return keys()
+
+
+@pytest.fixture
+async def api(hooked: ServerProcess, http: aiohttp.ClientSession, credentials: tuple[str, str]) -> Api:
+    return Api(http, hooked.url, *credentials)
+
+
+async def hook(api: Api, receiver: Receiver, **fields: Any) -> Json:
+    reply = await api.post("webhooks", {"url": receiver.url, **fields})
+    assert reply.status == 201, reply.body
+    return reply.json
+
+
+async def deliveries(api: Api, webhook: Json, until: str) -> list[Json]:
+    """What became of the deliveries, once the newest has that status."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while True:
+            found = (await api.get(f"webhooks/{webhook['id']}/deliveries")).json["deliveries"]
+            if found and found[0]["status"] == until:
+                return found
+            await asyncio.sleep(0)
+
+
+async def test_the_end_of_a_run_is_posted_and_signed(api: Api, receiver: Receiver) -> None:
+    webhook = await hook(api, receiver)
+    run = await api.start("hello", metadata={"k": "v"})
+    (hit,) = await receiver.wait(1)
+    assert hit.json["type"] == "run.ended" and hit.json["workspace"] == api.slug
+    shown = hit.json["run"]
+    assert (shown["id"], shown["status"], shown["finalText"]) == (run, "succeeded", "Hello wörld")
+    assert shown["metadata"] == {"k": "v"} and "spec" not in shown
+    stamp, mark = (part.split("=", 1)[1] for part in hit.headers["Weftline-Signature"].split(","))
+    expected = hmac.new(webhook["secret"].encode(), f"{stamp}.".encode() + hit.body, hashlib.sha256).hexdigest()
+    assert hmac.compare_digest(mark, expected) and abs(time.time() - int(stamp)) < 3600
+    (one,) = await deliveries(api, webhook, "delivered")
+    assert one["id"] == hit.headers["Weftline-Delivery"] == hit.json["id"]
+    assert (one["runId"], one["attempts"], one["lastStatus"], one["lastError"]) == (run, 1, 204, "")
+
+
+async def test_only_the_asked_for_ends_of_the_own_workspace_are_told(
+    api: Api, receiver: Receiver, keys: Callable[[], tuple[str, str]]
+) -> None:
+    await hook(api, receiver, events=["failed"])
+    other = Api(api.http, api.url, *keys())
+    for where, script in ((api, "hello"), (other, "fails_auth")):
+        await where.events(await where.start(script))
+    failed = await api.start("fails_auth")
+    (hit,) = await receiver.wait(1)
+    assert hit.json["run"]["id"] == failed and hit.json["run"]["error"] == "the model says auth"
+
+
+async def test_a_delivery_is_tried_again_until_it_is_taken(api: Api, receiver: Receiver) -> None:
+    webhook = await hook(api, receiver)
+    receiver.answers = [500, 302]
+    await api.start("hello")
+    hits = await receiver.wait(3)
+    assert len({hit.headers["Weftline-Delivery"] for hit in hits}) == 1
+    assert len({hit.body for hit in hits}) == 1
+    (one,) = await deliveries(api, webhook, "delivered")
+    assert one["attempts"] == 3
+
+
+async def test_a_delivery_that_is_never_taken_is_given_up_and_can_be_asked_for_again(
+    api: Api, receiver: Receiver
+) -> None:
+    webhook = await hook(api, receiver)
+    receiver.answers = [503] * 4
+    await api.start("hello")
+    (one,) = await deliveries(api, webhook, "failed")
+    assert (one["attempts"], one["lastStatus"], one["nextAttemptAt"]) == (4, 503, None)
+    assert one["lastError"].startswith("HTTP 503")
+    reply = await api.post(f"webhooks/{webhook['id']}/deliveries/{one['id']}/redeliver")
+    assert reply.status == 202
+    assert (await deliveries(api, webhook, "delivered"))[0]["id"] == one["id"]
+    assert len(receiver.hits) == 5
+
+
+async def test_a_webhook_that_is_off_is_not_told(api: Api, receiver: Receiver) -> None:
+    webhook = await hook(api, receiver)
+    path = f"webhooks/{webhook['id']}"
+    assert (await api.call("PATCH", path, {"enabled": False})).json["enabled"] is False
+    await api.events(await api.start("hello"))
+    await api.call("PATCH", path, {"enabled": True})
+    run = await api.start("hello")
+    assert [hit.json["run"]["id"] for hit in await receiver.wait(1)] == [run]
+
+
+async def test_the_secret_is_told_once_and_what_is_removed_is_gone(api: Api, receiver: Receiver) -> None:
+    webhook = await hook(api, receiver)
+    assert webhook["secret"].startswith("whsec_")
+    path = f"webhooks/{webhook['id']}"
+    shown = (await api.get(path)).json
+    assert "secret" not in shown and (await api.get("webhooks")).json == {"webhooks": [shown]}
+    assert (await api.call("DELETE", path)).json == {"ok": True}
+    check_error(await api.get(path), 404, "not_found")
+    await api.events(await api.start("hello"))
+    assert receiver.hits == []
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"url": "ftp://x"}, {"url": "nothing"}, {"url": "http://x", "events": ["created"]}, {"url": 7}]
+)
+async def test_a_webhook_that_cannot_be_is_refused(api: Api, body: Json) -> None:
+    check_error(await api.post("webhooks", body), 400, "invalid_request")
+
+
+async def test_nothing_is_lost_when_the_server_is_killed_before_it_delivers(
+    tmp_path: Path, http: aiohttp.ClientSession, receiver: Receiver
+) -> None:
+    with ServerProcess(tmp_path, scripts=SCRIPTS, config=CONFIG) as server:
+        api = Api(http, server.url, "acme", await asyncio.to_thread(server.create_key, "acme"))
+        await hook(api, receiver)
+        run = await api.start("lookup", tools=[{"kind": "local", "name": "lookup"}])
+        async with api.stream(run) as stream:
+            call = await stream.until("local_tool_call")
+        await asyncio.to_thread(server.kill)
+        await asyncio.to_thread(server.start, env={"WEFTLINE_CRASH": "run.ended:after"})
+        with pytest.raises(aiohttp.ClientError):
+            # The process dies right after the commit that ends the run.
+            while True:
+                await api.answer(run, call["toolUseId"], result="42")
+        await asyncio.to_thread(server.wait)
+        assert receiver.hits == []
+        await asyncio.to_thread(server.start)
+        (hit,) = await receiver.wait(1)
+        assert hit.json["run"]["id"] == run and hit.json["run"]["finalText"] == "found 42"
+
+
+async def test_a_private_address_is_not_reached_unless_the_configuration_says_so(
+    tmp_path: Path, http: aiohttp.ClientSession, receiver: Receiver
+) -> None:
+    with ServerProcess(tmp_path, scripts=SCRIPTS, config="[server]\nwebhook_retry_s = []\n") as server:
+        api = Api(http, server.url, "acme", await asyncio.to_thread(server.create_key, "acme"))
+        webhook = await hook(api, receiver)
+        await api.start("hello")
+        (one,) = await deliveries(api, webhook, "failed")
+        assert one["lastStatus"] is None and "private" in one["lastError"]
+    assert receiver.hits == []

@@ -1,0 +1,134 @@
+"""Commands that cannot do their work say so in one sentence, without a traceback, and exit with an error."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from weftline.store.sqlite.connection import connect
+from weftline.testing import ServerProcess
+
+TIMEOUT_S = 20
+
+
+async def weftline(*arguments: str, cwd: Path) -> tuple[int, str, str]:
+    """Runs a command to its end; returns its exit code, stdout and stderr."""
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "weftline", *arguments],
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+async def refused(*arguments: str, cwd: Path, says: tuple[str, ...]) -> None:
+    code, out, err = await weftline(*arguments, cwd=cwd)
+    assert code == 1 and out == "", (arguments, code, out, err)
+    (sentence,) = err.strip().splitlines()
+    assert sentence.startswith("weftline: "), sentence
+    assert all(word in sentence for word in says), sentence
+    assert "Traceback" not in err
+
+
+FILES = {
+    "cut.json": "{",
+    "unknown.json": '{"greeter": {"turns": [{"text": "hi"}, {"txt": "x"}]}}',
+    "shape.json": '{"greeter": {"turns": 5}}',
+    "syntax.py": "import weftline\ndef broken(:\n",
+    "empty.py": "x = 1\n",
+    "missing_module.py": "\n\nimport no_such_module_anywhere\n",
+    "cut.toml": "providers =",
+    "unknown.toml": "colour = 'red'\n",
+    "a_file": "not a folder",
+}
+REFUSALS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
+    (("--scripts", "cut.json"), ("cut.json", "line 1")),
+    (("--scripts", "unknown.json"), ("unknown.json", "'greeter'", "turns[1]", "'txt'")),
+    (("--scripts", "shape.json"), ("shape.json", "'greeter'", "'turns' must be a list")),
+    (("--scripts", "nowhere.json"), ("nowhere.json", "No such file")),
+    (("--tools", "syntax.py"), ("syntax.py", "line 2")),
+    (("--tools", "empty.py"), ("empty.py", "no tools", "@weftline.tool")),
+    (("--tools", "missing_module.py"), ("missing_module.py", "line 3", "no_such_module_anywhere")),
+    (("--tools", "nowhere.py"), ("nowhere.py",)),
+    (("--config", "cut.toml"), ("cut.toml", "Invalid value")),
+    (("--config", "unknown.toml"), ("unknown.toml", "colour")),
+    (("--db", "a_file"), ("a_file", "directory")),
+    (("--db", "a_file/store"), ("a_file",)),
+    (("--db", "junk"), ("junk", "not a Weftline store")),
+    (("--host", "no-such-host.invalid"), ("Cannot listen on no-such-host.invalid",)),
+]
+
+
+async def test_a_server_that_cannot_start_says_why_in_one_sentence(tmp_path: Path) -> None:
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "junk").mkdir()
+    (tmp_path / "junk" / "weftline.db").write_text("this is no database " * 50)
+    gate = asyncio.Semaphore(3)
+
+    async def check(arguments: tuple[str, ...], says: tuple[str, ...]) -> None:
+        async with gate:
+            await refused("serve", "--port", "0", *arguments, cwd=tmp_path, says=says)
+
+    await asyncio.gather(*(check(*case) for case in REFUSALS))
+
+
+async def test_a_port_that_is_taken_is_named_and_the_store_is_left_alone(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        await refused("serve", "--port", port, "--db", "s", cwd=tmp_path, says=(f"127.0.0.1:{port}", "in use"))
+    assert not (tmp_path / "s").exists()
+
+
+async def test_a_store_of_a_newer_version_is_refused_untouched(tmp_path: Path) -> None:
+    code, _, _ = await weftline("keys", "create", "--workspace", "acme", "--db", "store", cwd=tmp_path)
+    assert code == 0
+    file = tmp_path / "store" / "weftline.db"
+    db = connect(file)
+    db.execute("PRAGMA user_version = 9999")
+    db.close()
+    before = file.read_bytes()
+    for command in (("serve", "--port", "0"), ("keys", "create", "--workspace", "acme")):
+        await refused(*command, "--db", "store", cwd=tmp_path, says=("store", "9999"))
+    assert file.read_bytes() == before
+
+
+@pytest.mark.requirement("run.engine.one_owner")
+async def test_a_second_server_on_a_live_store_is_refused_and_names_the_owner(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    await refused("serve", "--port", "0", "--db", str(server.db), cwd=tmp_path, says=(str(server.pid),))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nonsense",),
+        ("serve", "--port", "99999"),
+        ("serve", "--port", "x"),
+        ("serve", "--drain", "-1"),
+        ("serve", "--colour"),
+        ("keys", "create"),
+    ],
+)
+async def test_wrong_usage_is_told_with_the_way_to_help(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    code, out, err = await weftline(*arguments, cwd=tmp_path)
+    assert code == 2 and out == "" and "Try 'weftline" in err and "Traceback" not in err
+
+
+async def test_help_names_every_command_and_key_creation_prints_the_key_alone(tmp_path: Path) -> None:
+    code, out, _ = await weftline("--help", cwd=tmp_path)
+    assert code == 0 and out.startswith("Usage: weftline ") and "serve" in out and "keys" in out
+    code, out, err = await weftline("keys", "create", "--workspace", "acme", cwd=tmp_path)
+    assert code == 0 and err == "" and len(out.split()) == 1
+    await refused("keys", "create", "--workspace", "No Good!", cwd=tmp_path, says=("No Good!",))

@@ -1,0 +1,138 @@
+"""Stopping and starting again: streams end between frames, keys are nowhere, and clients go on where they were."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from weftline.testing import ServerProcess
+
+from .conftest import new_key
+from .kit import TERMINAL, Api, Stream, local_tool, types
+from .scripts import SCRIPTS, TOOLS
+
+SLOW = {"turns": [{"deltas": [f"part {number} " for number in range(200)], "delay_ms": 20}]}
+
+
+@pytest.mark.requirement("wire.sse.shutdown", "run.stop.drain")
+async def test_a_stopped_server_ends_streams_between_frames_and_its_successor_goes_on(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, scripts={**SCRIPTS, "slow": SLOW}, arguments=("--drain", "0.2")) as server:
+        key = await asyncio.to_thread(new_key, server)
+        async with aiohttp.ClientSession() as http:
+            api = Api(http, server.url, "acme", key)
+            waiting = await api.start("lookup", tools=[local_tool()])
+            cut = await api.start("slow")
+            async with api.stream(waiting) as first, api.stream(cut) as second:
+                call = await first.until("local_tool_call")
+                for _ in range(5):
+                    await second.until("assistant_delta")
+                stopped = asyncio.create_task(asyncio.to_thread(server.terminate))
+                seen = [await stream.rest() for stream in (first, second)]
+                assert await stopped == 0
+            assert all(frames[-1].type not in TERMINAL for frames in seen)
+            assert not [line for line in server.log if "Traceback" in line]
+            await asyncio.to_thread(server.start)
+            api.url = server.url
+            rest = asyncio.create_task(api.events(waiting, last_seq=call.seq))
+            assert (await api.answer(waiting, call["toolUseId"], result="still here")).status == 200
+            assert types(await rest) == ["local_tool_result_in", "assistant_message", "result"]
+            last = seen[1][-1].seq
+            await api.cancel(cut)
+            tail = await api.events(cut, last_event_id=last)
+            assert tail[0].seq > last and tail[-1].type == "cancelled"
+            whole = await api.events(cut)
+            assert [frame.raw for frame in whole][: len(seen[1])] == [frame.raw for frame in seen[1]]
+
+
+async def test_a_server_that_drains_takes_nothing_new_and_lets_what_is_under_way_finish(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, scripts={**SCRIPTS, "slow": SLOW}) as server:
+        key = await asyncio.to_thread(new_key, server)
+        async with aiohttp.ClientSession() as http:
+            api = Api(http, server.url, "acme", key)
+            run = await api.start("slow")
+            async with api.stream(run) as stream:
+                await stream.until("assistant_delta")
+                server_stopped = asyncio.create_task(asyncio.to_thread(server.terminate))
+                while (await api.get("/readyz")).status == 200:
+                    await stream.next()
+                assert (await api.get("/healthz")).status == 200
+                reply = await api.post("agent-runs", {"modelId": "scripted:hello", "prompt": "x"})
+                assert reply.status == 503 and reply.json["code"] == "unavailable" and "Retry-After" in reply.headers
+                frames = await _read(stream)
+            assert frames[-1] in ("assistant_message", "result")
+            assert await server_stopped == 0
+
+
+async def _read(stream: Stream) -> list[str]:
+    return types(await stream.rest())
+
+
+async def test_a_second_signal_cuts_the_drain_short(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, scripts=SCRIPTS) as server:
+        key = await asyncio.to_thread(new_key, server)
+        async with aiohttp.ClientSession() as http:
+            api = Api(http, server.url, "acme", key)
+            async with api.stream(await api.start("stuck")) as stream:
+                await stream.until("assistant_delta")
+                stopped = asyncio.create_task(asyncio.to_thread(server.terminate))
+                while (await api.get("/readyz")).status == 200:
+                    await asyncio.sleep(0)
+                signal.pidfd_send_signal(_pidfd(server.pid), signal.SIGINT)
+                assert (await stream.rest())[-1].type == "assistant_delta"
+                assert await stopped == 0
+
+
+def _pidfd(pid: int) -> int:
+    import os
+
+    return os.pidfd_open(pid)
+
+
+@pytest.mark.requirement("wire.sse.durable_first")
+async def test_what_a_client_has_seen_is_there_after_a_kill_at_that_moment(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, scripts={**SCRIPTS, "slow": SLOW}) as server:
+        key = await asyncio.to_thread(new_key, server)
+        async with aiohttp.ClientSession() as http:
+            api = Api(http, server.url, "acme", key)
+            run = await api.start("slow")
+            seen: dict[int, bytes] = {}
+            for _ in range(3):
+                async with api.stream(run, last_seq=max(seen, default=0)) as stream:
+                    for _ in range(4):
+                        frame = await stream.next()
+                        assert frame is not None and frame.seq not in seen
+                        seen[frame.seq] = frame.raw
+                    await asyncio.to_thread(server.kill)
+                await asyncio.to_thread(server.start)
+                api.url = server.url
+            await api.cancel(run)
+            whole = {frame.seq: frame.raw for frame in await api.events(run)}
+            assert seen.items() <= whole.items()
+
+
+@pytest.mark.requirement("wire.auth.secrets_at_rest")
+async def test_an_api_key_is_in_no_byte_of_the_store_no_log_line_and_no_answer(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, scripts=SCRIPTS, tools=TOOLS, arguments=("--log-level", "debug")) as server:
+        key = await asyncio.to_thread(new_key, server)
+        async with aiohttp.ClientSession() as http:
+            api = Api(http, server.url, "acme", key)
+            run = await api.start("hello")
+            await api.events(run)
+            replies = [
+                await api.get(f"agent-runs/{run}"),
+                await api.get("agent-runs/nobody"),
+                await api.get("models", key=key + "x"),
+                await api.post("agent-runs", data=b"{"),
+                await api.get("/api/v1/workspaces/other/models"),
+            ]
+        files = [path.read_bytes() for path in server.db.rglob("*") if path.is_file()]
+        server.terminate()
+        files += [path.read_bytes() for path in server.db.rglob("*") if path.is_file()]
+        assert any(b"acme" in data for data in files)
+        assert not any(key.encode() in data for data in files)
+        assert not any(key.encode() in reply.body for reply in replies)
+        assert not any(key in line for line in server.log)

@@ -1,0 +1,164 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""A store that refuses writes while the server runs: locked, full, failing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import subprocess
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from weftline.store.sqlite.connection import connect
+from weftline.testing import ServerProcess
+
+from .conftest import new_key
+from .kit import Api, Frame, check_error, local_tool, of_type, types
+from .scripts import SCRIPTS, TOOLS, calls, local
+
+PIECES = [f"piece {number} " for number in range(50)]
+
+
+def scripts(path: Path) -> dict[str, object]:
+    """Streams for a while, then calls a tool that leaves a trace in `path`."""
+    turns = [{**calls(local("record", path=str(path))), "deltas": PIECES, "delay_ms": 5}, {"text": "recorded"}]
+    return {**SCRIPTS, "working": {"turns": turns}}
+
+
+async def storage_fails_and_recovers(
+    server: ServerProcess, api: Api, trace: Path, *, fail: Callable[[], None], heal: Callable[[], None]
+) -> None:
+    """The whole contract of `run.log.storage_failure`, whatever the store's trouble is."""
+    parked = await api.start("lookup", tools=[local_tool()])
+    session = await api.session("hello")
+    async with api.stream(parked) as stream:
+        call = await stream.until("local_tool_call")
+    working = await api.start("working", tools=[{"kind": "mantyx_plugin", "name": "record"}])
+    async with api.stream(working) as stream:
+        await stream.until("assistant_delta")
+        await asyncio.to_thread(fail)
+        # What a run brings while the store refuses is found out by writing, so the first ones may still wait for it.
+        while (await api.get("/readyz")).status == 200:
+            await asyncio.sleep(0.01)
+        await refuses(api, parked, session, call)
+        assert not trace.exists()
+        await asyncio.to_thread(heal)
+        frames = await stream.rest()
+    assert frames[-1]["text"] == "recorded" and trace.read_text() == "ran\n"
+    deltas = [frame["text"] for frame in of_type(frames, "assistant_delta")]
+    assert "".join(deltas) == "".join(PIECES) + "recorded"
+    assert (await api.get("/readyz")).status == 200
+    assert (await api.answer(parked, call["toolUseId"], result="now")).status == 200
+    end = await api.events(parked)
+    assert len(of_type(end, "local_tool_result_in")) == 1 and end[-1]["text"] == "found now"
+    assert types(await api.events(await api.send(session)))[-1] == "result"
+    assert server.running and not [line for line in server.log if "Traceback" in line]
+
+
+async def refuses(api: Api, parked: str, session: str, call: Frame) -> None:
+    """Creates and answers are told to come back; reads go on."""
+    create = {"modelId": "scripted:hello", "prompt": "x"}
+    for reply in (
+        await api.post("agent-runs", create),
+        await api.post("agent-sessions", {"modelId": "scripted:hello"}),
+        await api.post(f"agent-sessions/{session}/messages", {"prompt": "x"}),
+        await api.answer(parked, call["toolUseId"], result="lost"),
+        await api.cancel(parked),
+        await api.call("DELETE", f"agent-sessions/{session}"),
+        await api.get("/readyz"),
+    ):
+        check_error(reply, 503, "unavailable")
+        assert int(reply.headers["Retry-After"]) >= 1
+    assert (await api.get("/healthz")).status == 200 and (await api.get("models")).status == 200
+    assert (await api.snapshot(parked))["status"] == "running"
+    assert (await api.get(f"agent-sessions/{session}")).json["status"] == "active"
+    async with api.stream(parked) as stream:
+        assert await stream.until("local_tool_call") == call
+
+
+@pytest.mark.requirement("run.log.storage_failure")
+async def test_runs_go_on_by_themselves_after_another_process_has_locked_the_store(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    with ServerProcess(tmp_path, scripts=scripts(trace), tools=TOOLS) as server:
+        key = await asyncio.to_thread(new_key, server)
+        other = connect(server.db / "weftline.db")
+        async with aiohttp.ClientSession() as http:
+            await storage_fails_and_recovers(
+                server,
+                Api(http, server.url, "acme", key),
+                trace,
+                fail=lambda: _lock(lambda: other.execute("BEGIN EXCLUSIVE")),
+                heal=lambda: _lock(lambda: other.execute("ROLLBACK")),
+            )
+        other.close()
+
+
+def _lock(statement: Callable[[], object]) -> None:
+    statement()
+
+
+@contextmanager
+def small_disk(path: Path, size: str) -> Generator[Path]:
+    path.mkdir()
+    if os.getuid() != 0:
+        pytest.skip("only root can mount a disk that is small enough to be filled")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "weftline-test", str(path)], check=True)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+@pytest.mark.requirement("run.log.storage_failure")
+async def test_runs_go_on_by_themselves_after_the_disk_was_full(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    with small_disk(tmp_path / "disk", "4m") as disk:
+        ballast = disk / "ballast"
+        with ServerProcess(disk, scripts=scripts(trace), tools=TOOLS) as server:
+            key = await asyncio.to_thread(new_key, server)
+            async with aiohttp.ClientSession() as http:
+                await storage_fails_and_recovers(
+                    server,
+                    Api(http, server.url, "acme", key),
+                    trace,
+                    fail=lambda: _fill(ballast),
+                    heal=ballast.unlink,
+                )
+
+
+def _fill(ballast: Path) -> None:
+    with open(ballast, "wb", buffering=0) as file:
+        for piece in (65536, 4096, 1):
+            try:
+                while True:
+                    file.write(b"x" * piece)
+            except OSError:
+                pass
+
+
+async def test_a_commit_whose_outcome_nobody_knows_stops_the_server_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    """A write that fails other than for want of room: the operating system refuses to let the file grow."""
+    with ServerProcess(tmp_path, scripts=SCRIPTS, tools=TOOLS) as server:
+        key = await asyncio.to_thread(new_key, server)
+        async with aiohttp.ClientSession() as http:
+            api = Api(http, server.url, "acme", key)
+            parked = await api.start("lookup", tools=[local_tool()])
+            async with api.stream(parked) as stream:
+                call = await stream.until("local_tool_call")
+            size = max(path.stat().st_size for path in server.db.iterdir())
+            resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (size, size))
+            with pytest.raises(aiohttp.ClientError):
+                while True:
+                    await api.post("agent-runs", {"modelId": "scripted:hello", "prompt": "x" * 100_000})
+            assert await asyncio.to_thread(server.wait) != 0
+            assert [line for line in server.log if "outcome unknown" in line]
+            await asyncio.to_thread(server.start)
+            api.url = server.url
+            assert (await api.answer(parked, call["toolUseId"], result="back")).status == 200
+            assert (await api.events(parked))[-1]["text"] == "found back"

@@ -1,0 +1,193 @@
+"""The event stream: frames, cursors, joining at any moment, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from weftline.runtime.hub import Hub
+from weftline.server.sse import KEEP_ALIVE, KEEP_ALIVE_S
+
+from .kit import TERMINAL, Api, Frame, check_error, local_tool, types
+from .scripts import DELTAS
+
+SERVER_TOOLS = [{"kind": "mantyx_plugin", "name": "echo"}, local_tool()]
+
+
+async def rich_run(api: Api) -> tuple[str, list[Frame]]:
+    """A run with deltas, thinking, a server call and a client call, followed live from its first event."""
+    run = await api.start("mixed", tools=SERVER_TOOLS, reasoningLevel="low")
+    async with api.stream(run) as stream:
+        call = await stream.until("local_tool_call")
+        await api.answer(run, call["toolUseId"], result="found")
+        return run, await stream.rest()
+
+
+@pytest.mark.requirement("wire.sse.frame", "wire.sse.hybrid", "wire.sse.seq")
+async def test_every_event_is_a_strict_frame_with_its_fields_flat_and_nested(api: Api) -> None:
+    scripts = ("hello", "cut", "fails_auth", "flaky", "echo_loop", "greedy")
+    logs = await asyncio.gather(
+        *(api.play(script, tools=SERVER_TOOLS, toolBudgets={"echo": {"maxCalls": 2}}) for script in scripts)
+    )
+    logs.append((await rich_run(api))[1])
+    for frames in logs:
+        assert frames[0].seq == 1 and frames[0].type == "started"
+        seqs = [frame.seq for frame in frames]
+        assert seqs == sorted(set(seqs))
+        for frame in frames:
+            assert frame.body["data"] == frame.payload
+            assert not {"seq", "type", "data"} & frame.body["data"].keys()
+
+
+@pytest.mark.requirement("wire.sse.terminal_closes")
+async def test_one_terminal_event_ends_a_stream_and_nothing_follows_it(api: Api) -> None:
+    stuck = await api.start("stuck")
+    runs = [await api.start(script) for script in ("hello", "cut", "fails_server")] + [stuck]
+    streams = asyncio.gather(*(api.events(run) for run in runs))
+    await api.cancel(stuck)
+    for frames in await streams:
+        assert [frame.type in TERMINAL for frame in frames].index(True) == len(frames) - 1
+
+
+@pytest.mark.requirement("wire.sse.replay_finished", "wire.sse.seq")
+async def test_the_replay_of_a_finished_run_is_byte_for_byte_what_a_live_reader_saw(api: Api) -> None:
+    run, live = await rich_run(api)
+    replay = await api.events(run)
+    assert [frame.raw for frame in replay] == [frame.raw for frame in live]
+
+
+@pytest.mark.requirement("wire.sse.resume")
+async def test_a_stream_can_be_resumed_between_any_two_events(api: Api) -> None:
+    run = await api.start("hello")
+    whole = await api.events(run)
+    last = whole[-1].seq
+    for cursor in range(last + 3):
+        expected = [frame.raw for frame in whole if frame.seq > cursor]
+        for options in ({"last_seq": cursor}, {"last_event_id": cursor}):
+            assert [frame.raw for frame in await api.events(run, **options)] == expected, (cursor, options)
+
+
+@pytest.mark.requirement("wire.sse.resume")
+@pytest.mark.parametrize(
+    ("last_seq", "last_event_id", "after"),
+    [
+        (2, 4, 4),
+        (4, 2, 4),
+        ("junk", 3, 3),
+        (3, "junk", 3),
+        ("", "", 0),
+        ("-1", None, 0),
+        ("1.5", None, 0),
+        ("3 ", None, 3),
+        ("٣", None, 0),
+        ("9" * 30, None, 0),
+        (None, "0x3", 0),
+        (10**17, None, 10**17),
+    ],
+)
+async def test_the_larger_cursor_wins_and_what_is_no_number_is_ignored(
+    api: Api, last_seq: object, last_event_id: object, after: int
+) -> None:
+    run = await api.start("hello")
+    whole = await api.events(run)
+    got = await api.events(run, last_seq=last_seq, last_event_id=last_event_id)
+    assert [frame.seq for frame in got] == [frame.seq for frame in whole if frame.seq > after]
+
+
+@pytest.mark.requirement("wire.sse.live_join", "wire.sse.resume", "wire.event.deltas")
+@pytest.mark.parametrize("seed", range(3))
+async def test_readers_that_join_a_running_run_at_any_moment_miss_nothing_and_see_nothing_twice(
+    api: Api, seed: int
+) -> None:
+    dice = random.Random(seed)
+    run = await api.start("drip")
+    joins = [dice.randint(0, len(DELTAS)) for _ in range(30)]
+
+    async def join_when(seen: int, cursor: int) -> tuple[int, list[Frame]]:
+        """Waits on a stream of its own until `seen` deltas are there, then opens another one at `cursor`."""
+        async with api.stream(run) as first:
+            for _ in range(seen):
+                await first.next()
+        return cursor, await api.events(run, last_event_id=cursor)
+
+    joined = await asyncio.gather(*(join_when(seen, dice.randint(0, seen + 1)) for seen in joins))
+    whole = await api.events(run)
+    assert "".join(frame["text"] for frame in whole if frame.type == "assistant_delta") == "".join(DELTAS)
+    for cursor, frames in joined:
+        assert [frame.raw for frame in frames] == [frame.raw for frame in whole if frame.seq > cursor]
+
+
+@pytest.mark.requirement("wire.sse.live_join")
+async def test_a_reader_that_breaks_off_after_every_event_sees_the_run_once(api: Api) -> None:
+    run = await api.start("drip")
+    seen: list[Frame] = []
+    while not seen or seen[-1].type not in TERMINAL:
+        async with api.stream(run, last_seq=seen[-1].seq if seen else None) as stream:
+            frame = await stream.next()
+            assert frame is not None
+            seen.append(frame)
+    assert [frame.raw for frame in seen] == [frame.raw for frame in await api.events(run)]
+
+
+async def test_a_cursor_at_the_end_of_a_live_run_waits_for_what_comes(api: Api) -> None:
+    run = await api.start("lookup", tools=[local_tool()])
+    async with api.stream(run) as stream:
+        call = await stream.until("local_tool_call")
+        async with api.stream(run, last_seq=call.seq) as tail:
+            await api.answer(run, call["toolUseId"], result="42")
+            assert types(await tail.rest()) == ["local_tool_result_in", "assistant_message", "result"]
+
+
+async def test_an_unknown_runs_stream_is_a_json_error_and_no_stream(api: Api) -> None:
+    check_error(await api.get("agent-runs/run_1aabbccddeeff/stream"), 404, "not_found")
+
+
+async def test_a_reader_that_does_not_read_holds_nobody_up(api: Api) -> None:
+    run = await api.start("big", tools=[{"kind": "mantyx_plugin", "name": "big"}])
+    async with api.stream(run) as lazy:
+        for _ in range(3):
+            assert (await api.play("hello"))[-1].type == "result"
+        assert [frame.raw for frame in await lazy.rest()] == [frame.raw for frame in await api.events(run)]
+
+
+class _NoLog:
+    """The log of a run that has one event so far and goes on."""
+
+
+@pytest.mark.requirement("wire.sse.heartbeat")
+def test_a_silent_stream_gets_a_comment_at_every_beat_and_keeps_its_place() -> None:
+    hub = Hub(reader=_NoLog())  # type: ignore[arg-type]  # a stream that is up to date never asks the log
+    subscription = hub.follow(1, "run_1", after=7)
+    subscription.behind = False
+    hub.beat(KEEP_ALIVE)
+    assert subscription.take() == b": keep-alive\n\n" and subscription.last_seq == 7
+    subscription.push(b"frame", 8, ended=False)
+    hub.beat(KEEP_ALIVE)
+    assert subscription.take() == b"frame"
+    hub.beat(KEEP_ALIVE)
+    assert subscription.take() == KEEP_ALIVE and subscription.take() == b"" and subscription.last_seq == 8
+    assert KEEP_ALIVE_S == 15
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.sampled_from(["beat", "push", "take"]), max_size=30))
+def test_beats_never_come_between_the_pieces_of_a_frame_nor_twice_without_silence(moves: list[str]) -> None:
+    hub = Hub(reader=_NoLog())  # type: ignore[arg-type]  # a stream that is up to date never asks the log
+    subscription = hub.follow(1, "run_1", after=0)
+    subscription.behind = False
+    seq, sent = 0, b""
+    for move in moves:
+        if move == "beat":
+            hub.beat(KEEP_ALIVE)
+        elif move == "push":
+            seq += 1
+            subscription.push(b"id: %d\n\n" % seq, seq, ended=False)
+        else:
+            sent += subscription.take() or b""
+    sent += subscription.take() or b""
+    blocks = [block for block in sent.split(b"\n\n") if block]
+    assert [block for block in blocks if block != KEEP_ALIVE.strip()] == [b"id: %d" % n for n in range(1, seq + 1)]

@@ -1,0 +1,128 @@
+"""Those whom the server dials in these tests: a real MCP server in a process of its own, and small web servers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from aiohttp import web
+
+TEAM = {"X-Team": "red"}
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class McpFarm:
+    """Starts and kills MCP servers; see `mcp_server.py`."""
+
+    def __init__(self) -> None:
+        program = [sys.executable, str(Path(__file__).parent / "mcp_server.py")]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
+        assert self._answer() == "ready"
+
+    def order(self, text: str) -> str:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{text}\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def close(self) -> None:
+        self._process.communicate(timeout=30)
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+
+class McpProcess:
+    """One MCP server; `restart` keeps the port and forgets every session."""
+
+    def __init__(self, farm: McpFarm) -> None:
+        self._farm = farm
+        self._port, self._pid = 0, 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}/mcp"
+
+    @property
+    def seen_url(self) -> str:
+        return f"http://127.0.0.1:{self._port}/seen"
+
+    def start(self) -> Self:
+        port, pid = self._farm.order(f"start {self._port}").split()
+        self._port, self._pid = int(port), int(pid)
+        return self
+
+    def stop(self) -> None:
+        if self._pid:
+            self._farm.order(f"stop {self._pid}")
+            self._pid = 0
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+
+class Seen:
+    """A request as a peer got it."""
+
+    def __init__(self, request: web.Request, body: bytes) -> None:
+        self.method = request.method
+        self.path = request.raw_path
+        self.headers = request.headers
+        self.body = body
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Peer:
+    """A running web server; `requests` has everything it was asked."""
+
+    def __init__(self, url: str, requests: list[Seen]) -> None:
+        self.url = url
+        self.requests = requests
+
+    @property
+    def paths(self) -> list[str]:
+        return [request.path for request in self.requests]
+
+
+@asynccontextmanager
+async def serving(handler: Handler) -> AsyncGenerator[Peer]:
+    """A web server on a free port that answers every path with `handler`."""
+    requests: list[Seen] = []
+
+    async def noted(request: web.Request) -> web.StreamResponse:
+        requests.append(Seen(request, await request.read()))
+        return await handler(request)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", noted)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        host, port = runner.addresses[0][:2]
+        yield Peer(f"http://{host}:{port}", requests)
+    finally:
+        await runner.cleanup()
+
+
+async def missing(request: web.Request) -> web.Response:
+    return web.Response(status=404, text="there is nothing here")
