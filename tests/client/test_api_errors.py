@@ -134,3 +134,18 @@ async def test_an_answer_that_is_no_json_is_a_network_error(to_stand_in: AsyncCl
     stand_in.on("GET", "/models", reply(b"hello"))
     with pytest.raises(NetworkError):
         await to_stand_in.list_models()
+
+
+async def test_a_client_that_is_closed_says_so(server: ServerProcess, key: str) -> None:
+    closed = AsyncClient(api_key=key, workspace="acme", base_url=server.url)
+    await closed.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        await closed.list_models()
+
+
+def test_a_sync_client_that_is_closed_says_so(server: ServerProcess, key: str) -> None:
+    closed = Client(api_key=key, workspace="acme", base_url=server.url)
+    closed.close()
+    closed.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        closed.list_models()

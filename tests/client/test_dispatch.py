@@ -12,6 +12,7 @@ from weftline.client import (
     AssistantDelta,
     AsyncClient,
     Client,
+    InvalidSpec,
     LocalToolResultIn,
     ToolBudgetExceeded,
     ToolContext,
@@ -145,6 +146,33 @@ async def test_a_tool_may_take_its_arguments_as_a_model(to_stand_in: AsyncClient
 
     answer = await ask(to_stand_in, stand_in, by_model, call=call())
     assert json.loads(answer["result"]) == {"key": "a", "limit": 3}
+
+
+async def test_hints_may_name_what_stands_around_the_function(to_stand_in: AsyncClient, stand_in: StandIn) -> None:
+    class Wrapped(BaseModel):
+        key: str
+
+    @tool
+    def lookup(wrapped: Wrapped) -> str:
+        return wrapped.key
+
+    wrapped = call(args={"wrapped": {"key": "inner"}})
+    assert (await ask(to_stand_in, stand_in, lookup, call=wrapped))["result"] == "inner"
+
+
+async def test_a_bound_method_is_a_tool(to_stand_in: AsyncClient, stand_in: StandIn) -> None:
+    class Store:
+        def lookup(self, key: str) -> str:
+            return key.upper()
+
+    assert (await ask(to_stand_in, stand_in, Store().lookup, call=call()))["result"] == "A"
+    with pytest.raises(TypeError):
+        tool(Store.lookup)
+
+
+async def test_a_name_that_a_model_may_not_see_is_refused_at_once() -> None:
+    with pytest.raises(InvalidSpec):
+        tool(name="get-weather")(lambda: None)
 
 
 @pytest.mark.requirement("wire.client.dispatch")

@@ -7,8 +7,19 @@ from time import time
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from msgspec.json import decode, encode
 
-from weftline.client import AsyncClient, AsyncOAuthClient, AuthError, OAuthClient, OAuthError, OAuthTokens
+from weftline.client import (
+    AsyncClient,
+    AsyncOAuthClient,
+    AuthError,
+    Client,
+    OAuthClient,
+    OAuthError,
+    OAuthTokens,
+    ScopeError,
+)
+from weftline.testing import ServerProcess
 
 from .stand_in import StandIn, reply
 
@@ -120,3 +131,29 @@ async def test_a_token_can_be_looked_at_and_revoked(stand_in: StandIn) -> None:
     assert (await app.userinfo("t")).workspace.slug == "acme"
     with pytest.raises(AuthError):
         await app.userinfo("t")
+
+
+@pytest.mark.requirement("wire.client.credentials", "wire.client.api_errors")
+async def test_an_application_signs_in_to_a_real_server(server: ServerProcess, client: AsyncClient) -> None:
+    scopes = ["runs:read", "runs:write", "mantyx.identity:read"]
+    wanted = {"name": "App", "allowedScopes": scopes, "allowsClientCredentials": True}
+    made = decode(await client.http.call("POST", "/oauth-apps", body=encode(wanted)))
+    app = AsyncOAuthClient(client_id=made["clientId"], client_secret=made["clientSecret"], base_url=server.url)
+    source = app.client_credentials_source()
+    token = await source.token()
+    assert (await app.introspect(token)).active
+    assert (await app.userinfo(token)).workspace.slug == "acme"
+
+    def use() -> str:
+        with Client(token_source=source, workspace="acme", base_url=server.url) as signed_in:
+            text = signed_in.run("hi", model_id="scripted:hello").text
+            with pytest.raises(ScopeError) as caught:
+                signed_in.list_models()
+            assert caught.value.required_scopes == ("models:read",)
+        return text
+
+    assert await asyncio.to_thread(use) == "hello"
+    await app.revoke(token)
+    async with AsyncClient(token_source=source, workspace="acme", base_url=server.url) as signed_in:
+        assert (await signed_in.run("hi", model_id="scripted:hello")).text == "hello"
+    assert await source.token() != token

@@ -175,3 +175,14 @@ async def test_lists_ask_with_filters_and_give_pages(to_stand_in: AsyncClient, s
     }
     sessions = await to_stand_in.list_sessions(agent_id="x")
     assert ([one.id for one in sessions.items], sessions.next_cursor) == (["ses_1"], None)
+
+
+async def test_runs_and_sessions_are_listed_page_by_page(client: AsyncClient) -> None:
+    made = [(await client.run("hi", model_id="scripted:hello", metadata={"batch": "7"})).run_id for _ in range(3)]
+    first = await client.list_runs(metadata={"batch": "7"}, status="succeeded", limit=2)
+    rest = await client.list_runs(metadata={"batch": "7"}, status="succeeded", limit=2, cursor=first.next_cursor)
+    assert [run.id for run in (*first.items, *rest.items)] == made[::-1]
+    assert rest.next_cursor is None
+    session = await client.create_session(model_id="scripted:hello", metadata={"batch": "8"})
+    assert [one.id for one in (await client.list_sessions(metadata={"batch": "8"})).items] == [session.id]
+    await session.end()

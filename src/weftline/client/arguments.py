@@ -33,13 +33,16 @@ class Arguments(Protocol):
 class SignatureArguments:
     """Named parameters with type hints; one that is hinted `ToolContext` is filled in and not shown to the model."""
 
-    def __init__(self, fn: Callable[..., Any], *, name: str) -> None:
+    def __init__(self, fn: Callable[..., Any], *, name: str, local_names: Mapping[str, Any] | None = None) -> None:
         self._fn = fn
         self._name = name
+        self._local_names = None if local_names is None else dict(local_names)
         self._model: Any = None
         self._fields: dict[str, str] = {}
         self._context: str | None = None
-        for parameter in inspect.signature(fn).parameters.values():
+        for position, parameter in enumerate(inspect.signature(fn).parameters.values()):
+            if position == 0 and parameter.name in ("self", "cls"):
+                raise TypeError(f"tool {name!r} looks like a method; make a tool of the bound method: tool(obj.{name})")
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
                 raise TypeError(f"tool {name!r}: parameter {parameter.name!r} cannot be given by name")
 
@@ -73,7 +76,10 @@ class SignatureArguments:
             return self._model
         from pydantic import ConfigDict, Field, create_model
 
-        hints = get_type_hints(self._fn, include_extras=True)
+        try:
+            hints = get_type_hints(self._fn, localns=self._local_names, include_extras=True)
+        except NameError as error:
+            raise TypeError(f"tool {self._name!r}: a type hint cannot be resolved: {error}") from error
         docs = parse_docstring(inspect.getdoc(self._fn))[1]
         definitions: dict[str, Any] = {}
         fields: dict[str, str] = {}
@@ -169,9 +175,11 @@ def parse_docstring(text: str | None) -> tuple[str, dict[str, str]]:
     return "\n".join(head).strip(), parameters
 
 
-def arguments_of(parameters: object, fn: Callable[..., Any], *, name: str) -> Arguments:
+def arguments_of(
+    parameters: object, fn: Callable[..., Any], *, name: str, local_names: Mapping[str, Any] | None = None
+) -> Arguments:
     if parameters is None:
-        return SignatureArguments(fn, name=name)
+        return SignatureArguments(fn, name=name, local_names=local_names)
     if isinstance(parameters, Mapping):
         return SchemaArguments(cast("Mapping[str, Any]", parameters), name=name)
     if hasattr(parameters, "model_json_schema"):

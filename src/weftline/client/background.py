@@ -21,6 +21,7 @@ class LoopThread:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._stopped = False
 
     @property
     def started(self) -> bool:
@@ -28,6 +29,9 @@ class LoopThread:
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         with self._lock:
+            if self._stopped:
+                work.close()
+                raise RuntimeError("this client is closed")
             loop = self._loop or self._start()
         if threading.current_thread() is self._thread:
             work.close()
@@ -45,7 +49,11 @@ class LoopThread:
             finally:
                 ended.set()
 
-        future = self.submit(watched())
+        try:
+            future = self.submit(watched())
+        except RuntimeError:
+            work.close()
+            raise
         try:
             return future.result()
         except BaseException:
@@ -57,6 +65,7 @@ class LoopThread:
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
+            self._stopped = True
         if loop is not None and thread is not None:
             loop.call_soon_threadsafe(loop.stop)
             if threading.current_thread() is not thread:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from importlib import import_module
 from io import BytesIO
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, urlencode
@@ -74,6 +76,7 @@ class Http:
         self._trust_env = trust_env
         self._session: ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
 
     async def call(
         self,
@@ -116,6 +119,7 @@ class Http:
     @asynccontextmanager
     async def stream(self, path: str, *, last_seq: int) -> AsyncGenerator[EventStream]:
         """An open event stream, which begins after `last_seq`."""
+        await _loaded()
         import aiohttp
 
         timeout = aiohttp.ClientTimeout(
@@ -133,11 +137,13 @@ class Http:
             response.close()
 
     async def close(self) -> None:
+        self._closed = True
         session, self._session = self._session, None
         if session is not None:
             await session.close()
 
     async def _once(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
+        await _loaded()
         import aiohttp
 
         timeout = aiohttp.ClientTimeout(total=self._timeout_s)
@@ -152,6 +158,8 @@ class Http:
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, timeout: object
     ) -> ClientResponse:
         """The answer's head; with a token source, a 401 is answered by one refresh and one more try."""
+        if self._closed:
+            raise RuntimeError("this client is closed")
         secret = await self._credentials.secret()
         response = await self._send(method, url, headers, body, timeout, secret)
         if response.status != 401 or not self._credentials.renewable:
@@ -183,7 +191,7 @@ class Http:
         import aiohttp
 
         loop = asyncio.get_running_loop()
-        if self._session is None or self._session.closed:
+        if self._session is None:
             # No limit of connections: every followed run holds one, and the answers to its calls need another.
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60),
@@ -229,6 +237,12 @@ async def exchange(
             return Reply(response.status, response.headers, await response.read())
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         raise NetworkError(f"{method} {url.partition('?')[0]}: {_told(error)}") from error
+
+
+async def _loaded() -> None:
+    """Imports the HTTP library in a thread the first time: it takes a while, and the loop is the caller's."""
+    if "aiohttp" not in sys.modules:
+        await asyncio.to_thread(import_module, "aiohttp")
 
 
 def _payload(body: bytes | None) -> bytes | BytesIO | None:

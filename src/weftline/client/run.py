@@ -319,6 +319,7 @@ class AsyncRun:
     async def _read_to_the_end(self) -> None:
         retry = self._http.retry
         failures = 0
+        rewound = False
         while True:
             before = self._position
             try:
@@ -326,9 +327,9 @@ class AsyncRun:
                     await self._read(stream)
                 if self._terminal is not None:
                     return
-                if self._position == before > 0 and (await self.snapshot()).ended:
+                if self._position == before > 0 and not rewound and (await self.snapshot()).ended:
                     # Nothing comes after the last event, and that one was before our time: read it anew.
-                    self._position = 0
+                    self._position, rewound = 0, True
                     continue
                 failure: NetworkError | ApiError = NetworkError(f"the stream of {self.id} closed before its end")
             except NetworkError as error:
@@ -390,8 +391,8 @@ class AsyncRun:
             case LocalToolResultIn():
                 self._held.pop(event.tool_use_id, None)
                 self._dispatcher.skip(event.tool_use_id)
-            case AssistantDelta() | AssistantMessage():
-                # The next turn has begun, so every call of the one before has its answer.
+            case AssistantMessage():
+                # The next turn is complete, so every call of the one before has its answer.
                 self._held.clear()
             case _:
                 pass

@@ -319,4 +319,4 @@ class Session:
 def _shut(core: AsyncClient, thread: LoopThread) -> None:
     if thread.started:
         thread.run(core.close())
-        thread.stop()
+    thread.stop()

@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from types import FrameType
 from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 from weakref import WeakKeyDictionary
 
@@ -59,6 +60,7 @@ class LocalTool(Generic[P, R]):
         long_running: bool = False,
         timeout_s: float | None = None,
         max_concurrency: int | None = None,
+        local_names: Mapping[str, Any] | None = None,
     ) -> None:
         self.fn = fn
         self.name = name or getattr(fn, "__name__", "")
@@ -66,7 +68,7 @@ class LocalTool(Generic[P, R]):
             raise InvalidSpec(f"tool name {self.name!r} must match {TOOL_NAME_PATTERN}")
         self.description = parse_docstring(inspect.getdoc(fn))[0] if description is None else description
         self.timeout_s = timeout_s
-        self._arguments = arguments_of(parameters, fn, name=self.name)
+        self._arguments = arguments_of(parameters, fn, name=self.name, local_names=local_names)
         self._output_schema = output_schema
         self._long_running = long_running
         self._is_async = inspect.iscoroutinefunction(fn)
@@ -163,12 +165,22 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     or as that model. A sync function runs in a thread. Raise `ToolError` to tell the model what went wrong.
     """
     if fn is not None:
-        return LocalTool(fn)
+        return LocalTool(fn, local_names=_names_around(fn, inspect.currentframe()))
 
     def made(given: Callable[..., Any]) -> LocalTool[..., Any]:
-        return LocalTool(given, **options)
+        return LocalTool(given, **options, local_names=_names_around(given, inspect.currentframe()))
 
     return made
+
+
+def _names_around(fn: Callable[..., Any], frame: FrameType | None) -> Mapping[str, Any] | None:
+    """What the type hints of a function inside a function may refer to, when they are only text.
+
+    `frame` is that of the decorator, whose caller defines the function.
+    """
+    if frame is None or frame.f_back is None or "<locals>" not in getattr(fn, "__qualname__", ""):
+        return None
+    return frame.f_back.f_locals
 
 
 class ServerTool:

@@ -1,0 +1,84 @@
+"""The synchronous client: a run with a local tool, its events, structured output, and what failures look like."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from weftline.client import ApiError, AssistantDelta, Client, RunFailed, ToolError, tool
+from weftline.testing import ServerProcess
+
+SCRIPTS = {
+    "weather": {
+        "turns": [
+            {"tool_calls": [{"name": "weather", "args": {"city": "Oslo"}}]},
+            {"deltas": ["It is ", "{{tool_results.0}}", " in Oslo."]},
+        ]
+    },
+    "report": {"turns": [{"text": '{"city": "Oslo", "degrees": 4}'}]},
+    "cut": {"turns": [{"text": "It is the", "finish_reason": "max_tokens"}]},
+}
+
+
+class Report(BaseModel):
+    city: str
+    degrees: int
+
+
+@tool
+def weather(city: str, days: int = 1) -> str:
+    """The weather of a city.
+
+    Args:
+        city: Its name.
+        days: How many days ahead.
+    """
+    if not city:
+        raise ToolError("Name a city.")
+    return "sunny" if days < 3 else "unknown"
+
+
+def ask(client: Client) -> None:
+    result = client.run("How is the weather in Oslo?", model_id="scripted:weather", tools=[weather])
+    print(result.text, result.turns, result.tokens)
+
+
+def follow(client: Client) -> None:
+    with client.start("How is the weather in Oslo?", model_id="scripted:weather", tools=[weather]) as run:
+        print("following", run.id)
+        for event in run:
+            if isinstance(event, AssistantDelta):
+                print(event.text, end="")
+        print()
+
+
+def structured(client: Client) -> None:
+    result = client.run("Report.", model_id="scripted:report", output_type=Report)
+    print(repr(result.output))
+
+
+def failures(client: Client) -> None:
+    try:
+        client.run("Go on.", model_id="scripted:cut")
+    except RunFailed as error:
+        print(error.error_class, error.finish_reason, repr(error.partial_text))
+    try:
+        client.run("Go on.", model_id="no such model")
+    except ApiError as error:
+        print(error.status, error.code, error.candidates)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder, ServerProcess(Path(folder), scripts=SCRIPTS) as server:
+        key = server.create_key("acme")
+        with Client(api_key=key, workspace="acme", base_url=server.url) as client:
+            ask(client)
+            follow(client)
+            structured(client)
+            failures(client)
+
+
+if __name__ == "__main__":
+    main()
