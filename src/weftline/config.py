@@ -78,6 +78,11 @@ def load_config(path: Path | str) -> Config:
     return _Reader(origin).config(document)
 
 
+def provider_settings(name: str, table: Table) -> ProviderSettings:
+    """One provider from a table as the configuration file has it. Raises `WeftlineError` (`bad_config`)."""
+    return _Reader("").provider(name, table)
+
+
 class _Reader:
     def __init__(self, origin: str) -> None:
         self._origin = origin
@@ -94,12 +99,12 @@ class _Reader:
         return Config(
             path=self._origin,
             default_model=self._text(document, "default_model", "default_model"),
-            providers=tuple(self._provider(name, value) for name, value in providers.items()),
+            providers=tuple(self.provider(name, value) for name, value in providers.items()),
             prices=tuple(self._price(f"prices[{index}]", row) for index, row in rows),
             server=dict(self._table(document, "server", "server")),
         )
 
-    def _provider(self, name: str, value: Any) -> ProviderSettings:
+    def provider(self, name: str, value: Any) -> ProviderSettings:
         at = f"providers.{name}"
         if not name or ":" in name or name in _RESERVED:
             raise self._bad(at, "is not a name for a provider: it may not be empty, reserved or contain a colon")

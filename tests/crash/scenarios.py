@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from itertools import pairwise
 from typing import Any
 
 from weftline.kernel.entries import (
@@ -40,6 +41,7 @@ def tools(server: CrashingServer) -> None:
     ran = [note.tool for note in server.notes() if note.kind == "ran"]
     assert ran.count("book") == 1, "a booking that can be looked up was made twice or not at all"
     assert ran.count("pay") == 1 or doubted
+    assert ran.count("put") == 1 + _cut(server, "put") and ran.count("look") == 1 + _cut(server, "look")
     _check_counts(seen, log)
 
 
@@ -50,9 +52,21 @@ def _check_doubt(server: CrashingServer, log: RunLog) -> bool:
         for before in death.logs.values():
             begun = {(fact.turn, fact.index) for fact in before.of(CallStarted)} - before.closed
             hit |= {name for name in _names(log, begun) if name == "pay"}
-    doubted = {fact.name for fact in log.of(CallClosed) if fact.how == "in_doubt"}
+    in_doubt = [fact for fact in log.of(CallClosed) if fact.how == "in_doubt"]
+    assert all(fact.is_error for fact in in_doubt)
+    doubted = {fact.name for fact in in_doubt}
     assert doubted == hit
     return bool(doubted)
+
+
+def _cut(server: CrashingServer, tool: str) -> int:
+    """How often a process died after `tool` had run and before its result was durable: it must run again then."""
+    counts = [0]
+    for death in server.deaths:
+        closed = any(fact.name == tool for log in death.logs.values() for fact in log.of(CallClosed))
+        if not closed:
+            counts.append([note.tool for note in death.notes if note.kind == "ran"].count(tool))
+    return sum(later > earlier for earlier, later in pairwise(counts))
 
 
 def _names(log: RunLog, calls: set[tuple[int, int]]) -> set[str]:
@@ -83,6 +97,15 @@ def ask(server: CrashingServer) -> None:
     (log,) = server.check().values()
     assert len(answers) == 1, "the client was asked again"
     assert seen[-1].data["text"] == "yes" and len(log.of(CallClosed)) == 1
+
+
+def doubtful(server: CrashingServer) -> None:
+    """Calls whose tools cannot tell what became of them: one says so, one raises, one never answers."""
+    run = server.create(spec("doubtful"))
+    assert server.follow(run)[-1].data["text"] == "I do not know."
+    (log,) = server.check().values()
+    assert [(fact.how, fact.is_error) for fact in log.of(CallClosed)] == [("in_doubt", True)] * 3
+    assert sorted(note.kind for note in server.notes()) == ["asked"] * 3 + ["ran"] * 3
 
 
 def session(server: CrashingServer) -> None:
@@ -118,7 +141,9 @@ def cancel(server: CrashingServer) -> None:
     assert receipts[0] == receipts[1] and receipts[0]["status"] == "cancelled"
     (log,) = server.check().values()
     assert log.end.status == "cancelled" and len(log.of(AttemptStarted)) == 1
-    late = server.request("POST", f"/agent-runs/{run}/tool-results", {"toolUseId": log.of(CallClosed)[0].id, "result": ""})
+    late = server.request(
+        "POST", f"/agent-runs/{run}/tool-results", {"toolUseId": log.of(CallClosed)[0].id, "result": ""}
+    )
     assert late.body == {"ok": True, "ignored": True}
 
 

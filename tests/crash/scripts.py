@@ -47,6 +47,23 @@ def book(seat: int, context: weftline.ToolContext) -> str:
     note(context, "ran", {"seat": seat})
     return f"booked {seat}"
 
+async def no_idea(context: weftline.ToolContext):
+    note(context, "asked", {})
+    if context.tool_name == "lend_raises":
+        raise RuntimeError("the ledger is closed")
+    if context.tool_name == "lend_times_out":
+        await asyncio.Event().wait()
+    return "unknown"
+
+def lend(name):
+    async def lend_it(context: weftline.ToolContext) -> str:
+        note(context, "ran", {})
+        await asyncio.sleep(0.2)
+        return "lent"
+    return weftline.tool(name=name, effect="reconcile", reconcile=no_idea, concurrent=True, timeout_s=0.5)(lend_it)
+
+lend_unknown, lend_raises, lend_times_out = lend("lend_unknown"), lend("lend_raises"), lend("lend_times_out")
+
 @weftline.tool
 async def pay_slowly(cents: int, context: weftline.ToolContext) -> str:
     note(context, "ran", {"cents": cents})
@@ -84,6 +101,12 @@ SCRIPTS: dict[str, Any] = {
         "finalize": {"text": "I stop here."},
     },
     "output": {"turns": [{"text": "no JSON"}, {"text": '{"ok": true}'}]},
+    "doubtful": {
+        "turns": [
+            {"tool_calls": [call("lend_unknown"), call("lend_raises"), call("lend_times_out")]},
+            {"text": "I do not know."},
+        ]
+    },
     "stream": {
         "turns": [
             {"deltas": [f"{n} " for n in range(20)], "delay_ms": 25, "tool_calls": [call("look", where="here")]},
@@ -102,7 +125,8 @@ SCRIPTS: dict[str, Any] = {
 }
 
 ASK = {"kind": "local", "name": "ask", "parameters": {"type": "object", "properties": {"question": {"type": "string"}}}}
-SERVER_TOOLS = [{"kind": "mantyx_plugin", "name": name} for name in ("look", "put", "pay", "book", "pay_slowly")]
+_NAMES = ("look", "put", "pay", "book", "pay_slowly", "lend_unknown", "lend_raises", "lend_times_out")
+SERVER_TOOLS = [{"kind": "mantyx_plugin", "name": name} for name in _NAMES]
 
 
 def spec(script: str, **more: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Being asked to stop is no crash: what is under way is finished, streams end between frames, and nothing is in doubt."""
+"""Being asked to stop is no crash: what is under way is finished, streams end between frames, nothing is in doubt."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from weftline.kernel.entries import AttemptFailed, AttemptStarted, CallClosed, R
 from .conftest import Template
 from .crashing import PATIENCE_S, CrashingServer, Event, parse
 from .scripts import spec
+
+CLOSING = ("store.closed:before", "store.closed:after")
 
 
 def read_to_the_end(
@@ -94,7 +96,18 @@ def test_work_that_a_stop_cuts_is_treated_as_after_a_crash(how: str, template: T
         assert [note.tool for note in server.notes() if note.kind == "ran"] == ["pay_slowly", "look"]
 
 
-@pytest.mark.requirement("run.park.restart")
+@pytest.mark.requirement("run.crash.ends", "run.crash.graceful")
+@pytest.mark.parametrize("point", CLOSING)
+def test_a_kill_while_the_store_is_being_closed_loses_nothing(point: str, template: Template, tmp_path: Path) -> None:
+    with CrashingServer(tmp_path / "server", template=template.store, key=template.key, plan=[point]) as server:
+        run = server.create(spec("slow_tool"))
+        server.await_notes(1)
+        os.kill(server.process.pid, signal.SIGTERM)
+        server.revive()
+        assert server.follow(run)[-1].data["text"] == "paid 9 || looked at later"
+        server.check()
+
+
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 def test_a_run_that_waits_for_its_client_is_left_as_it_is_by_a_restart(
     how: str, template: Template, tmp_path: Path

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, TypeAlias
 
 import aiohttp
+from msgspec import Struct
 
 Json: TypeAlias = dict[str, Any]
 
@@ -30,7 +31,7 @@ class Reply(NamedTuple):
         return json.loads(self.body)
 
 
-class Frame(NamedTuple):
+class Frame(Struct, frozen=True):
     """One event of a stream, with the bytes it came in."""
 
     seq: int
@@ -43,8 +44,9 @@ class Frame(NamedTuple):
         """The event's fields as they stand at the top level."""
         return {key: value for key, value in self.body.items() if key not in ("seq", "type", "data")}
 
-    def __getitem__(self, name: Any) -> Any:
-        return self.body[name] if isinstance(name, str) else tuple.__getitem__(self, name)
+    def __getitem__(self, name: str) -> Any:
+        """A field of the event."""
+        return self.body[name]
 
 
 def parse_frame(raw: bytes) -> Frame:
@@ -195,6 +197,13 @@ class Api:
         return await self.post(f"agent-runs/{run}/cancel")
 
 
+async def until_not_ready(api: Api) -> None:
+    """Asks until the server says that it takes no work."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while (await api.get("/readyz")).status == 200:
+            pass
+
+
 def types(frames: list[Frame], *, without: tuple[str, ...] = ("assistant_delta",)) -> list[str]:
     return [frame.type for frame in frames if frame.type not in without]
 
@@ -211,8 +220,8 @@ def check_error(reply: Reply, status: int, code: str) -> Json:
     """Asserts the one error shape and returns the body."""
     assert reply.status == status, reply.body
     assert reply.headers["Content-Type"] == "application/json"
-    body = reply.json
-    assert isinstance(body, dict) and body["code"] == code, body
+    body: Json = reply.json
+    assert body["code"] == code, body
     for field in ("error", "code", "message"):
         assert isinstance(body[field], str) and body[field], body
     assert isinstance(body.get("hint", ""), str) and "detail" not in body, body

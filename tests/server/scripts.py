@@ -47,7 +47,9 @@ SCRIPTS: dict[str, Any] = {
             {"text": "{{tool_results.0}},{{tool_results.1}},{{tool_results.2}}"},
         ]
     },
-    "twice": {"turns": [calls(local("lookup", q="a")), calls(local("lookup", q="b")), {"text": "{{all_tool_results}}"}]},
+    "twice": {
+        "turns": [calls(local("lookup", q="a")), calls(local("lookup", q="b")), {"text": "{{all_tool_results}}"}]
+    },
     "wrong_args": {
         "turns": [calls(local("lookup", q=7)), calls(local("lookup", q="right")), {"text": "{{all_tool_results}}"}]
     },
@@ -58,7 +60,14 @@ SCRIPTS: dict[str, Any] = {
     "looper": {"turns": [calls(LOOKUP, loop=True)], "finalize": {"text": "I give up after {{n}}"}},
     "echo_loop": {"turns": [calls(ECHO, loop=True)], "finalize": {"text": "I give up after {{n}}"}},
     "restreak": {
-        "turns": [calls(ECHO), calls(ECHO), calls(ECHO), calls(local("echo", text="other")), calls(ECHO), {"text": "ok"}]
+        "turns": [
+            calls(ECHO),
+            calls(ECHO),
+            calls(ECHO),
+            calls(local("echo", text="other")),
+            calls(ECHO),
+            {"text": "ok"},
+        ]
     },
     "greedy": {
         "turns": [
@@ -83,7 +92,11 @@ SCRIPTS: dict[str, Any] = {
     "refused": {"turns": [{"text": "I would rather not", "finish_reason": "refusal"}]},
     "flaky": {
         "turns": [
-            {"deltas": ["half an"], "error": {"class": "overloaded", "message": "busy"}, "usage": {"input": 7, "output": 3}},
+            {
+                "deltas": ["half an"],
+                "error": {"class": "overloaded", "message": "busy"},
+                "usage": {"input": 7, "output": 3},
+            },
             {"deltas": ["whole ", "answer"]},
         ]
     },

@@ -1,3 +1,5 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false
 """Commands that cannot do their work say so in one sentence, without a traceback, and exit with an error."""
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ async def test_a_failing_model_ends_the_run_with_its_class(api: Api) -> None:
     assert {"rate_limit", "overloaded", "server", "timeout", "upstream_deadline"} == RETRYABLE_CLASSES
 
 
-@pytest.mark.requirement("run.turn.retry_selected", "wire.event.deltas", "wire.usage.counted")
+@pytest.mark.requirement("wire.event.deltas")
 async def test_a_turn_that_is_tried_again_tells_clients_to_drop_what_came_of_it(api: Api) -> None:
     frames = await api.play("flaky")
     assert types(frames, without=()) == [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from .kit import Api, local_tool, of_type, types
@@ -11,9 +13,7 @@ EXECUTED = ["assistant_message", "tool_call", "tool_result"]
 SKIPPED = ["assistant_message", "tool_result"]
 
 
-@pytest.mark.requirement(
-    "wire.event.loop_detected", "wire.spec.loop_detection_defaults", "run.loop.hard_cutoff", "run.loop.nudge"
-)
+@pytest.mark.requirement("wire.event.loop_detected", "wire.spec.loop_detection_defaults", "run.loop.hard_cutoff")
 async def test_a_model_that_repeats_itself_is_nudged_at_three_and_stopped_at_six(api: Api) -> None:
     frames = await api.play("echo_loop", tools=[ECHO])
     assert types(frames) == [
@@ -51,7 +51,6 @@ async def test_skipped_client_calls_are_not_offered(api: Api) -> None:
     assert [frame["consecutiveCount"] for frame in of_type(frames, "loop_detected")] == [2, 6]
 
 
-@pytest.mark.requirement("run.loop.new_streak")
 async def test_another_call_ends_a_streak_and_the_repeated_one_runs_again(api: Api) -> None:
     frames = await api.play("restreak", tools=[ECHO])
     ran = [frame["args"]["text"] for frame in of_type(frames, "tool_call")]
@@ -89,7 +88,7 @@ async def test_calls_over_a_tools_budget_are_answered_and_reported_one_by_one(ap
     frames = await api.play("greedy", tools=[ECHO], toolBudgets={"echo": {"maxCalls": 2}})
     blocked = [
         (result, event)
-        for result, event in zip(frames, frames[1:], strict=False)
+        for result, event in pairwise(frames)
         if event.type == "tool_budget_exceeded" and result.type == "tool_result"
     ]
     assert [event.payload for _, event in blocked] == [

@@ -6,12 +6,23 @@ import asyncio
 import json
 import re
 
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from weftline.config import Config
+from weftline.providers.transport import AiohttpTransport
+from weftline.runtime.embedded import Engine
+from weftline.server.app import App
+from weftline.server.auth import Principal
+from weftline.server.http import Answer, Request
+from weftline.server.router import Route
 from weftline.server.routes import ROUTES
-from weftline.testing import ServerProcess
+from weftline.testing import ScriptedProvider, ServerProcess, parse_scripts
 
-from .kit import Api, check_error
+from .kit import Api, Reply, check_error
 
 NO_SUCH = "run_1000000000000"
 
@@ -59,6 +70,33 @@ async def test_a_body_that_is_no_json_object_is_refused_on_every_route_that_take
         f"agent-runs/{run}/tool-results",
     ):
         check_error(await api.post(path, data=data), 400, "invalid_request")
+
+
+@pytest.mark.requirement("wire.http.error_body")
+async def test_an_unexpected_failure_is_told_in_the_one_shape_and_only_the_log_has_the_details(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(app: App, request: Request, principal: Principal) -> Answer:
+        raise RuntimeError("the secret of the house")
+
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    transport = AiohttpTransport()
+    models = Config().catalog(transport=transport, scripted=ScriptedProvider(parse_scripts(b"{}")))
+    async with Engine(tmp_path / "store", models=models) as engine:
+        app = App(engine, [Route("GET", "/broken", broken, access="public")])
+        await app({"type": "http", "method": "GET", "path": "/broken", "headers": []}, receive, send)
+    await transport.aclose()
+    headers = {name.decode().title(): value.decode() for name, value in sent[0]["headers"]}
+    body = check_error(Reply(sent[0]["status"], headers, sent[1]["body"]), 500, "internal_error")
+    assert "secret of the house" not in str(body)
+    assert "secret of the house" in caplog.text and body["requestId"] in caplog.text
 
 
 async def test_a_body_over_the_limit_is_refused_without_being_read(api: Api) -> None:
@@ -142,7 +180,11 @@ async def test_head_answers_as_get_without_a_body_even_for_a_stream_that_goes_on
 
 
 async def test_requests_that_are_no_http_do_not_disturb_the_server(api: Api, server: ServerProcess) -> None:
-    for junk in (b"\x16\x03\x01\x02\x00\x01\x00", b"GET / HTTP/9.9\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n"):
+    for junk in (
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+    ):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(junk)
         writer.write_eof()
@@ -156,7 +198,10 @@ async def test_a_client_that_goes_away_in_the_middle_of_its_body_leaves_no_trace
 ) -> None:
     before = len(server.log)
     _, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    head = f"POST {api.base}/agent-runs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {api.key}\r\nContent-Length: 100\r\n\r\n"
+    head = (
+        f"POST {api.base}/agent-runs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {api.key}\r\n"
+        "Content-Length: 100\r\n\r\n"
+    )
     writer.write(head.encode() + b'{"prompt":')
     await writer.drain()
     writer.close()

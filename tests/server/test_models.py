@@ -13,7 +13,8 @@ async def test_the_catalog_lists_every_script_with_all_fields(api: Api) -> None:
     assert set(catalog) == {"models", "defaultModelId"}
     assert catalog["defaultModelId"] is None or isinstance(catalog["defaultModelId"], str)
     entries = {entry["id"]: entry for entry in catalog["models"]}
-    assert entries["scripted:hello"] == {
+    entry = entries["scripted:hello"]
+    expected = {
         "id": "scripted:hello",
         "label": "hello",
         "provider": "scripted",
@@ -21,6 +22,7 @@ async def test_the_catalog_lists_every_script_with_all_fields(api: Api) -> None:
         "source": "workspace_provider",
         "contextWindowTokens": None,
         "pricing": None,
+        "capabilities": {"reasoning": True, "tools": True},
     }
 
 

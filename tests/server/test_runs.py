@@ -156,6 +156,14 @@ async def test_reasoning_levels_reach_the_model_as_a_number(api: Api, level: Any
     assert terminal["model"]["reasoningEffort"] == effort
 
 
+def mcp_with_header(value: object) -> Json:
+    return {"kind": "mcp", "name": "s", "url": "https://x.test", "headers": {"X": value}}
+
+
+def mcp_local(tools: int) -> Json:
+    return {"kind": "mcp_local", "name": "s", "tools": [{"name": f"t{number}"} for number in range(tools)]}
+
+
 BAD_SPECS: list[tuple[Json, str]] = [
     ({}, "prompt"),
     ({"prompt": "a", "messages": [{"role": "user", "content": "b"}]}, "messages"),
@@ -191,6 +199,15 @@ BAD_SPECS: list[tuple[Json, str]] = [
     ({"prompt": "a", "tools": [{"kind": "mcp_local", "name": "s", "tools": []}]}, "tools[0].tools"),
     ({"prompt": "a", "tools": [{"kind": "a2a_local", "name": "p", "agentCard": {}}]}, "tools[0].agentCard"),
     ({"prompt": "a", "tools": [{"kind": "a2a", "name": "p"}]}, "tools[0].agentCardUrl"),
+    ({"prompt": "a", "tools": [{"kind": "mcp", "name": "s", "url": "ftp://x"}]}, "tools[0].url"),
+    ({"prompt": "a", "tools": [mcp_with_header(7)]}, "tools[0].headers.X"),
+    ({"prompt": "a", "tools": [mcp_with_header("x" * 8193)]}, "tools[0].headers.X"),
+    ({"prompt": "a", "tools": [mcp_local(65)]}, "tools[0].tools"),
+    ({"prompt": "a", "tools": [local_tool("t0"), mcp_local(1)]}, "tools[1].tools[0].name"),
+    ({"prompt": "a", "loopDetection": {"hardCutoffThreshold": 101}}, "loopDetection.hardCutoffThreshold"),
+    ({"prompt": "a", "toolBudgets": {"t": {"maxCalls": 1001}}}, "toolBudgets.t.maxCalls"),
+    ({"prompt": "a", "toolBudgets": {"t": {"maxCalls": "3"}}}, "toolBudgets.t.maxCalls"),
+    ({"prompt": "a", "metadata": {f"k{i}": "ü" * 256 for i in range(16)}}, "metadata"),
     ({"prompt": "a", "agentId": "no such/id"}, "agentId"),
     ({"prompt": "a", "modelId": ""}, "modelId"),
 ]
@@ -222,7 +239,6 @@ async def test_a_spec_that_breaks_a_rule_is_refused_with_the_field_named_and_sta
     assert int(second[4:-12], 16) == int(first[4:-12], 16) + 1
 
 
-@pytest.mark.requirement("wire.tools.plugin")
 async def test_server_tools_are_named_bare_and_one_that_is_not_installed_is_refused(api: Api) -> None:
     frames = await api.play("echo", tools=[{"kind": "mantyx_plugin", "name": "echo"}])
     assert frames[-1]["text"] == "heard echo said"
@@ -238,10 +254,22 @@ async def test_a_repeated_create_with_one_idempotency_key_makes_one_run(api: Api
     replies = await asyncio.gather(*(api.post("agent-runs", spec, headers=headers) for _ in range(8)))
     assert {reply.status for reply in replies} == {202}
     assert len({reply.json["runId"] for reply in replies}) == 1
+    assert (await api.post("agent-runs", spec, headers=headers)).json["runId"] == replies[0].json["runId"]
     other = await api.post("agent-runs", {**spec, "prompt": "twice"}, headers=headers)
     check_error(other, 409, "idempotency_conflict")
     for key in ("", "x" * 256):
         check_error(await api.post("agent-runs", spec, headers={"Idempotency-Key": key}), 400, "invalid_request")
+
+
+async def test_a_create_that_comes_just_when_its_twin_was_committed_does_not_stall_the_server(api: Api) -> None:
+    spec = {"modelId": "scripted:hello", "prompt": "once"}
+
+    async def repeat(key: str) -> int:
+        headers = {"Idempotency-Key": key}
+        replies = await asyncio.gather(*(api.post("agent-runs", spec, headers=headers) for _ in range(8)))
+        return len({reply.json["runId"] for reply in replies})
+
+    assert [await repeat(f"key-{number}") for number in range(80)] == [1] * 80
 
 
 async def test_the_idempotency_keys_of_two_workspaces_do_not_meet(api: Api, other_api: Api) -> None:

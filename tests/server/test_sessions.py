@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from .kit import Api, check_error, local_tool, of_type
+from .kit import Api, Json, check_error, local_tool, of_type
 
 
 @pytest.mark.requirement("wire.session.create")
@@ -14,10 +14,14 @@ async def test_a_session_is_created_from_a_spec_without_input(api: Api) -> None:
     reply = await api.post("agent-sessions", {"modelId": "scripted:hello", "name": "talk"})
     assert reply.status == 201 and set(reply.json) == {"sessionId", "name", "createdAt"}
     assert reply.json["sessionId"].startswith("ses_") and reply.json["name"] == "talk"
-    for extra in ({"prompt": "hi"}, {"messages": [{"role": "user", "content": "hi"}]}, {"budgets": 5}, {"tools": [{}]}):
-        check_error(
-            await api.post("agent-sessions", {"modelId": "scripted:hello", **extra}), 400, "invalid_request"
-        )
+    bad: list[Json] = [
+        {"prompt": "hi"},
+        {"messages": [{"role": "user", "content": "hi"}]},
+        {"budgets": 5},
+        {"tools": [{}]},
+    ]
+    for extra in bad:
+        check_error(await api.post("agent-sessions", {"modelId": "scripted:hello", **extra}), 400, "invalid_request")
     check_error(await api.post("agent-sessions", {"modelId": "scripted:nobody"}), 400, "invalid_model")
 
 
@@ -62,7 +66,11 @@ async def test_each_message_sees_what_was_said_before(api: Api) -> None:
 @pytest.mark.requirement("wire.session.history")
 async def test_a_message_may_bring_several_messages(api: Api) -> None:
     session = await api.session("seen")
-    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+    messages = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b"},
+        {"role": "user", "content": "c"},
+    ]
     reply = await api.post(f"agent-sessions/{session}/messages", {"messages": messages})
     await api.events(reply.json["runId"])
     shown = (await api.get(f"agent-sessions/{session}")).json["messages"]
@@ -119,12 +127,13 @@ async def test_a_queued_run_can_be_followed_and_cancelled_without_disturbing_the
 @pytest.mark.requirement("wire.session.overrides")
 async def test_what_a_message_sets_anew_holds_for_its_run_alone(api: Api) -> None:
     session = await api.session("inside", reasoningLevel="low", tools=[local_tool("a")])
-    for fields, seen in (
+    cases: list[tuple[Json, str]] = [
         ({}, "|a|30"),
         ({"reasoningLevel": 80, "tools": [local_tool("b"), local_tool("c")]}, "|b,c|80"),
         ({"reasoningLevel": None, "tools": []}, "|a|30"),
         ({"tools": None, "reasoningLevel": "off"}, "|a|0"),
-    ):
+    ]
+    for fields, seen in cases:
         run = await api.send(session, **fields)
         assert (await api.events(run))[-1]["text"] == seen, fields
     spec = (await api.get(f"agent-sessions/{session}")).json["agentSpec"]
@@ -134,18 +143,14 @@ async def test_what_a_message_sets_anew_holds_for_its_run_alone(api: Api) -> Non
 @pytest.mark.requirement("wire.session.overrides")
 async def test_a_message_can_replace_the_guards_and_the_output_schema(api: Api) -> None:
     echo = [{"kind": "mantyx_plugin", "name": "echo"}]
-    session = await api.session("echo_loop", tools=echo, budgets={"maxToolTurns": 1}, toolBudgets={"echo": {"maxCalls": 0}})
+    session = await api.session(
+        "echo_loop", tools=echo, budgets={"maxToolTurns": 1}, toolBudgets={"echo": {"maxCalls": 0}}
+    )
     plain = await api.events(await api.send(session))
     assert plain[-1]["subtype"] == "error_max_tool_turns" and len(of_type(plain, "tool_budget_exceeded")) == 1
-    free = await api.events(
-        await api.send(session, budgets={"maxToolTurns": 5}, toolBudgets={}, loopDetection=False)
-    )
+    free = await api.events(await api.send(session, budgets={"maxToolTurns": 5}, toolBudgets={}, loopDetection=False))
     assert len(of_type(free, "tool_call")) == 5 and not of_type(free, "tool_budget_exceeded")
-    misfit = await api.events(
-        await api.send(
-            await api.session("hello"), outputSchema={"schema": {"type": "object"}}
-        )
-    )
+    misfit = await api.events(await api.send(await api.session("hello"), outputSchema={"schema": {"type": "object"}}))
     assert misfit[-1]["code"] == "invalid_output"
 
 
@@ -183,7 +188,13 @@ async def test_ending_a_session_cancels_its_runs_and_keeps_it_readable(api: Api)
 
 async def test_a_message_that_breaks_a_rule_starts_no_run(api: Api) -> None:
     session = await api.session("hello")
-    for body in ({}, {"prompt": "a", "messages": []}, {"prompt": 5}, {"prompt": "a", "tools": [{"kind": "nope"}]}):
+    bad: list[Json] = [
+        {},
+        {"prompt": "a", "messages": []},
+        {"prompt": 5},
+        {"prompt": "a", "tools": [{"kind": "nope"}]},
+    ]
+    for body in bad:
         check_error(await api.post(f"agent-sessions/{session}/messages", body), 400, "invalid_request")
     assert (await api.get(f"agent-sessions/{session}")).json["messages"] == []
 
@@ -202,9 +213,8 @@ async def test_a_repeated_message_with_one_idempotency_key_is_one_run(api: Api) 
 async def test_many_sessions_keep_their_conversations_apart(api: Api) -> None:
     async def talk(name: str) -> str:
         session = await api.session("seen")
-        for number in range(3):
-            last = await api.events(await api.send(session, f"{name}{number}"))
-        return last[-1]["text"]  # pyright: ignore[reportPossiblyUnbound]
+        texts = [(await api.events(await api.send(session, f"{name}{number}")))[-1]["text"] for number in range(3)]
+        return texts[-1]
 
     names = [f"s{number}-" for number in range(12)]
     assert await asyncio.gather(*(talk(name) for name in names)) == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from pathlib import Path
 
@@ -12,13 +13,13 @@ import pytest
 from weftline.testing import ServerProcess
 
 from .conftest import new_key
-from .kit import TERMINAL, Api, Stream, local_tool, types
+from .kit import TERMINAL, Api, local_tool, types, until_not_ready
 from .scripts import SCRIPTS, TOOLS
 
-SLOW = {"turns": [{"deltas": [f"part {number} " for number in range(200)], "delay_ms": 20}]}
+SLOW = {"turns": [{"deltas": [f"part {number} " for number in range(60)], "delay_ms": 20}]}
 
 
-@pytest.mark.requirement("wire.sse.shutdown", "run.stop.drain")
+@pytest.mark.requirement("wire.sse.shutdown", "run.crash.graceful")
 async def test_a_stopped_server_ends_streams_between_frames_and_its_successor_goes_on(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, scripts={**SCRIPTS, "slow": SLOW}, arguments=("--drain", "0.2")) as server:
         key = await asyncio.to_thread(new_key, server)
@@ -48,6 +49,7 @@ async def test_a_stopped_server_ends_streams_between_frames_and_its_successor_go
             assert [frame.raw for frame in whole][: len(seen[1])] == [frame.raw for frame in seen[1]]
 
 
+@pytest.mark.requirement("run.crash.graceful")
 async def test_a_server_that_drains_takes_nothing_new_and_lets_what_is_under_way_finish(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, scripts={**SCRIPTS, "slow": SLOW}) as server:
         key = await asyncio.to_thread(new_key, server)
@@ -57,20 +59,16 @@ async def test_a_server_that_drains_takes_nothing_new_and_lets_what_is_under_way
             async with api.stream(run) as stream:
                 await stream.until("assistant_delta")
                 server_stopped = asyncio.create_task(asyncio.to_thread(server.terminate))
-                while (await api.get("/readyz")).status == 200:
-                    await stream.next()
+                await until_not_ready(api)
                 assert (await api.get("/healthz")).status == 200
                 reply = await api.post("agent-runs", {"modelId": "scripted:hello", "prompt": "x"})
                 assert reply.status == 503 and reply.json["code"] == "unavailable" and "Retry-After" in reply.headers
-                frames = await _read(stream)
+                frames = types(await stream.rest())
             assert frames[-1] in ("assistant_message", "result")
             assert await server_stopped == 0
 
 
-async def _read(stream: Stream) -> list[str]:
-    return types(await stream.rest())
-
-
+@pytest.mark.requirement("run.crash.graceful")
 async def test_a_second_signal_cuts_the_drain_short(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, scripts=SCRIPTS) as server:
         key = await asyncio.to_thread(new_key, server)
@@ -79,17 +77,10 @@ async def test_a_second_signal_cuts_the_drain_short(tmp_path: Path) -> None:
             async with api.stream(await api.start("stuck")) as stream:
                 await stream.until("assistant_delta")
                 stopped = asyncio.create_task(asyncio.to_thread(server.terminate))
-                while (await api.get("/readyz")).status == 200:
-                    await asyncio.sleep(0)
-                signal.pidfd_send_signal(_pidfd(server.pid), signal.SIGINT)
+                await until_not_ready(api)
+                os.kill(server.pid, signal.SIGINT)
                 assert (await stream.rest())[-1].type == "assistant_delta"
                 assert await stopped == 0
-
-
-def _pidfd(pid: int) -> int:
-    import os
-
-    return os.pidfd_open(pid)
 
 
 @pytest.mark.requirement("wire.sse.durable_first")

@@ -19,7 +19,7 @@ from weftline.store.sqlite.connection import connect
 from weftline.testing import ServerProcess
 
 from .conftest import new_key
-from .kit import Api, Frame, check_error, local_tool, of_type, types
+from .kit import Api, Frame, check_error, local_tool, of_type, types, until_not_ready
 from .scripts import SCRIPTS, TOOLS, calls, local
 
 PIECES = [f"piece {number} " for number in range(50)]
@@ -32,7 +32,7 @@ def scripts(path: Path) -> dict[str, object]:
 
 
 async def storage_fails_and_recovers(
-    server: ServerProcess, api: Api, trace: Path, *, fail: Callable[[], None], heal: Callable[[], None]
+    server: ServerProcess, api: Api, trace: Path, *, fail: Callable[[], object], heal: Callable[[], object]
 ) -> None:
     """The whole contract of `run.log.storage_failure`, whatever the store's trouble is."""
     parked = await api.start("lookup", tools=[local_tool()])
@@ -43,14 +43,12 @@ async def storage_fails_and_recovers(
     async with api.stream(working) as stream:
         await stream.until("assistant_delta")
         await asyncio.to_thread(fail)
-        # What a run brings while the store refuses is found out by writing, so the first ones may still wait for it.
-        while (await api.get("/readyz")).status == 200:
-            await asyncio.sleep(0.01)
+        await until_not_ready(api)  # which is found out by writing
         await refuses(api, parked, session, call)
-        assert not trace.exists()
+        assert not await asyncio.to_thread(trace.exists)
         await asyncio.to_thread(heal)
         frames = await stream.rest()
-    assert frames[-1]["text"] == "recorded" and trace.read_text() == "ran\n"
+    assert frames[-1]["text"] == "recorded" and await asyncio.to_thread(trace.read_text) == "ran\n"
     deltas = [frame["text"] for frame in of_type(frames, "assistant_delta")]
     assert "".join(deltas) == "".join(PIECES) + "recorded"
     assert (await api.get("/readyz")).status == 200
@@ -93,14 +91,10 @@ async def test_runs_go_on_by_themselves_after_another_process_has_locked_the_sto
                 server,
                 Api(http, server.url, "acme", key),
                 trace,
-                fail=lambda: _lock(lambda: other.execute("BEGIN EXCLUSIVE")),
-                heal=lambda: _lock(lambda: other.execute("ROLLBACK")),
+                fail=lambda: other.execute("BEGIN EXCLUSIVE"),
+                heal=lambda: other.execute("ROLLBACK"),
             )
         other.close()
-
-
-def _lock(statement: Callable[[], object]) -> None:
-    statement()
 
 
 @contextmanager
@@ -142,6 +136,11 @@ def _fill(ballast: Path) -> None:
                 pass
 
 
+async def _write_for_ever(api: Api) -> None:
+    while True:
+        await api.post("agent-runs", {"modelId": "scripted:hello", "prompt": "x" * 100_000})
+
+
 async def test_a_commit_whose_outcome_nobody_knows_stops_the_server_and_the_next_one_goes_on(tmp_path: Path) -> None:
     """A write that fails other than for want of room: the operating system refuses to let the file grow."""
     with ServerProcess(tmp_path, scripts=SCRIPTS, tools=TOOLS) as server:
@@ -154,8 +153,7 @@ async def test_a_commit_whose_outcome_nobody_knows_stops_the_server_and_the_next
             size = max(path.stat().st_size for path in server.db.iterdir())
             resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (size, size))
             with pytest.raises(aiohttp.ClientError):
-                while True:
-                    await api.post("agent-runs", {"modelId": "scripted:hello", "prompt": "x" * 100_000})
+                await _write_for_ever(api)
             assert await asyncio.to_thread(server.wait) != 0
             assert [line for line in server.log if "outcome unknown" in line]
             await asyncio.to_thread(server.start)

@@ -12,6 +12,8 @@ from weftline._version import __version__
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("weftline.cli.serve", "Run the server."),
     "keys": ("weftline.cli.keys", "API keys."),
+    "models": ("weftline.cli.models", "The models that can be used."),
+    "providers": ("weftline.cli.providers", "Model providers of a workspace, with keys of its own."),
     "workspaces": ("weftline.cli.workspaces", "Workspaces and their features."),
     "users": ("weftline.cli.users", "People who give OAuth apps access."),
     "agents": ("weftline.cli.agents", "Stored agents."),

@@ -30,10 +30,13 @@ class TextBody(Struct):
 
 
 class FailedBody(Struct, omit_defaults=True):
-    """Of `attempt.failed`: the error, and the text streamed before it."""
+    """Of `attempt.failed`: the error, the text streamed before it, and what the provider said about itself."""
 
     message: str
     text: str = ""
+    code: str | None = None
+    status: int | None = None
+    retry_after_s: float | None = None
 
 
 class EndedBody(Struct, omit_defaults=True):

@@ -2,8 +2,8 @@
 
 An entry is a head, which is folded into the state, and a body, which is not: bodies are content (messages, arguments,
 results), heads are facts about it (ids, names, counts, digests, sizes, times). Facts change the state; observations
-(`delta.*`) are shown to readers and folded by nobody. The names are data: they stand in every log ever written, so a
-changed meaning gets a new name (`call.closed@2`), and the old one stays here.
+(`delta.*`, `note.*`) are shown to readers and folded by nobody. The names are data: they stand in every log ever
+written, so a changed meaning gets a new name (`call.closed@2`), and the old one stays here.
 
 `at` and all times are integer microseconds since the epoch, UTC.
 """
@@ -305,7 +305,9 @@ Fact: TypeAlias = (
 
 TEXT_DELTA = "delta.text"
 THINKING_DELTA = "delta.thinking"
-OBSERVATIONS = frozenset({TEXT_DELTA, THINKING_DELTA})
+PROVIDER_CALL = "note.provider_call"
+"""A tool that the provider ran by itself while it answered; what it means for the conversation is in the message."""
+OBSERVATIONS = frozenset({TEXT_DELTA, THINKING_DELTA, PROVIDER_CALL})
 
 FACTS: dict[str, type[Fact]] = {
     str(cls.__struct_config__.tag): cls

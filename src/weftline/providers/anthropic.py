@@ -68,7 +68,8 @@ class Anthropic:
         self._timeout_s = timeout_s
         known = {model.vendor_id: model for model in MODELS}
         self._models: Sequence[ModelInfo] = tuple(
-            known.get(model, ModelInfo(model)) if isinstance(model, str) else model for model in models or MODELS
+            known.get(info.vendor_id, info) if info == ModelInfo(info.vendor_id) else info
+            for info in (ModelInfo(model) if isinstance(model, str) else model for model in models or MODELS)
         )
         self._betas = tuple(betas)
         self._builder = RequestBuilder(

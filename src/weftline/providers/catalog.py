@@ -23,6 +23,7 @@ from weftline.providers.pricing import Price, Prices
 from weftline.providers.transport import Transport
 
 MAX_CANDIDATES: Final = 20
+_REMEMBERED: Final = 1024
 
 
 class Entry(Struct, frozen=True):
@@ -36,6 +37,10 @@ class Entry(Struct, frozen=True):
     context_window_tokens: int | None
     pricing: Price | None
     """For platform offerings only: what a workspace's own provider costs is between the two of them."""
+    max_output_tokens: int | None = None
+    vision: bool | None = None
+    reasoning: bool | None = None
+    tools: bool | None = None
 
 
 class ResolvedModel(Struct, frozen=True):
@@ -60,6 +65,8 @@ class _Offer(Struct, frozen=True):
     source: Source
     entries: dict[str, Entry]
     """By vendor id; the first is the provider's default."""
+    own: str = ""
+    """The id of a provider that the workspace brought itself."""
 
 
 class Catalog:
@@ -70,8 +77,14 @@ class Catalog:
         self._prices = prices or Prices()
         self._offers: dict[str, _Offer] = {}
         self._by_id: dict[str, tuple[_Offer, Entry]] = {}
+        self._own: dict[str, _Offer] = {}
+        self._known: dict[str | None, ResolvedModel] = {}
         self._unavailable: list[UnavailableProvider] = []
         self._unpriced: set[str] = set()
+
+    def price(self, entry: Entry) -> Price | None:
+        """The list price of a model, whoever serves it; None when it is not known."""
+        return self._prices.price(provider=entry.provider, model=entry.vendor_model_id)
 
     def cost_usd(self, usage: Usage, model: ResolvedModel) -> float | None:
         """What a model call cost; None when its price is not known."""
@@ -89,16 +102,40 @@ class Catalog:
         name: str | None = None,
         any_model: bool = False,
         source: Source = "workspace_provider",
+        own: str = "",
     ) -> None:
-        """Offers a provider's models. `any_model`: ids that it does not list are accepted too."""
+        """Offers a provider's models. `any_model`: ids that it does not list are accepted too.
+
+        `own` is the id of a provider that the workspace itself brought: it takes the place of one that the server has
+        under the same name, and `provider:<id>` names it too.
+        """
         name = name or provider.name
-        if name in self._offers:
-            raise ValueError(f"There are two providers named {name!r}.")
-        offer = _Offer(name, provider, any_model, source, {})
-        for info in provider.models():
+        present = self._offers.get(name)
+        if present is not None:
+            if not own or present.own:
+                raise ValueError(f"There are two providers named {name!r}.")
+            for entry in present.entries.values():
+                del self._by_id[entry.id]
+        offer = _Offer(name, provider, any_model, source, {}, own)
+        # Only a name and a stream are asked of a provider; whatever else it has is used.
+        listing = getattr(provider, "models", None)
+        infos: Sequence[ModelInfo] = listing() if listing is not None else ()
+        for info in infos:
             offer.entries[info.vendor_id] = entry = self._entry(offer, info)
             self._by_id[entry.id] = (offer, entry)
         self._offers[name] = offer
+        if own:
+            self._own[own] = offer
+        self._known.clear()
+
+    def copy(self) -> Catalog:
+        """A catalog of the same providers, to which others can be added."""
+        other = Catalog(default_model=self._default_model, prices=self._prices)
+        other._offers.update(self._offers)
+        other._by_id.update(self._by_id)
+        other._own.update(self._own)
+        other._unavailable += self._unavailable
+        return other
 
     def add_unavailable(self, name: str, *, family: str, reason: str) -> None:
         self._unavailable.append(UnavailableProvider(name, family, reason))
@@ -124,10 +161,20 @@ class Catalog:
     def resolve(self, model_id: str | None) -> ResolvedModel:
         """What `model_id` names; None asks for the default.
 
-        In this order: an id of the catalog, `platform:<id>` or `provider:<name>`; `provider:<name>:<vendor id>`; a bare
-        vendor id that exactly one provider lists; `<provider>:<vendor id>`. Raises `WeftlineError` (`invalid_model`,
-        with `candidates`) for an id that names nothing or more than one model.
+        In this order: an id of the catalog, `platform:<id>` or `provider:<name or id>`; `provider:<name or id>:<vendor
+        id>`; a bare vendor id that exactly one provider lists, those of the workspace before those of the platform;
+        `<provider>:<vendor id>`; a bare vendor id when exactly one provider that the workspace brought takes any.
+        Raises `WeftlineError` (`invalid_model`, with `candidates`) for an id that names nothing or more than one model.
         """
+        known = self._known.get(model_id)
+        if known is None:
+            known = self._resolve(model_id)
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[model_id] = known
+        return known
+
+    def _resolve(self, model_id: str | None) -> ResolvedModel:
         if model_id is None:
             default = self.default_id
             if default is None:
@@ -135,7 +182,7 @@ class Catalog:
             return self.resolve(default)
         found = self._exact(model_id) or self._of_named_provider(model_id)
         if found is None:
-            matches = self._by_vendor_id(model_id) or self._by_prefix(model_id)
+            matches = self._by_vendor_id(model_id) or self._by_prefix(model_id) or self._by_any_model(model_id)
             if len(matches) > 1:
                 ids = [match.catalog_id for match in matches]
                 raise self._invalid(f"The model {model_id!r} is ambiguous.", ids)
@@ -146,7 +193,7 @@ class Catalog:
 
     async def aclose(self) -> None:
         for offer in self._offers.values():
-            await offer.provider.aclose()
+            await close_provider(offer.provider)
 
     def _entry(self, offer: _Offer, info: ModelInfo) -> Entry:
         provider = offer.provider.name.lower()
@@ -159,6 +206,10 @@ class Catalog:
             source=offer.source,
             context_window_tokens=info.context_window_tokens,
             pricing=self._prices.price(provider=provider, model=info.vendor_id) if platform else None,
+            max_output_tokens=info.max_output_tokens,
+            vision=info.vision,
+            reasoning=info.reasoning,
+            tools=info.tools,
         )
 
     def _exact(self, model_id: str) -> ResolvedModel | None:
@@ -174,7 +225,7 @@ class Catalog:
             ]
             return _resolved(*offered[0]) if len(offered) == 1 else None
         if kind == "provider":
-            offer = self._offers.get(rest)
+            offer = self._named(rest)
             if offer is not None and offer.entries:
                 return _resolved(offer, next(iter(offer.entries.values())))
             known = self._by_id.get(rest)
@@ -186,12 +237,25 @@ class Catalog:
         if kind != "provider":
             return None
         name, _, vendor_id = rest.partition(":")
-        offer = self._offers.get(name)
+        offer = self._named(name)
         return self._of_offer(offer, vendor_id) if offer is not None else None
+
+    def _named(self, name: str) -> _Offer | None:
+        return self._own.get(name) or self._offers.get(name)
 
     def _by_vendor_id(self, model_id: str) -> list[ResolvedModel]:
         offers = [offer for offer in self._offers.values() if model_id in offer.entries]
-        return [_resolved(offer, offer.entries[model_id]) for offer in offers]
+        nearest = (
+            [offer for offer in offers if offer.own]
+            or [offer for offer in offers if offer.source == "workspace_provider"]
+            or offers
+        )
+        return [_resolved(offer, offer.entries[model_id]) for offer in nearest]
+
+    def _by_any_model(self, model_id: str) -> list[ResolvedModel]:
+        """An id with a colon asks for somebody in particular and is nobody else's."""
+        offers = [offer for offer in self._own.values() if offer.any_model and ":" not in model_id]
+        return [found for offer in offers if (found := self._of_offer(offer, model_id)) is not None]
 
     def _by_prefix(self, model_id: str) -> list[ResolvedModel]:
         prefix, _, vendor_id = model_id.partition(":")
@@ -218,6 +282,13 @@ class Catalog:
 
 def _resolved(offer: _Offer, entry: Entry) -> ResolvedModel:
     return ResolvedModel(offer.provider, entry.vendor_model_id, entry.id, entry)
+
+
+async def close_provider(provider: Provider) -> None:
+    """Closes a provider that has anything to close."""
+    close = getattr(provider, "aclose", None)
+    if close is not None:
+        await close()
 
 
 def usual_providers() -> Sequence[ProviderSettings]:

@@ -16,7 +16,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from weftline.providers.base import Chunk, ErrorClass, ModelInfo, ModelRequest, ProviderError
-from weftline.providers.google_models import DEFAULT_MODELS, bare
+from weftline.providers.google_models import DEFAULT_MODELS, bare, traits
 from weftline.providers.google_request import BUILTIN_TOOLS, PROVIDER, RequestBuilder
 from weftline.providers.google_stream import Reader
 from weftline.providers.http_errors import REDACTED, ErrorDetail, classify
@@ -63,6 +63,11 @@ class Google:
     def builtin_tools(self) -> Sequence[str]:
         """The tools that Gemini runs by itself; `provider:<name>` as the name of a tool selects one."""
         return tuple(BUILTIN_TOOLS)
+
+    def takes_reasoning(self, model: str) -> bool:
+        """Whether a reasoning level reaches this model at all."""
+        found = traits(model)
+        return bool(found.levels) or found.budget is not None
 
     def native_request(self, request: ModelRequest) -> NativeRequest:
         """What `stream` would send, with the key redacted and binary content left out."""
@@ -123,10 +128,10 @@ class Google:
 
 
 def _described(model: str | ModelInfo) -> ModelInfo:
-    if isinstance(model, ModelInfo):
-        return model
-    known = next((info for info in DEFAULT_MODELS if info.vendor_id == bare(model)), None)
-    return known or ModelInfo(bare(model))
+    given = model if isinstance(model, ModelInfo) else ModelInfo(bare(model))
+    if given != ModelInfo(given.vendor_id):
+        return given
+    return next((info for info in DEFAULT_MODELS if info.vendor_id == bare(given.vendor_id)), given)
 
 
 def _class_of(detail: ErrorDetail) -> ErrorClass | None:

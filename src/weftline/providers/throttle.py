@@ -116,8 +116,9 @@ class ThrottledProvider:
         throttle = self.throttle
         await throttle.enter()
         tokens = 0
+        stream = self.inner.stream(request)
         try:
-            async for chunks in self.inner.stream(request):
+            async for chunks in stream:
                 for chunk in chunks:
                     if isinstance(chunk, UsageUpdate):
                         tokens = chunk.usage.input + chunk.usage.output
@@ -130,15 +131,26 @@ class ThrottledProvider:
             throttle.succeeded(tokens)
         finally:
             throttle.leave()
+            await close_stream(stream)
 
     def models(self) -> Sequence[ModelInfo]:
-        return self.inner.models()
+        listing = getattr(self.inner, "models", None)
+        return listing() if listing is not None else ()
 
     async def aclose(self) -> None:
-        await self.inner.aclose()
+        close = getattr(self.inner, "aclose", None)
+        if close is not None:
+            await close()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
+
+
+async def close_stream(stream: AsyncIterator[Sequence[Chunk]]) -> None:
+    """Lets go of a stream, and of its connection, now: one that is given up half read would wait for the collector."""
+    close = getattr(stream, "aclose", None)
+    if close is not None:
+        await close()
 
 
 def _now() -> float:

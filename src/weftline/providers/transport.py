@@ -7,11 +7,13 @@ connection come out as `ProviderError`, so that a family only has to look at the
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from ipaddress import ip_address
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -20,6 +22,10 @@ from weftline.providers.base import ProviderError
 
 if TYPE_CHECKING:
     import aiohttp
+    from aiohttp.abc import ResolveResult
+
+AddressCheck: TypeAlias = Callable[[str, str], None]
+"""Takes a host and an address of it; raises `OSError` when that is not to be connected to."""
 
 
 class NativeRequest(Struct, frozen=True):
@@ -71,11 +77,12 @@ class AiohttpTransport:
 
     A request on a kept-alive connection that the server had already closed is sent once more, on condition that not a
     byte of an answer had arrived; any other failure is the caller's to retry. `trust_env` takes proxies (and .netrc)
-    from the environment.
+    from the environment. `check` judges each address before it is connected to.
     """
 
-    def __init__(self, *, trust_env: bool = False) -> None:
+    def __init__(self, *, trust_env: bool = False, check: AddressCheck | None = None) -> None:
         self._trust_env = trust_env
+        self._check = check
         self._session: aiohttp.ClientSession | None = None
         self._opening = asyncio.Lock()
         self._closed = False
@@ -90,6 +97,8 @@ class AiohttpTransport:
         self, url: str, *, headers: Mapping[str, str], body: bytes, timeout_s: float
     ) -> AsyncGenerator[Response]:
         session = self._session or await self._open()
+        if self._check is not None:
+            _check_literal(url, self._check)
         response = await _send(session, url, headers=headers, body=body, timeout_s=timeout_s)
         try:
             yield _AiohttpResponse(response, url)
@@ -109,7 +118,7 @@ class AiohttpTransport:
             if self._closed:
                 raise ProviderError("server", "The transport is closed.", retryable=False)
             if self._session is None:
-                self._session = _new_session(self._trust_env)
+                self._session = _new_session(self._trust_env, self._check)
             return self._session
 
 
@@ -154,13 +163,49 @@ def _import_aiohttp() -> None:
     import aiohttp  # noqa: F401  # pyright: ignore[reportUnusedImport]  imported for its effect on sys.modules
 
 
-def _new_session(trust_env: bool) -> aiohttp.ClientSession:
+class _Refused(OSError):
+    """The address is one that this transport does not connect to."""
+
+
+def _check_literal(url: str, check: AddressCheck) -> None:
+    """The HTTP library asks its resolver about names only."""
+    host = urlsplit(url).hostname or ""
+    try:
+        ip_address(host.partition("%")[0])
+    except ValueError:
+        return
+    try:
+        check(host, host)
+    except OSError as error:
+        raise ProviderError("invalid_request", str(error)) from None
+
+
+def _checked_resolver(check: AddressCheck) -> aiohttp.ThreadedResolver:
     import aiohttp
 
+    class Checked(aiohttp.ThreadedResolver):
+        async def resolve(
+            self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+        ) -> list[ResolveResult]:
+            found = await super().resolve(host, port, family)
+            for one in found:
+                try:
+                    check(host, one["host"])
+                except OSError as error:
+                    raise _Refused(str(error)) from None
+            return found
+
+    return Checked()
+
+
+def _new_session(trust_env: bool, check: AddressCheck | None) -> aiohttp.ClientSession:
+    import aiohttp
+
+    resolver = None if check is None else _checked_resolver(check)
     trace = aiohttp.TraceConfig()
     trace.on_connection_reuseconn.append(_mark_reused)
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60),
+        connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60, resolver=resolver),
         cookie_jar=aiohttp.DummyCookieJar(),
         trust_env=trust_env,
         trace_configs=[trace],
@@ -226,6 +271,8 @@ def _translated(error: Exception, url: str, *, begun: bool) -> ProviderError:
             return ProviderError("invalid_request", "The base URL of the provider is not a valid HTTP URL.")
         case aiohttp.ClientConnectorCertificateError():
             return ProviderError("server", f"The certificate of {host} is not trusted.", retryable=False)
+        case aiohttp.ClientConnectorError(os_error=_Refused() as refused):
+            return ProviderError("invalid_request", str(refused))
         case aiohttp.ClientConnectorError():
             return ProviderError("server", f"Could not connect to {host}.")
         case aiohttp.ClientError() | OSError():

@@ -48,7 +48,7 @@ def fill(driver: Driver, run: LiveRun, new: New, transcript: Transcript) -> tupl
             return replace(head, model=driver.model_ref(run, head.choice), estimate=transcript.estimate), b""
         case AttemptFailed():
             if run.attempt_usage is not None:
-                cost = driver.cost_nusd(driver.model(run, run.state.choice), run.attempt_usage)
+                cost = driver.cost_nusd(run, run.state.choice, run.attempt_usage)
                 head = replace(head, usage=run.attempt_usage, cost_nusd=cost, estimated=False)
             return head, bodies.encode(bodies.FailedBody(head.reason, run.partial))
         case LoopDetected() | FinalForced():

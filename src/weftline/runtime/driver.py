@@ -8,8 +8,8 @@ parked, and parked runs hold nothing.
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
 
+from weftline.errors import WeftlineError
 from weftline.kernel import bodies
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import (
@@ -33,12 +33,13 @@ from weftline.kernel.entries import (
 from weftline.kernel.state import CallModel, Command, Decision, Reconcile, RunTool
 from weftline.messages import Assistant, Message, Text, Usage
 from weftline.providers.catalog import ResolvedModel
+from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime import ids
 from weftline.runtime.clock import Clock
 from weftline.runtime.content import fill
 from weftline.runtime.live import LiveRun, Prepared
 from weftline.runtime.log import Log
-from weftline.runtime.model_call import call_model, prepare_calls
+from weftline.runtime.model_call import MODEL_TIMEOUT_S, call_model, prepare_calls
 from weftline.runtime.tool_call import reconcile, run_tool
 from weftline.runtime.toolbox import EMPTY, Toolbox, ToolSource
 from weftline.runtime.transcript import KINDS, Transcript
@@ -49,11 +50,6 @@ from weftline.wire.plan import plan_from_spec
 _CONVERSATION = (CallClosed, LoopDetected, FinalForced, MessageQueued, MessagesTaken, OutputRejected)
 
 
-class Models(Protocol):
-    def resolve(self, model_id: str | None) -> ResolvedModel: ...
-    def cost_usd(self, usage: Usage, model: ResolvedModel) -> float | None: ...
-
-
 class Driver:
     def __init__(
         self,
@@ -62,10 +58,12 @@ class Driver:
         *,
         store_id: str,
         clock: Clock,
-        models: Models,
+        models: WorkspaceCatalogs,
         tools: ToolSource,
+        model_timeout_s: float = MODEL_TIMEOUT_S,
     ) -> None:
         self.log = log
+        self.model_timeout_s = model_timeout_s
         self.clock = clock
         self.store_id = store_id
         self.stopping = False
@@ -207,20 +205,30 @@ class Driver:
         run.write.thread_end = ThreadEnd(run.thread, messages)
 
     def model(self, run: LiveRun, choice: int) -> ResolvedModel:
-        """The run's own model (0) or one of its fallbacks."""
-        self._load_plan(run)
-        assert run.plan is not None
-        return self._models.resolve(run.plan.fallbacks[choice - 1] if choice else run.plan.model)
+        """The run's own model (0) or one of its fallbacks. Raises `WeftlineError` when it is not there any more."""
+        return self._models.of(run.workspace).resolve(self._model_id(run, choice))
 
-    def cost_nusd(self, model: ResolvedModel, usage: Usage) -> int | None:
-        cost = self._models.cost_usd(usage, model)
+    def cost_nusd(self, run: LiveRun, choice: int, usage: Usage) -> int | None:
+        try:
+            cost = self._models.of(run.workspace).cost_usd(usage, self.model(run, choice))
+        except WeftlineError:
+            return None
         return None if cost is None else round(cost * 1_000_000_000)
 
     def model_ref(self, run: LiveRun, choice: int) -> ModelRef:
-        resolved = self.model(run, choice)
+        try:
+            resolved = self.model(run, choice)
+        except WeftlineError:
+            # Asking it fails, and says why.
+            return ModelRef(self._model_id(run, choice) or "")
         assert run.plan is not None
         reasoning = run.plan.reasoning if takes_reasoning(resolved) else None
         return ModelRef(resolved.catalog_id, resolved.provider.name, resolved.vendor_id, reasoning)
+
+    def _model_id(self, run: LiveRun, choice: int) -> str | None:
+        self._load_plan(run)
+        assert run.plan is not None
+        return run.plan.fallbacks[choice - 1] if choice else run.plan.model
 
     def toolbox(self, run: LiveRun) -> Toolbox:
         """The tools of a run that is being driven; none for one that is only being answered or ended."""

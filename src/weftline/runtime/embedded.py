@@ -1,6 +1,6 @@
 """The embedded engine: everything in one process on one SQLite store. The default.
 
-    async with Engine("store", catalog=catalog) as engine:
+    async with Engine("store", models=catalog) as engine:
         run = await engine.create(workspace, spec)
 
 Creates, answers, cancels and other requests are facts appended on the loop, checked against the folded state, and
@@ -27,7 +27,6 @@ from weftline.kernel.entries import (
     Fact,
     MessageQueued,
     RunCreated,
-    RunEnded,
     RunPaused,
     RunResumed,
     TimerFired,
@@ -35,6 +34,7 @@ from weftline.kernel.entries import (
 from weftline.kernel.state import Decision, State, decode_state
 from weftline.messages import User
 from weftline.providers.catalog import Catalog
+from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime import ids
 from weftline.runtime.alarm import Alarm
 from weftline.runtime.clock import Clock, SystemClock
@@ -43,6 +43,7 @@ from weftline.runtime.driver import Driver
 from weftline.runtime.hub import Hub, Subscription
 from weftline.runtime.live import LiveRun
 from weftline.runtime.log import Log
+from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.receipts import CancelReceipt, receipt
 from weftline.runtime.recovery import Recovery
 from weftline.runtime.scheduler import Scheduler
@@ -67,12 +68,14 @@ class Engine:
         self,
         store: SqliteStore | Path | str,
         *,
-        models: Catalog,
+        models: Catalog | WorkspaceCatalogs,
         tools: ToolSource | Mapping[str, Tool] | None = None,
         clock: Clock | None = None,
+        model_timeout_s: float = MODEL_TIMEOUT_S,
     ) -> None:
         self._given_store = store
-        self.models = models
+        self._model_timeout_s = model_timeout_s
+        self.models: WorkspaceCatalogs = models if isinstance(models, WorkspaceCatalogs) else WorkspaceCatalogs(models)
         self.tools: ToolSource = ServerTools(tools or {}) if tools is None or isinstance(tools, Mapping) else tools
         self.clock: Clock = clock or SystemClock()
         self.ready = False
@@ -96,6 +99,7 @@ class Engine:
             clock=self.clock,
             models=self.models,
             tools=self.tools,
+            model_timeout_s=self._model_timeout_s,
         )
         self._scheduler = Scheduler(self._begin)
         self._alarm = Alarm(self._ring, clock=self.clock)
@@ -170,8 +174,7 @@ class Engine:
         """
         self.require_accepting()
         plan = plan or plan_from_spec(spec)
-        for model in (plan.model, *plan.fallbacks):
-            self.models.resolve(model)
+        self.check_models(plan, workspace=workspace)
         self.tools.check(plan, workspace=workspace)
         slot: tuple[int, str, str] | None = None
         if idempotency is not None:
@@ -184,9 +187,15 @@ class Engine:
         if slot is not None:
             # Hangs on the commit: a caller that goes away must not let a retry with the same key create another run.
             self._creating[slot] = durable
-            durable.add_done_callback(lambda _: self._creating.pop(slot))
+            durable.add_done_callback(lambda done: self._created(slot, done))
         await asyncio.shield(durable)
         return run.id
+
+    def check_models(self, plan: RunPlan, *, workspace: int) -> None:
+        """Raises `WeftlineError` (`invalid_model`) when the plan names a model that the workspace does not have."""
+        catalog = self.models.of(workspace)
+        for model in (plan.model, *plan.fallbacks):
+            catalog.resolve(model)
 
     def _create(
         self,
@@ -220,8 +229,13 @@ class Engine:
             self._submit(run)  # one with secrets starts at its commit: its tools read them from its row
         return run
 
+    def _created(self, slot: tuple[int, str, str], done: asyncio.Future[None]) -> None:
+        if self._creating.get(slot) is done:
+            del self._creating[slot]
+
     async def _created_before(self, slot: tuple[int, str, str], body: bytes) -> str | None:
-        while (first := self._creating.get(slot)) is not None:
+        # One that is done stays listed until its callback runs, and waiting for it would not let the loop go on.
+        while (first := self._creating.get(slot)) is not None and not first.done():
             await asyncio.shield(first)
         row = self.read.idempotent(*slot)
         if row is None:
@@ -397,9 +411,9 @@ class Engine:
         if run.activated and not run.state.ended:
             self._submit(run)
 
-    def end_by_force(self, run: LiveRun, head: RunEnded, body: bytes) -> None:
-        """Appends a terminal entry that the kernel did not decide on: the run's own content is not to be trusted."""
-        self.log.append(run, [(head, body)])
+    def end_by_force(self, run: LiveRun, facts: Sequence[tuple[Fact, bytes]]) -> None:
+        """Ends a run without its driver: its own content is not to be trusted. The last fact is the terminal one."""
+        self.log.append(run, facts)
         run.due_at = None
         if run.thread is not None and run.write is not None:
             run.write.thread_end = ThreadEnd(run.thread, [])
@@ -436,7 +450,8 @@ class Engine:
     async def _drive(self, run: LiveRun) -> None:
         failed = False
         try:
-            await self.driver.drive(run)
+            if not run.dropped:  # it may have waited in line for long
+                await self.driver.drive(run)
         except asyncio.CancelledError:
             if not (run.state.ended or run.dropped or self.driver.stopping):
                 raise

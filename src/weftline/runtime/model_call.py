@@ -12,21 +12,31 @@ from msgspec.json import Encoder
 from msgspec.structs import replace
 
 from weftline.canonical import NotCanonical, canonical, digest
+from weftline.errors import WeftlineError
 from weftline.kernel import bodies
 from weftline.kernel.accept import accepts
-from weftline.kernel.entries import TEXT_DELTA, THINKING_DELTA, AskedCall, AttemptFailed, TurnCompleted
+from weftline.kernel.entries import (
+    PROVIDER_CALL,
+    TEXT_DELTA,
+    THINKING_DELTA,
+    AskedCall,
+    AttemptFailed,
+    TurnCompleted,
+)
 from weftline.kernel.guards import signature
 from weftline.kernel.state import CallModel
-from weftline.messages import Assistant, AssistantPart, ToolCall, joined_text
+from weftline.messages import Assistant, AssistantPart, ProviderCall, ToolCall, joined_text
 from weftline.providers.assemble import Assembler
-from weftline.providers.base import Chunk, ModelRequest, ProviderError, TextDelta, ThinkingDelta
+from weftline.providers.base import Chunk, ModelRequest, Provider, ProviderError, TextDelta, ThinkingDelta
 from weftline.providers.catalog import ResolvedModel
+from weftline.providers.throttle import close_stream
 from weftline.runtime.live import LiveRun, Prepared, is_being_cancelled
 from weftline.runtime.toolbox import Toolbox
 from weftline.runtime.transcript import Transcript
 from weftline.tools.base import InvalidArguments
 from weftline.tools.client_side import input_invalid_result
 from weftline.tools.schema import ArgsValidator
+from weftline.wire.events import provider_call
 
 if TYPE_CHECKING:
     from weftline.runtime.driver import Driver
@@ -34,25 +44,34 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MODEL_TIMEOUT_S = 120.0
+_SLACK_S = 5.0
+"""So that the deadline is told by who knows how far the answer had come."""
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.5, 60.0
 _encode = Encoder().encode
 _PROVIDER_ID_BYTES = 128
 
 
 async def call_model(driver: Driver, run: LiveRun, command: CallModel) -> None:
-    model = driver.model(run, command.choice)
-    transcript, toolbox = driver.transcript(run), driver.toolbox(run)
-    request = _request(run, command, model, transcript, toolbox)
-    assembler = Assembler(model.provider.name)
     run.attempt_usage, run.partial = None, ""
-    loop = asyncio.get_running_loop()
-    started = loop.time()
+    started = asyncio.get_running_loop().time()
     try:
-        async with asyncio.timeout(MODEL_TIMEOUT_S):
+        model = driver.model(run, command.choice)
+    except WeftlineError as gone:
+        # It was there when the run was created: its provider was deleted, or the configuration changed.
+        _failed(driver, run, command, ProviderError("invalid_request", gone.message), Assembler(""), started)
+        return
+    transcript, toolbox = driver.transcript(run), driver.toolbox(run)
+    request = _request(run, command, model, transcript, toolbox, timeout_s=driver.model_timeout_s + _SLACK_S)
+    assembler = Assembler(model.provider.name)
+    stream = model.provider.stream(request)
+    answering = False
+    try:
+        async with asyncio.timeout(driver.model_timeout_s):
             tail = b',"turn":%d,"attempt":%d}' % (command.turn, command.attempt)
-            async for chunks in model.provider.stream(request):
+            async for chunks in stream:
                 if not run.state.attempt_open:
                     return  # nobody asks for this any more, and the provider does not listen
+                answering = True
                 assembler.feed(chunks)
                 _append_deltas(driver, run, chunks, tail)
                 run.attempt_usage = assembler.usage
@@ -60,25 +79,55 @@ async def call_model(driver: Driver, run: LiveRun, command: CallModel) -> None:
                     await driver.log.durable(run)
         if not assembler.complete:
             raise ProviderError("server", "The model's answer was cut off before its end.")
+        if assembler.finish_reason == "malformed_function_call" and not assembler.message().calls:
+            # Nothing was called and nothing was answered: asking again is all that can be done with such a turn.
+            raise ProviderError("server", "The model wrote a tool call that its own API could not read.")
     except ProviderError as error:
         _failed(driver, run, command, error, assembler, started)
     except TimeoutError:
-        error = ProviderError("timeout", f"The model gave no complete answer within {MODEL_TIMEOUT_S:g} seconds.")
-        _failed(driver, run, command, error, assembler, started)
-    except (Exception, asyncio.CancelledError):
+        _failed(driver, run, command, _out_of_time(driver.model_timeout_s, answering), assembler, started)
+    except (Exception, asyncio.CancelledError) as raised:
         if is_being_cancelled():
             if driver.stopping and run.attempt_usage:
                 _abandoned(driver, run, command, assembler, started)
             raise
         logger.exception("run %s: the provider %s failed", run.id, model.provider.name)
-        error = ProviderError("unknown", "The model call failed unexpectedly.", retryable=False)
-        _failed(driver, run, command, error, assembler, started)
+        _failed(driver, run, command, _classified(model.provider, raised), assembler, started)
     else:
         _completed(driver, run, command, assembler, started)
+    finally:
+        await close_stream(stream)
+
+
+def _out_of_time(limit_s: float, answering: bool) -> ProviderError:
+    """Silence is worth another try; an answer that was still being written would be as long again."""
+    limit = f"{limit_s:g} seconds"
+    if answering:
+        return ProviderError("upstream_deadline", f"The model was still answering after {limit}.")
+    return ProviderError("timeout", f"The model gave no answer within {limit}.")
+
+
+def _classified(provider: Provider, raised: BaseException) -> ProviderError:
+    """What a custom provider's own classifier makes of an error that it did not raise as a `ProviderError`."""
+    classify = getattr(provider, "classify_error", None)
+    try:
+        known = classify(raised) if classify is not None else None
+    except Exception:
+        logger.exception("the classifier of the provider %s failed", provider.name)
+        known = None
+    if isinstance(known, ProviderError):
+        return known
+    return ProviderError("unknown", "The model call failed unexpectedly.", retryable=False)
 
 
 def _request(
-    run: LiveRun, command: CallModel, model: ResolvedModel, transcript: Transcript, toolbox: Toolbox
+    run: LiveRun,
+    command: CallModel,
+    model: ResolvedModel,
+    transcript: Transcript,
+    toolbox: Toolbox,
+    *,
+    timeout_s: float,
 ) -> ModelRequest:
     plan = run.plan
     assert plan is not None
@@ -93,7 +142,7 @@ def _request(
         reasoning=plan.reasoning,
         output_schema=plan.output_schema,
         call_index=run.state.calls_made,
-        timeout_s=MODEL_TIMEOUT_S,
+        timeout_s=timeout_s,
         native=transcript.native,
     )
 
@@ -139,12 +188,13 @@ def _failed(
         retryable=error.retryable,
         retry_at=retry_at,
         usage=assembler.usage,
-        cost_nusd=driver.cost_nusd(driver.model(run, command.choice), assembler.usage),
+        cost_nusd=driver.cost_nusd(run, command.choice, assembler.usage),
         active_us=_active_us(started),
     )
     run.attempt_usage = None
     if accepts(run.state, head):
-        driver.log.append(run, [(head, bodies.encode(bodies.FailedBody(run.failure, run.partial)))])
+        body = bodies.FailedBody(run.failure, run.partial, error.code, error.status, error.retry_after_s)
+        driver.log.append(run, [(head, bodies.encode(body))])
 
 
 def _abandoned(driver: Driver, run: LiveRun, command: CallModel, assembler: Assembler, started: float) -> None:
@@ -171,7 +221,7 @@ def _completed(driver: Driver, run: LiveRun, command: CallModel, assembler: Asse
         command.attempt,
         finish=assembler.finish_reason,
         usage=assembler.usage,
-        cost_nusd=driver.cost_nusd(driver.model(run, command.choice), assembler.usage),
+        cost_nusd=driver.cost_nusd(run, command.choice, assembler.usage),
         calls=asked,
         signature=signature((call.name, call.digest) for call in asked) if asked else "",
         has_text=bool(text),
@@ -181,6 +231,9 @@ def _completed(driver: Driver, run: LiveRun, command: CallModel, assembler: Asse
     run.attempt_usage = None
     if accepts(run.state, head):
         body = bodies.encode(message)
+        executed = [provider_call(part, turn=command.turn) for part in message.parts if isinstance(part, ProviderCall)]
+        if executed:
+            driver.log.append_deltas(run, PROVIDER_CALL, executed)
         driver.log.append(run, [(head, body)])
         transcript.apply(head, body, message)
 

@@ -12,9 +12,15 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec import Raw
+from msgspec.structs import replace
+
 from weftline.errors import StoreError
-from weftline.kernel.bodies import EndedBody, encode
-from weftline.kernel.entries import RunEnded
+from weftline.kernel.bodies import ClosedBody, EndedBody, OpenedBody, encode
+from weftline.kernel.decide import decide
+from weftline.kernel.entries import CallClosed, CallOpened, RunEnded
+from weftline.kernel.state import New
+from weftline.messages import Text
 from weftline.runtime.live import LiveRun
 from weftline.store.sqlite.accounts import mark_recovering
 
@@ -157,13 +163,18 @@ class Recovery:
         run = engine.load(key)
         if run.state.ended:
             return
-        head = RunEnded(
-            "failed",
-            code="worker_error",
-            usage=run.state.usage,
-            turns=run.state.attempts,
-            model=run.state.model,
-            undelivered=tuple(message.id for message in run.state.queue),
-        )
-        error = "The run could not be carried on: its recovery failed repeatedly."
-        engine.end_by_force(run, head, encode(EndedBody(error=error)))
+        # The kernel still says what has to be closed; the words are plain, since the run's content is not to be read.
+        damaged = replace(run.state, broken=run.state.broken or "its recovery failed repeatedly")
+        engine.end_by_force(run, [(new.head, _plain_body(new)) for new in decide(damaged).append])
+
+
+def _plain_body(new: New) -> bytes:
+    match new.head:
+        case CallOpened():
+            return encode(OpenedBody(Raw(b"{}")))
+        case CallClosed():
+            return encode(ClosedBody((Text(new.text),)))
+        case RunEnded():
+            return encode(EndedBody(error="The run could not be carried on: its recovery failed repeatedly."))
+        case _:
+            return b""

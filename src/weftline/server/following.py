@@ -107,7 +107,7 @@ async def session_of_context(app: App, agent: AgentRow, context: str) -> int:
     own = encode({"agentId": agent.id, "metadata": Raw(encode(tags))})
     spec, headers = merged(app, agent, own, {})
     plan = plan_from_spec(spec)
-    app.engine.models.resolve(plan.model)
+    app.engine.check_models(plan, workspace=agent.workspace)
     app.engine.tools.check(plan, workspace=agent.workspace)
     create = partial(
         accounts.create_thread,

@@ -12,7 +12,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from weftline._version import __version__
-from weftline.errors import Unavailable
+from weftline.errors import Unavailable, WeftlineError
 from weftline.runtime.view import run_view
 from weftline.server.auth import Principal
 from weftline.server.http import Request
@@ -111,7 +111,10 @@ class HostedMcp:
             raise MCPError(INVALID_PARAMS, f"There is no tool {params.name[:100]!r}.")
         if not isinstance(message, str) or not message.strip():
             raise MCPError(INVALID_PARAMS, "message: must be a text that is not empty.")
-        run_id = await following.start(self._app, agent, message)
+        try:
+            run_id = await following.start(self._app, agent, message)
+        except WeftlineError as error:
+            return CallToolResult(content=[TextContent(text=error.message)], is_error=True)
         row = self._app.engine.find(run_id, workspace=principal.workspace)
         told = 0
         try:

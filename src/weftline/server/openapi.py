@@ -240,11 +240,9 @@ def _answers(described: Described) -> Schema:
 def _usual_errors(route: Route, described: Described) -> set[int]:
     errors = {500} if route.access != "public" or described.errors else set[int]()
     if route.access != "public":
-        errors |= {401, 403, 404}
+        errors |= {401, 403, 404, 503}
         if route.limited:
             errors.add(429)
-        if route.method != "GET":
-            errors.add(503)
     if described.body:
         errors |= {400, 413}
     if described.query:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weftline.server import administration, credentials, stored_tools
+from weftline.server import administration, credentials, stored_providers, stored_tools
 from weftline.server.control import Operation
 from weftline.server.oauth import apps
 from weftline.store.sqlite import keys, users
@@ -30,6 +30,10 @@ OPERATIONS: dict[str, Operation] = {
     "oauth.grants.list": credentials.list_grants,
     "oauth.grants.delete": credentials.delete_grant,
     **administration.OPERATIONS,
+    "providers.create": stored_providers.create,
+    "providers.list": stored_providers.listed,
+    "providers.show": stored_providers.show,
+    "providers.delete": stored_providers.delete,
     "tools.create": stored_tools.create,
     "tools.list": stored_tools.listed,
     "tools.show": stored_tools.show,

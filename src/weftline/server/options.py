@@ -10,10 +10,11 @@ from msgspec.structs import replace
 
 from weftline.config import Config
 from weftline.errors import WeftlineError
+from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.server.rate_limit import DEFAULT_PER_MINUTE
 
 _EGRESS = ("allow_egress", "allow_private_egress")
-_KNOWN = ("public_url", "rate_limit_per_minute", "webhook_retry_s", *_EGRESS)
+_KNOWN = ("public_url", "rate_limit_per_minute", "webhook_retry_s", "model_timeout_s", *_EGRESS)
 _MOST_WAITS, _LONGEST_WAIT_S = 50, 30 * 86400
 
 
@@ -24,6 +25,8 @@ class ServerOptions(Struct, frozen=True):
     """Where browsers and OAuth clients find this server, when that is not the address it listens on."""
     webhook_retry_s: tuple[float, ...] = (10, 30, 120, 600, 1800, 7200, 21600, 43200)
     """Waits between the attempts of a webhook's delivery, which has failed after the last."""
+    model_timeout_s: float = MODEL_TIMEOUT_S
+    """How long one model call may take, from its request to the end of its answer."""
 
 
 def server_options(config: Config, *, rate_limit_per_minute: int | None = None) -> ServerOptions:
@@ -36,6 +39,8 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
             continue  # read by `egress_from`, which checks them
         if name == "public_url":
             options = replace(options, public_url=_address(config, value))
+        elif name == "model_timeout_s":
+            options = replace(options, model_timeout_s=_seconds(config, value))
         elif name == "webhook_retry_s":
             options = replace(options, webhook_retry_s=_waits(config, value))
         else:
@@ -61,6 +66,12 @@ def _waits(config: Config, value: object) -> tuple[float, ...]:
     if len(waits) > _MOST_WAITS:
         raise _bad(config, "webhook_retry_s", f"may have {_MOST_WAITS} waits at most")
     return waits
+
+
+def _seconds(config: Config, value: object) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= _LONGEST_WAIT_S:
+        return float(value)
+    raise _bad(config, "model_timeout_s", "must be a number of seconds above 0")
 
 
 def _count(config: Config, value: object) -> int:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import resource
 import signal
 import socket
 import sys
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -21,6 +23,7 @@ from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
 from weftline.providers.transport import AiohttpTransport
+from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.embedded import DRAIN_S, Engine
 from weftline.runtime.tool_source import DialledTools
 from weftline.server.app import App
@@ -29,6 +32,7 @@ from weftline.server.operations import OPERATIONS
 from weftline.server.options import server_options
 from weftline.server.routes import ROUTES
 from weftline.server.sse import KEEP_ALIVE, KEEP_ALIVE_S
+from weftline.server.stored_providers import own_providers
 from weftline.server.webhooks import Deliveries
 from weftline.store.sqlite.store import SqliteStore
 from weftline.tools.base import Tool
@@ -117,8 +121,10 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     own_tools = server_tools(settings.tools, pages=pages)
     sock = bind(settings.host, settings.port)
     store = await asyncio.to_thread(SqliteStore, settings.db)
+    own = AiohttpTransport(check=peers.egress.check)
+    catalogs = WorkspaceCatalogs(models, own=partial(own_providers, store.read.db, store.vault), transport=own)
     tools = DialledTools(own_tools, read=store.read, vault=store.vault, dialled=peers, stored=pages)
-    engine = await Engine(store, models=models, tools=tools).start()
+    engine = await Engine(store, models=catalogs, tools=tools, model_timeout_s=options.model_timeout_s).start()
     app = App(engine, ROUTES, options=options)
     deliveries = Deliveries(engine, pages, retry_s=options.webhook_retry_s)
     app.webhooks_changed = deliveries.changed
@@ -127,6 +133,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
         app.auth.forget()
         deliveries.changed()
         engine.hub.forget()
+        catalogs.forget()
 
     control = Control(engine.store, OPERATIONS, changed=changed)
     await control.start()
@@ -172,7 +179,9 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     await engine.close()
     await tools.aclose()
     await pages.aclose()
+    await catalogs.aclose()
     await models.aclose()
+    await own.aclose()
     await transport.aclose()
 
 
@@ -195,6 +204,7 @@ def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
 
 def run(settings: Settings) -> None:
     """Runs the server in this process; prints `ready <address>` when it accepts requests."""
+    _allow_many_files()
     # A busy tool thread may hold the interpreter for 5 ms at a time by default, and every stream with it.
     sys.setswitchinterval(0.001)
     # What is loaded by now stays; and most objects of a run live for a moment, so rare collections find as much.
@@ -210,3 +220,12 @@ def run(settings: Settings) -> None:
         asyncio.run(serve(settings, ready=ready))
     else:
         uvloop.run(serve(settings, ready=ready))
+
+
+def _allow_many_files() -> None:
+    """Every stream is an open file; the usual soft limit of 1,024 is far below what one process can serve."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = hard if hard != resource.RLIM_INFINITY else 1_048_576
+    if soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -58,34 +58,38 @@ class Deliveries:
         try:
             while True:
                 self._wake.clear()
-                self._start_due()
-                await self._something_to_do()
+                now = self._engine.clock.now_us()
+                self._start_due(now)
+                await self._something_to_do(now)
         finally:
             tasks = [task for _, task in self._under_way.values()]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _start_due(self) -> None:
+    def _start_due(self, now: int) -> None:
+        """Begins what is due, a few of each webhook at once: one that is slow does not hold up the others."""
         self._under_way = {key: one for key, one in self._under_way.items() if not one[1].done()}
         busy = Counter(webhook for webhook, _ in self._under_way.values())
-        now = self._engine.clock.now_us()
-        for row in webhooks.due(self._engine.read.db, now, limit=4 * _AT_ONCE):
-            if len(self._under_way) >= _AT_ONCE:
-                break
-            if row.key in self._under_way or busy[row.webhook] >= _AT_ONCE_EACH:
-                continue
-            busy[row.webhook] += 1
-            task = asyncio.create_task(self._deliver(row))
-            task.add_done_callback(lambda _: self._wake.set())
-            self._under_way[row.key] = (row.webhook, task)
+        begun = True
+        while begun and len(self._under_way) < _AT_ONCE:
+            full = [webhook for webhook, count in busy.items() if count >= _AT_ONCE_EACH]
+            begun = False
+            for row in webhooks.due(self._engine.read.db, now, limit=2 * _AT_ONCE, without=full):
+                if row.key in self._under_way or busy[row.webhook] >= _AT_ONCE_EACH:
+                    continue
+                begun = True
+                busy[row.webhook] += 1
+                task = asyncio.create_task(self._deliver(row))
+                task.add_done_callback(lambda _: self._wake.set())
+                self._under_way[row.key] = (row.webhook, task)
 
-    async def _something_to_do(self) -> None:
+    async def _something_to_do(self, after: int) -> None:
+        """Returns when a run or a delivery has ended, or when a delivery is due that was not at `after`."""
         wait_s = _LONGEST_WAIT_S
-        if not self._under_way:
-            due_at = webhooks.next_due(self._engine.read.db)
-            if due_at is not None:
-                wait_s = min(wait_s, max(0.0, (due_at - self._engine.clock.now_us()) / 1e6))
+        due_at = webhooks.next_due(self._engine.read.db, after)
+        if due_at is not None:
+            wait_s = min(wait_s, max(0.0, (due_at - self._engine.clock.now_us()) / 1e6))
         try:
             await asyncio.wait_for(self._wake.wait(), wait_s)
         except TimeoutError:
@@ -139,6 +143,9 @@ class Deliveries:
                 answer, _ = await reply.read_up_to(_ANSWER_BYTES)
         except DialFailed as error:
             return None, error.message
+        except Exception:
+            logger.exception("webhook %s: an attempt failed for no reason that is known", webhook.id)
+            return None, "The server could not send it; its log has the details."
         if 200 <= reply.status < 300:
             return reply.status, ""
         return reply.status, f"HTTP {reply.status}: {answer[:200].decode(errors='replace')}".strip()

@@ -77,6 +77,8 @@ class ServerProcess:
         line = process.stdout.readline()
         timer.cancel()
         if not line.startswith("ready "):
+            self.kill()
+            self._close_pipes()
             raise RuntimeError(f"the server did not start: {line!r} {''.join(self.log)}")
         self.url = line.split()[1]
         self.port = int(self.url.rsplit(":", 1)[1])

@@ -13,6 +13,7 @@ from msgspec.json import decode, encode
 
 from weftline.kernel import bodies
 from weftline.kernel.entries import (
+    PROVIDER_CALL,
     TEXT_DELTA,
     THINKING_DELTA,
     AttemptFailed,
@@ -37,7 +38,7 @@ from weftline.kernel.entries import (
     TimerFired,
     TurnCompleted,
 )
-from weftline.messages import Assistant, Text, ToolCall, joined_text
+from weftline.messages import Assistant, ProviderCall, Text, ToolCall, joined_text
 from weftline.wire.responses import usage_triple
 
 ERROR_CLASSES = frozenset(
@@ -69,7 +70,11 @@ SUMMARY_LIMIT = 140
 
 _DELTA_TEMPLATES = {
     kind: b'id: %%d\nevent: %s\ndata: {"seq":%%d,"type":"%s",%%b,"data":%%b}\n\n' % (event, event)
-    for kind, event in ((TEXT_DELTA, b"assistant_delta"), (THINKING_DELTA, b"thinking_delta"))
+    for kind, event in (
+        (TEXT_DELTA, b"assistant_delta"),
+        (THINKING_DELTA, b"thinking_delta"),
+        (PROVIDER_CALL, b"tool_result"),
+    )
 }
 
 
@@ -151,6 +156,36 @@ def _assistant_message(head: TurnCompleted, body: bytes) -> bytes:
             if isinstance(part, ToolCall)
         ]
     return encode(payload)
+
+
+def provider_call(part: ProviderCall, *, turn: int) -> bytes:
+    """The payload of the `tool_result` that tells of a tool which the provider ran by itself.
+
+    One line, whatever the provider sent. `toolType` repeats the name: `type` is the event's own.
+    """
+    result = "" if part.result is UNSET else encode(_json(part.result)).decode()
+    return encode(
+        {
+            "toolUseId": part.id,
+            "name": part.name,
+            "toolType": part.name,
+            "provider": part.provider,
+            "status": part.status,
+            "ok": part.status != "failed",
+            "summary": _summary(result),
+            "result": _copy(result),
+            "args": {} if part.input is UNSET else _json(part.input),
+            "phase": "end",
+            "turn": turn,
+        }
+    )
+
+
+def _json(raw: Raw) -> Any:
+    try:
+        return decode(raw)
+    except (DecodeError, RecursionError):
+        return bytes(raw).decode(errors="replace")
 
 
 def _input(args: str) -> Raw:

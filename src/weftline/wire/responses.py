@@ -288,6 +288,9 @@ class CatalogModel(Struct, frozen=True, rename="camel"):
     source: Literal["workspace_provider", "platform_offering"] = "workspace_provider"
     context_window_tokens: int | None = None
     pricing: Pricing | None = None
+    max_output_tokens: int | UnsetType = UNSET
+    capabilities: dict[str, bool] | UnsetType = UNSET
+    """`vision`, `reasoning`, `tools`, as far as they are known."""
 
 
 class _Catalog(Struct, rename="camel"):

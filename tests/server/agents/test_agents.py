@@ -85,7 +85,7 @@ async def test_a_definition_that_no_run_could_have_is_refused(api: Api, body: Js
 async def test_agents_of_another_workspace_are_not_there(api: Api, other_api: Api) -> None:
     made = await stored(api)
     for method in ("GET", "PUT", "DELETE"):
-        body = {"name": "x", "spec": {}} if method == "PUT" else None
+        body: Json | None = {"name": "x", "spec": {}} if method == "PUT" else None
         check_error(await other_api.call(method, f"agents/{made['id']}", body), 404, "not_found")
 
 
@@ -112,9 +112,8 @@ async def test_a_runs_own_model_and_tools_come_over_the_agents(api: Api) -> None
 
 @pytest.mark.requirement("wire.spec.agent_id")
 async def test_guards_schema_and_metadata_apply_to_a_run_with_an_agent(api: Api) -> None:
-    agent = await stored(
-        api, "echo_loop", metadata={"agents": "own"}, spec={"loopDetection": {"hardCutoffThreshold": 4}, "tools": [{"kind": "mantyx_plugin", "name": "echo"}]}
-    )
+    guarded = {"loopDetection": {"hardCutoffThreshold": 4}, "tools": [{"kind": "mantyx_plugin", "name": "echo"}]}
+    agent = await stored(api, "echo_loop", metadata={"agents": "own"}, spec=guarded)
     schema = {"schema": {"type": "object"}}
     body = {"agentId": agent["id"], "prompt": "hi", "metadata": {"k": "v"}, "outputSchema": schema}
     run = (await api.post("agent-runs", body)).json["runId"]
@@ -162,7 +161,7 @@ async def test_a_narrowed_credential_sees_its_agents_and_changes_none(api: Api) 
     assert [one["id"] for one in (await api.get("agents", key=key)).json["agents"]] == [agent["id"]]
     check_error(await api.get(f"agents/{other['id']}", key=key), 404, "not_found")
     for method, path in (("POST", "agents"), ("PUT", f"agents/{agent['id']}"), ("DELETE", f"agents/{agent['id']}")):
-        body = {"name": "x", "spec": {}} if method != "DELETE" else None
+        body: Json | None = {"name": "x", "spec": {}} if method != "DELETE" else None
         check_error(await api.call(method, path, body, key=key), 403, "forbidden")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 import pytest
@@ -72,7 +73,7 @@ async def test_a_message_runs_the_agent_and_its_answer_comes_back_under_the_same
 @pytest.mark.requirement("wire.a2a.send")
 async def test_text_parts_of_either_spelling_are_joined(api: Api) -> None:
     await stored(api)
-    parts = [{"kind": "text", "text": "one"}, {"kind": "data", "data": {}}, {"type": "text", "text": "two"}]
+    parts: list[Json] = [{"kind": "text", "text": "one"}, {"kind": "data", "data": {}}, {"type": "text", "text": "two"}]
     body = await rpc(api, "message/send", message(parts=parts))
     assert body["result"]["parts"][0]["text"] == "one\ntwo / 1"
 
@@ -217,6 +218,39 @@ async def test_credentials_are_judged_before_json_rpc_begins(api: Api, other_api
     check_error(await post(await key_of(api, "a2a", second["id"])), 403, "forbidden")
     for key in (api.key, await key_of(api, "a2a"), await key_of(api, "a2a", agent["id"])):
         assert (await post(key)).json["error"]["code"] == -32700
+
+
+async def token_of(api: Api, *scopes: str) -> str:
+    """An access token of an app that acts for itself."""
+    body = {"name": "caller", "allowedScopes": scopes, "allowsClientCredentials": True}
+    app = (await api.post("oauth-apps", body)).json
+    form = {
+        "grant_type": "client_credentials",
+        "client_id": app["clientId"],
+        "client_secret": app["clientSecret"],
+    }
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    reply = await api.post("/api/oauth/token", data=urlencode(form).encode(), headers=headers, key=None)
+    assert reply.status == 200, reply.body
+    return reply.json["access_token"]
+
+
+@pytest.mark.requirement("wire.a2a.errors", "wire.a2a.card")
+async def test_an_access_token_needs_both_scopes_to_call_and_one_to_look(api: Api) -> None:
+    await stored(api)
+    asked = [f"/api/a2a/{api.slug}/discovery", f"{path(api)}/.well-known/agent-card.json"]
+    for scopes in (("a2a:invoke",), ("agents:invoke", "runs:write")):
+        token = await token_of(api, *scopes)
+        reply = await api.post(path(api), data=b"not json", key=token)
+        assert reply.status == 403 and reply.json["required"] == ["a2a:invoke", "agents:invoke"]
+        assert reply.json["error"] == "insufficient_scope"
+        assert 'scope="a2a:invoke agents:invoke"' in reply.headers["WWW-Authenticate"]
+        for address in asked:
+            refused = await api.get(address, key=token)
+            assert refused.status == 403 and refused.json["required"] == "a2a:discovery"
+    both = await token_of(api, "a2a:invoke", "agents:invoke", "a2a:discovery")
+    assert (await api.post(path(api), data=b"not json", key=both)).json["error"]["code"] == -32700
+    assert [(await api.get(address, key=both)).status for address in asked] == [200, 200]
 
 
 @pytest.mark.requirement("wire.a2a.card")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Literal
 
+import aiohttp
 import httpx2
 import pytest
 from mcp import Client
@@ -14,7 +16,11 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp_types import TextContent
 
+from weftline.testing import ServerProcess
+
 from ..kit import TIMEOUT_S, Api, Json, check_error
+from ..scripts import SCRIPTS
+from .test_a2a import token_of
 
 Mode = Literal["legacy", "auto"]
 
@@ -137,3 +143,35 @@ async def test_a_session_is_not_there_for_another_credential(api: Api) -> None:
     assert (await api.post(f"/api/mcp/{api.slug}", listing, headers=headers)).status == 200
     other = await key_of(api, "mcp")
     assert (await api.post(f"/api/mcp/{api.slug}", listing, headers=headers, key=other)).status == 404
+
+
+async def test_a_server_that_stops_ends_the_calls_and_leaves_their_runs(
+    tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    with ServerProcess(tmp_path, scripts=SCRIPTS, arguments=("--drain", "0.1")) as server:
+        api = Api(http, server.url, "acme", await asyncio.to_thread(server.create_key, "acme"))
+        await stored(api, "stuck")
+        begun = asyncio.Event()
+
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            begun.set()
+
+        async with connected(api, mode="legacy") as client:
+            call = asyncio.ensure_future(client.call_tool("helper", {"message": "hi"}, progress_callback=on_progress))
+            await begun.wait()
+            assert await asyncio.to_thread(server.terminate) == 0
+            call.cancel()
+            await asyncio.wait({call})
+        await asyncio.to_thread(server.start)
+        (run,) = (await api.get("agent-runs")).json["runs"]
+        assert run["status"] == "running"
+        await api.cancel(run["id"])
+
+
+async def test_an_access_token_needs_the_scope(api: Api) -> None:
+    path = f"/api/mcp/{api.slug}"
+    refused = await api.post(path, {}, key=await token_of(api, "agents:invoke"))
+    assert refused.status == 403 and refused.json["required"] == "mcp:connect"
+    await stored(api)
+    async with connected(api, await token_of(api, "mcp:connect")) as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["helper"]

@@ -7,8 +7,11 @@ import hashlib
 import hmac
 import itertools
 import json
+import subprocess
+import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -205,10 +208,8 @@ async def test_nothing_is_lost_when_the_server_is_killed_before_it_delivers(
             call = await stream.until("local_tool_call")
         await asyncio.to_thread(server.kill)
         await asyncio.to_thread(server.start, env={"WEFTLINE_CRASH": "run.ended:after"})
-        with pytest.raises(aiohttp.ClientError):
-            # The process dies right after the commit that ends the run.
-            while True:
-                await api.answer(run, call["toolUseId"], result="42")
+        with suppress(aiohttp.ClientError):  # the process dies right after the commit that ends the run
+            await api.answer(run, call["toolUseId"], result="42")
         await asyncio.to_thread(server.wait)
         assert receiver.hits == []
         await asyncio.to_thread(server.start)
@@ -226,3 +227,45 @@ async def test_a_private_address_is_not_reached_unless_the_configuration_says_so
         (one,) = await deliveries(api, webhook, "failed")
         assert one["lastStatus"] is None and "private" in one["lastError"]
     assert receiver.hits == []
+
+
+async def test_webhooks_are_kept_by_command_too(api: Api, receiver: Receiver, hooked: ServerProcess) -> None:
+    async def command(*arguments: str) -> str:
+        words = ["webhooks", *arguments, "--workspace", api.slug, "--db", str(hooked.db)]
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-m", "weftline", *words],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        return done.stdout.strip()
+
+    identity, secret = (await command("create", "--url", receiver.url, "--event", "succeeded")).split()
+    assert secret.startswith("whsec_") and await command("list") == identity
+    run = await api.start("hello")
+    assert [hit.json["run"]["id"] for hit in await receiver.wait(1)] == [run]
+    await deliveries(api, {"id": identity}, "delivered")
+    (one,) = json.loads(await command("deliveries", identity, "--json"))
+    assert (one["runId"], one["status"], one["attempts"]) == (run, "delivered", 1)
+    assert await command("delete", identity) == identity
+    assert await command("list") == ""
+
+
+async def test_an_endpoint_that_never_answers_holds_up_no_other(api: Api, receiver: Receiver) -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    endpoint = await asyncio.start_server(silent, "127.0.0.1", 0)
+    port = endpoint.sockets[0].getsockname()[1]
+    slow = (await api.post("webhooks", {"url": f"http://127.0.0.1:{port}/"})).json
+    runs = [await api.start("hello") for _ in range(70)]
+    for run in runs:
+        await api.events(run)
+    await hook(api, receiver)
+    last = await api.start("hello")
+    assert [hit.json["run"]["id"] for hit in await receiver.wait(1)] == [last]
+    await api.call("DELETE", f"webhooks/{slow['id']}")
+    endpoint.close()

@@ -10,6 +10,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from weftline.runtime import ids
+from weftline.store.sqlite.store import open_for_reading
 from weftline.testing import ServerProcess
 
 from ..kit import Api, Frame, Json, check_error, local_tool, of_type
@@ -198,6 +200,27 @@ async def test_secret_headers_are_shown_nowhere_and_stored_sealed(
     assert (server.db / "secret.key").stat().st_mode & 0o777 == 0o600
 
 
+async def test_the_secrets_of_a_run_go_with_its_end_and_those_of_a_session_with_its(
+    server: ServerProcess, api: Api, facts: McpProcess
+) -> None:
+    tools = [mcp(facts), local_tool()]
+    session = await api.session("ask_between", tools=tools)
+    run = await api.send(session)
+    reader = open_for_reading(server.db)
+    try:
+        run_key, session_key = key_of(run, "run_"), key_of(session, "ses_")
+        async with api.stream(run) as stream:
+            call = await stream.until("local_tool_call")
+            assert reader.run_secrets(run_key) is not None and reader.thread_secrets(session_key) is not None
+            await api.answer(run, call["toolUseId"], result="found")
+            await stream.rest()
+        assert reader.run_secrets(run_key) is None and reader.thread_secrets(session_key) is not None
+        await api.call("DELETE", f"agent-sessions/{session}")
+        assert reader.thread_secrets(session_key) is None
+    finally:
+        reader.close()
+
+
 async def test_fetch_reads_a_page_and_refuses_the_inside(api: Api) -> None:
     async def page(request: web.Request) -> web.Response:
         if request.path == "/away":
@@ -211,6 +234,12 @@ async def test_fetch_reads_a_page_and_refuses_the_inside(api: Api) -> None:
             frames = await api.play("fetch", prompt=address, tools=tools)
             assert of_type(frames, "tool_result")[0]["ok"] is False
             assert "does not connect" in text_of(frames)
+
+
+def key_of(id: str, prefix: str) -> int:
+    parsed = ids.parse(id, prefix=prefix)
+    assert parsed is not None
+    return parsed[0]
 
 
 async def until_seen(server: McpProcess, what: str) -> None:

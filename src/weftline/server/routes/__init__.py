@@ -3,7 +3,22 @@
 from __future__ import annotations
 
 from weftline.server.router import Route
-from weftline.server.routes import a2a, agents, health, keys, lists, mcp, models, oauth, openapi, runs, sessions, tools, webhooks
+from weftline.server.routes import (
+    a2a,
+    agents,
+    health,
+    keys,
+    lists,
+    mcp,
+    models,
+    oauth,
+    openapi,
+    providers,
+    runs,
+    sessions,
+    tools,
+    webhooks,
+)
 
 ROUTES: tuple[Route, ...] = (
     *runs.ROUTES,
@@ -14,6 +29,7 @@ ROUTES: tuple[Route, ...] = (
     *a2a.ROUTES,
     *mcp.ROUTES,
     *models.ROUTES,
+    *providers.ROUTES,
     *tools.ROUTES,
     *keys.ROUTES,
     *oauth.ROUTES,

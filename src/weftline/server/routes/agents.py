@@ -187,7 +187,7 @@ async def _written(app: App, principal: Principal, operation: Any, body: AgentBo
     app.engine.require_accepting()
     plan = plan_from_spec(body.spec.spec)
     if plan.model is not None:
-        app.engine.models.resolve(plan.model)
+        app.engine.check_models(plan, workspace=principal.workspace)
     app.engine.tools.check(plan, workspace=principal.workspace)
     return await app.engine.store.job(
         partial(

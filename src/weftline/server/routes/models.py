@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET, UnsetType
+
+from weftline.providers.catalog import Entry
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Answer, Request
@@ -10,7 +13,7 @@ from weftline.wire.responses import CatalogModel, Pricing, models_list
 
 
 async def list_models(app: App, request: Request, principal: Principal) -> Answer:
-    catalog = app.engine.models
+    catalog = app.engine.models.of(principal.workspace)
     shown = [
         CatalogModel(
             entry.id,
@@ -24,10 +27,18 @@ async def list_models(app: App, request: Request, principal: Principal) -> Answe
             )
             if entry.pricing is not None
             else None,
+            UNSET if entry.max_output_tokens is None else entry.max_output_tokens,
+            capabilities(entry),
         )
         for entry in catalog.entries()
     ]
     return Answer(models_list(shown, default_model_id=catalog.default_id))
+
+
+def capabilities(entry: Entry) -> dict[str, bool] | UnsetType:
+    """What is known of a model; what is not known is absent, and nothing at all when nothing is."""
+    hints = {"vision": entry.vision, "reasoning": entry.reasoning, "tools": entry.tools}
+    return {name: hint for name, hint in hints.items() if hint is not None} or UNSET
 
 
 ROUTES = (

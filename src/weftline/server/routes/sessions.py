@@ -30,7 +30,7 @@ async def create(app: App, request: Request, principal: Principal) -> Answer:
     app.engine.require_accepting()
     spec, headers = effective(app, principal, body)
     plan = plan_from_spec(spec)
-    app.engine.models.resolve(plan.model)
+    app.engine.check_models(plan, workspace=principal.workspace)
     app.engine.tools.check(plan, workspace=principal.workspace)
     now = app.engine.clock.now_us()
     key, salt = await app.engine.store.job(

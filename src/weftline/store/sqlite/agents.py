@@ -97,7 +97,7 @@ def update_agent(
     sealed: bytes | None = None,
     system: bool = False,
 ) -> AgentRow:
-    """Replaces a definition; `slug` "" keeps the present one. Runs and sessions that exist keep what they began with."""
+    """Replaces a definition; `slug` "" keeps the present one. Runs and sessions keep what they began with."""
     row = _row(db, id, workspace=workspace)
     slug = slug or row.slug
     _check_slug(db, workspace=workspace, slug=slug, key=row.key)

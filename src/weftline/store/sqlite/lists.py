@@ -59,20 +59,15 @@ def threads(database: Path, wanted: Filter) -> list[ThreadRow]:
 
 
 def _common(wanted: Filter, table: str, column: str) -> tuple[list[str], list[int | str]]:
-    where = [f"{table}.workspace = ?"]
+    # With a thread given, its own index has the few rows; the sign keeps the planner from walking the workspace's.
+    where = [f"{'+' if wanted.thread is not None else ''}{table}.workspace = ?"]
     values: list[int | str] = [wanted.workspace]
     if wanted.before is not None:
-        where.append(f"{'first.' + column if wanted.metadata else table + '.key'} < ?")
+        where.append(f"{f'm0.{column}' if wanted.metadata else f'{table}.key'} < ?")
         values.append(wanted.before)
     if wanted.agent is not None:
         where.append(f"{table}.agent = ?")
         values.append(wanted.agent)
-    for name, value in wanted.metadata[1:]:
-        where.append(
-            f"EXISTS (SELECT 1 FROM {column}_metadata WHERE workspace = {table}.workspace AND name = ? AND value = ?"
-            f" AND {column} = {table}.key)"
-        )
-        values += (name, value)
     return where, values
 
 
@@ -86,13 +81,14 @@ def _page(
     values: list[int | str],
 ) -> list[Any]:
     selected = ", ".join(f"{table}.{name.strip()}" for name in columns.split(","))
-    source, order = table, f"{table}.key"
-    if wanted.metadata:
-        # The index of the first pair has its runs in order, so that the walk ends with the page.
-        source = f"{column}_metadata AS first CROSS JOIN {table} ON {table}.key = first.{column}"
-        where = [*where, "first.workspace = ?", "first.name = ?", "first.value = ?"]
-        values = [*values, wanted.workspace, *wanted.metadata[0]]
-        order = f"first.{column}"
+    # The index of the first pair has its rows in order, so that the walk ends with the page; cross joins keep the order
+    # of the loops, so that a row itself is read only when all pairs match.
+    source = "".join(f"{column}_metadata AS m{number} CROSS JOIN " for number in range(len(wanted.metadata))) + table
+    for number, (name, value) in enumerate(wanted.metadata):
+        where = [*where, f"m{number}.workspace = ?", f"m{number}.name = ?", f"m{number}.value = ?"]
+        values = [*values, wanted.workspace, name, value]
+        where.append(f"m{number}.{column} = {f'm0.{column}' if number else f'{table}.key'}")
+    order = f"m0.{column}" if wanted.metadata else f"{table}.key"
     query = f"SELECT {selected} FROM {source} WHERE {' AND '.join(where)} ORDER BY {order} DESC LIMIT ?"
     with closing(connect(database, read_only=True)) as db:
         return db.execute(query, (*values, wanted.limit)).fetchall()

@@ -322,3 +322,18 @@ CREATE TABLE deliveries (
 
 CREATE UNIQUE INDEX deliveries_by_webhook ON deliveries (webhook, run);
 CREATE INDEX deliveries_due ON deliveries (due_at) WHERE due_at IS NOT NULL;
+
+-- Model providers that a workspace brought, with keys of its own.
+CREATE TABLE providers (
+  key INTEGER PRIMARY KEY,
+  id TEXT NOT NULL UNIQUE,
+  workspace INTEGER NOT NULL REFERENCES workspaces (key),
+  name TEXT NOT NULL,             -- the prefix of its models' ids
+  spec BLOB NOT NULL,             -- JSON, without secrets
+  secrets BLOB,                   -- sealed: the API key and header values
+  version INTEGER NOT NULL,
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL
+) STRICT;
+
+CREATE UNIQUE INDEX providers_by_name ON providers (workspace, name);

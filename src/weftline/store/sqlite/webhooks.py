@@ -121,19 +121,22 @@ def note_ends(db: apsw.Connection, ended: Sequence[tuple[int, str, int]]) -> Non
         )
 
 
-def due(db: apsw.Connection, now: int, *, limit: int) -> list[DeliveryRow]:
+def due(db: apsw.Connection, now: int, *, limit: int, without: Sequence[int] = ()) -> list[DeliveryRow]:
+    """The earliest that are due, but for those of the webhooks in `without`."""
+    marks = ",".join("?" * len(without))
     rows: list[Any] = db.execute(
         f"{_DELIVERY} WHERE due_at <= ? AND webhook IN (SELECT key FROM webhooks WHERE enabled)"
-        " ORDER BY due_at LIMIT ?",
-        (now, limit),
+        f" AND webhook NOT IN ({marks}) ORDER BY due_at LIMIT ?",
+        (now, *without, limit),
     ).fetchall()
     return [DeliveryRow(*row) for row in rows]
 
 
-def next_due(db: apsw.Connection) -> int | None:
+def next_due(db: apsw.Connection, after: int) -> int | None:
+    """The first time after `after` at which a delivery is due."""
     row: Any = db.execute(
-        "SELECT min(due_at) FROM deliveries"
-        " WHERE due_at IS NOT NULL AND webhook IN (SELECT key FROM webhooks WHERE enabled)"
+        "SELECT min(due_at) FROM deliveries WHERE due_at > ? AND webhook IN (SELECT key FROM webhooks WHERE enabled)",
+        (after,),
     ).fetchone()
     return row[0] if row else None
 

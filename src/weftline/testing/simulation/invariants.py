@@ -108,7 +108,8 @@ def _state_is_the_fold(facts: Facts, log: RunLog) -> None:
     state = fold(State(), log.entries)
     require("K2", state == decode_state(log.row.state), f"run {log.key}: its state is not the fold of its log")
     require("K2", not state.broken, f"run {log.key}: its log is broken: {state.broken}")
-    require("K2", state.epoch == log.row.epoch and state.status == log.row.status, f"run {log.key}: its row is wrong")
+    row, folded = (log.row.epoch, log.row.status), (state.epoch, state.status)
+    require("K2", row == folded, f"run {log.key}: its row says {row}, its log {folded}")
 
 
 def _ended_once(facts: Facts, log: RunLog) -> None:

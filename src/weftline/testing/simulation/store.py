@@ -61,9 +61,9 @@ class Disk:
         """Called for each flush before (False) and after (True) its commit."""
 
     def new_thread(self) -> int:
-        return create_thread(
-            self.db, workspace=self.workspace, name="t", agent=None, spec=b"{}", metadata="{}", now=1
-        )[0]
+        return create_thread(self.db, workspace=self.workspace, name="t", agent=None, spec=b"{}", metadata="{}", now=1)[
+            0
+        ]
 
     def keys(self) -> list[int]:
         """All runs, the oldest first."""

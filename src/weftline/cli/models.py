@@ -1,0 +1,122 @@
+"""`weftline models`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from weftline.cli.output import JSON
+
+if TYPE_CHECKING:
+    from weftline.providers.catalog import Catalog, Entry
+
+
+@click.command()
+@click.option("--config", type=click.Path(path_type=Path), help="Configuration (TOML) as for `serve`.")
+@click.option("--scripts", envvar="WEFTLINE_SCRIPTS", type=click.Path(path_type=Path), help="Scripted models (JSON).")
+@click.option("--db", type=click.Path(path_type=Path), help="The store, for the providers that a workspace brought.")
+@click.option("--workspace", metavar="SLUG", help="The workspace whose models to list; needs --db.")
+@JSON
+def command(config: Path | None, scripts: Path | None, db: Path | None, workspace: str | None, as_json: bool) -> None:
+    """List the models that runs can name, and the providers that are not available with the reason.
+
+    Reads the same configuration and environment as `serve`; nothing is asked of any provider.
+    """
+    import asyncio
+
+    if (db is None) != (workspace is None):
+        raise click.UsageError("--db and --workspace go together.")
+    catalog = asyncio.run(_catalog(config, scripts, db, workspace))
+    if as_json:
+        click.echo(json.dumps(_shown(catalog), indent=2))
+        return
+    _print(catalog)
+
+
+async def _catalog(config: Path | None, scripts: Path | None, db: Path | None, workspace: str | None) -> Catalog:
+    from weftline.config import Config, load_config
+    from weftline.providers.scripted import ScriptedProvider
+    from weftline.providers.scripts import load_scripts
+    from weftline.providers.transport import AiohttpTransport
+    from weftline.providers.workspace import WorkspaceCatalogs
+
+    scripted = ScriptedProvider(load_scripts(scripts)) if scripts is not None else None
+    # Opens nothing by itself, and nobody posts anything here.
+    transport = AiohttpTransport()
+    base = (load_config(config) if config is not None else Config()).catalog(transport=transport, scripted=scripted)
+    if db is None or workspace is None:
+        return base
+    from weftline.server.stored_providers import own_providers
+    from weftline.store.secrets import Vault
+    from weftline.store.sqlite.keys import known_workspace
+    from weftline.store.sqlite.store import open_for_reading
+
+    reader = open_for_reading(db)
+    try:
+        key = known_workspace(reader.db, workspace)
+        own = own_providers(reader.db, Vault(db), key)
+    finally:
+        reader.close()
+    return WorkspaceCatalogs(base, own=lambda _: own, transport=transport).of(key)
+
+
+def _shown(catalog: Catalog) -> dict[str, Any]:
+    return {
+        "models": [_model(entry, catalog) for entry in catalog.entries()],
+        "defaultModelId": catalog.default_id,
+        "unavailable": [
+            {"name": one.name, "family": one.family, "reason": one.reason} for one in catalog.unavailable()
+        ],
+    }
+
+
+def _model(entry: Entry, catalog: Catalog) -> dict[str, Any]:
+    price = catalog.price(entry)
+    return {
+        "id": entry.id,
+        "label": entry.label,
+        "provider": entry.provider,
+        "vendorModelId": entry.vendor_model_id,
+        "source": entry.source,
+        "contextWindowTokens": entry.context_window_tokens,
+        "maxOutputTokens": entry.max_output_tokens,
+        "capabilities": {"vision": entry.vision, "reasoning": entry.reasoning, "tools": entry.tools},
+        "pricing": None
+        if price is None
+        else {
+            "inputPer1MUsd": price.input_per_1m_usd,
+            "outputPer1MUsd": price.output_per_1m_usd,
+            "cacheReadPer1MUsd": price.cache_read_per_1m_usd,
+            "cacheWritePer1MUsd": price.cache_write_per_1m_usd,
+        },
+    }
+
+
+def _print(catalog: Catalog) -> None:
+    default = catalog.default_id
+    lines = [("model", "context", "output", "can", "$/1M in", "$/1M out", "source")]
+    for entry in catalog.entries():
+        price = catalog.price(entry)
+        lines.append(
+            (
+                f"{entry.id} *" if entry.id == default else entry.id,
+                _number(entry.context_window_tokens),
+                _number(entry.max_output_tokens),
+                " ".join(name for name in ("vision", "reasoning", "tools") if getattr(entry, name)) or "-",
+                _number(price.input_per_1m_usd if price else None),
+                _number(price.output_per_1m_usd if price else None),
+                entry.source,
+            )
+        )
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    for line in lines:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    for one in catalog.unavailable():
+        click.echo(f"not available: {one.name} ({one.family}): {one.reason}")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:g}"

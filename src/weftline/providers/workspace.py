@@ -1,0 +1,110 @@
+"""The models of each workspace: what the server offers to everybody, and the providers that the workspace brought.
+
+catalogs = WorkspaceCatalogs(base, own=load, transport=transport)
+model = catalogs.of(workspace).resolve("mine:gpt-5.5")
+catalogs.forget(workspace)  # after its providers were changed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from weftline.errors import WeftlineError
+from weftline.providers.base import Provider
+from weftline.providers.catalog import Catalog, close_provider
+from weftline.providers.families import NotAvailable, ProviderSettings, build_provider
+from weftline.providers.transport import AiohttpTransport, Transport
+
+
+class OwnProvider(Struct, frozen=True):
+    """A provider that a workspace brought, as it is stored."""
+
+    id: str
+    version: int
+    """Another number after each change."""
+    settings: ProviderSettings
+    fault: str = ""
+    """Why it cannot be used, when that is known already."""
+
+
+LoadOwn: TypeAlias = Callable[[int], Sequence[OwnProvider]]
+"""The providers that a workspace brought, by its key."""
+
+
+class WorkspaceCatalogs:
+    """Catalogs by workspace, each built once and kept until `forget`.
+
+    A provider that has not changed is kept too, with what its throttle has learned; one that has changed or was deleted
+    serves the calls under way to their end. Without `own` every workspace has the catalog `base`.
+    """
+
+    def __init__(self, base: Catalog, *, own: LoadOwn | None = None, transport: Transport | None = None) -> None:
+        self.base = base
+        self._load = own
+        self._transport = transport
+        self._own_transport: AiohttpTransport | None = None
+        self._catalogs: dict[int, Catalog] = {}
+        self._built: dict[str, tuple[int, Provider]] = {}
+        self._retired: list[Provider] = []
+
+    def of(self, workspace: int) -> Catalog:
+        """The models that this workspace may use."""
+        if self._load is None:
+            return self.base
+        found = self._catalogs.get(workspace)
+        if found is None:
+            found = self._catalogs[workspace] = self._build(self._load(workspace))
+        return found
+
+    def forget(self, workspace: int | None = None) -> None:
+        """Drops what is remembered of a workspace, or of all, after providers were stored, changed or deleted."""
+        if workspace is None:
+            self._catalogs.clear()
+        else:
+            self._catalogs.pop(workspace, None)
+
+    async def aclose(self) -> None:
+        """Closes the providers that workspaces brought. Those of `base` are their owner's to close."""
+        for _, provider in self._built.values():
+            await close_provider(provider)
+        for provider in self._retired:
+            await close_provider(provider)
+        self._built.clear()
+        self._retired.clear()
+        if self._own_transport is not None:
+            await self._own_transport.aclose()
+
+    def _build(self, rows: Sequence[OwnProvider]) -> Catalog:
+        if not rows:
+            return self.base
+        catalog = self.base.copy()
+        for row in rows:
+            settings = row.settings
+            try:
+                provider = self._provider(row)
+            except (NotAvailable, WeftlineError) as fault:
+                catalog.add_unavailable(settings.name, family=settings.family, reason=str(fault))
+                continue
+            any_model = not settings.models if settings.any_model is None else settings.any_model
+            catalog.add(provider, name=settings.name, any_model=any_model, source="workspace_provider", own=row.id)
+        return catalog
+
+    def _provider(self, row: OwnProvider) -> Provider:
+        known = self._built.get(row.id)
+        if known is not None:
+            if known[0] == row.version:
+                return known[1]
+            self._retired.append(known[1])
+            del self._built[row.id]
+        if row.fault:
+            raise NotAvailable(row.fault)
+        transport = self._transport
+        if transport is None:
+            transport = self._own_transport = self._own_transport or AiohttpTransport()
+        # The server's environment is not the workspace's: no key is ever looked for there.
+        provider = build_provider(row.settings, transport=transport, environ={})
+        self._built[row.id] = (row.version, provider)
+        return provider

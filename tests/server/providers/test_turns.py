@@ -1,0 +1,227 @@
+"""Whole runs through a server process, each family against a stand-in for its API."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from weftline.testing.recordings import load_recording
+
+from ..kit import Frame, local_tool, of_type, types
+from .conftest import KEY, Team, server_tool
+from .dialects import FAMILIES, Anthropic, Call, Dialect, OldGoogle
+from .upstream import JSON, Reply
+
+CAPITAL = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+OUTPUT = {"name": "capital", "schema": CAPITAL}
+ANSWER = '{"city":"Oslo"}'
+SYNTHETIC = {"final_report", "set_model_response"}
+
+
+def deltas(frames: list[Frame], kind: str = "assistant_delta", *, attempt: int = 1) -> str:
+    return "".join(frame["text"] for frame in of_type(frames, kind) if frame["attempt"] == attempt)
+
+
+@pytest.mark.requirement("provider.family.available", "wire.usage.tokens", "wire.usage.model")
+async def test_a_family_answers_in_text_with_its_usage(team: Team, dialect: Dialect) -> None:
+    model = await team.bring(dialect)
+    team.upstream.answers(dialect.answer("Hel", "lo"))
+    frames = await team.run(model)
+    assert types(frames) == ["started", "assistant_message", "result"]
+    assert deltas(frames) == "Hello" == frames[-1]["text"]
+    assert frames[-1]["tokens"] == {"inputTokens": 12, "cachedTokens": 0, "reasoningTokens": 0, "outputTokens": 7}
+    assert frames[-1]["turns"] == 1
+    assert frames[-1]["model"]["id"] == model and frames[-1]["model"]["vendorModelId"] == dialect.model
+    assert len(team.upstream.asked) == 1
+
+
+@pytest.mark.requirement("provider.family.available", "provider.request.conversation", "provider.stream.incremental")
+async def test_a_family_thinks_calls_a_tool_and_answers(team: Team, dialect: Dialect) -> None:
+    model = await team.bring(dialect)
+    calls = [Call("weather", '{"city":"Oslo"}')]
+    team.upstream.answers(dialect.answer("Let me see.", thinking=["h", "m"], calls=calls), dialect.answer("Sunny."))
+    frames = await team.run(model, tools=[server_tool("weather")], reasoningLevel="high")
+    assert types(frames, without=("assistant_delta", "thinking_delta")) == [
+        "started",
+        "assistant_message",
+        "tool_call",
+        "tool_result",
+        "assistant_message",
+        "result",
+    ]
+    assert deltas(frames, "thinking_delta") == "hm"
+    assert of_type(frames, "tool_result")[0]["result"] == "sunny in Oslo"
+    assert frames[-1]["text"] == "Sunny." and frames[-1]["tokens"]["inputTokens"] == 24 and frames[-1]["turns"] == 2
+    assert b"sunny in Oslo" in team.upstream.asked[1].raw
+
+
+RECORDED = {
+    "google": ("google/google_model_iter_stream.yaml", (0, 2)),
+    "openai_chat": ("openai_chat/run_stream_sync_streams_real_model.yaml", (0, 1)),
+    "openai_responses": ("openai_responses/openai_responses_stream.yaml", (0, 1)),
+    "anthropic": ("anthropic/anthropic_tool_with_thinking.yaml", (0, 1)),
+}
+
+
+@pytest.mark.parametrize("family", list(RECORDED))
+async def test_recorded_bytes_make_a_whole_run_with_a_client_tool(team: Team, family: str) -> None:
+    file, numbers = RECORDED[family]
+    exchanges = [load_recording(file)[number] for number in numbers]
+    for exchange in exchanges:
+        team.upstream.answers(Reply(exchange.body, exchange.status, exchange.headers["content-type"], pieces=7))
+    model = await team.bring(FAMILIES[family])
+    asked = json.loads(exchanges[0].request_body)
+    run = await team.start(model, tools=[local_tool(name) for name in FAMILIES[family].tool_names(asked)])
+    async with team.api.stream(run) as stream:
+        call = await stream.until("local_tool_call")
+        assert (await team.api.answer(run, call["toolUseId"], result="42")).status == 200
+        frames = await stream.rest()
+    assert frames[-1].type == "result" and frames[-1]["ok"] and frames[-1]["text"]
+    assert of_type(frames, "assistant_message")[-1]["text"] == frames[-1]["text"]
+    assert frames[-1]["tokens"]["inputTokens"] > 0 and frames[-1]["tokens"]["outputTokens"] > 0
+
+
+def _deep_strings(value: Any) -> set[str]:
+    if isinstance(value, dict):
+        return {text for child in value.values() for text in _deep_strings(child)}
+    if isinstance(value, list):
+        return {text for child in value for text in _deep_strings(child)}
+    return {value} if isinstance(value, str) else set()
+
+
+@pytest.mark.requirement("provider.request.images")
+async def test_images_of_a_tool_result_reach_every_family(team: Team, dialect: Dialect) -> None:
+    model = await team.bring(dialect)
+    team.upstream.answers(dialect.answer(calls=[Call("photo")]), dialect.answer("A cat."))
+    frames = await team.run(model, tools=[server_tool("photo")])
+    assert frames[-1]["text"] == "A cat."
+    assert of_type(frames, "tool_result")[0]["attachments"] == [{"type": "image", "mediaType": "image/png"}]
+    assert b"aW1hZ2U=" in team.upstream.asked[1].raw
+
+
+@pytest.mark.requirement("provider.schema.hidden", "provider.schema.anthropic", "provider.schema.gemini_tools")
+@pytest.mark.parametrize("name", [*FAMILIES, "old_google"])
+async def test_structured_output_beside_tools_works_on_every_family_and_hides_its_means(team: Team, name: str) -> None:
+    dialect = OldGoogle() if name == "old_google" else FAMILIES[name]
+    model = await team.bring(dialect)
+    team.upstream.answers(dialect.answer(calls=[Call("weather", '{"city":"Oslo"}')]))
+    synthetic = {"anthropic": "final_report", "old_google": "set_model_response"}.get(name)
+    if synthetic:
+        team.upstream.answers(dialect.answer(calls=[Call(synthetic, ANSWER, "toolu_2")]))
+    else:
+        team.upstream.answers(dialect.answer(ANSWER[:5], ANSWER[5:]))
+    run = await team.start(model, tools=[server_tool("weather")], outputSchema=OUTPUT, toolBudgets={})
+    frames = await team.api.events(run)
+    assert frames[-1]["subtype"] == "success" and json.loads(frames[-1]["text"]) == {"city": "Oslo"}
+    last_turn = [frame for frame in of_type(frames, "assistant_delta") if frame["turn"] == 1]
+    assert "".join(frame["text"] for frame in last_turn) == frames[-1]["text"]
+    assert "toolCalls" not in of_type(frames, "assistant_message")[-1].payload
+    assert len(of_type(frames, "tool_call")) == 1
+    sent = dialect.tool_names(team.upstream.asked[0].body)
+    assert (synthetic in sent) if synthetic else not SYNTHETIC & set(sent)
+    shown = b"".join(frame.raw for frame in frames) + (await team.api.get(f"agent-runs/{run}")).body
+    assert not any(hidden.encode() in shown for hidden in SYNTHETIC)
+
+
+async def test_an_answer_that_does_not_fit_is_asked_for_once_more_and_then_fails_the_run(
+    team: Team, dialect: Dialect
+) -> None:
+    model = await team.bring(dialect)
+    team.upstream.answers(dialect.answer("not json"), dialect.answer('{"town":1}'), dialect.answer(ANSWER))
+    frames = await team.run(model, outputSchema=OUTPUT)
+    assert frames[-1].type == "error" and frames[-1]["code"] == "invalid_output"
+    assert frames[-1]["partialText"] == '{"town":1}'
+    assert len(team.upstream.asked) == 2, "asked again once, not twice"
+
+
+@pytest.mark.requirement("provider.schema.truncated")
+async def test_structured_output_that_hits_the_limit_is_a_truncation_with_the_raw_text(
+    team: Team, dialect: Dialect
+) -> None:
+    model = await team.bring(dialect)
+    if dialect.family == "anthropic":
+        team.upstream.answers(dialect.answer(calls=[Call("final_report", '{"city":"Os')], stop="max_tokens"))
+    else:
+        team.upstream.answers(dialect.answer('{"city":"Os', stop="max_tokens"))
+    frames = await team.run(model, outputSchema=OUTPUT)
+    assert frames[-1].type == "error" and frames[-1]["errorClass"] == "truncation"
+    assert frames[-1]["partialText"] == '{"city":"Os' and frames[-1]["finishReason"] == "max_tokens"
+
+
+@pytest.mark.requirement("provider.stream.bad_arguments")
+@pytest.mark.parametrize("family", ["anthropic", "openai_chat", "openai_responses"])
+async def test_arguments_that_are_no_object_are_not_run_and_the_model_is_told(team: Team, family: str) -> None:
+    dialect = FAMILIES[family]
+    model = await team.bring(dialect)
+    team.upstream.answers(
+        dialect.answer(calls=[Call("weather", '{"city": "Os')]),
+        dialect.answer(calls=[Call("weather", '{"city":"Oslo"}', "toolu_2")]),
+        dialect.answer("Sunny."),
+    )
+    frames = await team.run(model, tools=[server_tool("weather")])
+    first, second = of_type(frames, "tool_result")
+    assert not first["ok"] and "JSON" in first["result"]
+    assert second["ok"] and second["result"] == "sunny in Oslo"
+    assert [frame["toolUseId"] for frame in of_type(frames, "tool_call")] == ["toolu_2"]
+    assert frames[-1]["text"] == "Sunny."
+
+
+@pytest.mark.requirement("provider.stream.bad_arguments")
+async def test_a_call_that_gemini_itself_could_not_read_is_asked_for_again(team: Team) -> None:
+    dialect = FAMILIES["google"]
+    model = await team.bring(dialect)
+    team.upstream.answers(dialect.answer(stop="malformed_function_call"), dialect.answer("Sunny."))
+    frames = await team.run(model, tools=[server_tool("weather")])
+    assert [frame["reason"] for frame in of_type(frames, "turn_restarted")] == ["server"]
+    assert frames[-1]["text"] == "Sunny." and frames[-1]["tokens"]["inputTokens"] == 24
+
+
+EXECUTED = {
+    "anthropic": ("anthropic/anthropic_web_fetch_tool_stream.yaml", 0, "web_fetch"),
+    "google": ("google/google_model_web_search_tool_stream.yaml", 0, "google_search"),
+    "openai_responses": ("openai_responses/openai_responses_model_file_search_tool_stream.yaml", 3, "file_search"),
+}
+
+
+@pytest.mark.requirement("provider.tools.executed")
+@pytest.mark.parametrize("family", list(EXECUTED))
+async def test_a_tool_that_the_provider_ran_is_told_once_and_never_run_here(team: Team, family: str) -> None:
+    file, number, tool = EXECUTED[family]
+    exchange = load_recording(file)[number]
+    team.upstream.answers(Reply(exchange.body, 200, exchange.headers["content-type"]))
+    model = await team.bring(FAMILIES[family])
+    frames = await team.run(model, toolBudgets={tool: {"maxCalls": 0}})
+    results = of_type(frames, "tool_result")
+    assert results and all(frame["name"] == frame["toolType"] == tool for frame in results)
+    for frame in results:
+        assert frame["status"] in ("completed", "failed", "in_progress") and frame["toolUseId"]
+        assert frame["provider"] and "\n" not in frame.raw.decode().split("data: ", 1)[1]
+    ids = [frame["toolUseId"] for frame in results]
+    assert len(ids) == len(set(ids))
+    assert not of_type(frames, "tool_call") and not of_type(frames, "tool_budget_exceeded")
+    assert types(frames)[-2:] == ["assistant_message", "result"] and len(team.upstream.asked) == 1
+    assert "toolCalls" not in of_type(frames, "assistant_message")[0].payload
+
+
+async def test_a_replay_shows_the_same_bytes_as_the_live_stream(team: Team) -> None:
+    file, number, _ = EXECUTED["anthropic"]
+    exchange = load_recording(file)[number]
+    team.upstream.answers(Reply(exchange.body, 200, exchange.headers["content-type"], pieces=50))
+    run = await team.start(await team.bring(Anthropic()))
+    live = await team.api.events(run)
+    assert [frame.raw for frame in await team.api.events(run)] == [frame.raw for frame in live]
+
+
+async def test_an_answer_that_was_not_streamed_is_taken_all_the_same(team: Team) -> None:
+    body = {"content": [{"type": "text", "text": "hi"}], "stop_reason": "end_turn", "usage": {"input_tokens": 3}}
+    team.upstream.answers(Reply(json.dumps({"type": "message", "role": "assistant", **body}).encode(), 200, JSON))
+    frames = await team.run(await team.bring(Anthropic()))
+    assert frames[-1]["text"] == "hi"
+    assert team.upstream.asked[0].headers["x-api-key"] == KEY

@@ -1,0 +1,96 @@
+"""The pages about events and routes are held to the code."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import re
+from collections import defaultdict
+from pathlib import Path
+
+from weftline.kernel.entries import TEXT_DELTA, THINKING_DELTA
+from weftline.server.routes import health, models, runs, sessions
+from weftline.wire import events
+
+from .kit import Api, Frame, Json, local_tool, parse_frame
+from .test_client_tools import PARAMETERS
+
+SECTION = re.compile(r"^### `(\w+)`$(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
+ROW = re.compile(r"^\| (`[^|]+`) \|", re.MULTILINE)
+
+
+def documented(root: Path) -> dict[str, set[str]]:
+    """Event type -> its fields, as docs/events.md has them."""
+    text = (root / "docs" / "events.md").read_text(encoding="utf-8")
+    return {
+        kind: {field for row in ROW.findall(section) for field in re.findall(r"`(\w+)`", row)}
+        for kind, section in SECTION.findall(text)
+    }
+
+
+def produced() -> set[str]:
+    """Every event type that the projection can name: those of deltas, and the others as its source has them."""
+    deltas = [
+        events.delta_frames(1, kind, b'{"text":"x"}', after=0, upto=1)[0] for kind in (TEXT_DELTA, THINKING_DELTA)
+    ]
+    found = {parse_frame(frame.strip()).type for frame in deltas}
+    for node in ast.walk(ast.parse(Path(events.__file__).read_text(encoding="utf-8"))):
+        value: ast.expr | None = None
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
+            value = node.value.elts[0]
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "event":
+            value = node.value
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            found.add(value.value)
+    return found
+
+
+def test_the_page_has_every_event_type_that_there_is(project_root: Path) -> None:
+    types = produced()
+    assert types >= {"started", "assistant_delta", "tool_result", "local_tool_call", "cancelled"}
+    assert documented(project_root).keys() == types
+
+
+async def test_the_page_has_every_field_that_real_runs_show(api: Api, project_root: Path) -> None:
+    page = documented(project_root)
+    echo = [{"kind": "mantyx_plugin", "name": "echo"}]
+    peer: Json = {"kind": "a2a_local", "name": "peer", "agentCard": {"name": "Ann"}}
+    entry: Json = {"name": "files_read", "annotations": {"readOnlyHint": True}}
+    files: Json = {"kind": "mcp_local", "name": "files", "tools": [entry], "serverInfo": {"name": "fs"}}
+    slow: Json = {"localToolTimeoutMs": 20}
+    logs: list[list[Frame]] = await asyncio.gather(
+        api.play("thoughts", reasoningLevel="low"),
+        api.play("flaky"),
+        api.play("cut"),
+        api.play("fails_auth"),
+        api.play("echo_loop", tools=echo),
+        api.play("greedy", tools=echo, toolBudgets={"echo": {"maxCalls": 1}}),
+        api.play("busy", tools=echo, budgets={"maxToolTurns": 1}),
+        api.play("delegate", tools=[peer], budgets=slow),
+        api.play("mcp", tools=[files], budgets=slow),
+        api.play("wrong_args", tools=[local_tool(parameters=PARAMETERS)], budgets=slow),
+        api.play("hello", outputSchema={"schema": {"type": "object"}}),
+    )
+    run = await api.start("lookup", tools=[local_tool()])
+    async with api.stream(run) as stream:
+        call = await stream.until("local_tool_call")
+        await api.answer(run, call["toolUseId"], result="x")
+        logs.append(await stream.rest())
+    stuck = await api.start("stuck")
+    await api.cancel(stuck)
+    logs.append(await api.events(stuck))
+    seen: dict[str, set[str]] = defaultdict(set)
+    for frames in logs:
+        for frame in frames:
+            seen[frame.type] |= frame.payload.keys()
+    undocumented = {kind: fields - page[kind] for kind, fields in seen.items() if fields - page[kind]}
+    assert undocumented == {}
+    assert seen.keys() == page.keys() - {"run_paused", "run_resumed"}
+
+
+def test_the_page_about_serving_has_every_route_of_runs_sessions_models_and_health(project_root: Path) -> None:
+    text = (project_root / "docs" / "http.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"^\| (\w+) \| `([^`]+)` \|", text, re.MULTILINE))
+    routes = (*runs.ROUTES, *sessions.ROUTES, *models.ROUTES, *health.ROUTES)
+    there = {(route.method, route.path.replace("/api/v1/workspaces/{slug}", "…")) for route in routes}
+    assert shown == there
