@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-
 from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any

@@ -24,6 +24,7 @@ async def test_the_catalog_lists_every_script_with_all_fields(api: Api) -> None:
         "pricing": None,
         "capabilities": {"reasoning": True, "tools": True},
     }
+    assert {field: entry[field] for field in expected} == expected
 
 
 @pytest.mark.requirement("wire.models.invalid")

@@ -25,7 +25,7 @@ from weftline.runtime.live import LiveRun
 from weftline.store.sqlite.accounts import mark_recovering
 
 if TYPE_CHECKING:
-    from weftline.runtime.embedded import Engine
+    from weftline.runtime.fleet import Fleet
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +35,8 @@ _PAGE = 10_000
 
 
 class Recovery:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
         self._suspects: asyncio.Task[None] | None = None
         self._failures: dict[int, int] = {}
         self._waiting: set[int] = set()
@@ -44,29 +44,25 @@ class Recovery:
 
     async def begin(self) -> None:
         """Starts the runs that were under way, and arms the timer for those that wait for one."""
-        engine = self._engine
+        fleet = self._fleet
         suspects: list[int] = []
         after = 0
-        while rows := engine.read.under_way(limit=_PAGE, after=after):
+        while rows := fleet.read.under_way(limit=_PAGE, after=after):
             after = rows[-1][0]
             waiting = [key for key, tries, deaths in rows if tries or deaths >= DEATHS - 1]
             others = [key for key, tries, deaths in rows if not (tries or deaths >= DEATHS - 1)]
-            if engine.store.unclean:
-                await engine.store.job(partial(mark_recovering, keys=others, died=True))
-                await engine.store.job(partial(mark_recovering, keys=waiting, died=True, tried=False))
+            if fleet.store.unclean:
+                await fleet.store.job(partial(mark_recovering, keys=others, died=True))
+                await fleet.store.job(partial(mark_recovering, keys=waiting, died=True, tried=False))
             for key in others:
                 self._recover(key)
             suspects += waiting
         self._waiting.update(suspects)
         if suspects:
             self._suspects = asyncio.create_task(self._one_by_one(suspects))
-        if engine.store.unclean:
-            for thread in engine.read.ended_with_runs():
-                for key in reversed(engine.read.unfinished_of_thread(thread)):
-                    await engine.cancel(key, reason="session_ended")
-        due = engine.read.next_due(0)
+        due = fleet.read.next_due(0)
         if due is not None:
-            engine.wake_at(due)
+            fleet.wake_at(due)
 
     def holds(self, key: int) -> bool:
         """Whether the run is a suspect that waits for its turn: nobody drives it before, whoever asks."""
@@ -78,12 +74,12 @@ class Recovery:
 
     def pick_up(self) -> None:
         """Runs that were dropped from memory while the store refused writes."""
-        for key, _, _ in self._engine.read.under_way(limit=_PAGE):
-            if not self._engine.is_resident(key):
+        for key, _, _ in self._fleet.read.under_way(limit=_PAGE):
+            if not self._fleet.is_resident(key):
                 self._recover(key)
-        due = self._engine.read.next_due(0)
+        due = self._fleet.read.next_due(0)
         if due is not None:
-            self._engine.wake_at(due)
+            self._fleet.wake_at(due)
 
     def driver_failed(self, run: LiveRun) -> None:
         """A driver raised, which it never should: tries again from the log, and gives the run up after the third."""
@@ -99,31 +95,31 @@ class Recovery:
             asyncio.get_running_loop().call_later(0.1 * 2**failures, self._again, run)
 
     def _again(self, run: LiveRun) -> None:
-        if not self._engine.driver.stopping and not run.dropped:
-            self._engine.adopt(run)
+        if not self._fleet.driver.stopping and not run.dropped:
+            self._fleet.adopt(run)
 
     def _recover(self, key: int) -> None:
-        engine = self._engine
-        if engine.driver.stopping:
+        fleet = self._fleet
+        if fleet.driver.stopping:
             return
-        if engine.read.run(key) is None:
+        if fleet.read.run(key) is None:
             return
         try:
-            run = engine.load(key)
-            engine.adopt(run)
+            run = fleet.load(key)
+            fleet.adopt(run)
         except Exception:
             logger.exception("run %d could not be recovered", key)
             self._give_up(key)
 
     async def _one_by_one(self, keys: list[int]) -> None:
         for key in keys:
-            row = self._engine.read.run(key)
+            row = self._fleet.read.run(key)
             if row is None or row.ended_at is not None or row.recovering > TRIES or row.deaths > DEATHS:
                 self._waiting.discard(key)
                 if row is not None and row.ended_at is None:
                     self._give_up(key)
                 continue
-            if self._engine.store.unclean:
+            if self._fleet.store.unclean:
                 # Its own try, counted when its turn comes: a suspect that died in the line before it has had none.
                 await self._mark(key)
             self._waiting.discard(key)
@@ -133,15 +129,15 @@ class Recovery:
     async def _mark(self, key: int) -> None:
         while True:
             try:
-                await self._engine.store.job(partial(mark_recovering, keys=[key], died=False))
+                await self._fleet.store.job(partial(mark_recovering, keys=[key], died=False))
                 return
             except StoreError:
                 await asyncio.sleep(1.0)  # the store refuses; this run and those after it wait as all others do
 
     async def _progress(self, key: int) -> None:
         """Waits until the run has left its mark behind or has left memory, so that a crash has one suspect."""
-        while self._engine.is_resident(key):
-            row = self._engine.read.run(key)
+        while self._fleet.is_resident(key):
+            row = self._fleet.read.run(key)
             if row is None or not row.recovering or row.ended_at is not None:
                 return
             self._moved = asyncio.get_running_loop().create_future()
@@ -158,14 +154,14 @@ class Recovery:
 
     def _give_up(self, key: int) -> None:
         """Ends a run that cannot be carried on, without asking anything of its own content."""
-        engine = self._engine
+        fleet = self._fleet
         logger.error("run %d is given up after repeated failures", key)
-        run = engine.load(key)
+        run = fleet.load(key)
         if run.state.ended:
             return
         # The kernel still says what has to be closed; the words are plain, since the run's content is not to be read.
         damaged = replace(run.state, broken=run.state.broken or "its recovery failed repeatedly")
-        engine.end_by_force(run, [(new.head, _plain_body(new)) for new in decide(damaged).append])
+        fleet.end_by_force(run, [(new.head, _plain_body(new)) for new in decide(damaged).append])
 
 
 def _plain_body(new: New) -> bytes:

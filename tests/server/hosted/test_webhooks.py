@@ -254,9 +254,10 @@ async def test_webhooks_are_kept_by_command_too(api: Api, receiver: Receiver, ho
 
 
 async def test_an_endpoint_that_never_answers_holds_up_no_other(api: Api, receiver: Receiver) -> None:
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
+    open_connections: list[asyncio.StreamWriter] = []
+
+    def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_connections.append(writer)
 
     endpoint = await asyncio.start_server(silent, "127.0.0.1", 0)
     port = endpoint.sockets[0].getsockname()[1]
@@ -269,3 +270,6 @@ async def test_an_endpoint_that_never_answers_holds_up_no_other(api: Api, receiv
     assert [hit.json["run"]["id"] for hit in await receiver.wait(1)] == [last]
     await api.call("DELETE", f"webhooks/{slow['id']}")
     endpoint.close()
+    for writer in open_connections:
+        writer.close()
+    await asyncio.gather(*(writer.wait_closed() for writer in open_connections), return_exceptions=True)

@@ -10,7 +10,6 @@ import pytest
 
 from weftline.testing import ServerProcess
 
-from ..conftest import new_key
 from ..kit import Api, Frame, Json
 from .dialects import FAMILIES, Dialect
 from .upstream import Upstream, serving
@@ -82,7 +81,7 @@ async def team(api: Api, upstream: Upstream) -> Team:
 
 @pytest.fixture
 async def http() -> AsyncGenerator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True)) as session:
         yield session
 
 
@@ -91,4 +90,4 @@ def server_tool(name: str) -> Json:
 
 
 def team_of(server: ServerProcess, http: aiohttp.ClientSession, upstream: Upstream, slug: str = "acme") -> Team:
-    return Team(Api(http, server.url, slug, new_key(server, slug)), upstream)
+    return Team(Api(http, server.url, slug, server.create_key(slug)), upstream)

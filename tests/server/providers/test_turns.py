@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
-
 import pytest
 
 from weftline.testing.recordings import load_recording
@@ -86,14 +84,6 @@ async def test_recorded_bytes_make_a_whole_run_with_a_client_tool(team: Team, fa
     assert frames[-1].type == "result" and frames[-1]["ok"] and frames[-1]["text"]
     assert of_type(frames, "assistant_message")[-1]["text"] == frames[-1]["text"]
     assert frames[-1]["tokens"]["inputTokens"] > 0 and frames[-1]["tokens"]["outputTokens"] > 0
-
-
-def _deep_strings(value: Any) -> set[str]:
-    if isinstance(value, dict):
-        return {text for child in value.values() for text in _deep_strings(child)}
-    if isinstance(value, list):
-        return {text for child in value for text in _deep_strings(child)}
-    return {value} if isinstance(value, str) else set()
 
 
 @pytest.mark.requirement("provider.request.images")
