@@ -23,7 +23,7 @@ demo: $(READY)
 	@$(PY) examples/demo.py $(ARGS)
 
 test: $(READY)
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(READY)
 	@$(PY) -m ruff check .

@@ -20,7 +20,14 @@ MAX_LINES = 600
 BASE = frozenset({"weftline.messages", "weftline.errors", "weftline.canonical"})
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
 SHELL = MIDDLE | {"weftline.wire", "weftline.providers", "weftline.tools", "weftline.agent"}
-TOP = SHELL | {"weftline", "weftline.config", "weftline.runtime", "weftline.store", "weftline.threads", "weftline.sandbox"}
+TOP = SHELL | {
+    "weftline",
+    "weftline.config",
+    "weftline.runtime",
+    "weftline.store",
+    "weftline.threads",
+    "weftline.sandbox",
+}
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.__init__": frozenset({"weftline._version"}),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from bench.machine import Machine
-from bench.measures import accepted, engine, fan_out, parked, recovery, replay, runs, startup, streams
+from bench.measures import accepted, engine, families, fan_out, parked, recovery, replay, runs, startup, streams
 from bench.rows import Row
 
 Measure: TypeAlias = Callable[[Machine], list[Row]]
@@ -22,6 +22,7 @@ MEASURES: Mapping[str, Measure] = {
     "first-event": runs.first_event,
     "delta": streams.delta,
     "streams": streams.many_streams,
+    "families": families.recorded,
     "fan-out": fan_out.fan_out,
     "parked": parked.parked,
     "recovery": recovery.recovery,

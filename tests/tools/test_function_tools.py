@@ -309,7 +309,7 @@ async def test_message_parts_and_outputs_are_taken_as_they_are() -> None:
             Point(cast(Any, object()), ()),
         ),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 async def test_a_result_that_json_cannot_hold_is_an_error_that_names_the_tool(value: object) -> None:
     def give() -> object:

@@ -95,6 +95,14 @@ def parse_provider(
         dict(model.headers or {}) if "headers" in fields else earlier.headers,
     )
     faults = _faults(model)
+    if known is not None and _address(whole) != _address(_fields(known)):
+        # Otherwise whoever may change a provider could have its key sent to an address of their own.
+        kept = {"apiKey": earlier.api_key is not None, "headers": bool(earlier.headers)}
+        faults += [
+            Issue(name, "must be sent again when the provider gets another address")
+            for name, present in kept.items()
+            if present and name not in fields
+        ]
     if faults:
         raise invalid(faults)
     shown = {name: value for name, value in model.model_dump(exclude_unset=True).items() if name not in _SECRET}
@@ -166,6 +174,12 @@ def store_changed(
     row = providers.known(db, id, workspace=workspace)
     draft = parse_provider(fields, known=row, values=providers.open_secrets(vault, row))
     return providers.update_provider(db, row=row, name=draft.name, spec=draft.spec, values=draft.values, now=now)
+
+
+def _address(fields: dict[str, Any]) -> tuple[Any, ...]:
+    """What decides where requests go."""
+    options: dict[str, Any] = fields.get("options") or {}
+    return fields.get("family"), fields.get("baseUrl"), options.get("profile")
 
 
 def _fields(row: ProviderRow) -> dict[str, Any]:

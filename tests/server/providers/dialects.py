@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from ..kit import Json
 from .upstream import JSON, Reply
-
-USAGE = {"input": 12, "output": 7}
 
 
 class Call(NamedTuple):
@@ -36,7 +34,7 @@ class Dialect(ABC):
     model: str
     path = ""
     opaque = ""
-    options: Json = {}
+    options: ClassVar[Json] = {}
 
     def settings(self, url: str) -> Json:
         return {"family": self.family, "baseUrl": url + self.path, "models": [self.model], "options": self.options}
@@ -102,7 +100,12 @@ class Anthropic(Dialect):
         return [tool["name"] for tool in body.get("tools", [])]
 
     def _start(self) -> Json:
-        message = {"id": "msg_1", "role": "assistant", "content": [], "usage": {"input_tokens": 12, "output_tokens": 1}}
+        message: Json = {
+            "id": "msg_1",
+            "role": "assistant",
+            "content": [],
+            "usage": {"input_tokens": 12, "output_tokens": 1},
+        }
         return {"type": "message_start", "message": {"type": "message", "model": self.model, **message}}
 
     def _text(self, index: int, text: Sequence[str]) -> list[Json]:
@@ -148,7 +151,7 @@ class Chat(Dialect):
     family = "openai_chat"
     model = "gpt-5.5"
     path = "/v1"
-    options: Json = {"profile": "openai"}
+    options: ClassVar[Json] = {"profile": "openai"}
     opaque = ""
 
     def answer(self, *text: str, thinking: Sequence[str] = (), calls: Sequence[Call] = (), stop: str = "") -> bytes:
@@ -163,7 +166,7 @@ class Chat(Dialect):
         reason = {"max_tokens": "length"}.get(stop, stop) or ("tool_calls" if calls else "stop")
         usage = {"prompt_tokens": 12, "completion_tokens": 7, "total_tokens": 19}
         events = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
-        end = {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}
+        end: Json = {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}
         return sse(*events, end, {"choices": [], "usage": usage}, "[DONE]")
 
     def begun(self, *text: str) -> bytes:
@@ -186,7 +189,7 @@ class Responses(Dialect):
         events: list[Json] = []
         output: list[Json] = []
         if thinking:
-            item = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": ""}
+            item: Json = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": ""}
             events.append(_item("added", 0, item))
             events += [
                 {"type": "response.reasoning_summary_text.delta", "output_index": 0, "summary_index": 0, "delta": one}
@@ -199,7 +202,7 @@ class Responses(Dialect):
             index = len(output)
             events.append(_item("added", index, {"type": "message", "id": "msg_1", "role": "assistant", "content": []}))
             events += self._text(index, text)
-            content = [{"type": "output_text", "text": "".join(text), "annotations": []}]
+            content: list[Json] = [{"type": "output_text", "text": "".join(text), "annotations": []}]
             output.append({"type": "message", "id": "msg_1", "role": "assistant", "content": content})
             events.append(_item("done", index, output[-1]))
         for call in calls:

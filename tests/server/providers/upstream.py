@@ -61,7 +61,9 @@ class Upstream:
         raw = await request.read()
         self.asked.append(Asked(request.path, dict(request.headers), raw, asyncio.get_running_loop().time()))
         if not self._replies:
-            return web.json_response({"error": {"type": "invalid_request_error", "message": "no answer left"}}, status=400)
+            return web.json_response(
+                {"error": {"type": "invalid_request_error", "message": "no answer left"}}, status=400
+            )
         reply = self._replies.pop(0)
         response = web.StreamResponse(status=reply.status, headers={"Content-Type": reply.kind, **reply.headers})
         await response.prepare(request)
