@@ -25,6 +25,7 @@ from weftline.errors import WeftlineError
 from weftline.providers.base import ModelInfo, Provider
 from weftline.providers.catalog import Catalog, build_catalog, usual_providers
 from weftline.providers.families import ProviderSettings, bad_setting, known_families
+from weftline.providers.oauth import OAuthSettings
 from weftline.providers.pricing import Price, PriceOverride, Prices
 from weftline.providers.profiles import PROFILES
 from weftline.providers.throttle import DEFAULT_CONCURRENCY
@@ -34,6 +35,20 @@ Table: TypeAlias = Mapping[str, Any]
 T = TypeVar("T", bound=Struct)
 
 _TOP = ("default_model", "providers", "prices", "server")
+_PROVIDER_SETTINGS = frozenset(
+    {
+        "family",
+        "base_url",
+        "api_key",
+        "oauth",
+        "models",
+        "any_model",
+        "source",
+        "max_concurrency",
+        "tokens_per_minute",
+    }
+)
+"""Those that every family has; any other is an option of its class."""
 _SOURCES = ("workspace_provider", "platform_offering")
 _RESERVED = ("platform", "provider", "scripted")
 _FAMILY_KEYS: dict[str, tuple[str, ...]] = {
@@ -126,8 +141,7 @@ class _Reader:
         source = table.get("source", "workspace_provider")
         if source not in _SOURCES:
             raise self._bad(f"{at}.source", f"must be one of {', '.join(_SOURCES)}")
-        own = {"family", "base_url", "api_key", "models", "any_model", "source", "max_concurrency", "tokens_per_minute"}
-        options = {key: item for key, item in table.items() if key not in own}
+        options = {key: item for key, item in table.items() if key not in _PROVIDER_SETTINGS}
         if family == "openai_chat" and base_url is not None and "profile" not in options:
             # A server of one's own is not OpenAI: neither its quirks nor its key nor its prices apply.
             options["profile"] = "compatible"
@@ -141,6 +155,7 @@ class _Reader:
             api_key=api_key,
             key_env=key_env,
             keyless=keyless,
+            oauth=self._oauth(table, at, api_key),
             models=self._models(f"{at}.models", table.get("models", [])),
             any_model=self._flag(table, "any_model", f"{at}.any_model"),
             source=source,
@@ -149,6 +164,16 @@ class _Reader:
             options=options,
             origin=self._origin,
         )
+
+    def _oauth(self, table: Table, at: str, api_key: str | None) -> OAuthSettings | None:
+        if "oauth" not in table:
+            return None
+        settings = self._converted(f"{at}.oauth", self._table(table, "oauth", f"{at}.oauth"), OAuthSettings)
+        if api_key is not None:
+            raise self._bad(f"{at}.oauth", "and api_key exclude each other")
+        if urlsplit(settings.token_url).scheme not in ("http", "https"):
+            raise self._bad(f"{at}.oauth.token_url", "must be an http or https address")
+        return settings
 
     def _key_source(self, at: str, family: str, base_url: str | None, options: Table) -> tuple[tuple[str, ...], bool]:
         """Where the key comes from when none is given, and whether the provider works without one.

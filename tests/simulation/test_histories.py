@@ -30,13 +30,13 @@ def test_a_seed_always_gives_the_same_history() -> None:
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_planted_bug_is_noticed(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     bug.plant(monkeypatch)
-    violation = first_violation()
+    violation = first_violation(bug.first_seed)
     assert violation.rule in bug.rules, violation.told()
 
 
-def first_violation() -> Violation:
+def first_violation(first: int) -> Violation:
     histories = Histories()
-    for seed in range(SEEDS):
+    for seed in range(first, first + SEEDS):
         try:
             histories.run(seed)
         except Violation as violation:

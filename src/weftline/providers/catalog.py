@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from msgspec import Struct
@@ -151,7 +152,9 @@ class Catalog:
     def default_id(self) -> str | None:
         """The id of the model that a request without one gets: the configured one, else the first provider's first."""
         if self._default_model is not None:
-            return self.resolve(self._default_model).catalog_id
+            # One that the workspace's own provider of that name does not have is nobody's default.
+            with suppress(WeftlineError):
+                return self.resolve(self._default_model).catalog_id
         for offer in self._offers.values():
             # Scripts are for tests and demos: nobody gets one without naming it.
             if offer.entries and offer.provider.name != "scripted":

@@ -14,9 +14,11 @@ from importlib.metadata import entry_points
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from weftline.errors import WeftlineError
 from weftline.providers.base import ModelInfo, Provider
+from weftline.providers.oauth import OAuthSettings, OAuthTransport
 from weftline.providers.throttle import DEFAULT_CONCURRENCY, Throttle, ThrottledProvider
 from weftline.providers.transport import Transport
 
@@ -44,6 +46,8 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
     api_key: str | None = None
     key_env: tuple[str, ...] = ()
     keyless: bool = False
+    oauth: OAuthSettings | None = None
+    """In place of a key: an access token that is refreshed."""
     models: tuple[ModelInfo, ...] = ()
     any_model: bool | None = None
     """Whether ids that are not listed are accepted; None: when no models are listed."""
@@ -67,6 +71,8 @@ class NotAvailable(Exception):
 def build_provider(settings: ProviderSettings, *, transport: Transport, environ: Mapping[str, str]) -> Provider:
     """Raises `NotAvailable` when a key or package is missing and `WeftlineError` (`bad_config`) for wrong settings."""
     family = _family(settings)
+    if settings.oauth is not None:
+        transport = OAuthTransport(transport, _oauth(settings.oauth, environ))
     arguments: dict[str, Any] = {
         "transport": transport,
         "base_url": settings.base_url,
@@ -118,6 +124,18 @@ def _family(settings: ProviderSettings) -> Callable[..., Provider]:
     )
 
 
+def _oauth(settings: OAuthSettings, environ: Mapping[str, str]) -> OAuthSettings:
+    def value(text: str) -> str:
+        if not text.startswith("env:"):
+            return text
+        name = text.removeprefix("env:")
+        if not environ.get(name):
+            raise NotAvailable(f"The environment variable {name} is not set.")
+        return environ[name]
+
+    return replace(settings, refresh_token=value(settings.refresh_token), client_secret=value(settings.client_secret))
+
+
 def _key(settings: ProviderSettings, environ: Mapping[str, str]) -> str:
     if settings.api_key is not None and not settings.api_key.startswith("env:"):
         return settings.api_key
@@ -125,7 +143,7 @@ def _key(settings: ProviderSettings, environ: Mapping[str, str]) -> str:
     for name in names:
         if environ.get(name):
             return environ[name]
-    if settings.keyless and settings.api_key is None:
+    if (settings.keyless or settings.oauth is not None) and settings.api_key is None:
         return ""
     if not names:
         raise NotAvailable("No API key is configured.")

@@ -29,6 +29,7 @@ from weftline.providers.base import (
     ThinkingDone,
     UsageUpdate,
 )
+from weftline.providers.openai_schema import described
 from weftline.providers.scripts import (
     DEFAULT_USAGE,
     Phrase,
@@ -317,7 +318,7 @@ def _value(slot: Slot, request: ModelRequest) -> str | None:
         case "tools":
             return "" if request.tools_disabled else ",".join(sorted(tool.name for tool in request.tools))
         case "tool_desc":
-            return next((tool.description for tool in request.tools if tool.name == slot.arg), None)
+            return next((described(tool) for tool in request.tools if tool.name == slot.arg), None)
         case "system":
             systems = [message.content for message in request.messages if isinstance(message, System)]
             return "\n\n".join([request.system, *systems] if request.system else systems)

@@ -13,9 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from weftline.errors import NotFound, Unavailable
+from msgspec import DecodeError
+
+from weftline.errors import NotFound, Unavailable, WeftlineError
 from weftline.kernel.accept import accepts
-from weftline.kernel.entries import Fact, TimerFired
+from weftline.kernel.entries import Entry, Fact, TimerFired, decode_fact
+from weftline.kernel.evolve import fold
 from weftline.kernel.state import Decision, State, decode_state
 from weftline.providers.catalog import Catalog
 from weftline.providers.workspace import WorkspaceCatalogs
@@ -30,7 +33,9 @@ from weftline.runtime.recovery import Recovery
 from weftline.runtime.scheduler import Scheduler
 from weftline.runtime.toolbox import ServerTools, ToolSource
 from weftline.store.base import RunWrite, ThreadEnd, Written
+from weftline.store.sqlite.reads import RunRow
 from weftline.store.sqlite.store import SqliteStore
+from weftline.store.sqlite.transaction import probe
 from weftline.tools.base import Tool
 
 logger = logging.getLogger(__name__)
@@ -61,6 +66,7 @@ class Fleet:
         self.on_ended: Callable[[], None] | None = None
         """Called after a commit with which a run ended."""
         self._resident: dict[int, LiveRun] = {}
+        self._probing: asyncio.Task[None] | None = None
 
     async def start(self) -> Self:
         """Opens the store when a path was given, and carries on what an earlier process left."""
@@ -148,7 +154,7 @@ class Fleet:
         if row is None:
             raise NotFound("There is no such run.")
         run = LiveRun(row.key, row.salt, workspace=row.workspace, thread=row.thread, created_at=row.created_at)
-        run.state = decode_state(row.state)
+        run.state = self._state(row)
         run.next_seq, run.durable = row.next_seq, row.next_seq - 1
         run.row_seq, run.row_version = row.next_seq, row.version
         run.due_at, run.row_due = row.due_at, row.due_at
@@ -158,6 +164,20 @@ class Fleet:
         if not run.state.ended:
             self._resident[key] = run
         return run
+
+    def _state(self, row: RunRow) -> State:
+        """The folded state of a run's row; where that does not read, the log is folded anew."""
+        try:
+            return decode_state(row.state)
+        except DecodeError:
+            logger.exception("run %d: its stored state does not read; folding its log", row.key)
+        try:
+            return fold(
+                State(), [Entry(seq, at, decode_fact.decode(head)) for seq, at, _, head, _ in self.read.facts(row.key)]
+            )
+        except DecodeError:
+            damaged = "its log does not read"
+            return State(seq=row.next_seq - 1, version=row.version, created=True, broken=damaged)
 
     def advance(self, run: LiveRun) -> None:
         """Lets a run take in what was just appended: ends it here and now, wakes its driver, or starts one."""
@@ -313,6 +333,17 @@ class Fleet:
         """Picks up the runs that were dropped while the store refused."""
         if not self.driver.stopping:
             self._recovery.pick_up()
+
+    def probe(self) -> None:
+        self._probing = asyncio.get_running_loop().create_task(self._probe())
+
+    async def _probe(self) -> None:
+        try:
+            await self.store.job(probe)
+        except WeftlineError as error:
+            self.log.probed(error)
+        else:
+            self.log.probed(None)
 
     def _ring(self, late_us: int) -> None:
         """Some run is due. After a stall, clients that were about to answer get their grace first."""

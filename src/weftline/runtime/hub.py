@@ -7,6 +7,9 @@ slow loses its queue, not its place: it goes on from the log. Nobody can hold ba
 from __future__ import annotations
 
 import asyncio
+import logging
+
+from msgspec import DecodeError
 
 from weftline.kernel.entries import KIND, RunEnded, decode_fact
 from weftline.runtime.tail import Tails
@@ -15,6 +18,8 @@ from weftline.store.base import DeltaRow, EntryRow
 from weftline.store.sqlite.reads import Reader
 from weftline.wire.events import delta_frames, frame, project
 from weftline.wire.responses import snapshot
+
+logger = logging.getLogger(__name__)
 
 QUEUE_BYTES = 1024 * 1024
 PAGE = 1000
@@ -208,7 +213,11 @@ def frames_of(entries: list[EntryRow], deltas: list[DeltaRow], *, run_id: str, a
             d += 1
         if seq <= after:
             continue
-        event = project(decode_fact.decode(head), body, run_id=run_id)
+        try:
+            event = project(decode_fact.decode(head), body, run_id=run_id)
+        except DecodeError:
+            logger.exception("run %s: entry %d does not read and is not shown", run_id, seq)
+            continue
         if event is not None:
             frames.append(frame(seq, *event))
     for row in deltas[d:]:

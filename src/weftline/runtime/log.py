@@ -43,6 +43,9 @@ class Observer(Protocol):
     def flushed(self, run: LiveRun, write: RunWrite, result: Written) -> None: ...
     def dropped(self, run: LiveRun) -> None: ...
     def store_is_well(self) -> None: ...
+    def probe(self) -> None:
+        """Tries a write of no consequence and reports to `Log.probed`."""
+        ...
 
 
 class Log:
@@ -264,6 +267,9 @@ class Log:
                 write.answered += later.answered
                 write.thread_end = later.thread_end or write.thread_end
                 write.size += later.size
+        self._try_later()
+
+    def _try_later(self) -> None:
         self._retry_s = min(max(self._retry_s * 2, _RETRY_FIRST_S), _RETRY_MOST_S)
         self._loop.call_later(self._retry_s, self._retry)
 
@@ -273,9 +279,15 @@ class Log:
         if self._touched:
             self._kick()
         else:
-            self._busy = True
-            self._in_flight = []
-            self._store.flush([], self._report)
+            self._observer.probe()
+
+    def probed(self, error: WeftlineError | None) -> None:
+        """What came of the observer's probe of the store."""
+        if error is None:
+            self._well_again()
+        else:
+            self.refusal = error
+            self._try_later()
 
     def _well_again(self) -> None:
         logger.warning("the store takes writes again")

@@ -91,6 +91,11 @@ async def _ask(driver: Driver, run: LiveRun, command: Reconcile, tool: Tool) -> 
 def _close(
     driver: Driver, run: LiveRun, command: RunTool | Reconcile, call: Call, output: ToolOutput, how: How, active_us: int
 ) -> None:
+    try:
+        content = bodies.encode(output.parts)
+    except UnicodeEncodeError:  # half a character: no JSON can hold it, and the call must be closed all the same
+        output = ToolOutput.of(f"{call.name} answered with text that is not valid Unicode.", is_error=True)
+        content, how = bodies.encode(output.parts), "failed"
     body = closed_body(run, command.index, output.parts)
     head = CallClosed(
         command.turn,
@@ -99,7 +104,7 @@ def _close(
         call.name,
         how,
         is_error=output.is_error,
-        digest=digest(bodies.encode(output.parts)),
+        digest=digest(content),
         active_us=active_us,
     )
     if accepts(run.state, head, attempt=command.attempt):

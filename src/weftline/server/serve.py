@@ -30,6 +30,7 @@ from weftline.server.app import App
 from weftline.server.control import Control
 from weftline.server.operations import OPERATIONS
 from weftline.server.options import server_options
+from weftline.server.protocol import CorkedHttpProtocol
 from weftline.server.routes import ROUTES
 from weftline.server.sse import KEEP_ALIVE, KEEP_ALIVE_S
 from weftline.server.stored_providers import own_providers
@@ -143,14 +144,16 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
         uvicorn.Config(
             app,
             loop="none",
-            http="httptools",
+            http=CorkedHttpProtocol,
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            timeout_keep_alive=75,
+            # Longer than clients keep an idle connection (Go: 90 s): the side that sends must be the one that closes,
+            # or a request that is not repeated, such as a tool's result, can be lost on a connection just closed.
+            timeout_keep_alive=120,
             timeout_graceful_shutdown=5,
             backlog=2048,
         )

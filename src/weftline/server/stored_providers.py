@@ -28,7 +28,21 @@ from weftline.wire.responses import iso
 from weftline.wire.tool_refs import Headers
 
 MAX_BODY_BYTES = 256 * 1024
-_TAKEN_OPTIONS = frozenset({"transport", "api_key", "base_url", "models", "headers", "family", "any_model", "source"})
+_TAKEN_OPTIONS = frozenset(
+    {
+        "transport",
+        "api_key",
+        "oauth",
+        "base_url",
+        "models",
+        "headers",
+        "family",
+        "any_model",
+        "source",
+        "max_concurrency",
+        "tokens_per_minute",
+    }
+)
 """Arguments of a family that are not options: they have fields of their own, or are the server's."""
 _Id = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 _Count = Annotated[int, Field(ge=1, le=2**53)]

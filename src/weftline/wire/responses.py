@@ -43,7 +43,8 @@ def error_body(err: WeftlineError, request_id: str) -> bytes:
     """The body of any answer that is not 2xx.
 
     `error` is the code, as most clients want it, except where they have always shown it to people; a detail named
-    `error` sets it outright. The other details become fields of the body, in camelCase.
+    `error` sets it outright. Clients that are out there show `error` and `hint` and drop `message`, so where `error` is
+    the code the hint begins with the message. The other details become fields of the body, in camelCase.
     """
     row = TABLE.get(err.code)
     hint = err.hint or (row.remedy if row else "")
@@ -51,7 +52,7 @@ def error_body(err: WeftlineError, request_id: str) -> bytes:
     sentence = err.code in _SENTENCES or "correctSlug" in err.details or "correct_slug" in err.details
     body: dict[str, Any] = {"error": message if sentence else err.code, "code": err.code, "message": message}
     if hint:
-        body["hint"] = hint
+        body["hint"] = hint if sentence or hint == message else f"{message.removesuffix('.')}. {hint}"
     if request_id:
         body["requestId"] = request_id
     for name, value in err.details.items():

@@ -331,14 +331,19 @@ async def test_prices_are_shown_for_platform_offerings_alone(
 async def test_an_own_provider_of_the_same_name_takes_the_servers_place(
     tmp_path: Path, http: aiohttp.ClientSession, upstream: Upstream
 ) -> None:
-    config = '[providers.claude]\nfamily = "anthropic"\napi_key = "house"\nmodels = ["claude-sonnet-4-5"]\n'
+    models = 'models = ["claude-opus-5", "claude-sonnet-4-5"]'
+    config = (
+        'default_model = "claude:claude-opus-5"\n'
+        f'[providers.claude]\nfamily = "anthropic"\napi_key = "house"\n{models}\n'
+    )
     with ServerProcess(tmp_path, config=config) as server:
         team = team_of(server, http, upstream)
         model = await team.bring(Anthropic(), "claude")
         upstream.answers(Anthropic().answer("Hello"))
         assert (await team.run(model))[-1]["text"] == "Hello"
         assert upstream.asked[0].headers["x-api-key"] == KEY
-        assert (await ids(team.api)).count(model) == 1
+        assert await ids(team.api) == [model], "none of the server's is left under this name"
+        assert (await team.api.get("models")).json["defaultModelId"] == model
 
 
 @pytest.mark.parametrize("host", ["169.254.169.254", "127.0.0.1"])

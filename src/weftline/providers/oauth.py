@@ -1,0 +1,138 @@
+"""Model APIs behind OAuth: an access token that is fetched with a refresh token before it is needed.
+
+[providers.claude]
+family = "anthropic"
+oauth = {token_url = "https://…/token", client_id = "…", refresh_token = "env:CLAUDE_REFRESH_TOKEN"}
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+from urllib.parse import urlencode
+
+import msgspec
+from msgspec import Struct
+
+from weftline.providers.base import ProviderError
+from weftline.providers.http_errors import REDACTED
+from weftline.providers.transport import Response, Transport
+
+MARGIN_S: Final = 60.0
+"""A token is renewed this long before it expires, so that none expires on its way."""
+_USUAL_LIFE_S: Final = 3600.0
+_TIMEOUT_S: Final = 30.0
+
+
+class OAuthSettings(Struct, frozen=True, kw_only=True):
+    """How to get an access token. Secrets may be `env:NAME` in a configuration file."""
+
+    token_url: str
+    refresh_token: str
+    client_id: str = ""
+    client_secret: str = ""
+
+    def __repr__(self) -> str:
+        return f"OAuthSettings(token_url={self.token_url!r})"
+
+
+class _Granted(Struct):
+    access_token: str
+    expires_in: float | None = None
+    refresh_token: str | None = None
+
+
+_decode = msgspec.json.Decoder(_Granted, strict=False).decode
+
+
+class OAuthTransport:
+    """A transport whose requests carry a fresh access token. Concurrent calls share one refresh.
+
+    `transport` carries the requests for tokens too; it stays its owner's to close.
+    """
+
+    def __init__(self, transport: Transport, settings: OAuthSettings) -> None:
+        self._transport = transport
+        self._settings = settings
+        self._refresh_token = settings.refresh_token
+        self._token = ""
+        self._fresh_until = 0.0
+        self._refreshing: asyncio.Task[str] | None = None
+
+    @asynccontextmanager
+    async def post(
+        self, url: str, *, headers: Mapping[str, str], body: bytes, timeout_s: float
+    ) -> AsyncGenerator[Response]:
+        token = await self._bearer()
+        sent = {**headers, "Authorization": f"Bearer {token}"}
+        async with self._transport.post(url, headers=sent, body=body, timeout_s=timeout_s) as response:
+            yield _Redacted(response, token.encode())
+
+    async def aclose(self) -> None:
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+
+    async def _bearer(self) -> str:
+        if self._token and asyncio.get_running_loop().time() < self._fresh_until:
+            return self._token
+        task = self._refreshing
+        if task is None:
+            task = self._refreshing = asyncio.create_task(self._refresh())
+            task.add_done_callback(self._refreshed)
+        # A caller that gives up must not take the new token from the others, nor lose it: it may come only once.
+        return await asyncio.shield(task)
+
+    def _refreshed(self, task: asyncio.Task[str]) -> None:
+        self._refreshing = None
+        if not task.cancelled():
+            task.exception()  # whoever waited has it; nobody may have
+
+    async def _refresh(self) -> str:
+        settings = self._settings
+        form = {"grant_type": "refresh_token", "refresh_token": self._refresh_token}
+        form |= {"client_id": settings.client_id} if settings.client_id else {}
+        form |= {"client_secret": settings.client_secret} if settings.client_secret else {}
+        headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
+        try:
+            async with self._transport.post(
+                settings.token_url, headers=headers, body=urlencode(form).encode(), timeout_s=_TIMEOUT_S
+            ) as response:
+                status, answer = response.status, await response.read()
+        except ProviderError as error:
+            # What the connection says is worth another try; what the authorization server says is not.
+            raise ProviderError("auth", f"No access token: {error.message}", retryable=error.retryable) from None
+        if not 200 <= status < 300:
+            raise ProviderError("auth", f"No access token: the refresh was answered with status {status}.")
+        try:
+            granted = _decode(answer)
+        except msgspec.DecodeError:
+            raise ProviderError("auth", "No access token: the answer to the refresh has none.") from None
+        life_s = _USUAL_LIFE_S if granted.expires_in is None else granted.expires_in
+        self._token = granted.access_token
+        self._fresh_until = asyncio.get_running_loop().time() + life_s - MARGIN_S
+        self._refresh_token = granted.refresh_token or self._refresh_token
+        return self._token
+
+
+class _Redacted:
+    """An answer that does not repeat the token it was asked with: what a failure says is shown to people."""
+
+    def __init__(self, response: Response, secret: bytes) -> None:
+        self._response = response
+        self._secret = secret
+
+    @property
+    def status(self) -> int:
+        return self._response.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._response.headers
+
+    async def read(self) -> bytes:
+        return (await self._response.read()).replace(self._secret, REDACTED.encode())
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        return self._response.chunks()

@@ -1,0 +1,46 @@
+"""Uvicorn's HTTP protocol with one write per turn of the loop.
+
+An answer's head and body, and all frames that a stream gets at once, are separate writes to uvicorn and would each be
+a system call. Here they are put together and written when the turn of the loop is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+
+class _Corked:
+    """A transport whose writes wait for the end of this turn of the loop."""
+
+    __slots__ = ("_loop", "_pending", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._pending: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        if not self._pending:
+            self._loop.call_soon(self._flush)
+        self._pending.append(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._pending:
+            pending, self._pending = self._pending, []
+            self._transport.write(pending[0] if len(pending) == 1 else b"".join(pending))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class CorkedHttpProtocol(HttpToolsProtocol):
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        corked: Any = _Corked(transport, self.loop)
+        super().connection_made(corked)
