@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -10,6 +11,7 @@ from typing import TypeAlias
 import pytest
 
 from weftline.providers.base import ErrorClass, ProviderError
+from weftline.providers.direct import DirectTransport, default_transport
 from weftline.providers.http_errors import classify
 from weftline.providers.transport import AiohttpTransport
 
@@ -38,9 +40,23 @@ async def serving(serve: Serve) -> AsyncGenerator[str]:
         server.close()
 
 
+Http: TypeAlias = AiohttpTransport | DirectTransport
+
+
+class Kind:
+    """The transport that the present test is about; every test here holds for both."""
+
+    chosen: type[Http] = AiohttpTransport
+
+
+@pytest.fixture(autouse=True, params=[AiohttpTransport, DirectTransport])
+def kind(request: pytest.FixtureRequest) -> None:
+    Kind.chosen = request.param
+
+
 @asynccontextmanager
-async def transport() -> AsyncGenerator[AiohttpTransport]:
-    opened = AiohttpTransport()
+async def transport() -> AsyncGenerator[Http]:
+    opened = Kind.chosen()
     try:
         yield opened
     finally:
@@ -53,7 +69,7 @@ async def read_request(reader: asyncio.StreamReader) -> bytes:
     return head + await reader.readexactly(length)
 
 
-async def read_in_pieces(http: AiohttpTransport, url: str) -> list[bytes]:
+async def read_in_pieces(http: Http, url: str) -> list[bytes]:
     async with http.post(url, headers={}, body=b"{}", timeout_s=WAIT_S) as response:
         return [piece async for piece in response.chunks()]
 
@@ -269,7 +285,7 @@ async def test_a_redirect_is_not_followed() -> None:
 
 
 async def test_a_closed_transport_refuses_and_cannot_be_retried() -> None:
-    http = AiohttpTransport()
+    http = Kind.chosen()
     await http.aclose()
     with pytest.raises(ProviderError) as raised:
         async with http.post("http://127.0.0.1:1/", headers={}, body=b"", timeout_s=WAIT_S):
@@ -351,3 +367,51 @@ def test_a_family_may_decide_on_the_class_first() -> None:
         == "server"
     )
     assert classify(400, body, {}, hook=lambda _: None).cls == "invalid_request"
+
+
+async def answered(answer: bytes, *, close: bool = False) -> bytes:
+    """What a direct transport reads of an answer that a server sends in one write."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(answer)
+        await writer.drain()
+        if close:
+            writer.close()
+
+    async with (
+        serving(serve) as url,
+        transport() as http,
+        http.post(url, headers={}, body=b"{}", timeout_s=WAIT_S) as response,
+    ):
+        assert response.status == 200
+        return await response.read()
+
+
+async def test_an_answer_may_be_compressed_preceded_by_a_notice_or_ended_by_the_connection() -> None:
+    packed = gzip.compress(b"hello" * 1000)
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed)
+    assert await answered(head + packed) == b"hello" * 1000
+    assert await answered(b"HTTP/1.1 100 Continue\r\n\r\n" + HELLO) == b"hello"
+    assert await answered(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhello", close=True) == b"hello"
+
+
+async def test_what_is_not_http_is_a_server_error() -> None:
+    with pytest.raises(ProviderError) as failure:
+        await answered(b"SSH-2.0-OpenSSH_9.6\r\n", close=True)
+    assert failure.value.cls == "server"
+
+
+async def test_a_header_with_a_line_break_is_refused_before_anything_is_sent() -> None:
+    with pytest.raises(ProviderError) as failure:
+        async with DirectTransport().post("http://127.0.0.1:1/", headers={"a": "b\r\nc: d"}, body=b"", timeout_s=1):
+            pytest.fail("it was sent")
+    assert failure.value.cls == "invalid_request"
+
+
+def test_the_environment_decides_on_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    assert isinstance(default_transport(), DirectTransport)
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.test:3128")
+    assert isinstance(default_transport(), AiohttpTransport)

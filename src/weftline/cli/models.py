@@ -11,7 +11,9 @@ import click
 from weftline.cli.output import JSON
 
 if TYPE_CHECKING:
+    from weftline.providers.base import ModelInfo
     from weftline.providers.catalog import Catalog, Entry
+    from weftline.providers.transport import AiohttpTransport
 
 
 @click.command()
@@ -19,16 +21,29 @@ if TYPE_CHECKING:
 @click.option("--scripts", envvar="WEFTLINE_SCRIPTS", type=click.Path(path_type=Path), help="Scripted models (JSON).")
 @click.option("--db", type=click.Path(path_type=Path), help="The store, for the providers that a workspace brought.")
 @click.option("--workspace", metavar="SLUG", help="The workspace whose models to list; needs --db.")
+@click.option("--of", "provider", metavar="PROVIDER", help="Ask this provider's API for all of its models instead.")
+@click.option("--search", default="", metavar="TEXT", help="With --of: only models whose id or label contains this.")
 @JSON
-def command(config: Path | None, scripts: Path | None, db: Path | None, workspace: str | None, as_json: bool) -> None:
+def command(
+    config: Path | None,
+    scripts: Path | None,
+    db: Path | None,
+    workspace: str | None,
+    provider: str | None,
+    search: str,
+    as_json: bool,
+) -> None:
     """List the models that runs can name, and the providers that are not available with the reason.
 
-    Reads the same configuration and environment as `serve`; nothing is asked of any provider.
+    Reads the same configuration and environment as `serve`. Without --of nothing is asked of any provider.
     """
     import asyncio
 
     if (db is None) != (workspace is None):
         raise click.UsageError("--db and --workspace go together.")
+    if provider is not None:
+        _print_upstream(asyncio.run(_upstream(config, db, workspace, provider, search)), as_json=as_json)
+        return
     catalog = asyncio.run(_catalog(config, scripts, db, workspace))
     if as_json:
         click.echo(json.dumps(_shown(catalog), indent=2))
@@ -36,7 +51,41 @@ def command(config: Path | None, scripts: Path | None, db: Path | None, workspac
     _print(catalog)
 
 
-async def _catalog(config: Path | None, scripts: Path | None, db: Path | None, workspace: str | None) -> Catalog:
+async def _upstream(
+    config: Path | None, db: Path | None, workspace: str | None, name: str, search: str
+) -> list[ModelInfo]:
+    from weftline.providers.base import ProviderError
+    from weftline.providers.listing import every_model
+    from weftline.providers.transport import AiohttpTransport
+
+    transport = AiohttpTransport()
+    try:
+        catalog = await _catalog(config, None, db, workspace, transport=transport)
+        return [model async for model in every_model(catalog.lister(name), search=search)]
+    except ProviderError as error:
+        raise click.ClickException(f"{name}: {error.message}") from None
+    finally:
+        await transport.aclose()
+
+
+def _print_upstream(models: list[ModelInfo], *, as_json: bool) -> None:
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.format(msgspec.json.encode(models), indent=2).decode())
+        return
+    for model in models:
+        click.echo(model.vendor_id)
+
+
+async def _catalog(
+    config: Path | None,
+    scripts: Path | None,
+    db: Path | None,
+    workspace: str | None,
+    *,
+    transport: AiohttpTransport | None = None,
+) -> Catalog:
     from weftline.config import Config, load_config
     from weftline.providers.scripted import ScriptedProvider
     from weftline.providers.scripts import load_scripts
@@ -44,8 +93,8 @@ async def _catalog(config: Path | None, scripts: Path | None, db: Path | None, w
     from weftline.providers.workspace import WorkspaceCatalogs
 
     scripted = ScriptedProvider(load_scripts(scripts)) if scripts is not None else None
-    # Opens nothing by itself, and nobody posts anything here.
-    transport = AiohttpTransport()
+    # Opens nothing by itself.
+    transport = transport or AiohttpTransport()
     base = (load_config(config) if config is not None else Config()).catalog(transport=transport, scripted=scripted)
     if db is None or workspace is None:
         return base

@@ -24,6 +24,7 @@ from weftline.providers.anthropic_request import BUILTIN_TOOLS, RequestBuilder
 from weftline.providers.anthropic_stream import Reader
 from weftline.providers.base import Chunk, ModelInfo, ModelRequest, ProviderError
 from weftline.providers.http_errors import REDACTED, classify
+from weftline.providers.listing import ModelPage, count, fetch, page_of, rows, text
 from weftline.providers.sse import SseParser
 from weftline.providers.transport import AiohttpTransport, NativeRequest, Transport
 
@@ -103,6 +104,24 @@ class Anthropic:
         body: Any = msgspec.json.decode(self._builder.build(request).body)
         _elide(body)
         return NativeRequest(self._url, self._headers(REDACTED), msgspec.json.encode(body))
+
+    async def list_models(self, *, search: str = "", cursor: str | None = None) -> ModelPage:
+        """A page of the models that the API lists; see `weftline.providers.listing`."""
+        query = {"limit": "100", **({"after_id": cursor} if cursor else {})}
+        url = f"{self._url.removesuffix('/messages')}/models"
+        secrets = (self._api_key,)
+        document = await fetch(self._transport, url, query, headers=self._headers(self._api_key), secrets=secrets)
+        models = [
+            ModelInfo(
+                text(row, "id"),
+                text(row, "display_name"),
+                count(row, "max_input_tokens"),
+                count(row, "max_tokens"),
+            )
+            for row in rows(document, "data")
+        ]
+        following = text(document, "last_id") if document.get("has_more") is True else ""
+        return page_of(models, search=search, cursor=following or None)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Sequence[Chunk]]:
         built = self._builder.build(request)

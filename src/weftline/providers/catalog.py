@@ -12,7 +12,7 @@ import difflib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, cast
 
 from msgspec import Struct
 
@@ -20,6 +20,7 @@ from weftline.errors import InvalidRequest, WeftlineError
 from weftline.messages import Usage
 from weftline.providers.base import ModelInfo, Provider
 from weftline.providers.families import NotAvailable, ProviderSettings, Source, build_provider
+from weftline.providers.listing import Lists
 from weftline.providers.pricing import Price, Prices
 from weftline.providers.transport import Transport
 
@@ -193,6 +194,15 @@ class Catalog:
         if found is None:
             raise self._invalid(f"There is no model {model_id!r}.", self._nearest(model_id))
         return found
+
+    def lister(self, name: str) -> Lists:
+        """The provider of that name, to ask its own API for models. Raises `WeftlineError` when it cannot be asked."""
+        offer = self._named(name)
+        if offer is None:
+            raise InvalidRequest(f"There is no provider {name!r}; there are {', '.join(self._offers) or 'none'}.")
+        if not hasattr(offer.provider, "list_models"):
+            raise InvalidRequest(f"The provider {name!r} has no list of models to ask for.")
+        return cast("Lists", offer.provider)
 
     async def aclose(self) -> None:
         for offer in self._offers.values():

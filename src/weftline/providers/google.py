@@ -20,6 +20,7 @@ from weftline.providers.google_models import DEFAULT_MODELS, bare, traits
 from weftline.providers.google_request import BUILTIN_TOOLS, PROVIDER, RequestBuilder
 from weftline.providers.google_stream import Reader
 from weftline.providers.http_errors import REDACTED, ErrorDetail, classify
+from weftline.providers.listing import ModelPage, count, fetch, has, page_of, rows, text, words
 from weftline.providers.sse import SseParser
 from weftline.providers.transport import AiohttpTransport, NativeRequest, Response, Transport
 
@@ -75,6 +76,26 @@ class Google:
         body: Any = msgspec.json.decode(self._builder.build(request).body)
         _elide(body)
         return NativeRequest(self._url(request.model), self._headers(REDACTED), msgspec.json.encode(body))
+
+    async def list_models(self, *, search: str = "", cursor: str | None = None) -> ModelPage:
+        """A page of the models that the API lists and that generate content; see `weftline.providers.listing`."""
+        query = {"pageSize": "100", **({"pageToken": cursor} if cursor else {})}
+        secrets = (self._api_key,)
+        document = await fetch(
+            self._transport, f"{self._base_url}/models", query, headers=self._headers(self._api_key), secrets=secrets
+        )
+        models = [
+            ModelInfo(
+                bare(text(row, "name")),
+                text(row, "displayName"),
+                count(row, "inputTokenLimit"),
+                count(row, "outputTokenLimit"),
+                reasoning=row["thinking"] if isinstance(row.get("thinking"), bool) else None,
+            )
+            for row in rows(document, "models")
+            if has(words(row, "supportedGenerationMethods"), "generateContent") is not False
+        ]
+        return page_of(models, search=search, cursor=text(document, "nextPageToken") or None)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Sequence[Chunk]]:
         request = self._with_model(request)

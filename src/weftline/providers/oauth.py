@@ -70,6 +70,16 @@ class OAuthTransport:
         async with self._transport.post(url, headers=sent, body=body, timeout_s=timeout_s) as response:
             yield _Redacted(response, token.encode())
 
+    @asynccontextmanager
+    async def get(self, url: str, *, headers: Mapping[str, str], timeout_s: float) -> AsyncGenerator[Response]:
+        token = await self._bearer()
+        sent = {**headers, "Authorization": f"Bearer {token}"}
+        get = getattr(self._transport, "get", None)
+        if get is None:
+            raise ProviderError("invalid_request", "This transport cannot list models.")
+        async with get(url, headers=sent, timeout_s=timeout_s) as response:
+            yield _Redacted(response, token.encode())
+
     async def aclose(self) -> None:
         if self._refreshing is not None:
             self._refreshing.cancel()

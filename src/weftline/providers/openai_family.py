@@ -19,6 +19,7 @@ from weftline.messages import Message, Usage
 from weftline.providers.assemble import clean_usage
 from weftline.providers.base import Chunk, ErrorClass, ModelInfo, ModelRequest, ProviderError
 from weftline.providers.http_errors import REDACTED, ErrorDetail, classify
+from weftline.providers.listing import ModelPage, count, fetch, has, nested, page_of, rows, text, words
 from weftline.providers.names import NameMap
 from weftline.providers.profiles import PROFILES, Knob, Profile, effort_at, knob_of, nearest
 from weftline.providers.sse import SseParser
@@ -146,6 +147,22 @@ class OpenAIFamily(ABC):
         }
         return NativeRequest(self._url, headers, body)
 
+    async def list_models(self, *, search: str = "", cursor: str | None = None) -> ModelPage:
+        """The models that the server lists, with the hints that some servers add; see `weftline.providers.listing`."""
+        query = {"after": cursor} if cursor else {}
+        url = f"{self._url.removesuffix(self.path)}models"
+        document = await fetch(self._transport, url, query, headers=self._headers(), secrets=self._secrets())
+        models: list[ModelInfo] = []
+        for row in rows(document, "data"):
+            takes = words(row, "supported_parameters")
+            window = count(row, "context_length", "context_window", "max_model_len")
+            most = count(row, "max_completion_tokens") or count(nested(row, "top_provider"), "max_completion_tokens")
+            vision = has(words(nested(row, "architecture"), "input_modalities"), "image")
+            hints = {"vision": vision, "reasoning": has(takes, "reasoning"), "tools": has(takes, "tools")}
+            models.append(ModelInfo(text(row, "id"), text(row, "name"), window, most, **hints))
+        following = text(document, "last_id") if document.get("has_more") is True else ""
+        return page_of(models, search=search, cursor=following or None)
+
     async def stream(self, request: ModelRequest) -> AsyncIterator[Sequence[Chunk]]:
         request = self._named(request)
         names = self._names(request)
@@ -222,12 +239,14 @@ class OpenAIFamily(ABC):
         return headers
 
     def _error(self, status: int | None, body: bytes, headers: Mapping[str, str] | None = None) -> ProviderError:
-        secrets = (self._key, *(value for value in self._extra_headers.values() if len(value) >= _SECRET_CHARS))
-        error = classify(status, body, headers, hook=_class_by_code, secrets=secrets)
+        error = classify(status, body, headers, hook=_class_by_code, secrets=self._secrets())
         if error.code == "insufficient_quota":
             # A 429 that no waiting will cure.
             error.retryable = False
         return error
+
+    def _secrets(self) -> Sequence[str]:
+        return (self._key, *(value for value in self._extra_headers.values() if len(value) >= _SECRET_CHARS))
 
     def _knob(self, model: str) -> Knob:
         return knob_of(self._profile.knobs, model)

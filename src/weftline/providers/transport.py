@@ -106,6 +106,26 @@ class AiohttpTransport:
             # Without effect on the connection when the body was read to its end: it is back in the pool by then.
             response.close()
 
+    @asynccontextmanager
+    async def get(self, url: str, *, headers: Mapping[str, str], timeout_s: float) -> AsyncGenerator[Response]:
+        """Reads an address, such as a list of models."""
+        import aiohttp
+
+        session = self._session or await self._open()
+        if self._check is not None:
+            _check_literal(url, self._check)
+        limit = aiohttp.ClientTimeout(total=timeout_s)
+        try:
+            response = await session.get(
+                url, headers=headers, allow_redirects=False, timeout=limit, trace_request_ctx=_Attempt()
+            )
+        except Exception as error:
+            raise _translated(error, url, begun=False) from None
+        try:
+            yield _AiohttpResponse(response, url)
+        finally:
+            response.close()
+
     async def aclose(self) -> None:
         self._closed = True
         session, self._session = self._session, None

@@ -20,9 +20,10 @@ from msgspec import Struct
 from weftline.config import Config, load_config
 from weftline.errors import WeftlineError
 from weftline.providers.catalog import Catalog
+from weftline.providers.direct import default_transport
 from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
-from weftline.providers.transport import AiohttpTransport
+from weftline.providers.transport import AiohttpTransport, Transport
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.embedded import DRAIN_S, Engine
 from weftline.runtime.tool_source import DialledTools
@@ -106,14 +107,14 @@ def server_tools(path: Path | None, *, pages: Dialer) -> dict[str, Tool]:
     return tools
 
 
-def catalog(settings: Settings, config: Config, transport: AiohttpTransport) -> Catalog:
+def catalog(settings: Settings, config: Config, transport: Transport) -> Catalog:
     scripted = ScriptedProvider(load_scripts(settings.scripts)) if settings.scripts is not None else None
     return config.catalog(transport=transport, scripted=scripted)
 
 
 async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     """Runs until SIGTERM or SIGINT; a second signal cuts what is under way. `ready` is called with the address."""
-    transport = AiohttpTransport()
+    transport = default_transport()
     config = load_config(settings.config) if settings.config is not None else Config()
     options = server_options(config, rate_limit_per_minute=settings.rate_limit_per_minute)
     models = catalog(settings, config, transport)

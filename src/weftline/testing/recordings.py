@@ -10,7 +10,7 @@ import gzip
 import os
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -91,6 +91,9 @@ class RecordedTransport:
         if not self._left:
             raise LookupError(f"The recording has no answer for request {len(self.sent)}.")
         yield _RecordedResponse(self._left.pop(0), piece_bytes=self._piece_bytes, cuts=self._cuts)
+
+    def get(self, url: str, *, headers: Mapping[str, str], timeout_s: float) -> AbstractAsyncContextManager[Response]:
+        return self.post(url, headers=headers, body=b"", timeout_s=timeout_s)
 
     async def aclose(self) -> None:
         self.closed = True
