@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 from typing import Self
 
-from weftline.agent.plan import RunPlan
+from msgspec.structs import replace
+
+from weftline.agent.plan import McpLocalRef, McpRef, RunPlan, StoredRef
 from weftline.errors import Conflict, NotFound
 from weftline.kernel import bodies
 from weftline.kernel.accept import accepts, open_call
@@ -21,6 +23,7 @@ from weftline.kernel.entries import (
     CallClosed,
     CancelRequested,
     Fact,
+    Limits,
     MessageQueued,
     RunCreated,
     RunPaused,
@@ -36,6 +39,7 @@ from weftline.runtime.receipts import CancelReceipt, receipt
 from weftline.store.base import NewRun
 from weftline.store.sqlite.reads import RunRow
 from weftline.tools.base import ToolOutput
+from weftline.wire.limits import DEFAULT_TOOL_BUDGETS
 from weftline.wire.plan import plan_from_spec
 
 __all__ = ["CLIENT_GRACE_US", "DRAIN_S", "Engine"]
@@ -90,7 +94,9 @@ class Engine(Fleet):
             # Hangs on the commit: a caller that goes away must not let a retry with the same key create another run.
             self._creating[slot] = durable
             durable.add_done_callback(lambda done: self._created(slot, done))
-        await asyncio.shield(durable)
+            await asyncio.shield(durable)
+        else:
+            await durable
         return run.id
 
     def check_models(self, plan: RunPlan, *, workspace: int) -> None:
@@ -126,7 +132,7 @@ class Engine(Fleet):
             secrets=secrets,
         )
         self._resident[key] = run
-        self.log.append(run, [(RunCreated(RULES, plan.limits, thread), spec)])
+        self.log.append(run, [(RunCreated(RULES, _own_limits(plan), thread), spec)])
         if thread is None and secrets is None:
             self._submit(run)  # one with secrets starts at its commit: its tools read them from its row
         return run
@@ -266,3 +272,24 @@ class Engine(Fleet):
     def _id(self, key: int) -> str:
         row = self.read.run(key)
         return ids.run_id(key, row.salt) if row else ""
+
+
+def _own_limits(plan: RunPlan) -> Limits:
+    """The run's limits without the default budgets of tools that it does not have: they would be in every row of it."""
+    limits = plan.limits
+    if not limits.tool_budgets:
+        return limits
+    names: set[str] = set()
+    for ref in plan.tools:
+        if isinstance(ref, McpRef | StoredRef):
+            return limits  # what these bring is not known yet
+        if isinstance(ref, McpLocalRef):
+            names.update(entry.name for entry in ref.tools)
+        else:
+            names.add(ref.name)
+    own = {
+        name: most
+        for name, most in limits.tool_budgets.items()
+        if name in names or DEFAULT_TOOL_BUDGETS.get(name) != most
+    }
+    return limits if len(own) == len(limits.tool_budgets) else replace(limits, tool_budgets=own)

@@ -298,7 +298,7 @@ class Fleet:
     # What hangs on the commit
 
     def flushed(self, run: LiveRun, write: RunWrite, result: Written) -> None:
-        self.hub.publish(run.key, run.id, write.entries, write.deltas, last_seq=write.next_seq - 1)
+        self.hub.publish(run.key, run.id, write)
         new = write.new
         waited = new is not None and (new.thread is not None or (new.secrets is not None and not run.state.ended))
         if waited and not result.queued:

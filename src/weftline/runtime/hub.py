@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from msgspec import DecodeError
 
-from weftline.kernel.entries import KIND, RunEnded, decode_fact
+from weftline.kernel.entries import KIND, Fact, RunEnded, decode_fact
 from weftline.runtime.tail import Tails
 from weftline.runtime.view import run_view
-from weftline.store.base import DeltaRow, EntryRow
+from weftline.store.base import DeltaRow, EntryRow, RunWrite
 from weftline.store.sqlite.reads import Reader
 from weftline.wire.events import delta_frames, frame, project
 from weftline.wire.responses import snapshot
@@ -133,8 +134,9 @@ class Hub:
             for subscription in topic:
                 subscription.end()
 
-    def publish(self, run: int, run_id: str, entries: list[EntryRow], deltas: list[DeltaRow], *, last_seq: int) -> None:
+    def publish(self, run: int, run_id: str, write: RunWrite) -> None:
         """Called once per flush and run, on the loop, after the commit."""
+        entries, last_seq = write.entries, write.next_seq - 1
         topic = self._topics.get(run)
         tail = self._tails.get(run)
         if tail is None and entries and entries[0][0] == 1:
@@ -142,7 +144,7 @@ class Hub:
         live = topic is not None and any(not one.behind and one.last_seq < last_seq for one in topic)
         if tail is not None or live:
             ended = bool(entries) and entries[-1][2] == _ENDED
-            frames = b"".join(frames_of(entries, deltas, run_id=run_id, after=0, upto=last_seq))
+            frames = b"".join(frames_of(entries, write.deltas, run_id=run_id, upto=last_seq, heads=write.heads))
             if tail is not None:
                 self._tails.add(run, tail, frames, last_seq, ended=ended)
             for subscription in tuple(topic or ()):
@@ -201,11 +203,19 @@ class Hub:
         return frame(last, "gap", b'{"firstMissingSeq":%d,"lastMissingSeq":%d,"snapshot":%b}' % (first, last, state))
 
 
-def frames_of(entries: list[EntryRow], deltas: list[DeltaRow], *, run_id: str, after: int, upto: int) -> list[bytes]:
-    """The frames of (after, upto], entries and deltas merged by seq."""
+def frames_of(
+    entries: list[EntryRow],
+    deltas: list[DeltaRow],
+    *,
+    run_id: str,
+    upto: int,
+    after: int = 0,
+    heads: Sequence[Fact] | None = None,
+) -> list[bytes]:
+    """The frames of (after, upto], entries and deltas merged by seq. `heads` spares decoding those of `entries`."""
     frames: list[bytes] = []
     d = 0
-    for seq, _, _, head, body in entries:
+    for index, (seq, _, _, head, body) in enumerate(entries):
         if seq > upto:
             break
         while d < len(deltas) and deltas[d][0] < seq:
@@ -214,7 +224,8 @@ def frames_of(entries: list[EntryRow], deltas: list[DeltaRow], *, run_id: str, a
         if seq <= after:
             continue
         try:
-            event = project(decode_fact.decode(head), body, run_id=run_id)
+            fact = heads[index] if heads is not None else decode_fact.decode(head)
+            event = project(fact, body, run_id=run_id)
         except DecodeError:
             logger.exception("run %s: entry %d does not read and is not shown", run_id, seq)
             continue

@@ -81,6 +81,7 @@ class Log:
             state = evolve(state, Entry(seq, at, head))
             encoded = encode(head)
             write.entries.append((seq, at, KIND[type(head)], encoded, body))
+            write.heads.append(head)
             write.size += len(encoded) + len(body) + 64
             seq += 1
             if isinstance(head, CallOpened):
@@ -144,6 +145,7 @@ class Log:
             status="",
             state=None,
             entries=[],
+            heads=[],
             deltas=[],
             opened=[],
             answered=[],
@@ -262,6 +264,7 @@ class Log:
                 self._touched.append(run)
             else:
                 write.entries += later.entries
+                write.heads += later.heads
                 write.deltas += later.deltas
                 write.opened += later.opened
                 write.answered += later.answered

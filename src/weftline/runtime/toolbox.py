@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Protocol
 
 from msgspec import UNSET
+from msgspec.json import encode
 
 from weftline.agent.plan import (
     A2ALocalRef,
@@ -22,6 +24,8 @@ from weftline.errors import InvalidRequest
 from weftline.providers.base import ToolSpec
 from weftline.tools.base import Tool
 from weftline.tools.client_side import A2ALocalTool, LocalTool, McpLocalTool
+
+_BOXES = 512
 
 
 class Toolbox:
@@ -53,6 +57,7 @@ class ServerTools:
 
     def __init__(self, tools: Mapping[str, Tool]) -> None:
         self.tools = tools
+        self._boxes: OrderedDict[tuple[tuple[type[ToolRef], ...], bytes], Toolbox] = OrderedDict()
 
     def check(self, plan: RunPlan, *, workspace: int) -> None:
         for index, ref in enumerate(plan.tools):
@@ -68,11 +73,15 @@ class ServerTools:
     async def open(self, plan: RunPlan, *, workspace: int, run: int) -> Toolbox:
         if not plan.tools:
             return EMPTY
-        tools: dict[str, Tool] = {}
-        for ref in plan.tools:
-            for tool in self.resolve(ref):
-                tools[tool.spec.name] = tool
-        return Toolbox(tools)
+        # Clients send the same tools with every run; schemas are compiled once.
+        key = (tuple([type(ref) for ref in plan.tools]), encode(plan.tools))
+        known = self._boxes.get(key)
+        if known is None:
+            known = Toolbox({tool.spec.name: tool for ref in plan.tools for tool in self.resolve(ref)})
+            self._boxes[key] = known
+            if len(self._boxes) > _BOXES:
+                self._boxes.popitem(last=False)
+        return known
 
     def resolve(self, ref: ToolRef) -> list[Tool]:
         """The tools of a reference that needs nothing from outside."""

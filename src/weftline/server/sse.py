@@ -30,11 +30,11 @@ def _seq(text: str | None) -> int:
 
 async def send_events(request: Request, subscription: Subscription) -> None:
     """Sends what the run's log has after the cursor, then what it gets, until the run has ended."""
-    gone = asyncio.ensure_future(_gone(request, subscription))
+    gone: asyncio.Future[None] | None = None
     try:
         headers = [*HEADERS, (b"x-request-id", request.id.encode())]
         await request.send({"type": "http.response.start", "status": 200, "headers": headers})
-        while not gone.done():
+        while gone is None or not gone.done():
             data = None if request.method == "HEAD" else subscription.take()
             if data is None:
                 await request.send({"type": "http.response.body", "body": b""})
@@ -42,10 +42,13 @@ async def send_events(request: Request, subscription: Subscription) -> None:
             if data:
                 await request.send({"type": "http.response.body", "body": data, "more_body": True})
             else:
+                # Only a reader that has to wait may be gone without our noticing.
+                gone = gone or asyncio.ensure_future(_gone(request, subscription))
                 await subscription.wait()
     finally:
         subscription.close()
-        gone.cancel()
+        if gone is not None:
+            gone.cancel()
 
 
 async def _gone(request: Request, subscription: Subscription) -> None:

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from weftline.errors import WeftlineError
+from weftline.kernel.entries import Fact
 
 LEAVE_DUE = -1
 """A `due_at` that leaves the row's as it is: whose turn it is in a thread's line, the store alone knows."""
@@ -62,6 +63,8 @@ class RunWrite(Struct):
     started_at: int | None = None
     ended_at: int | None = None
     entries: list[EntryRow] = []
+    heads: list[Fact] = []
+    """Of `entries`, decoded, for those who read them after the commit; the store does not look at them."""
     deltas: list[DeltaRow] = []
     opened: list[tuple[str, str, int | None]] = []
     """Calls that now wait for a client: id, kind, deadline."""

@@ -151,7 +151,6 @@ async def test_a_cancel_closes_the_connection_to_the_provider(team: Team, dialec
     assert len(team.upstream.asked) == 1
 
 
-@pytest.mark.requirement("provider.error.fallback")
 async def test_a_provider_that_is_deleted_under_a_run_ends_it_with_a_typed_error(team: Team) -> None:
     dialect = Anthropic()
     model = await team.bring(dialect)
