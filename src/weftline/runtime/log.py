@@ -240,14 +240,14 @@ class Log:
             self.on_idle()
 
     def _announce(self, run: LiveRun, write: RunWrite, result: Written) -> None:
-        self._observer.flushed(run, write, result)
-        if run.waiters:
+        if run.waiters:  # first: a tool that may begin now should not wait for readers to be told
             durable = run.durable
             ready = [waiter for waiter in run.waiters if waiter.seq <= durable]
             run.waiters = [waiter for waiter in run.waiters if waiter.seq > durable]
             for waiter in ready:
                 if not waiter.future.done():
                     waiter.future.set_result(None)
+        self._observer.flushed(run, write, result)
 
     def _hold(self, refused: list[tuple[LiveRun, RunWrite]]) -> None:
         """Keeps what drivers brought for another try, and lets go of what somebody outside waits for."""

@@ -210,7 +210,7 @@ def run(settings: Settings) -> None:
     """Runs the server in this process; prints `ready <address>` when it accepts requests."""
     _allow_many_files()
     # A busy tool thread may hold the interpreter for 5 ms at a time by default, and every stream with it.
-    sys.setswitchinterval(0.001)
+    sys.setswitchinterval(0.002)
     # What is loaded by now stays; and most objects of a run live for a moment, so rare collections find as much.
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
