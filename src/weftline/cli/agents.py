@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from weftline.cli.output import DB, JSON, show_all, show_one
-
-_WORKSPACE = click.option("--workspace", required=True, metavar="SLUG")
+from weftline.cli.output import DB, JSON
+from weftline.cli.resource import NEW_WORKSPACE, add_commands
 
 
 @click.group()
@@ -18,7 +17,7 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--workspace", required=True, metavar="SLUG", help="Created when it is new.")
+@NEW_WORKSPACE
 @click.option(
     "--file",
     "file",
@@ -38,37 +37,4 @@ def create(workspace: str, file: Path, db: Path, as_json: bool) -> None:
     click.echo(json.dumps(made) if as_json else made["id"])
 
 
-@command.command("list")
-@_WORKSPACE
-@DB
-@JSON
-def list_agents(workspace: str, db: Path, as_json: bool) -> None:
-    """Print the ids of a workspace's agents."""
-    from weftline.cli.admin import administer
-
-    show_all(administer(db, "agents.list", workspace=workspace), id_field="id", as_json=as_json)
-
-
-@command.command()
-@click.argument("agent")
-@_WORKSPACE
-@DB
-@JSON
-def show(agent: str, workspace: str, db: Path, as_json: bool) -> None:
-    """Show an agent, by id or slug."""
-    from weftline.cli.admin import administer
-
-    show_one(administer(db, "agents.show", workspace=workspace, id=agent), as_json=as_json)
-
-
-@command.command()
-@click.argument("agent")
-@_WORKSPACE
-@DB
-@JSON
-def delete(agent: str, workspace: str, db: Path, as_json: bool) -> None:
-    """Remove an agent, by id or slug. Runs and sessions that began with it go on."""
-    from weftline.cli.admin import administer
-
-    removed = administer(db, "agents.delete", workspace=workspace, id=agent)
-    click.echo(json.dumps({"id": removed}) if as_json else removed)
+add_commands(command, kind="agents", by="its id or slug")

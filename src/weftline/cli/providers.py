@@ -10,9 +10,8 @@ from typing import Any
 
 import click
 
-from weftline.cli.output import DB, JSON, show_all, show_one
-
-WORKSPACE = click.option("--workspace", required=True, metavar="SLUG")
+from weftline.cli.output import DB, JSON, show_one
+from weftline.cli.resource import WORKSPACE, add_commands
 
 
 @click.group()
@@ -67,41 +66,7 @@ def create(
         click.echo(made["id"])
 
 
-@command.command("list")
-@WORKSPACE
-@DB
-@JSON
-def list_providers(workspace: str, db: Path, as_json: bool) -> None:
-    """Print the ids of a workspace's providers."""
-    from weftline.cli.admin import administer
-
-    show_all(administer(db, "providers.list", workspace=workspace), id_field="id", as_json=as_json)
-
-
-@command.command()
-@click.argument("provider")
-@WORKSPACE
-@DB
-@JSON
-def show(provider: str, workspace: str, db: Path, as_json: bool) -> None:
-    """Print a provider, by its id or name; never its key."""
-    from weftline.cli.admin import administer
-
-    show_one(administer(db, "providers.show", workspace=workspace, id=provider), as_json=as_json)
-
-
-@command.command()
-@click.argument("provider")
-@WORKSPACE
-@DB
-@JSON
-def delete(provider: str, workspace: str, db: Path, as_json: bool) -> None:
-    """Delete a provider, by its id or name."""
-    from weftline.cli.admin import administer
-
-    identity = administer(db, "providers.delete", workspace=workspace, id=provider)
-    if as_json:
-        click.echo(json.dumps({"id": identity, "deleted": True}))
+add_commands(command, kind="providers", by="its id or name")
 
 
 def _key(variable: str | None, *, from_stdin: bool) -> str | None:

@@ -8,9 +8,8 @@ from typing import TextIO
 
 import click
 
-from weftline.cli.output import DB, JSON, show_all, show_one
-
-WORKSPACE = click.option("--workspace", required=True, metavar="SLUG")
+from weftline.cli.output import DB, JSON, show_one
+from weftline.cli.resource import WORKSPACE, add_commands
 
 
 @click.group()
@@ -42,41 +41,7 @@ def create(workspace: str, db: Path, source: TextIO, secrets: tuple[str, ...], a
         click.echo(made["id"])
 
 
-@command.command("list")
-@WORKSPACE
-@DB
-@JSON
-def list_tools(workspace: str, db: Path, as_json: bool) -> None:
-    """Print the ids of a workspace's tools."""
-    from weftline.cli.admin import administer
-
-    show_all(administer(db, "tools.list", workspace=workspace), id_field="id", as_json=as_json)
-
-
-@command.command()
-@click.argument("tool_id")
-@WORKSPACE
-@DB
-@JSON
-def show(tool_id: str, workspace: str, db: Path, as_json: bool) -> None:
-    """Print a tool; of its secrets the names."""
-    from weftline.cli.admin import administer
-
-    show_one(administer(db, "tools.show", workspace=workspace, id=tool_id), as_json=as_json)
-
-
-@command.command()
-@click.argument("tool_id")
-@WORKSPACE
-@DB
-@JSON
-def delete(tool_id: str, workspace: str, db: Path, as_json: bool) -> None:
-    """Delete a tool."""
-    from weftline.cli.admin import administer
-
-    administer(db, "tools.delete", workspace=workspace, id=tool_id)
-    if as_json:
-        click.echo(json.dumps({"id": tool_id, "deleted": True}))
+add_commands(command, kind="tools", by="its id")
 
 
 def _secret(text: str) -> tuple[str, str]:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from weftline.cli.output import DB, JSON, show_all
-
-_WORKSPACE = click.option("--workspace", required=True, metavar="SLUG")
+from weftline.cli.output import DB, JSON
+from weftline.cli.resource import NEW_WORKSPACE, WORKSPACE, add_commands
 
 
 @click.group()
@@ -18,7 +17,7 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--workspace", required=True, metavar="SLUG", help="Created when it is new.")
+@NEW_WORKSPACE
 @click.option("--url", required=True, help="Where deliveries are posted to.")
 @click.option(
     "--event",
@@ -37,20 +36,9 @@ def create(workspace: str, url: str, events: tuple[str, ...], db: Path, as_json:
     click.echo(json.dumps(made) if as_json else f"{made['id']} {made['secret']}")
 
 
-@command.command("list")
-@_WORKSPACE
-@DB
-@JSON
-def list_webhooks(workspace: str, db: Path, as_json: bool) -> None:
-    """Print the ids of a workspace's webhooks."""
-    from weftline.cli.admin import administer
-
-    show_all(administer(db, "webhooks.list", workspace=workspace), id_field="id", as_json=as_json)
-
-
 @command.command()
 @click.argument("webhook_id")
-@_WORKSPACE
+@WORKSPACE
 @click.option("--status", type=click.Choice(["pending", "delivered", "failed"]), help="Those alone.")
 @DB
 @JSON
@@ -67,14 +55,4 @@ def deliveries(webhook_id: str, workspace: str, status: str | None, db: Path, as
         click.echo("  ".join(fields).rstrip())
 
 
-@command.command()
-@click.argument("webhook_id")
-@_WORKSPACE
-@DB
-@JSON
-def delete(webhook_id: str, workspace: str, db: Path, as_json: bool) -> None:
-    """Remove a webhook; what was not delivered yet is dropped."""
-    from weftline.cli.admin import administer
-
-    removed = administer(db, "webhooks.delete", workspace=workspace, id=webhook_id)
-    click.echo(json.dumps({"id": removed}) if as_json else removed)
+add_commands(command, kind="webhooks", show=False)

@@ -1,0 +1,58 @@
+"""The commands that every kind of stored thing has alike: list, show, delete."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from weftline.cli.output import DB, JSON, show_all, show_one
+
+WORKSPACE = click.option("--workspace", required=True, metavar="SLUG")
+NEW_WORKSPACE = click.option("--workspace", required=True, metavar="SLUG", help="Created when it is new.")
+
+
+def add_commands(group: click.Group, *, kind: str, by: str = "its id", show: bool = True) -> None:
+    """Gives `group` the commands of the operations `<kind>.list`, `<kind>.show` and `<kind>.delete`.
+
+    `kind` is the plural, such as `agents`; `by` says what a single one is named by.
+    """
+    one = kind.removesuffix("s")
+
+    @click.command("list", help=f"Print the ids of a workspace's {kind}.")
+    @WORKSPACE
+    @DB
+    @JSON
+    def _list(workspace: str, db: Path, as_json: bool) -> None:
+        from weftline.cli.admin import administer
+
+        show_all(administer(db, f"{kind}.list", workspace=workspace), id_field="id", as_json=as_json)
+
+    @click.command("delete", help=f"Delete one of the {kind}, by {by}, and print its id.")
+    @click.argument("name", metavar=one.upper())
+    @WORKSPACE
+    @DB
+    @JSON
+    def _delete(name: str, workspace: str, db: Path, as_json: bool) -> None:
+        from weftline.cli.admin import administer
+
+        removed = administer(db, f"{kind}.delete", workspace=workspace, id=name) or name
+        click.echo(json.dumps({"id": removed, "deleted": True}) if as_json else removed)
+
+    commands: tuple[click.Command, ...] = (_list, _delete)
+    if show:
+
+        @click.command("show", help=f"Print one of the {kind}, by {by}; never its secrets.")
+        @click.argument("name", metavar=one.upper())
+        @WORKSPACE
+        @DB
+        @JSON
+        def _show(name: str, workspace: str, db: Path, as_json: bool) -> None:
+            from weftline.cli.admin import administer
+
+            show_one(administer(db, f"{kind}.show", workspace=workspace, id=name), as_json=as_json)
+
+        commands = (*commands, _show)
+    for command in commands:
+        group.add_command(command)
