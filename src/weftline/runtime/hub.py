@@ -30,11 +30,25 @@ _ENDED = KIND[RunEnded]
 class Subscription:
     """Follows one run from a cursor, as bytes of SSE frames."""
 
-    __slots__ = ("_frames", "_hub", "_silent", "_size", "_taken", "_waiter", "behind", "ended", "last_seq", "run")
+    __slots__ = (
+        "_frames",
+        "_hub",
+        "_silent",
+        "_size",
+        "_taken",
+        "_waiter",
+        "behind",
+        "ended",
+        "last_seq",
+        "left",
+        "run",
+    )
 
     def __init__(self, hub: Hub, run: int, last_seq: int) -> None:
         self._hub = hub
         self.run = run
+        self.left = False
+        """Whether the reader has gone away."""
         self.last_seq = last_seq
         self._taken = last_seq
         """What the reader has; `last_seq` counts what is queued for it too."""
@@ -72,6 +86,11 @@ class Subscription:
             self.ended = ended
         self.wake()
 
+    def leave(self) -> None:
+        """The reader has gone away: whoever reads for it is to stop."""
+        self.left = True
+        self.wake()
+
     def wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -91,7 +110,7 @@ class Subscription:
 
     async def wait(self) -> None:
         """Returns when there may be something to take."""
-        if self.behind or self._frames or self.ended:
+        if self.behind or self._frames or self.ended or self.left:
             return
         self._waiter = asyncio.get_running_loop().create_future()
         try:

@@ -11,7 +11,7 @@ from weftline.errors import NotFound, WeftlineError
 from weftline.runtime.embedded import Engine
 from weftline.server.auth import NOBODY, Authenticator
 from weftline.server.hosted_mcp import HostedMcp
-from weftline.server.http import Answer, Receive, Request, Scope, Send, send_answer
+from weftline.server.http import Answer, Later, Receive, Request, Scope, Send, send_answer
 from weftline.server.oauth.app import OAuthServer
 from weftline.server.options import ServerOptions
 from weftline.server.router import Route, Router, WrongMethod
@@ -47,6 +47,9 @@ class App:
         request = Request(scope, receive, send, f"req_{self._boot}{self._requests:x}")
         try:
             answer = await self._answer(request)
+            if answer is not None and not isinstance(answer, Answer):
+                await answer()
+                return
         except WeftlineError as error:
             answer = refusal(request, error)
         except ConnectionResetError:
@@ -57,7 +60,7 @@ class App:
         if answer is not None:
             await send_answer(request, answer)
 
-    async def _answer(self, request: Request) -> Answer | None:
+    async def _answer(self, request: Request) -> Answer | Later | None:
         found = self.router.match(request.method, request.path)
         if found is None:
             raise NotFound("There is no such route.")

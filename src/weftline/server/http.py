@@ -12,8 +12,13 @@ from weftline.wire.limits import MAX_BODY_BYTES
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Later: TypeAlias = Callable[[], Awaitable[None]]
+"""An answer that goes on for long: sent when the handler and all that it holds are gone."""
 
 _JSON = (b"content-type", b"application/json")
+
+ON_GONE = "weftline.on_gone"
+"""In the scope: a list of callbacks for when the client goes away; see `weftline.server.protocol`."""
 
 
 class Request:
@@ -79,6 +84,12 @@ class Request:
                 raise _too_large(limit)
             pieces.append(piece)
         return b"".join(pieces)
+
+    def let_go(self) -> None:
+        """Frees what only the handler needed: an answer may be open for hours."""
+        self._headers.clear()
+        self._query = None
+        self.params = {}
 
     async def disconnected(self) -> None:
         """Returns when the client has gone."""

@@ -7,9 +7,12 @@ a system call. Here they are put together and written when the turn of the loop 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from weftline.server.http import ON_GONE
 
 
 class _Corked:
@@ -41,6 +44,23 @@ class _Corked:
 
 
 class CorkedHttpProtocol(HttpToolsProtocol):
+    """`scope["weftline.on_gone"]` is a list of callbacks for when the client goes away before its answer has ended.
+
+    ASGI's own way is a task that waits on `receive`, one for each stream that is open.
+    """
+
+    _on_gone: list[Callable[[], None]]
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._on_gone = []
+        self.scope[ON_GONE] = self._on_gone  # pyright: ignore[reportGeneralTypeIssues]  # beyond the ASGI keys
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        for call in getattr(self, "_on_gone", ()):
+            call()
+
     def connection_made(self, transport: asyncio.Transport) -> None:
         corked: Any = _Corked(transport, self.loop)
         super().connection_made(corked)

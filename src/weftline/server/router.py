@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from msgspec import Struct
 
 from weftline.server.auth import Principal
-from weftline.server.http import Answer, Request
+from weftline.server.http import Answer, Later, Request
 
 if TYPE_CHECKING:
     from weftline.server.app import App
 
-Handler: TypeAlias = Callable[["App", Request, Principal], Awaitable[Answer | None]]
+Handler: TypeAlias = Callable[["App", Request, Principal], Awaitable[Answer | Later | None]]
 """Answers a request; None when it has sent the answer itself."""
 
 

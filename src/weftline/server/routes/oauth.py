@@ -12,7 +12,7 @@ from msgspec.json import Decoder, decode, encode
 from weftline.errors import RateLimited
 from weftline.server.app import App
 from weftline.server.auth import Principal, require_manager
-from weftline.server.http import Answer, Request
+from weftline.server.http import Answer, Later, Request
 from weftline.server.oauth import apps, consent, tokens
 from weftline.server.oauth.app import COOKIE, SESSION_S, read_cookie
 from weftline.server.oauth.forms import NO_STORE, OAuthError, client, read_form
@@ -52,7 +52,7 @@ def _oauth(handler: Handler) -> Handler:
     """Answers the failures that OAuth has words of its own for."""
 
     @wraps(handler)
-    async def answered(app: App, request: Request, principal: Principal) -> Answer | None:
+    async def answered(app: App, request: Request, principal: Principal) -> Answer | Later | None:
         try:
             return await handler(app, request, principal)
         except (OAuthError, consent.BadAuthorize, consent.UnknownClient) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from hashlib import blake2b
 
 from msgspec.json import encode
@@ -11,7 +12,7 @@ from weftline.runtime.receipts import CallName
 from weftline.runtime.view import run_view
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.http import Answer, Request
+from weftline.server.http import Answer, Later, Request
 from weftline.server.router import Route
 from weftline.server.routes.agents import effective
 from weftline.server.sse import resume_point, send_events
@@ -45,10 +46,11 @@ async def read(app: App, request: Request, principal: Principal) -> Answer:
     return Answer(snapshot(run_view(app.engine.read, row)))
 
 
-async def stream(app: App, request: Request, principal: Principal) -> None:
+async def stream(app: App, request: Request, principal: Principal) -> Later:
     run_id = request.params["runId"]
     key = app.engine.locate(run_id, workspace=principal.workspace)
-    await send_events(request, app.engine.follow(key, run_id, after=resume_point(request)))
+    subscription = app.engine.follow(key, run_id, after=resume_point(request))
+    return partial(send_events, request, subscription)
 
 
 async def tool_results(app: App, request: Request, principal: Principal) -> Answer:
