@@ -25,6 +25,16 @@ async def test_a_session_is_created_from_a_spec_without_input(api: Api) -> None:
     check_error(await api.post("agent-sessions", {"modelId": "scripted:nobody"}), 400, "invalid_model")
 
 
+async def test_a_session_shows_what_its_runs_used(api: Api) -> None:
+    session = await api.session("hello")
+    for _ in range(2):
+        await api.events(await api.send(session))
+    usage = (await api.get(f"agent-sessions/{session}")).json["usage"]
+    assert (usage["runs"], usage["turns"]) == (2, 2)
+    assert usage["tokens"] == {"inputTokens": 20, "cachedTokens": 0, "reasoningTokens": 0, "outputTokens": 10}
+    assert usage["costUsd"] is None  # a scripted model has no price
+
+
 @pytest.mark.requirement("wire.session.info")
 async def test_a_session_can_be_read(api: Api) -> None:
     session = await api.session("hello", metadata={"a": "1"}, systemPrompt="be kind")
@@ -39,6 +49,7 @@ async def test_a_session_can_be_read(api: Api) -> None:
         "agentSpec",
         "messages",
         "metadata",
+        "usage",
     }
     assert shown["id"] == session and shown["name"] == "ephemeral" and shown["status"] == "active"
     assert shown["endedAt"] is None and shown["messages"] == [] and shown["metadata"] == {"a": "1"}

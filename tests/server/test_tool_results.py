@@ -177,7 +177,9 @@ async def test_a_server_call_and_a_client_call_of_one_turn_run_side_by_side(api:
         assert (await stream.rest())[-1]["text"] == "echo said || mine"
 
 
+@pytest.mark.requirement("wire.toolresult.accept")
 async def test_an_answer_is_there_after_the_reply_even_when_nobody_follows(api: Api) -> None:
+    """The embedded engine has one server, which is every replica; a wake-up lost to a kill is in tests/crash."""
     run = await api.start("lookup", tools=[local_tool()])
     async with api.stream(run) as stream:
         call = await stream.until("local_tool_call")

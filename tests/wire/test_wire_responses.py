@@ -232,6 +232,12 @@ def test_session_info_shows_the_conversation_as_strings() -> None:
             {"role": "assistant", "content": "ab"},
         ],
         "metadata": {"a": "b"},
+        "usage": {
+            "runs": 0,
+            "turns": 0,
+            "tokens": {"inputTokens": 0, "cachedTokens": 0, "reasoningTokens": 0, "outputTokens": 0},
+            "costUsd": 0,
+        },
     }
     ended = read(session_info(SessionView("ses_1", AT, AT, SPEC, ended_us=AT + 2), []))
     assert (ended["status"], ended["endedAt"], ended["messages"]) == ("ended", iso(AT + 2), [])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.json import decode
 
 from weftline.kernel import bodies
 from weftline.kernel.entries import ModelRef, RunEnded, decode_fact
+from weftline.messages import Usage
 from weftline.runtime import ids
 from weftline.store.sqlite.reads import Reader, RunRow
 from weftline.wire.events import ERROR_CLASSES
-from weftline.wire.responses import RunView, Status
+from weftline.wire.responses import RunView, SessionUsage, Status
 
 
 def run_view(read: Reader, row: RunRow) -> RunView:
@@ -72,3 +75,16 @@ def session_of(read: Reader, thread: int | None) -> str | None:
 def _status(status: str) -> Status:
     assert status in ("queued", "running", "paused", "succeeded", "failed", "cancelled")
     return status
+
+
+def session_usage(heads: Sequence[bytes]) -> SessionUsage:
+    """What the ended runs of a thread used, from their terminal entries."""
+    ends = [head for raw in heads if isinstance(head := decode_fact.decode(raw), RunEnded)]
+    costs = [end.cost_nusd for end in ends]
+    priced = [cost for cost in costs if cost is not None]
+    return SessionUsage(
+        runs=len(ends),
+        turns=sum(end.turns for end in ends),
+        tokens=sum((end.usage for end in ends), Usage()),
+        cost_nusd=sum(priced) if len(priced) == len(costs) else None,
+    )

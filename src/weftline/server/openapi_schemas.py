@@ -13,6 +13,7 @@ Schema: TypeAlias = dict[str, Any]
 
 STRING: Schema = {"type": "string"}
 INTEGER: Schema = {"type": "integer"}
+NUMBER: Schema = {"type": "number"}
 COUNT: Schema = {"type": "integer", "minimum": 0}
 BOOLEAN: Schema = {"type": "boolean"}
 OBJECT: Schema = {"type": "object"}
@@ -55,6 +56,7 @@ _RUN: Schema = {
     "tokens": nullable(ref("Tokens")),
     "turns": nullable(COUNT),
     "model": nullable(ref("ModelUsed")),
+    "costUsd": nullable(NUMBER),
 }
 _WEBHOOK: Schema = {
     "id": STRING,
@@ -105,6 +107,7 @@ SCHEMAS: dict[str, Schema] = {
             "agentSpec": OBJECT,
             "messages": listed(record({"role": {"enum": ["user", "assistant", "system"]}, "content": STRING})),
             "metadata": WORDS,
+            "usage": record({"runs": COUNT, "turns": COUNT, "tokens": ref("Tokens"), "costUsd": nullable(NUMBER)}),
         }
     ),
     "ListedSession": record(

@@ -217,6 +217,15 @@ def _final_text(run: RunView) -> str | None:
     return run.final_text if run.status == "failed" and run.error_class == "truncation" else None
 
 
+class SessionUsage(Struct, frozen=True):
+    """What the runs of a session that have ended used."""
+
+    runs: int = 0
+    turns: int = 0
+    tokens: Usage = Usage()
+    cost_nusd: int | None = 0
+
+
 class SessionView(Struct, frozen=True):
     id: str
     created_us: int
@@ -225,11 +234,19 @@ class SessionView(Struct, frozen=True):
     name: str = DEFAULT_RUN_NAME
     ended_us: int | None = None
     metadata: dict[str, str] = {}
+    usage: SessionUsage = SessionUsage()
 
 
 class _ChatMessage(Struct):
     role: str
     content: str
+
+
+class _SessionUsage(Struct, rename="camel"):
+    runs: int
+    turns: int
+    tokens: Tokens
+    cost_usd: float | None
 
 
 class _SessionInfo(Struct, rename="camel"):
@@ -242,6 +259,7 @@ class _SessionInfo(Struct, rename="camel"):
     agent_spec: Raw
     messages: list[_ChatMessage]
     metadata: dict[str, str]
+    usage: _SessionUsage
 
 
 def session_info(session: SessionView, messages: Iterable[Message]) -> bytes:
@@ -257,8 +275,15 @@ def session_info(session: SessionView, messages: Iterable[Message]) -> bytes:
             agent_spec=Raw(session.spec),
             messages=[chat for message in messages if (chat := _chat(message))],
             metadata=session.metadata,
+            usage=_session_usage(session.usage),
         )
     )
+
+
+def _session_usage(usage: SessionUsage) -> _SessionUsage:
+    triple = usage_triple(usage.tokens, usage.turns, ModelRef())
+    cost = None if usage.cost_nusd is None else usage.cost_nusd / 1_000_000_000
+    return _SessionUsage(usage.runs, triple.turns, triple.tokens, cost)
 
 
 def _chat(message: Message) -> _ChatMessage | None:

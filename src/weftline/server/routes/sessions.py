@@ -9,6 +9,7 @@ from msgspec.json import decode, encode
 from weftline.errors import Conflict, Forbidden, NotFound
 from weftline.kernel import bodies
 from weftline.runtime import ids
+from weftline.runtime.view import session_usage
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Answer, Request
@@ -58,6 +59,7 @@ async def read(app: App, request: Request, principal: Principal) -> Answer:
         name=row.name,
         ended_us=row.ended_at,
         metadata=decode(row.metadata, type=dict[str, str]),
+        usage=session_usage(app.engine.read.ends_of_thread(row.key)),
     )
     messages = [bodies.decode_message(message) for message in app.engine.read.thread_messages(row.key)]
     return Answer(session_info(view, messages))

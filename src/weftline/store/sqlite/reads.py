@@ -205,6 +205,15 @@ class Reader:
     def last_message(self, thread: int) -> int:
         return self._int("SELECT coalesce(max(pos), 0) FROM thread_messages WHERE thread = ?", thread)
 
+    def ends_of_thread(self, thread: int) -> list[bytes]:
+        """The heads of the terminal entries of a thread's runs."""
+        rows = self._all(
+            "SELECT e.head FROM runs r JOIN entries e ON e.run = r.key AND e.seq = r.next_seq - 1"
+            " WHERE r.thread = ? AND r.ended_at IS NOT NULL ORDER BY r.place",
+            (thread,),
+        )
+        return [row[0] for row in rows]
+
     def unfinished_of_thread(self, thread: int) -> list[int]:
         rows = self._all("SELECT key FROM runs WHERE thread = ? AND ended_at IS NULL ORDER BY place", (thread,))
         return [row[0] for row in rows]
