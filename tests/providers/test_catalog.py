@@ -59,9 +59,6 @@ def refused(path: Path, text: str) -> WeftlineError:
     return caught.value
 
 
-# ------------------------------------------------------------------------------------------------ listing
-
-
 def test_an_entry_tells_id_label_provider_vendor_id_source_window_and_price() -> None:
     sonnet, opus = catalog(claude()).entries()
     assert sonnet.id == "claude:claude-sonnet-4-5"
@@ -90,9 +87,6 @@ def test_scripts_are_models_of_their_own_and_never_the_default() -> None:
 async def test_a_resolved_model_can_be_called() -> None:
     model = catalog(scripted=SCRIPTED).resolve("scripted:hello")
     assert (await collect(model.provider, ModelRequest(model.vendor_id, [User.of("Hello")]))).text == "Hi"
-
-
-# ------------------------------------------------------------------------------------------------ resolving
 
 
 @pytest.mark.requirement("wire.models.resolve")
@@ -163,9 +157,6 @@ def test_a_default_that_is_not_there_is_refused_at_the_start() -> None:
     assert caught.value.code == "invalid_model"
 
 
-# ------------------------------------------------------------------------------------------------ the environment
-
-
 def _inner(provider: Provider) -> Provider:
     assert isinstance(provider, ThrottledProvider)
     return provider.inner
@@ -216,9 +207,6 @@ def test_a_new_family_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.requirement("provider.request.key_secrecy")
 def test_settings_do_not_show_their_key() -> None:
     assert "sk-secret" not in f"{claude()!r}{Config(providers=(claude(),))!r}"
-
-
-# ------------------------------------------------------------------------------------------------ the file
 
 
 def test_a_file_names_providers_models_prices_and_the_default(tmp_path: Path) -> None:

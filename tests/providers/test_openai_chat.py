@@ -474,9 +474,6 @@ async def test_reasoning_that_a_server_counts_apart_becomes_part_of_the_output()
     assert got.usage == Usage(input=10, output=25, reasoning=20)
 
 
-# ------------------------------------------------------------------------------------------------ reasoning
-
-
 async def test_tags_around_reasoning_part_it_from_the_text_however_they_are_split() -> None:
     text = "<think>\nAdd <b>them</b>.</think>\n\n4 </think> is text"
     for size in range(1, len(text) + 1):
@@ -551,9 +548,6 @@ async def test_deepseek_gets_its_reasoning_back_inside_a_tool_round_only() -> No
     body = await sent(ask(User.of("a"), message, calling), "deepseek")
     assert "reasoning_content" not in body["messages"][1]
     assert body["messages"][2]["reasoning_content"] == "Hm."
-
-
-# ------------------------------------------------------------------------------------------------ the rest
 
 
 @pytest.mark.requirement("provider.stream.images")

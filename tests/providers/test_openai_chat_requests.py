@@ -114,9 +114,6 @@ async def test_declared_levels_win_over_the_rule_of_the_family() -> None:
     assert words == [None, None, "brief", "brief", "deep", "deep"]
 
 
-# ------------------------------------------------------------------------------------------------ requests
-
-
 @pytest.mark.requirement("provider.request.conversation")
 async def test_a_stored_conversation_is_written_natively_with_all_results_of_a_turn_together() -> None:
     calls = (ToolCall("c1", "look", '{"a":1}', "anthropic"), ToolCall("c2", "look", "{}", "anthropic"))
@@ -349,9 +346,6 @@ async def test_the_native_request_can_be_inspected_without_key_and_binary_conten
     assert shown.headers_redacted.keys() == transport.sent[0].headers.keys()
 
 
-# ------------------------------------------------------------------------------------------------ caching
-
-
 def cached_places(body: Any) -> list[str]:
     places = [f"tool {index}" for index, tool in enumerate(body.get("tools", [])) if "cache_control" in tool]
     for index, message in enumerate(body["messages"]):
@@ -431,9 +425,6 @@ async def test_a_message_is_encoded_once() -> None:
     body = await sent(request)
     assert [message["content"] for message in body["messages"]] == ["kept", "again"]
     assert request.native[1] == b'{"role":"user","content":"again"}'
-
-
-# ------------------------------------------------------------------------------------------------ documentation
 
 
 def test_every_profile_is_documented_as_it_is(project_root: Path) -> None:

@@ -281,9 +281,6 @@ async def test_the_parts_of_a_reasoning_summary_are_paragraphs_streamed_or_not()
     assert _thoughts(first) == ["One.\n\nTwo."]
 
 
-# ------------------------------------------------------------------------------------------------ going back
-
-
 @pytest.mark.requirement("provider.extra.reasoning_replay")
 async def test_encrypted_reasoning_survives_storage_and_goes_back_unchanged_and_in_place() -> None:
     recorded = exchange(folder("openai_responses_streaming_usage"))
@@ -394,9 +391,6 @@ async def test_items_that_are_not_known_go_back_unchanged() -> None:
     assert (await sent(ask(User.of("a"), message)))["input"][1] == item
 
 
-# ------------------------------------------------------------------------------------------------ ends and errors
-
-
 @pytest.mark.requirement("provider.stream.finish_reason")
 @pytest.mark.parametrize(
     ("why", "reason"),
@@ -462,9 +456,6 @@ async def test_an_answer_that_makes_no_sense_is_a_failure(body: bytes) -> None:
     with pytest.raises(ProviderError) as caught:
         await answer(responses(answering(body, kind=JSON)))
     assert caught.value.cls == "server"
-
-
-# ------------------------------------------------------------------------------------------------ requests
 
 
 LEVELS: list[tuple[str, dict[int, str | None]]] = [

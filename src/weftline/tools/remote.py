@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from msgspec import Raw
 
 from weftline.kernel.entries import Effect
@@ -13,7 +15,7 @@ MAX_TEXT_CHARS = 200_000
 """What a model is shown of one result at most."""
 
 
-class RemoteTool:
+class RemoteTool(ABC):
     """A server tool: arguments are checked against the schema, and what was cut off is not known to have happened."""
 
     effect: Effect = "once"
@@ -36,8 +38,8 @@ class RemoteTool:
             raise InvalidArguments(described(self.name, issues), issues)
         return data
 
-    async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
-        raise NotImplementedError
+    @abstractmethod
+    async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput: ...
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
         return "unknown"

@@ -1,0 +1,79 @@
+"""What the tests of the Gemini family share: answers as the API sends them, and ways to ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from weftline.messages import (
+    Usage,
+    User,
+)
+from weftline.providers.assemble import Assembler, collect
+from weftline.providers.base import (
+    Chunk,
+    ModelRequest,
+    OutputSchema,
+    ProviderError,
+    ToolSpec,
+)
+from weftline.providers.google import Google
+from weftline.testing.recordings import Exchange, RecordedTransport, recordings_dir, replay
+
+KEY = "AIza-secret-key"
+OLD, NEW = "gemini-2.5-flash", "gemini-3.8-flash"
+WEATHER = ToolSpec(
+    "get_weather",
+    "Weather of a city.",
+    Raw(b'{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}'),
+)
+CITY = OutputSchema("city", Raw(b'{"type":"object","properties":{"city":{"const":"Paris"}},"required":["city"]}'))
+FILES = sorted(path.name for path in (recordings_dir() / "google").glob("*.yaml"))
+
+
+def sse(*documents: dict[str, Any]) -> list[Exchange]:
+    body = b"".join(b"data: " + msgspec.json.encode(document) + b"\r\n\r\n" for document in documents)
+    return replay((200, "text/event-stream", body))
+
+
+def answer(*parts: dict[str, Any], finish: str | None = "STOP", **more: Any) -> dict[str, Any]:
+    candidate: dict[str, Any] = {"content": {"role": "model", "parts": list(parts)}, "index": 0}
+    if finish is not None:
+        candidate["finishReason"] = finish
+    return {"candidates": [candidate | more.pop("candidate", {})], "responseId": "r1", **more}
+
+
+def call_part(name: str, args: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"functionCall": {"name": name, "args": args}, **more}
+
+
+async def ask(exchanges: list[Exchange], request: ModelRequest | None = None, **split: Any) -> Assembler:
+    transport = RecordedTransport(exchanges, **split)
+    return await collect(Google(transport=transport, api_key=KEY), request or ModelRequest(NEW, [User.of("Hi")]))
+
+
+async def chunks_of(exchanges: list[Exchange], request: ModelRequest | None = None) -> list[Chunk]:
+    provider = Google(transport=RecordedTransport(exchanges), api_key=KEY)
+    stream = provider.stream(request or ModelRequest(NEW, [User.of("Hi")]))
+    return [chunk async for chunks in stream for chunk in chunks]
+
+
+async def failure(exchanges: list[Exchange], request: ModelRequest | None = None) -> ProviderError:
+    with pytest.raises(ProviderError) as caught:
+        await ask(exchanges, request)
+    return caught.value
+
+
+def body_of(request: ModelRequest) -> dict[str, Any]:
+    return msgspec.json.decode(raw_body(request), type=dict[str, Any])
+
+
+def raw_body(request: ModelRequest) -> bytes:
+    return Google(transport=RecordedTransport([]), api_key=KEY).native_request(request).body
+
+
+def comparable(assembler: Assembler) -> tuple[bytes, Usage, str | None]:
+    return msgspec.json.encode(assembler.message()), assembler.usage, assembler.finish_reason
