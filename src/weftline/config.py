@@ -52,6 +52,7 @@ _PROVIDER_SETTINGS = frozenset(
 _SOURCES = ("workspace_provider", "platform_offering")
 _RESERVED = ("platform", "provider", "scripted")
 _FAMILY_KEYS: dict[str, tuple[str, ...]] = {
+    "bedrock": ("AWS_BEARER_TOKEN_BEDROCK",),
     "anthropic": ("ANTHROPIC_API_KEY",),
     "google": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
     "openai_responses": ("OPENAI_API_KEY",),

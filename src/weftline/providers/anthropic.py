@@ -4,8 +4,8 @@
     async for chunks in provider.stream(ModelRequest("claude-sonnet-4-6", [User.of("Hello")])):
         ...
 
-Claude on another platform that takes the same body (Bedrock's `InvokeModel`, Vertex AI) differs in address, signature
-and framing only: `RequestBuilder` and `Reader` are the parts to use there.
+Claude on another platform that takes the same body differs in address, signature and framing only; see
+`weftline.providers.bedrock`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, Protocol, cast
 
 import msgspec
 
@@ -25,7 +25,7 @@ from weftline.providers.anthropic_stream import Reader
 from weftline.providers.base import Chunk, ModelInfo, ModelRequest, ProviderError
 from weftline.providers.http_errors import REDACTED, classify
 from weftline.providers.listing import ModelPage, count, fetch, page_of, rows, text
-from weftline.providers.sse import SseParser
+from weftline.providers.sse import SseEvent, SseParser
 from weftline.providers.transport import AiohttpTransport, NativeRequest, Transport
 
 BASE_URL: Final = "https://api.anthropic.com"
@@ -33,6 +33,12 @@ VERSION: Final = "2023-06-01"
 KEY_ENV: Final = "ANTHROPIC_API_KEY"
 """Where the key is taken from when none is given."""
 DRAIN_S: Final = 1.0
+
+
+class EventParser(Protocol):
+    """Turns the bytes of an answer, in any pieces, into the events that became complete."""
+
+    def feed(self, data: bytes) -> Sequence[SseEvent]: ...
 
 
 class Anthropic:
@@ -46,7 +52,9 @@ class Anthropic:
     or None for no thinking. `timeout_s` bounds every call, also one that asks for more.
     """
 
-    default_model: Final = DEFAULT_MODEL
+    default_model: ClassVar[str] = DEFAULT_MODEL
+    known_models: ClassVar[Sequence[ModelInfo]] = MODELS
+    known_tools: ClassVar[Mapping[str, Mapping[str, Any]]] = BUILTIN_TOOLS
 
     def __init__(
         self,
@@ -67,16 +75,16 @@ class Anthropic:
         self._url = _messages_url(base_url or BASE_URL)
         self._api_key = os.environ.get(KEY_ENV, "") if api_key is None else api_key
         self._timeout_s = timeout_s
-        known = {model.vendor_id: model for model in MODELS}
+        known = {model.vendor_id: model for model in self.known_models}
         self._models: Sequence[ModelInfo] = tuple(
             known.get(info.vendor_id, info) if info == ModelInfo(info.vendor_id) else info
-            for info in (ModelInfo(model) if isinstance(model, str) else model for model in models or MODELS)
+            for info in (ModelInfo(one) if isinstance(one, str) else one for one in models or self.known_models)
         )
         self._betas = tuple(betas)
         self._builder = RequestBuilder(
             cache=cache,
             context_management=context_management,
-            builtin_tools={**BUILTIN_TOOLS, **(builtin_tools or {})},
+            builtin_tools={**self.known_tools, **(builtin_tools or {})},
             models=self._models,
             reasoning_levels=reasoning_levels or {},
         )
@@ -103,7 +111,7 @@ class Anthropic:
         """What `stream` would send, with the key redacted and binary content left out."""
         body: Any = msgspec.json.decode(self._builder.build(request).body)
         _elide(body)
-        return NativeRequest(self._url, self._headers(REDACTED), msgspec.json.encode(body))
+        return NativeRequest(self._address(request.model), self._shown_headers(), msgspec.json.encode(body))
 
     async def list_models(self, *, search: str = "", cursor: str | None = None) -> ModelPage:
         """A page of the models that the API lists; see `weftline.providers.listing`."""
@@ -125,10 +133,11 @@ class Anthropic:
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Sequence[Chunk]]:
         built = self._builder.build(request)
-        reader = Reader(built.names, built.report)
+        reader = Reader(built.names, built.report, provider=self.name)
+        url = self._address(request.model)
         timeout_s = request.timeout_s if self._timeout_s is None else min(request.timeout_s, self._timeout_s)
         async with self._transport.post(
-            self._url, headers=self._headers(self._api_key), body=built.body, timeout_s=timeout_s
+            url, headers=self._call_headers(url, built.body), body=built.body, timeout_s=timeout_s
         ) as response:
             if not 200 <= response.status < 300:
                 raise self._failure(response.status, await response.read(), response.headers)
@@ -136,7 +145,7 @@ class Anthropic:
                 if response.headers.get("content-type", "").startswith("application/json"):
                     yield reader.whole(await response.read())
                 else:
-                    parser = SseParser()
+                    parser = self._parser()
                     pieces = response.chunks()
                     async for data in pieces:
                         if chunks := reader.feed(parser.feed(data)):
@@ -159,6 +168,18 @@ class Anthropic:
     async def aclose(self) -> None:
         if self._own_transport:
             await self._transport.aclose()
+
+    def _address(self, model: str) -> str:
+        return self._url
+
+    def _parser(self) -> EventParser:
+        return SseParser()
+
+    def _call_headers(self, url: str, body: bytes) -> dict[str, str]:
+        return self._headers(self._api_key)
+
+    def _shown_headers(self) -> dict[str, str]:
+        return self._headers(REDACTED)
 
     def _headers(self, key: str) -> dict[str, str]:
         headers = {"content-type": "application/json", "anthropic-version": VERSION}

@@ -31,6 +31,8 @@ from weftline.messages import (
 from weftline.providers.names import NameMap, repaired
 
 PROVIDER: Final = "anthropic"
+PLATFORMS: Final = frozenset({PROVIDER, "bedrock"})
+"""Where Claude runs. What it signed on one platform it takes back on another."""
 MARK: Final = b',"cache_control":{"type":"ephemeral"}}'
 NO_RESULT: Final = "No result was recorded for this call."
 
@@ -63,7 +65,8 @@ def joined(blocks: Iterable[Block]) -> bytes:
     return b",".join([block.json for block in blocks])
 
 
-def message_blocks(message: Message, names: NameMap) -> list[Block]:
+def message_blocks(message: Message, names: NameMap, *, provider: str = PROVIDER) -> list[Block]:
+    """`provider` is the platform that gets the message: what another one ran by itself is left out."""
     match message:
         case System(content):
             # The API knows system text only before the conversation; in its midst it is said by the user's side.
@@ -71,7 +74,7 @@ def message_blocks(message: Message, names: NameMap) -> list[Block]:
         case User(parts):
             return _user_blocks(parts)
         case Assistant(parts):
-            return [block for part in parts for block in _assistant_block(part, names)]
+            return [block for part in parts for block in _assistant_block(part, names, provider)]
         case ToolResults(results):
             return [_result_block(result) for result in results]
 
@@ -137,7 +140,7 @@ def _text_of(part: File) -> str | None:
         return None
 
 
-def _assistant_block(part: AssistantPart, names: NameMap) -> list[Block]:
+def _assistant_block(part: AssistantPart, names: NameMap, own: str) -> list[Block]:
     match part:
         case Text(text):
             return [text_block(text)] if text.strip() else []
@@ -147,15 +150,15 @@ def _assistant_block(part: AssistantPart, names: NameMap) -> list[Block]:
             return [_call_block(part, names)]
         case ProviderCall():
             # Without `opaque` it only tells of a call whose own blocks are already there.
-            return [Block(bytes(part.opaque))] if part.provider == PROVIDER and part.opaque is not UNSET else []
+            return [Block(bytes(part.opaque))] if part.provider == own and part.opaque is not UNSET else []
         case Opaque(provider, data):
-            return [Block(bytes(data), markable=False)] if provider == PROVIDER else []
+            return [Block(bytes(data), markable=False)] if provider == own else []
         case Image():
             return [text_block("[An image was shown here.]")]
 
 
 def _thinking_block(part: Thinking) -> list[Block]:
-    if part.provider != PROVIDER:
+    if part.provider not in PLATFORMS:
         return []
     if part.opaque is not UNSET:
         return [Block(bytes(part.opaque), markable=False)]
@@ -177,7 +180,7 @@ def _call_block(call: ToolCall, names: NameMap) -> Block:
         "name": names.out(call.name),
         "input": arguments,
     }
-    if call.provider == PROVIDER and call.extra is not UNSET:
+    if call.provider in PLATFORMS and call.extra is not UNSET:
         block.update(_decode_object(call.extra))
     return Block(encode(block))
 

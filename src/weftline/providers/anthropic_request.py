@@ -13,6 +13,7 @@ from msgspec import UNSET, Struct, field
 
 from weftline.messages import Assistant, Message, System
 from weftline.providers.anthropic_blocks import (
+    PROVIDER,
     Block,
     encode,
     joined,
@@ -44,8 +45,13 @@ class Built(Struct, frozen=True):
 
 
 class RequestBuilder(Struct, frozen=True, kw_only=True):
-    """`context_management` goes into every body as it is; `models` limit the output of those that they name."""
+    """`context_management` goes into every body as it is; `models` limit the output of those that they name.
 
+    `platform` are fields in place of `model` and `stream`, for a platform whose address says these two.
+    """
+
+    provider: str = PROVIDER
+    platform: Mapping[str, Any] | None = None
     cache: bool = True
     context_management: Mapping[str, Any] | None = None
     builtin_tools: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: BUILTIN_TOOLS)
@@ -80,10 +86,12 @@ class RequestBuilder(Struct, frozen=True, kw_only=True):
         if report:
             tools = [*(tools if kept else []), report.tool]
         choice = _tool_choice(request, names, report, has_tools=kept, thinking=thinking)
+        platform = self.platform
+        addressed = {"model": request.model or DEFAULT_MODEL} if platform is None else platform
         head = {
-            "model": encode(request.model or DEFAULT_MODEL),
+            **{name: encode(value) for name, value in addressed.items()},
             "max_tokens": encode(max_tokens),
-            "stream": b"true",
+            **({"stream": b"true"} if platform is None else {}),
             "tools": self._array(tools),
             "system": self._array(_system(request, report, thinking)),
         }
@@ -119,7 +127,7 @@ class RequestBuilder(Struct, frozen=True, kw_only=True):
 
     def _messages(self, request: ModelRequest, names: NameMap) -> list[bytes]:
         """Joins what was encoded on earlier turns; only the newest message is encoded with its breakpoint, apart."""
-        messages, native = request.messages, request.native
+        messages, native, own = request.messages, request.native, self.provider
         count, head = len(messages), _head_length(messages)
         del native[count:]
         native.extend([None] * (count - len(native)))
@@ -127,18 +135,18 @@ class RequestBuilder(Struct, frozen=True, kw_only=True):
         while first_new > 0 and native[first_new - 1] is None:
             first_new -= 1
         for index in range(first_new, count):
-            native[index] = b"" if index < head else _fragment(request, index, names, mark=False)
+            native[index] = b"" if index < head else _fragment(request, index, names, provider=own, mark=False)
         newest = count - 1
         while newest >= 0 and not native[newest]:
             newest -= 1
         if newest < 0:
             return []
         fragments = cast("list[bytes]", native)
-        last = _fragment(request, newest, names, mark=True) if self.cache else fragments[newest]
+        last = _fragment(request, newest, names, provider=own, mark=True) if self.cache else fragments[newest]
         return [*fragments[:newest], last, b"]}"]
 
 
-def _fragment(request: ModelRequest, index: int, names: NameMap, *, mark: bool) -> bytes:
+def _fragment(request: ModelRequest, index: int, names: NameMap, *, provider: str, mark: bool) -> bytes:
     """One message's part of the `messages` array, from the end of the last block before it to that of its own.
 
     Neighbours of one role become one message, as the API wants it, so the brackets around the blocks belong to where
@@ -146,7 +154,7 @@ def _fragment(request: ModelRequest, index: int, names: NameMap, *, mark: bool) 
     """
     messages, native = request.messages, request.native
     role = _role(messages[index])
-    blocks = message_blocks(messages[index], names)
+    blocks = message_blocks(messages[index], names, provider=provider)
     if mark:
         blocks = marked(blocks)
     if not blocks and role == "assistant":

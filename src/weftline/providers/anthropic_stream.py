@@ -92,7 +92,8 @@ class Reader:
     an answer is the report alone.
     """
 
-    def __init__(self, names: NameMap, report: Report | None) -> None:
+    def __init__(self, names: NameMap, report: Report | None, *, provider: str = PROVIDER) -> None:
+        self._provider = provider
         self._names = names
         self._report = report
         self._reported = False
@@ -266,12 +267,12 @@ class Reader:
                 self._end_report(block)
             case "server_tool_use" | "mcp_tool_use":
                 self._server_calls[block.head.id] = block
-                self._emit(Whole(Opaque(PROVIDER, Raw(_with_input(block)))))
+                self._emit(Whole(Opaque(self._provider, Raw(_with_input(block)))))
             case kind if kind.endswith(_RESULT):
                 self._emit(Whole(self._provider_call(block)))
             case _:
                 whole = {**msgspec.json.decode(block.raw), **block.more} if block.more else None
-                self._emit(Whole(Opaque(PROVIDER, Raw(encode(whole) if whole else block.raw))))
+                self._emit(Whole(Opaque(self._provider, Raw(encode(whole) if whole else block.raw))))
 
     def _end_report(self, block: _Open) -> None:
         text = "".join(block.pieces) or _given(block)
@@ -287,7 +288,7 @@ class Reader:
             id=head.tool_use_id,
             # A result whose call was in an earlier answer tells its tool by its type alone.
             name=call.head.name if call else head.type.removesuffix(_RESULT),
-            provider=PROVIDER,
+            provider=self._provider,
             status="failed" if head.is_error or _is_error(head.content) else "completed",
             input=Raw(_arguments(call)) if call else UNSET,
             result=UNSET if head.content is UNSET else Raw(bytes(head.content)),
@@ -305,7 +306,7 @@ class Reader:
         self._out += self.release()
         for id, call in self._server_calls.items():
             self._out.append(
-                Whole(ProviderCall(id, call.head.name, PROVIDER, "in_progress", input=Raw(_arguments(call))))
+                Whole(ProviderCall(id, call.head.name, self._provider, "in_progress", input=Raw(_arguments(call))))
             )
         reason = self._stop_reason.lower() if self._stop_reason else None
         if reason == "tool_use" and self._reported and not self._called:

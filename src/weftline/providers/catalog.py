@@ -21,6 +21,7 @@ from weftline.messages import Usage
 from weftline.providers.base import ModelInfo, Provider
 from weftline.providers.families import NotAvailable, ProviderSettings, Source, build_provider
 from weftline.providers.listing import Lists
+from weftline.providers.offers import Generates, streaming
 from weftline.providers.pricing import Price, Prices
 from weftline.providers.transport import Transport
 
@@ -99,7 +100,7 @@ class Catalog:
 
     def add(
         self,
-        provider: Provider,
+        provider: Provider | Generates,
         *,
         name: str | None = None,
         any_model: bool = False,
@@ -111,6 +112,7 @@ class Catalog:
         `own` is the id of a provider that the workspace itself brought: it takes the place of one that the server has
         under the same name, and `provider:<id>` names it too.
         """
+        provider = streaming(provider)
         name = name or provider.name
         present = self._offers.get(name)
         if present is not None:
@@ -119,7 +121,7 @@ class Catalog:
             for entry in present.entries.values():
                 del self._by_id[entry.id]
         offer = _Offer(name, provider, any_model, source, {}, own)
-        # Only a name and a stream are asked of a provider; whatever else it has is used.
+        # Only a name and a stream (or `generate`) are asked of a provider; whatever else it has is used.
         listing = getattr(provider, "models", None)
         infos: Sequence[ModelInfo] = listing() if listing is not None else ()
         for info in infos:

@@ -19,11 +19,13 @@ from msgspec.structs import replace
 from weftline.errors import WeftlineError
 from weftline.providers.base import ModelInfo, Provider
 from weftline.providers.oauth import OAuthSettings, OAuthTransport
+from weftline.providers.offers import streaming
 from weftline.providers.throttle import DEFAULT_CONCURRENCY, Throttle, ThrottledProvider
 from weftline.providers.transport import Transport
 
 FAMILIES: dict[str, str] = {
     "anthropic": "weftline.providers.anthropic:Anthropic",
+    "bedrock": "weftline.providers.bedrock:Bedrock",
     "google": "weftline.providers.google:Google",
     "openai_chat": "weftline.providers.openai_chat:OpenAIChat",
     "openai_responses": "weftline.providers.openai_responses:OpenAIResponses",
@@ -91,7 +93,7 @@ def build_provider(settings: ProviderSettings, *, transport: Transport, environ:
                 )
     try:
         throttle = Throttle(settings.max_concurrency, tokens_per_minute=settings.tokens_per_minute)
-        return ThrottledProvider(family(**arguments), throttle)
+        return ThrottledProvider(streaming(family(**arguments)), throttle)
     except (TypeError, ValueError) as error:
         raise bad_setting(settings.origin, f"providers.{settings.name}", str(error)) from None
 

@@ -1,0 +1,110 @@
+"""What a provider may offer besides a name and a stream, and what stands in for it where it does not.
+
+    answer = await generate(provider, ModelRequest("some-model", [User.of("Hello")]))
+    print(answer.message.text, await builtin_tools(provider))
+
+A provider whose API cannot stream has `generate` in place of `stream`; its answers then come in one piece.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from typing import Any, Protocol, cast
+
+from msgspec import Struct
+
+from weftline.messages import Assistant, Text, Thinking, ToolCall, Usage
+from weftline.providers.assemble import collect
+from weftline.providers.base import (
+    CallDone,
+    CallStart,
+    Chunk,
+    Finish,
+    ModelRequest,
+    Provider,
+    TextDelta,
+    ThinkingDelta,
+    ThinkingDone,
+    UsageUpdate,
+    Whole,
+)
+
+
+class Generated(Struct, frozen=True):
+    """An answer in one piece. `finish_reason` is canonical and lowercase, as that of a stream."""
+
+    message: Assistant
+    usage: Usage = Usage()
+    finish_reason: str | None = "end_turn"
+
+
+class Generates(Protocol):
+    """A provider that answers in one piece."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def generate(self, request: ModelRequest) -> Generated:
+        """Makes one upstream request. Raises `ProviderError`."""
+        ...
+
+
+async def generate(provider: Provider | Generates, request: ModelRequest) -> Generated:
+    """One model call, by the provider's own `generate` where it has one. Raises `ProviderError`."""
+    own = getattr(provider, "generate", None)
+    if own is not None:
+        return await own(request)
+    answer = await collect(cast("Provider", provider), request)
+    return Generated(answer.message(), answer.usage, answer.finish_reason)
+
+
+async def builtin_tools(provider: Provider | Generates) -> Sequence[str]:
+    """The tools that the provider runs by itself, told at once or awaited; none when it does not say."""
+    listing = getattr(provider, "builtin_tools", None)
+    if listing is None:
+        return ()
+    found: Sequence[str] | Awaitable[Sequence[str]] = listing()
+    return tuple(await found if inspect.isawaitable(found) else found)
+
+
+def streaming(provider: Provider | Generates) -> Provider:
+    """The provider itself, or one that streams what its `generate` answers."""
+    if hasattr(provider, "stream") or not hasattr(provider, "generate"):
+        return cast("Provider", provider)
+    return cast("Provider", _InOnePiece(cast("Generates", provider)))
+
+
+class _InOnePiece:
+    """Whatever else the provider offers is handed through."""
+
+    def __init__(self, provider: Generates) -> None:
+        self._inner = provider
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Sequence[Chunk]]:
+        yield _chunks(await self._inner.generate(request))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def _chunks(answer: Generated) -> list[Chunk]:
+    chunks: list[Chunk] = []
+    for index, part in enumerate(answer.message.parts):
+        match part:
+            case Text(text):
+                chunks.append(TextDelta(text))
+            case Thinking():
+                if part.text:
+                    chunks.append(ThinkingDelta(part.text))
+                chunks.append(ThinkingDone(part.signature, part.opaque))
+            case ToolCall():
+                chunks.append(CallStart(index, part.name, part.id or None, part.extra))
+                chunks.append(CallDone(index, part.args))
+            case _:
+                chunks.append(Whole(part))
+    return [*chunks, UsageUpdate(answer.usage), Finish(answer.finish_reason)]

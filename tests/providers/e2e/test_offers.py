@@ -1,0 +1,149 @@
+"""Providers that offer less, or more, than a name and a stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from weftline.messages import Assistant, Opaque, Text, Thinking, ToolCall, Usage, User
+from weftline.providers.assemble import collect
+from weftline.providers.base import Chunk, Finish, ModelInfo, ModelRequest, ProviderError, TextDelta, UsageUpdate
+from weftline.providers.catalog import Catalog, build_catalog
+from weftline.providers.families import FAMILIES, ProviderSettings
+from weftline.providers.offers import Generated, Generates, builtin_tools, generate, streaming
+from weftline.runtime.embedded import Engine
+from weftline.store.sqlite.accounts import workspace_key
+from weftline.testing.recordings import RecordedTransport
+
+ASK = ModelRequest("any", [User.of("hi")])
+USED = Usage(input=3, output=2)
+
+
+class InOnePiece:
+    """A name and `generate`."""
+
+    name = "piece"
+
+    def __init__(self, *, answer: Generated | ProviderError | None = None, **_settings: Any) -> None:
+        self._answer = answer or Generated(Assistant((Text("hello"),)), USED)
+
+    async def generate(self, request: ModelRequest) -> Generated:
+        if isinstance(self._answer, ProviderError):
+            raise self._answer
+        return self._answer
+
+
+class Both(InOnePiece):
+    """A name, `generate` and `stream`."""
+
+    name = "both"
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Sequence[Chunk]]:
+        yield [TextDelta("streamed"), UsageUpdate(USED), Finish("end_turn")]
+
+
+class Plain(Both):
+    def models(self) -> Sequence[ModelInfo]:
+        return (ModelInfo("known", "Known", vision=True),)
+
+    def builtin_tools(self) -> Sequence[str]:
+        return ["search"]
+
+
+class Awaited(InOnePiece):
+    async def builtin_tools(self) -> Sequence[str]:
+        return ["search", "paint"]
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncGenerator[tuple[Engine, Catalog]]:
+    catalog = Catalog()
+    async with Engine(tmp_path / "store", models=catalog) as engine:
+        yield engine, catalog
+    await catalog.aclose()
+
+
+async def run_of(engine: Engine, model: str) -> tuple[str, Any]:
+    """Runs `model` to its end: its status and what its terminal entry says."""
+    workspace = await engine.store.job(lambda db: workspace_key(db, "acme", now=1))
+    run = await engine.create(workspace, json.dumps({"modelId": model, "prompt": "hi"}).encode())
+    key = engine.locate(run, workspace=workspace)
+    subscription = engine.follow(key, run)
+    async with asyncio.timeout(10):
+        while (data := subscription.take()) is not None:
+            if not data:
+                await subscription.wait()
+    subscription.close()
+    return engine.find(run, workspace=workspace).status, json.loads(engine.read.of_kinds(key, ("run.ended",))[0][3])
+
+
+@pytest.mark.parametrize("provider", [InOnePiece(), Both(), Awaited()])
+async def test_a_provider_without_a_listing_runs_any_model(provider: Generates, engine: tuple[Engine, Catalog]) -> None:
+    runner, catalog = engine
+    catalog.add(provider, any_model=True)
+    status, _ = await run_of(runner, f"{provider.name}:any")
+    assert status == "succeeded" and catalog.entries() == []
+
+
+async def test_a_provider_with_a_listing_is_in_the_catalog_with_its_capabilities() -> None:
+    catalog = Catalog()
+    catalog.add(Plain())
+    (entry,) = catalog.entries()
+    assert (entry.id, entry.label, entry.vision, entry.tools) == ("both:known", "Known", True, None)
+    await catalog.aclose()
+
+
+async def test_an_error_of_an_answer_in_one_piece_ends_the_run_with_its_class(engine: tuple[Engine, Catalog]) -> None:
+    runner, catalog = engine
+    catalog.add(InOnePiece(answer=ProviderError("auth", "no key")), any_model=True)
+    status, ended = await run_of(runner, "piece:any")
+    assert (status, ended["code"]) == ("failed", "auth")
+
+
+async def test_every_part_of_an_answer_in_one_piece_is_kept() -> None:
+    message = Assistant(
+        (
+            Thinking("hm", "piece", "sig"),
+            Thinking(provider="piece", opaque=Raw(b'{"sealed":1}')),
+            Text("Let me look."),
+            ToolCall("c1", "look", '{"a": 1}', "piece", Raw(b'{"x":1}')),
+            ToolCall("c2", "look", "{}", "piece"),
+            Opaque("piece", Raw(b'{"y":1}')),
+        )
+    )
+    answer = await collect(streaming(InOnePiece(answer=Generated(message, USED, "tool_use"))), ASK)
+    assert (answer.message(), answer.usage, answer.finish_reason) == (message, USED, "tool_use")
+
+
+async def test_a_call_in_one_piece_is_the_providers_own_or_its_stream_read_to_the_end() -> None:
+    class Streams:
+        name = "streams"
+        stream = Both.stream
+
+    assert (await generate(Both(), ASK)).message.text == "hello"
+    only_streams: Any = Streams()
+    assert await generate(only_streams, ASK) == Generated(Assistant((Text("streamed"),)), USED, "end_turn")
+
+
+@pytest.mark.parametrize(
+    ("provider", "tools"), [(InOnePiece(), ()), (Plain(), ("search",)), (Awaited(), ("search", "paint"))]
+)
+async def test_built_in_tools_are_told_at_once_or_awaited_or_not_at_all(
+    provider: Generates, tools: tuple[str, ...]
+) -> None:
+    assert await builtin_tools(provider) == tools
+    assert await builtin_tools(streaming(provider)) == tools
+
+
+async def test_a_configured_family_may_answer_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FAMILIES, "piece", f"{__name__}:InOnePiece")
+    settings = ProviderSettings(name="own", family="piece", api_key="k")
+    catalog = build_catalog([settings], transport=RecordedTransport([]))
+    assert (await collect(catalog.resolve("own:any").provider, ASK)).text == "hello"
+    await catalog.aclose()
