@@ -135,7 +135,7 @@ def _request(
         transcript.native, transcript.native_for = [], model.catalog_id
     return ModelRequest(
         model=model.vendor_id,
-        messages=transcript.messages,
+        messages=transcript.shown_to(vision=model.entry.vision),
         system=plan.system,
         tools=toolbox.specs,
         tools_disabled=command.final,

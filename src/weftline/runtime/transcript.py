@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from weftline.kernel import bodies
 from weftline.kernel.entries import (
     KIND,
@@ -21,7 +23,7 @@ from weftline.kernel.entries import (
     TurnCompleted,
     decode_fact,
 )
-from weftline.messages import Assistant, Message, ToolResult, ToolResults, User
+from weftline.messages import Assistant, Image, Message, Text, ToolResult, ToolResults, User, UserPart
 from weftline.store.base import EntryRow
 
 KINDS: tuple[str, ...] = tuple(
@@ -39,6 +41,7 @@ class Transcript:
         self.native: list[bytes | None] = []
         self.native_for = ""
         """The model that `native` was encoded for."""
+        self._blind: list[Message] = []
         self.call_ids: set[str] = set()
         self.size = sum(len(bodies.encode(message)) for message in self.messages)
         self._results: list[tuple[int, ToolResult]] = []
@@ -62,6 +65,13 @@ class Transcript:
     def estimate(self) -> int:
         """A rough count of the tokens of the whole conversation."""
         return self.size // _BYTES_PER_TOKEN
+
+    def shown_to(self, *, vision: bool | None) -> list[Message]:
+        """The messages for a model; one that is known to see nothing reads in words that there was an image."""
+        if vision is not False:
+            return self.messages
+        self._blind += [_without_images(message) for message in self.messages[len(self._blind) :]]
+        return self._blind
 
     def replay(self, rows: Sequence[EntryRow]) -> None:
         for row in rows:
@@ -104,3 +114,20 @@ class Transcript:
     def _add(self, message: Message, size: int) -> None:
         self.messages.append(message)
         self.size += size
+
+
+def _without_images(message: Message) -> Message:
+    match message:
+        case User():
+            return replace(message, parts=_in_words(message.parts))
+        case ToolResults():
+            return ToolResults(tuple(replace(result, parts=_in_words(result.parts)) for result in message.results))
+        case _:
+            return message
+
+
+def _in_words(parts: tuple[UserPart, ...]) -> tuple[UserPart, ...]:
+    return tuple(
+        Text(f"[An image ({part.media_type}) that this model cannot see.]") if isinstance(part, Image) else part
+        for part in parts
+    )
