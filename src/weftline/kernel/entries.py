@@ -159,6 +159,8 @@ class TurnCompleted(Struct, frozen=True, omit_defaults=True, tag="turn.completed
     active_us: int = 0
     cost_nusd: int | None = None
     """Billionths of a US dollar; None where the model's price is not known."""
+    metadata: dict[str, str] = {}
+    """What the provider told of its answer once that was complete, such as an id to ask its support about."""
 
 
 class OutputRejected(Struct, frozen=True, tag="output.rejected"):

@@ -172,6 +172,8 @@ class ModelInfo(Struct, frozen=True, omit_defaults=True):
     vision: bool | None = None
     reasoning: bool | None = None
     tools: bool | None = None
+    icon: str | None = None
+    """The address of a picture, or a `data:` URI."""
 
 
 class Provider(Protocol):

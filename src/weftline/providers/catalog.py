@@ -44,6 +44,7 @@ class Entry(Struct, frozen=True):
     vision: bool | None = None
     reasoning: bool | None = None
     tools: bool | None = None
+    icon: str | None = None
 
 
 class ResolvedModel(Struct, frozen=True):
@@ -225,6 +226,7 @@ class Catalog:
             vision=info.vision,
             reasoning=info.reasoning,
             tools=info.tools,
+            icon=info.icon,
         )
 
     def _exact(self, model_id: str) -> ResolvedModel | None:

@@ -9,6 +9,7 @@ A provider whose API cannot stream has `generate` in place of `stream`; its answ
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any, Protocol, cast
 
@@ -29,6 +30,8 @@ from weftline.providers.base import (
     UsageUpdate,
     Whole,
 )
+
+logger = logging.getLogger(__name__)
 
 
 class Generated(Struct, frozen=True):
@@ -66,6 +69,20 @@ async def builtin_tools(provider: Provider | Generates) -> Sequence[str]:
         return ()
     found: Sequence[str] | Awaitable[Sequence[str]] = listing()
     return tuple(await found if inspect.isawaitable(found) else found)
+
+
+async def late_metadata(provider: Provider, request: ModelRequest) -> dict[str, str]:
+    """What the provider tells of an answer that is complete; nothing when it does not say, or fails to."""
+    own = getattr(provider, "response_metadata", None)
+    if own is None:
+        return {}
+    try:
+        found: Any = own(request)
+        told = await found if inspect.isawaitable(found) else found
+        return {str(name)[:64]: str(value)[:256] for name, value in list(dict(told or {}).items())[:16]}
+    except Exception:
+        logger.exception("the provider %s failed to tell about its answer", provider.name)
+        return {}
 
 
 def streaming(provider: Provider | Generates) -> Provider:

@@ -158,8 +158,8 @@ class OpenAIFamily(ABC):
             window = count(row, "context_length", "context_window", "max_model_len")
             most = count(row, "max_completion_tokens") or count(nested(row, "top_provider"), "max_completion_tokens")
             vision = has(words(nested(row, "architecture"), "input_modalities"), "image")
-            hints = {"vision": vision, "reasoning": has(takes, "reasoning"), "tools": has(takes, "tools")}
-            models.append(ModelInfo(text(row, "id"), text(row, "name"), window, most, **hints))
+            reasons, calls = has(takes, "reasoning"), has(takes, "tools")
+            models.append(ModelInfo(text(row, "id"), text(row, "name"), window, most, vision, reasons, calls))
         following = text(document, "last_id") if document.get("has_more") is True else ""
         return page_of(models, search=search, cursor=following or None)
 

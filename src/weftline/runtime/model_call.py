@@ -29,6 +29,7 @@ from weftline.messages import Assistant, AssistantPart, ProviderCall, ToolCall, 
 from weftline.providers.assemble import Assembler
 from weftline.providers.base import Chunk, ModelRequest, Provider, ProviderError, TextDelta, ThinkingDelta
 from weftline.providers.catalog import ResolvedModel
+from weftline.providers.offers import late_metadata
 from weftline.providers.throttle import close_stream
 from weftline.runtime.live import LiveRun, Prepared, is_being_cancelled
 from weftline.runtime.toolbox import Toolbox
@@ -77,6 +78,7 @@ async def call_model(driver: Driver, run: LiveRun, command: CallModel) -> None:
                 run.attempt_usage = assembler.usage
                 if driver.log.behind(run):
                     await driver.log.durable(run)
+            metadata = await late_metadata(model.provider, request)
         if not assembler.complete:
             raise ProviderError("server", "The model's answer was cut off before its end.")
         if assembler.finish_reason == "malformed_function_call" and not assembler.message().calls:
@@ -94,7 +96,7 @@ async def call_model(driver: Driver, run: LiveRun, command: CallModel) -> None:
         logger.exception("run %s: the provider %s failed", run.id, model.provider.name)
         _failed(driver, run, command, _classified(model.provider, raised), assembler, started)
     else:
-        _completed(driver, run, command, assembler, started)
+        _completed(driver, run, command, assembler, started, metadata)
     finally:
         await close_stream(stream)
 
@@ -211,7 +213,9 @@ def _abandoned(driver: Driver, run: LiveRun, command: CallModel, assembler: Asse
         driver.log.append(run, [(head, bodies.encode(bodies.FailedBody("abandoned", assembler.text)))])
 
 
-def _completed(driver: Driver, run: LiveRun, command: CallModel, assembler: Assembler, started: float) -> None:
+def _completed(
+    driver: Driver, run: LiveRun, command: CallModel, assembler: Assembler, started: float, metadata: dict[str, str]
+) -> None:
     transcript, toolbox = driver.transcript(run), driver.toolbox(run)
     message = _with_own_ids(assembler.message(), command.turn, transcript)
     asked = prepare_calls(run, message, toolbox)
@@ -227,6 +231,7 @@ def _completed(driver: Driver, run: LiveRun, command: CallModel, assembler: Asse
         has_text=bool(text),
         output_invalid=not asked and _misfit(run, text),
         active_us=_active_us(started),
+        metadata=metadata,
     )
     run.attempt_usage = None
     if accepts(run.state, head):

@@ -136,7 +136,12 @@ SCHEMAS: dict[str, Schema] = {
                         "source": {"enum": ["workspace_provider", "platform_offering"]},
                         "contextWindowTokens": nullable(INTEGER),
                         "pricing": nullable(OBJECT),
-                    }
+                        "maxOutputTokens": INTEGER,
+                        "capabilities": OBJECT,
+                        "icon": STRING,
+                        "builtinTools": listed(STRING),
+                    },
+                    optional=("maxOutputTokens", "capabilities", "icon", "builtinTools"),
                 )
             ),
             "defaultModelId": nullable(STRING),

@@ -149,6 +149,8 @@ def _assistant_message(head: TurnCompleted, body: bytes) -> bytes:
     message = bodies.decode_message(body)
     assert isinstance(message, Assistant)
     payload: dict[str, Any] = {"text": message.text, "turn": head.turn, "finishReason": head.finish}
+    if head.metadata:
+        payload["providerMetadata"] = head.metadata
     if head.calls:
         payload["toolCalls"] = [
             {"id": part.id, "name": part.name, "input": _input(part.args)}

@@ -317,6 +317,9 @@ class CatalogModel(Struct, frozen=True, rename="camel"):
     max_output_tokens: int | UnsetType = UNSET
     capabilities: dict[str, bool] | UnsetType = UNSET
     """`vision`, `reasoning`, `tools`, as far as they are known."""
+    icon: str | UnsetType = UNSET
+    builtin_tools: tuple[str, ...] | UnsetType = UNSET
+    """Tools that the provider itself runs, by its own names."""
 
 
 class _Catalog(Struct, rename="camel"):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
+from weftline.kernel.entries import decode_fact
 from weftline.messages import Assistant, Opaque, Text, Thinking, ToolCall, Usage, User
 from weftline.providers.assemble import collect
 from weftline.providers.base import Chunk, Finish, ModelInfo, ModelRequest, ProviderError, TextDelta, UsageUpdate
@@ -18,10 +19,17 @@ from weftline.providers.catalog import Catalog, build_catalog
 from weftline.providers.families import FAMILIES, ProviderSettings
 from weftline.providers.offers import Generated, Generates, builtin_tools, generate, streaming
 from weftline.runtime.embedded import Engine
+from weftline.server.app import App
+from weftline.server.auth import Principal
+from weftline.server.routes import ROUTES
+from weftline.server.routes.models import list_models
 from weftline.store.sqlite.accounts import workspace_key
 from weftline.testing.recordings import RecordedTransport
+from weftline.wire.events import project
 
 ASK = ModelRequest("any", [User.of("hi")])
+NO_REQUEST: Any = None
+"""The list of models looks at no request."""
 USED = Usage(input=3, output=2)
 
 
@@ -147,3 +155,50 @@ async def test_a_configured_family_may_answer_in_one_piece(monkeypatch: pytest.M
     catalog = build_catalog([settings], transport=RecordedTransport([]))
     assert (await collect(catalog.resolve("own:any").provider, ASK)).text == "hello"
     await catalog.aclose()
+
+
+class Told(Both):
+    """Tells about its answer afterwards, has an icon, and tools of its own that have to be awaited."""
+
+    name = "told"
+
+    def __init__(self, *, fails: bool = False) -> None:
+        super().__init__()
+        self._fails = fails
+
+    def models(self) -> Sequence[ModelInfo]:
+        return (ModelInfo("known", icon="https://icons.test/known.svg"),)
+
+    async def builtin_tools(self) -> Sequence[str]:
+        return ["search"]
+
+    async def response_metadata(self, request: ModelRequest) -> dict[str, str]:
+        if self._fails:
+            raise RuntimeError("no answer about the answer")
+        return {"response_id": f"resp-{request.call_index}"}
+
+
+async def message_of(engine: Engine) -> Any:
+    """The `assistant_message` of a run of `told:known`."""
+    await run_of(engine, "told:known")
+    row = engine.read.of_kinds(1, ("turn.completed",))[0]
+    event = project(decode_fact.decode(row[3]), row[4], run_id="run_1")
+    assert event is not None and event[0] == "assistant_message"
+    return json.loads(event[1])
+
+
+@pytest.mark.requirement("provider.family.optional_methods")
+async def test_what_a_provider_offers_besides_is_used(engine: tuple[Engine, Catalog]) -> None:
+    runner, catalog = engine
+    catalog.add(Told())
+    assert (await message_of(runner))["providerMetadata"] == {"response_id": "resp-0"}
+    answer = await list_models(App(runner, ROUTES), NO_REQUEST, Principal("key_1", 1, "acme"))
+    (model,) = json.loads(answer.body)["models"]
+    assert (model["icon"], model["builtinTools"]) == ("https://icons.test/known.svg", ["search"])
+
+
+async def test_a_provider_that_fails_to_tell_about_its_answer_does_no_harm(engine: tuple[Engine, Catalog]) -> None:
+    runner, catalog = engine
+    catalog.add(Told(fails=True))
+    message = await message_of(runner)
+    assert message["text"] == "streamed" and "providerMetadata" not in message

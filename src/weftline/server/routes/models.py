@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET, UnsetType
 
 from weftline.providers.catalog import Entry
+from weftline.providers.offers import builtin_tools
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Answer, Request
@@ -14,6 +15,11 @@ from weftline.wire.responses import CatalogModel, Pricing, models_list
 
 async def list_models(app: App, request: Request, principal: Principal) -> Answer:
     catalog = app.engine.models.of(principal.workspace)
+    entries = catalog.entries()
+    offered: dict[str, tuple[str, ...]] = {}
+    for entry in entries:
+        if entry.provider not in offered:
+            offered[entry.provider] = tuple(await builtin_tools(catalog.resolve(entry.id).provider))
     shown = [
         CatalogModel(
             entry.id,
@@ -29,8 +35,10 @@ async def list_models(app: App, request: Request, principal: Principal) -> Answe
             else None,
             UNSET if entry.max_output_tokens is None else entry.max_output_tokens,
             capabilities(entry),
+            UNSET if entry.icon is None else entry.icon,
+            offered[entry.provider] or UNSET,
         )
-        for entry in catalog.entries()
+        for entry in entries
     ]
     return Answer(models_list(shown, default_model_id=catalog.default_id))
 
