@@ -14,6 +14,13 @@ from weftline.kernel.entries import Effect, Fact, How, Limits, ModelRef
 from weftline.messages import Usage
 
 
+Stage: TypeAlias = Literal["asked", "opened", "started", "closed"]
+"""Of a call: the model wants it, it was announced, it has begun, it has its one result.
+
+What must come between wanting and announcing (gates, approvals) is a stage of its own between the first two.
+"""
+
+
 class Call(Struct, frozen=True, omit_defaults=True):
     """A call of the present turn, from the model's request to its one result."""
 
@@ -24,14 +31,79 @@ class Call(Struct, frozen=True, omit_defaults=True):
     effect: Effect = "once"
     client: str | None = None
     concurrent: bool = False
-    status: Literal["asked", "opened", "started", "closed"] = "asked"
+    stage: Stage = "asked"
     attempt: int = 0
     lost: bool = False
     """Begun by an earlier epoch; whether it happened is not known here."""
-    deadline_at: int | None = None
     how: How | None = None
     result: str = ""
     """Digest of the result."""
+
+
+class Batch(Struct, frozen=True, omit_defaults=True):
+    """The calls of the newest turn. The counts and cursors spare `decide` a walk over all of them for each result."""
+
+    calls: tuple[Call, ...] = ()
+    asked: int = 0
+    """How many are still `asked`."""
+    unclosed: int = 0
+    """How many have no result yet."""
+    running: tuple[int, ...] = ()
+    """The indexes of those that have begun and have no result."""
+    next: int = 0
+    """No server-side call below this index waits to begin."""
+
+
+class Question(Struct, frozen=True, omit_defaults=True):
+    """Something that the run asked of somebody outside and that is not answered yet.
+
+    A client-side call is one kind; an await for a person is another.
+    """
+
+    kind: Literal["call"]
+    index: int
+    """Of the call in the batch."""
+    deadline_at: int | None = None
+
+
+class Questions(Struct, frozen=True, omit_defaults=True):
+    open: dict[str, Question] = {}
+    """By id: of a call, the call's."""
+    due_at: int | None = None
+    """No deadline comes before this; it may be that of a question that was answered since."""
+    ignored: tuple[str, ...] = ()
+    """Those that were open when the run was cancelled: their answers are accepted and change nothing."""
+
+
+class Attempt(Struct, frozen=True, omit_defaults=True):
+    """The model call of the present turn: the one under way, or what came of those before."""
+
+    number: int = 0
+    """Counts from 1 within the turn; 0 before the first."""
+    open: bool = False
+    lost: bool = False
+    """Begun by an earlier epoch."""
+    estimate: int = 0
+    failures: int = 0
+    """Failed attempts of this turn on this model, crashes aside."""
+    failure: str = ""
+    """Class of the failure that the last attempt ended with; empty when it succeeded or was cut by a crash."""
+    failure_final: bool = False
+    retry_at: int | None = None
+    choice: int = 0
+    """Which of the run's models is asked: 0 the one it named, then its fallbacks."""
+    model: ModelRef = ModelRef()
+
+
+class Answer(Struct, frozen=True, omit_defaults=True):
+    """What the newest completed turn brought besides calls."""
+
+    finish: str | None = None
+    has_text: bool = False
+    invalid: bool = False
+    """It does not fit the output schema."""
+    asked_again: bool = False
+    """The model was asked once more for an answer that fits."""
 
 
 class Streak(Struct, frozen=True, omit_defaults=True):
@@ -57,22 +129,52 @@ class Doubt(Struct, frozen=True):
     digest: str
 
 
+class Guards(Struct, frozen=True, omit_defaults=True):
+    """What the guards remember over turns."""
+
+    tool_turns: int = 0
+    budgets: dict[str, BudgetUse] = {}
+    streak: Streak = Streak()
+    doubts: tuple[Doubt, ...] = ()
+    final: str = ""
+    """The reason for the forced final turn, once there is one."""
+
+
 class Queued(Struct, frozen=True):
     id: str
     mode: Literal["steer", "follow_up"]
 
 
+class Control(Struct, frozen=True, omit_defaults=True):
+    """What people outside asked for."""
+
+    paused: bool = False
+    cancel: str = ""
+    queue: tuple[Queued, ...] = ()
+
+
+class Totals(Struct, frozen=True, omit_defaults=True):
+    attempts: int = 0
+    """Model calls begun."""
+    calls_made: int = 0
+    """Model calls that the provider itself brought to an end."""
+    usage: Usage = Usage()
+    cost_nusd: int = 0
+    unpriced: bool = False
+    """Some model call used tokens whose price is not known."""
+    active_us: int = 0
+
+
 Step: TypeAlias = Literal["model", "batch", "answered", "ended"]
 
 
-class State(Struct, frozen=True, omit_defaults=True):
+class State(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     rules: int = 0
     limits: Limits = Limits()
-    seq: int = 0
-    """The last seq folded."""
     version: int = 0
     """How many facts were folded: what a decision rests on."""
-    epoch: int = 1
+    epoch: int = 0
+    """Of the claim that last adopted the run."""
     now: int = 0
     """The latest wall-clock time that the log has seen; deadlines are judged by it alone."""
     created: bool = False
@@ -83,46 +185,13 @@ class State(Struct, frozen=True, omit_defaults=True):
     step: Step = "model"
     turn: int = 0
     """The next model turn; the calls at hand were asked for by the one before it."""
-    attempt: int = 0
-    attempt_open: bool = False
-    attempt_lost: bool = False
-    attempt_estimate: int = 0
-    failures: int = 0
-    """Failed attempts of this turn, crashes aside."""
-    failure: str = ""
-    """Class of the failure that the last attempt ended with; empty when it succeeded or was cut by a crash."""
-    failure_final: bool = False
-    retry_at: int | None = None
-    finish: str | None = None
-    has_text: bool = False
-    output_invalid: bool = False
-    output_asked_again: bool = False
-
-    calls: tuple[Call, ...] = ()
-    tool_turns: int = 0
-    budgets: dict[str, BudgetUse] = {}
-    streak: Streak = Streak()
-    doubts: tuple[Doubt, ...] = ()
-
-    final: str = ""
-    """The reason of the forced final turn, once there is one."""
-    queue: tuple[Queued, ...] = ()
-    paused: bool = False
-    cancel: str = ""
-    pending_at_cancel: tuple[str, ...] = ()
-    """Client calls that were open when the cancel came: their answers are accepted and ignored."""
-
-    calls_made: int = 0
-    """Model calls that the provider itself brought to an end."""
-    attempts: int = 0
-    usage: Usage = Usage()
-    cost_nusd: int = 0
-    unpriced: bool = False
-    """Some model call used tokens whose price is not known."""
-    model: ModelRef = ModelRef()
-    choice: int = 0
-    """Which of the run's models is asked next: 0 the one it named, then its fallbacks."""
-    active_us: int = 0
+    attempt: Attempt = Attempt()
+    answer: Answer = Answer()
+    batch: Batch = Batch()
+    questions: Questions = Questions()
+    guards: Guards = Guards()
+    control: Control = Control()
+    totals: Totals = Totals()
     status: Literal["running", "paused", "succeeded", "failed", "cancelled"] = "running"
 
     @property
@@ -132,8 +201,11 @@ class State(Struct, frozen=True, omit_defaults=True):
     @property
     def in_flight(self) -> bool:
         """Whether something was begun that a new driver would have to adopt."""
-        return self.attempt_open or any(call.status == "started" for call in self.calls)
+        return self.attempt.open or bool(self.batch.running)
 
+
+FOLD = 1
+"""The number of the fold: raised whenever `evolve` or `State` changes, so that stored states are folded anew."""
 
 encode_state = msgpack.Encoder().encode
 decode_state = msgpack.Decoder(State).decode

@@ -1,21 +1,44 @@
-"""What crosses the border between the loop and the store: encoded bytes and 64-bit integers, nothing else."""
+"""What a store is: the protocols and the rows that cross them.
+
+A store has two halves. The *log* holds runs: each store writes it in its own best way, many runs to a commit. The
+*records* (workspaces, keys, agents, tools, webhooks, threads …) are plain rows behind one small database protocol:
+every query is written once, in `weftline.store.records`, in SQL that SQLite and Postgres both take.
+
+Everything above knows these protocols only. Reads are awaited: whoever drives a run reads all that it needs in one go
+and then decides without awaiting.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, TypeAlias
+from collections.abc import Generator, Sequence
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
 from weftline.errors import WeftlineError
-from weftline.kernel.entries import Fact
+from weftline.store.secrets import Vault
+
+T = TypeVar("T")
 
 LEAVE_DUE = -1
-"""A `due_at` that leaves the row's as it is: whose turn it is in a thread's line, the store alone knows."""
-EntryRow: TypeAlias = tuple[int, int, str, bytes, bytes]
-"""seq, at, kind, head, body"""
-DeltaRow: TypeAlias = tuple[int, int, int, str, bytes]
-"""first seq, count, at, kind, bodies joined by newlines"""
+"""A `due_at` that leaves the row's as it is: only the store knows when a run that waits for its thread may move."""
+
+
+# The log: what is written
+
+
+class Item(Struct, frozen=True):
+    """One entry, or `count` observations of one kind whose bodies are joined by newlines. The store numbers them."""
+
+    at: int
+    kind: str
+    head: bytes
+    body: bytes
+    count: int = 1
+
+    @property
+    def size(self) -> int:
+        return len(self.head) + len(self.body) + 64
 
 
 class NewRun(Struct):
@@ -28,65 +51,328 @@ class NewRun(Struct):
     created_at: int
     rules: int
     thread: int | None = None
-    place: int | None = None
-    """In the thread's line; given by the store at commit."""
     agent: str | None = None
     idempotency: tuple[str, str, bytes] | None = None
-    """route, key, digest of the body"""
+    """Route, key, and digest of the body."""
     secrets: bytes | None = None
     """Sealed header values of the tools that the server dials; dropped when the run ends."""
 
 
 class ThreadEnd(Struct):
-    """What the end of a thread's run does to the thread: its messages, and the place of the next run in line."""
+    """What the end of a run does to its thread: these messages are added, and the next queued run may move."""
 
     thread: int
     messages: list[bytes]
 
 
-class RunWrite(Struct):
-    """Everything that one commit does to one run.
+class Write(Struct):
+    """What one commit does to one run; at most one per run and flush.
 
-    `base_seq` and `base_version` are what the run row must hold for the write to take effect. `state` None leaves the
-    stored state as it is (only deltas were appended).
+    It takes effect if the row still has `base_version` and `base_seq`, and no later claim than `epoch` was made.
+    `state` None leaves the stored state as it is; recovery folds the facts that are newer than it.
     """
 
     key: int
+    epoch: int
     base_seq: int
     base_version: int
+    items: list[Item]
+    version: int
+    status: str
+    due_at: int | None
+    state: bytes | None = None
+    fold: int = 0
+    """Which version of the fold made `state`."""
+    progress: bool = False
+    """Whether this shows that the run does not kill the process that drives it."""
+    started_at: int | None = None
+    ended_at: int | None = None
+    new: NewRun | None = None
+    thread_end: ThreadEnd | None = None
+
+
+class Written(Struct):
+    """What became of one `Write`.
+
+    `refused`: nothing was written, and the same write may succeed later (disk full, store locked). `conflict`: the row
+    is not what the writer believed, so the write never will succeed. `failed`: it never will, for another reason.
+    """
+
+    outcome: Literal["ok", "refused", "conflict", "failed"] = "ok"
+    first_seq: int = 0
+    """The seq of the first item."""
+    error: WeftlineError | None = None
+    queued: bool = False
+    """Of a new run on a thread: it waits for earlier runs of the thread."""
+    promoted: int | None = None
+    """The run of the thread that may move now."""
+
+
+# The log: what is read
+
+
+class RunRow(Struct):
+    key: int
+    salt: str
+    workspace: int
+    thread: int | None
+    name: str
+    agent: str | None
+    metadata: str
+    status: str
+    created_at: int
+    started_at: int | None
+    ended_at: int | None
     next_seq: int
     version: int
     epoch: int
     due_at: int | None
-    status: str
-    state: bytes | None
-    started_at: int | None = None
-    ended_at: int | None = None
-    entries: list[EntryRow] = []
-    heads: list[Fact] = []
-    """Of `entries`, decoded, for those who read them after the commit; the store does not look at them."""
-    deltas: list[DeltaRow] = []
-    opened: list[tuple[str, str, int | None]] = []
-    """Calls that now wait for a client: id, kind, deadline."""
-    answered: list[str] = []
-    new: NewRun | None = None
-    thread_end: ThreadEnd | None = None
-    size: int = 0
+    rules: int
+    queued: bool
+    """Waits for earlier runs of its thread."""
+    state: bytes
+    state_seq: int
+    """The last seq that `state` has folded."""
+    fold: int
+    suspect: int
+    """In a group of how many it was last recovered without progress since; 0 when it is not suspected of anything."""
+    alone: int
+    """Times the process died while this run was recovered alone, without progress since."""
+    deaths: int
+    """The same, whatever the progress."""
 
 
-class Written(Struct):
-    """What became of one `RunWrite`.
+class Stored(Struct, frozen=True):
+    """An item of the log with the seq of its first entry."""
 
-    `refused` means that nothing was written and that the same write may succeed later (disk full, store locked);
-    `failed` that it never will (the row is not what the writer of the entry believed).
-    """
+    seq: int
+    at: int
+    kind: str
+    head: bytes
+    body: bytes
+    count: int = 1
 
-    outcome: Literal["ok", "refused", "failed"] = "ok"
-    error: WeftlineError | None = None
-    queued: bool = False
-    """Of a new run on a thread: others are before it in the line."""
-    promoted: int | None = None
-    """The run that moves up in the thread's line."""
+    @property
+    def last_seq(self) -> int:
+        return self.seq + self.count - 1
+
+    @property
+    def size(self) -> int:
+        return len(self.head) + len(self.body) + 64
 
 
-OnFlushed: TypeAlias = Callable[[list[RunWrite], list[Written]], None]
+class Page(Struct, frozen=True):
+    """A part of a run's log after a cursor: one view of it, although retention may be at work."""
+
+    items: list[Stored]
+    last_seq: int
+    """Up to where this page tells everything; what is missing below it was removed by retention."""
+    upto: int
+    """The last seq of the run's log when the page was read."""
+    ended: bool
+    """Whether the run had ended by then."""
+
+
+class Loaded(Struct):
+    """All that is needed to carry a run on, read at one moment."""
+
+    row: RunRow
+    epoch: int
+    """Of this claim: higher than that of every earlier claim of the run."""
+    created: bytes
+    """The body of its first entry."""
+    facts: list[Stored]
+    """The facts that are newer than the row's state."""
+    conversation: list[Stored]
+    """All entries of the kinds that were asked for."""
+    history: list[bytes]
+    """The messages of its thread, oldest first."""
+    secrets: bytes | None = None
+
+
+class UnderWay(Struct, frozen=True):
+    """A run that is due at once."""
+
+    key: int
+    suspect: int
+    alone: int
+    deaths: int
+
+
+class RunFilter(Struct, frozen=True, kw_only=True):
+    """What a page of runs has to match, and where it begins: below the key `before`."""
+
+    workspace: int | None = None
+    before: int | None = None
+    limit: int = 50
+    statuses: tuple[str, ...] = ()
+    thread: int | None = None
+    agent: str | None = None
+    metadata: tuple[tuple[str, str], ...] = ()
+    unknown_to: tuple[int, ...] | None = None
+    """Only unfinished runs whose rules are none of these."""
+
+
+class LogStore(Protocol):
+    """The log half. All methods may be called from one event loop; `flush` calls take effect in the order given."""
+
+    @property
+    def id(self) -> str:
+        """Part of every idempotency key: another store is another timeline."""
+        ...
+
+    @property
+    def unclean(self) -> bool:
+        """Whether the owner before this one died without closing the store."""
+        ...
+
+    @property
+    def shared(self) -> bool:
+        """Whether others may append too; then nothing begins before its start entry is durable."""
+        ...
+
+    async def flush(self, writes: Sequence[Write]) -> list[Written]:
+        """One transaction for all; a member that does not fit is left out and harms nobody else. Durable on return."""
+        ...
+
+    async def probe(self) -> None:
+        """Writes something of no consequence. Raises `StoreError` while the store takes no writes."""
+        ...
+
+    async def claim(self, key: int, *, kinds: Sequence[str]) -> Loaded | None:
+        """Takes a run to drive it: every claim gets a new epoch, and writes of earlier claims no longer fit."""
+        ...
+
+    def release(self, key: int, epoch: int) -> None:
+        """The claimant is done with the run for now."""
+        ...
+
+    async def run(self, key: int) -> RunRow | None: ...
+
+    async def runs(self, wanted: RunFilter) -> list[RunRow]:
+        """The newest first."""
+        ...
+
+    async def last_key(self) -> int: ...
+
+    async def entry(self, key: int, seq: int) -> Stored | None: ...
+
+    async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Stored]:
+        """The run's facts in order; with `kinds` only those."""
+        ...
+
+    async def page(self, key: int, *, after: int, max_bytes: int) -> Page | None:
+        """What comes after seq `after`, at least one item if there is any; None for an unknown run."""
+        ...
+
+    async def under_way(self, *, after: int, limit: int) -> list[UnderWay]:
+        """Runs that are due at once, by key."""
+        ...
+
+    async def due(self, now: int, *, limit: int) -> list[int]:
+        """Runs whose time has come (not those due at once), the earliest first."""
+        ...
+
+    async def next_due(self, after: int) -> int | None: ...
+
+    async def mark_suspects(self, keys: Sequence[int], *, group: int) -> None:
+        """Notes, before anything of them is touched, that this owner is about to recover these runs, `group` at once.
+
+        A write with `progress` takes the note away.
+        """
+        ...
+
+    async def charge_death(self) -> None:
+        """After an unclean death: charges it to the run that the owner before this one was recovering alone.
+
+        If that owner was recovering nobody when it died, something else kills the process, and what suspects were
+        charged with is taken back.
+        """
+        ...
+
+    async def idempotent(self, workspace: int, route: str, key: str) -> tuple[bytes, int] | None:
+        """Digest and run of an earlier create with this key."""
+        ...
+
+    async def ends_of_thread(self, thread: int) -> list[bytes]:
+        """The heads of the terminal entries of a thread's runs, in order."""
+        ...
+
+    async def unfinished_of_thread(self, thread: int) -> list[int]: ...
+
+    async def ended_threads_with_runs(self) -> list[int]:
+        """Threads that have ended while runs of theirs have not."""
+        ...
+
+    async def thread_messages(self, thread: int) -> list[bytes]: ...
+
+    async def last_message(self, thread: int) -> int:
+        """The position of a thread's newest message; 0 when it has none."""
+        ...
+
+    async def unfinished(self) -> int:
+        """How many runs have not ended."""
+        ...
+
+    async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
+        """Removes the logs of the next runs above key `after` that ended before that time, but for their last entry.
+
+        Returns the last key looked at (0 when no run is left) and how many runs had something to remove.
+        """
+        ...
+
+
+# Records
+
+SqlValue: TypeAlias = str | bytes | int | float | None
+Row: TypeAlias = tuple[Any, ...]
+
+
+class Statement(Struct, frozen=True):
+    """One SQL statement. Parameters are `$1`, `$2` …, first used in that order, which both databases understand."""
+
+    sql: str
+    values: tuple[SqlValue, ...] = ()
+
+
+Query: TypeAlias = Generator[Statement, list[Row], T]
+"""Yields statements and is sent their rows; returns what they amount to. Queries compose with `yield from`."""
+
+
+class Database(Protocol):
+    """Runs queries. Errors of the database are `StoreError`; what a query raises itself rolls it back and passes."""
+
+    async def read(self, query: Query[T]) -> T:
+        """Runs a query that only reads, on one snapshot."""
+        ...
+
+    async def write(self, query: Query[T]) -> T:
+        """Runs a query as one transaction and returns its value once that is durable."""
+        ...
+
+
+class Store(Protocol):
+    """Both halves, open."""
+
+    @property
+    def log(self) -> LogStore: ...
+    @property
+    def records(self) -> Database: ...
+    @property
+    def vault(self) -> Vault: ...
+
+    async def close(self) -> None:
+        """Finishes what is queued, marks the store as cleanly left and gives it up. Closing again does nothing."""
+        ...
+
+
+def statement(sql: str, *values: SqlValue) -> Generator[Statement, list[Row], list[Row]]:
+    """`rows = yield from statement("SELECT …", value)`."""
+    rows = yield Statement(sql, values)
+    return rows
+
+
+def one(sql: str, *values: SqlValue) -> Generator[Statement, list[Row], Row | None]:
+    """The first row, or None."""
+    rows = yield Statement(sql, values)
+    return rows[0] if rows else None
