@@ -1,7 +1,7 @@
-"""The embedded engine: everything in one process on one SQLite store. The default.
+"""The embedded engine: everything in one process on one store. The default.
 
-    async with Engine("store", models=catalog) as engine:
-        run = await engine.create(workspace, spec)
+    async with EmbeddedEngine(store, models=catalog) as engine:
+        run_id = await engine.create(workspace, plan)
 
 Creates, answers, cancels and other requests are facts appended on the loop, checked against the folded state, and
 acknowledged when they are durable.
@@ -10,65 +10,147 @@ acknowledged when they are durable.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
+from types import TracebackType
 from typing import Self
 
-from msgspec.structs import replace
+from msgspec import UNSET, Raw
 
-from weftline.agent.plan import McpLocalRef, McpRef, RunPlan, StoredRef
-from weftline.errors import Conflict, NotFound
+from weftline.errors import Conflict, NotFound, Unavailable
 from weftline.kernel import bodies
-from weftline.kernel.accept import accepts, open_call
+from weftline.kernel.accept import accepts, open_question
 from weftline.kernel.entries import (
+    KIND,
     RULES,
     CallClosed,
     CancelRequested,
     Fact,
-    Limits,
     MessageQueued,
     RunCreated,
     RunPaused,
     RunResumed,
 )
 from weftline.messages import User
+from weftline.plan import RunPlan, encode_plan
+from weftline.providers.catalog import Catalog
+from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime import ids
-from weftline.runtime.content import closed_body
-from weftline.runtime.fleet import CLIENT_GRACE_US, DRAIN_S, Fleet
-from weftline.runtime.hub import Subscription
-from weftline.runtime.live import LiveRun
+from weftline.runtime.clock import Clock, SystemClock
+from weftline.runtime.conversation import Conversation
+from weftline.runtime.driver import Driver
+from weftline.runtime.hub import Hub, Subscription
+from weftline.runtime.live import Draft, LiveRun, Residency, RunLog, WorkingSet
+from weftline.runtime.model_call import MODEL_TIMEOUT_S
+from weftline.runtime.names import StoredNames
+from weftline.runtime.opening import RunOpener
 from weftline.runtime.receipts import CancelReceipt, receipt
-from weftline.store.base import NewRun
-from weftline.store.sqlite.reads import RunRow
-from weftline.tools.base import ToolOutput
-from weftline.wire.limits import DEFAULT_TOOL_BUDGETS
-from weftline.wire.plan import plan_from_spec
+from weftline.runtime.recovery import Recovery
+from weftline.runtime.residents import Residents
+from weftline.runtime.services import Services
+from weftline.runtime.step import closed_body
+from weftline.runtime.toolbox import ServerTools, ToolSource
+from weftline.store.base import NewRun, RunFilter, RunRow, Store, Stored
+from weftline.tools.base import Tool, ToolOutput
 
-__all__ = ["CLIENT_GRACE_US", "DRAIN_S", "Engine"]
+DRAIN_S = 30.0
 
 
-class Engine(Fleet):
-    """What can be asked of runs: create, answer, cancel, pause, resume, steer, follow, find."""
+class EmbeddedEngine:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        models: Catalog | WorkspaceCatalogs,
+        tools: ToolSource | Mapping[str, Tool] | None = None,
+        clock: Clock | None = None,
+        model_timeout_s: float = MODEL_TIMEOUT_S,
+    ) -> None:
+        self._store = store
+        self._log_store = store.log
+        self._models = models if isinstance(models, WorkspaceCatalogs) else WorkspaceCatalogs(models)
+        self._tools: ToolSource = ServerTools(tools or {}) if tools is None or isinstance(tools, Mapping) else tools
+        self._model_timeout_s = model_timeout_s
+        self.clock: Clock = clock or SystemClock()
+        self.ready = False
+        self._next_key = 0
+        self._creating: dict[tuple[int, str, str], asyncio.Future[None]] = {}
+
+    # Life
 
     async def start(self) -> Self:
-        """Opens the store when a path was given, and carries on what an earlier process left."""
-        self._creating: dict[tuple[int, str, str], asyncio.Future[None]] = {}
-        await super().start()
-        self._next_key: int = self.read.last_run_key() + 1
-        if self.store.unclean:
-            await self._finish_ending_sessions()
+        """Carries on what an earlier process left."""
+        store = self._log_store
+        self._hub = Hub(store)
+        self._residents = Residents(store, clock=self.clock, hub=self._hub)
+        self._log = self._residents.log
+        names = StoredNames(self._store.records)
+        opener = RunOpener(store, models=self._models, tools=self._tools, names=names)
+        services = Services(store.id, self.clock, self._model_timeout_s)
+        self._driver = Driver(self._log, services, opener, on_deadline=self._residents.deadline)
+        self._residents.driver = self._driver
+        self._recovery = self._residents.overseer = Recovery(store, self._residents)
+        self._next_key = await store.last_key() + 1
+        await self._recovery.begin()
+        self.ready = True
+        if store.unclean:
+            # A thread whose end was durable before a crash takes its runs with it, also those not cancelled by then.
+            for thread in await store.ended_threads_with_runs():
+                await self.end_thread(thread)
         return self
 
-    async def _finish_ending_sessions(self) -> None:
-        """A session whose end was durable before a crash takes its runs with it, also those not cancelled by then."""
-        for thread in self.read.ended_with_runs():
-            for key in reversed(self.read.unfinished_of_thread(thread)):
-                await self.cancel(key, reason="session_ended")
+    async def stop(self, *, drain_s: float = DRAIN_S) -> None:
+        """Begins nothing more, lets what is under way finish for `drain_s`, cuts the rest, and closes the store."""
+        await self.drain(drain_s)
+        await self.cut()
+        await self._store.close()
+
+    async def drain(self, drain_s: float) -> None:
+        """Begins no further run, turn or call, and waits for those under way, `drain_s` at most."""
+        self.ready = False
+        self._recovery.stop()
+        await self._residents.shut_down(drain_s)
+
+    async def cut(self) -> None:
+        """Cuts what is still under way, makes everything that was appended durable, and ends all streams."""
+        await self._residents.cut()
+        self._hub.end_all()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None):
+        await self.stop()
+
+    @property
+    def on_ended(self) -> Callable[[], None] | None:
+        """Called after a commit with which a run ended."""
+        return self._residents.on_ended
+
+    @on_ended.setter
+    def on_ended(self, call: Callable[[], None] | None) -> None:
+        self._residents.on_ended = call
+
+    def require_accepting(self) -> None:
+        """Raises `Unavailable` while the engine is starting, stopping, or its store refuses writes."""
+        if not self.ready:
+            raise Unavailable("The server is starting or stopping.", retry_after_s=1)
+        self._log.require_well()
+
+    # Creating
+
+    async def check(self, plan: RunPlan, *, workspace: int) -> None:
+        """Raises `WeftlineError` when the plan names models or tools that the workspace does not have."""
+        catalog = self._models.known(workspace) or await self._models.of(workspace)
+        for model in (plan.model, *plan.fallbacks):
+            catalog.resolve(model)
+        await self._tools.check(plan, workspace=workspace)
 
     async def create(
         self,
         workspace: int,
-        spec: bytes,
+        plan: RunPlan,
         *,
-        plan: RunPlan | None = None,
+        sent: bytes | None = None,
         thread: int | None = None,
         metadata: str = "{}",
         idempotency: tuple[str, str, bytes] | None = None,
@@ -76,220 +158,233 @@ class Engine(Fleet):
     ) -> str:
         """Accepts a run durably and returns its id. `idempotency` is route, key and digest of the request's body.
 
-        `secrets` are the headers of the tools that the server dials, sealed by the store's vault.
+        `sent` are the client's own bytes, given back in snapshots; `secrets` are the headers of the tools that the
+        server dials, sealed by the store's vault.
         """
         self.require_accepting()
-        plan = plan or plan_from_spec(spec)
-        self.check_models(plan, workspace=workspace)
-        self.tools.check(plan, workspace=workspace)
-        slot: tuple[int, str, str] | None = None
-        if idempotency is not None:
-            slot = (workspace, idempotency[0], idempotency[1])
+        await self.check(plan, workspace=workspace)
+        slot = (workspace, idempotency[0], idempotency[1]) if idempotency is not None else None
+        if idempotency is not None and slot is not None:
             earlier = await self._created_before(slot, idempotency[2])
             if earlier is not None:
                 return earlier
-        run = self._create(workspace, spec, plan, thread, metadata, idempotency, secrets)
-        durable = self.log.mark(run, requester=True)
+        try:
+            self.require_accepting()
+            now = self.clock.now_us()
+            new = NewRun(
+                ids.new_salt(),
+                workspace,
+                plan.name,
+                metadata,
+                now,
+                RULES,
+                thread,
+                agent=plan.agent_id,
+                idempotency=idempotency,
+                secrets=secrets,
+            )
+            run = self._new_run(plan, new, sent)
+            durable = self._log.mark(run, outside=True)
+        except BaseException:
+            if slot is not None:
+                self._creating.pop(slot).set_result(None)
+            raise
         if slot is not None:
             # Hangs on the commit: a caller that goes away must not let a retry with the same key create another run.
-            self._creating[slot] = durable
-            durable.add_done_callback(lambda done: self._created(slot, done))
-            await asyncio.shield(durable)
-        else:
-            await durable
+            durable.add_done_callback(lambda _: self._creating.pop(slot).set_result(None))
+        await asyncio.shield(durable)
         return run.id
 
-    def check_models(self, plan: RunPlan, *, workspace: int) -> None:
-        """Raises `WeftlineError` (`invalid_model`) when the plan names a model that the workspace does not have."""
-        catalog = self.models.of(workspace)
-        for model in (plan.model, *plan.fallbacks):
-            catalog.resolve(model)
-
-    def _create(
-        self,
-        workspace: int,
-        spec: bytes,
-        plan: RunPlan,
-        thread: int | None,
-        metadata: str,
-        idempotency: tuple[str, str, bytes] | None,
-        secrets: bytes | None,
-    ) -> LiveRun:
-        now = self.clock.now_us()
+    def _new_run(self, plan: RunPlan, new: NewRun, sent: bytes | None) -> LiveRun:
         key, self._next_key = self._next_key, self._next_key + 1
-        run = LiveRun(key, ids.new_salt(), workspace=workspace, thread=thread, created_at=now)
-        run.plan = plan
-        run.new = NewRun(
-            run.salt,
-            workspace,
-            plan.name,
-            metadata,
-            now,
-            RULES,
-            thread,
-            agent=plan.agent_id,
-            idempotency=idempotency,
-            secrets=secrets,
-        )
-        self._resident[key] = run
-        self.log.append(run, [(RunCreated(RULES, _own_limits(plan), thread), spec)])
-        if thread is None and secrets is None:
-            self._submit(run)  # one with secrets starts at its commit: its tools read them from its row
+        work = WorkingSet(ids.run_id(key, new.salt), plan, Conversation(plan.messages), secrets=new.secrets)
+        log = RunLog(self._log_store.next_epoch())
+        run = LiveRun(key, new.salt, workspace=new.workspace, thread=new.thread, log=log, work=work)
+        run.new = new
+        self._residents.add(run)
+        if new.thread is not None:
+            run.residency = Residency.BEHIND  # its commit tells whether it may move at once
+        body = bodies.CreatedBody(Raw(encode_plan(plan)), UNSET if sent is None else Raw(sent))
+        created = RunCreated(RULES, plan.limits, new.thread)
+        self._driver.record(run, (Draft(created, bodies.encode(body)),))
+        self._residents.consider(run)
         return run
 
-    def _created(self, slot: tuple[int, str, str], done: asyncio.Future[None]) -> None:
-        if self._creating.get(slot) is done:
-            del self._creating[slot]
-
     async def _created_before(self, slot: tuple[int, str, str], body: bytes) -> str | None:
-        # One that is done stays listed until its callback runs, and waiting for it would not let the loop go on.
-        while (first := self._creating.get(slot)) is not None and not first.done():
+        """The run that an earlier request with this key created; otherwise the key is this request's from now on."""
+        while (first := self._creating.get(slot)) is not None:
             await asyncio.shield(first)
-        row = self.read.idempotent(*slot)
-        if row is None:
-            return None
-        digest, key = row
-        if digest != body:
+        taken = self._creating[slot] = asyncio.get_running_loop().create_future()
+        try:
+            known = await self._log_store.idempotent(*slot)
+            if known is None:
+                return None
+            row = await self._log_store.run(known[1])
+        except BaseException:
+            del self._creating[slot]
+            taken.set_result(None)
+            raise
+        del self._creating[slot]
+        taken.set_result(None)
+        run_id = ids.run_id(row.key, row.salt) if row is not None else ""
+        if known[0] != body:
             raise Conflict(
-                "This Idempotency-Key was used for another request.", code="idempotency_conflict", run_id=self._id(key)
+                "This Idempotency-Key was used for another request.", code="idempotency_conflict", run_id=run_id
             )
-        return self._id(key)
+        return run_id
+
+    # Requests
+
+    async def accept(self, key: int, head: Fact, body: bytes = b"") -> bool:
+        """Appends a fact from outside; False when the run's state does not take it (any more)."""
+        self._log.require_well()
+        run = await self._residents.load(key)
+        if not accepts(run.state, head):
+            return False
+        await self._append(run, head, body)
+        return True
 
     async def answer(self, key: int, tool_use_id: str, output: ToolOutput) -> bool:
-        """A client's result for a call that waits for it. False when the run was cancelled meanwhile: it is ignored."""
-        self.log.require_well()
-        run = self.load(key)
+        """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime."""
+        self._log.require_well()
+        run = await self._residents.load(key)
         state = run.state
-        index = None if state.ended else open_call(state, tool_use_id)
-        if index is None:
-            await self.log.durable(run, requester=True)  # a refusal too rests on what a crash cannot take back
-            self._release(run)
-            if tool_use_id in state.pending_at_cancel:
+        question = None if state.ended else open_question(state, tool_use_id)
+        if question is None:
+            await self._settled(run)  # a refusal too rests on what a crash cannot take back
+            if tool_use_id in state.questions.ignored:
                 return False
             if state.ended:
                 raise Conflict("The run has ended.", code="run_terminal")
             raise NotFound("No call of this run waits for a result under this id.", code="unknown_tool_use")
-        call = state.calls[index]
-        if not run.prepared:
-            self.driver.prepare(run)
+        call = state.batch.calls[question.index]
         head = CallClosed(
             state.turn - 1,
-            index,
+            question.index,
             call.id,
             call.name,
             "failed" if output.is_error else "returned",
             is_error=output.is_error,
             client=call.client,
         )
-        await self._request(run, head, closed_body(run, index, output.parts))
+        await self._append(run, head, closed_body(run.work, question.index, output.parts))
         return True
 
     async def cancel(self, key: int, *, reason: str = "user", requested_by: str = "") -> CancelReceipt:
         """Ends the run at once. Repeating it, or cancelling a run that has ended, changes nothing."""
-        run = self.load(key)
+        run = await self._residents.load(key)
         head = CancelRequested(reason, requested_by)
         if accepts(run.state, head):
-            self.log.require_well()
-            await self._request(run, head, b"")
+            self._log.require_well()
+            await self._append(run, head)
         else:
-            await self.log.durable(run, requester=True)
-        return receipt(run.state.status, self.read.of_kinds(key, ("call.opened", "call.closed")))
+            await self._settled(run)
+        return receipt(run.state.status, await self._log_store.facts(key, kinds=(KIND[CallClosed],)))
 
     async def pause(self, key: int, *, reason: str = "", requested_by: str = "") -> None:
         """Starts nothing more after what is under way, until `resume`."""
-        run = await self._open(key)
+        run = await self._unfinished(key)
         head = RunPaused(reason, requested_by)
-        if run.state.paused:
-            await self.log.durable(run, requester=True)
+        if run.state.control.paused:
+            await self._settled(run)
             return
         if not accepts(run.state, head):
             raise Conflict("This run does not take interruptions.")
-        await self._request(run, head, b"")
+        await self._append(run, head)
 
     async def resume(self, key: int, *, notes: str = "", requested_by: str = "") -> None:
-        run = await self._open(key)
+        run = await self._unfinished(key)
         head = RunResumed(notes, requested_by)
         if not accepts(run.state, head):
-            await self.log.durable(run, requester=True)
+            await self._settled(run)
             raise Conflict("The run is not paused.", code="not_paused")
-        await self._request(run, head, b"")
+        await self._append(run, head)
 
     async def steer(self, key: int, text: str) -> str:
         """Hands a message to the run at its next turn; calls that have not begun by then are skipped."""
-        return await self._queue(key, text, "steer")
+        run = await self._unfinished(key)
+        return await self._queue(run, MessageQueued(_message_id(run), "steer"), text)
 
     async def follow_up(self, key: int, text: str) -> str:
         """Hands a message to the run when it would otherwise end."""
-        return await self._queue(key, text, "follow_up")
+        run = await self._unfinished(key)
+        return await self._queue(run, MessageQueued(_message_id(run), "follow_up"), text)
 
-    async def _queue(self, key: int, text: str, mode: str) -> str:
-        run = await self._open(key)
-        identity = f"msg_{run.next_seq}"
-        head = MessageQueued(identity, "steer" if mode == "steer" else "follow_up")
+    async def _queue(self, run: LiveRun, head: MessageQueued, text: str) -> str:
         if not accepts(run.state, head):
             raise Conflict("The run takes no more messages.")
-        await self._request(run, head, bodies.encode(User.of(text)))
-        return identity
+        await self._append(run, head, bodies.encode(User.of(text)))
+        return head.id
 
-    async def _request(self, run: LiveRun, head: Fact, body: bytes) -> None:
+    async def end_thread(self, thread: int, *, requested_by: str = "") -> None:
+        """Cancels all runs of a thread that has ended, the newest first."""
+        for key in reversed(await self._log_store.unfinished_of_thread(thread)):
+            await self.cancel(key, reason="session_ended", requested_by=requested_by)
+
+    async def _unfinished(self, key: int) -> LiveRun:
+        self.require_accepting()
+        run = await self._residents.load(key)
+        if run.state.ended or run.state.control.cancel:
+            await self._settled(run)
+            raise Conflict("The run has ended.", code="run_terminal")
+        return run
+
+    async def _append(self, run: LiveRun, head: Fact, body: bytes = b"") -> None:
         """Appends what somebody outside asked for, carries the run on, and returns when it is durable."""
-        self.driver.append(run, head, body)
-        self.advance(run)
-        await self.log.durable(run, requester=True)
+        self._driver.record(run, (Draft(head, body),))
+        self._residents.consider(run)
+        await self._log.durable(run, outside=True)
+
+    async def _settled(self, run: LiveRun) -> None:
+        """Returns when all that a refusal rests on is durable."""
+        await self._log.durable(run, outside=True)
 
     # Reading
 
-    def follow(self, key: int, run_id: str, *, after: int = 0) -> Subscription:
-        return self.hub.follow(key, run_id, after=after)
-
-    def locate(self, run_id: str, *, workspace: int) -> int:
-        """The key of a run of this workspace, or `NotFound`: the same for an unknown id and for one of another."""
+    async def locate(self, run_id: str, *, workspace: int) -> int:
+        """The key of a run of this workspace. Raises `NotFound`, alike for an unknown id and for another workspace's."""
         parsed = ids.parse(run_id, prefix="run_")
         if parsed is not None:
             key, salt = parsed
-            run = self._resident.get(key)
-            owner = (run.salt, run.workspace) if run is not None else self.read.owner(key)
+            run = self._residents.resident(key)
+            if run is not None:
+                owner = (run.salt, run.workspace)
+            else:
+                row = await self._log_store.run(key)
+                owner = (row.salt, row.workspace) if row is not None else None
             if owner == (salt, workspace):
                 return key
         raise NotFound("There is no such run.")
 
-    def find(self, run_id: str, *, workspace: int) -> RunRow:
-        """The run's row, or `NotFound`: the same for an unknown id and for one of another workspace."""
+    async def find(self, run_id: str, *, workspace: int) -> RunRow:
+        """The run's row. Raises `NotFound` as `locate` does."""
         parsed = ids.parse(run_id, prefix="run_")
-        row = self.read.run(parsed[0]) if parsed else None
+        row = await self._log_store.run(parsed[0]) if parsed is not None else None
         if row is None or parsed is None or row.salt != parsed[1] or row.workspace != workspace:
             raise NotFound("There is no such run.")
         return row
 
-    async def _open(self, key: int) -> LiveRun:
-        self.require_accepting()
-        run = self.load(key)
-        if run.state.ended or run.state.cancel:
-            await self.log.durable(run, requester=True)
-            raise Conflict("The run has ended.", code="run_terminal")
-        return run
+    async def row(self, key: int) -> RunRow | None:
+        return await self._log_store.run(key)
 
-    def _id(self, key: int) -> str:
-        row = self.read.run(key)
-        return ids.run_id(key, row.salt) if row else ""
+    async def list(self, wanted: RunFilter) -> list[RunRow]:
+        """The newest first."""
+        return await self._log_store.runs(wanted)
+
+    async def entry(self, key: int, seq: int) -> Stored | None:
+        return await self._log_store.entry(key, seq)
+
+    def follow(self, key: int, *, after: int = 0) -> Subscription:
+        return self._hub.follow(key, after=after)
+
+    def beat(self) -> None:
+        self._hub.beat()
+
+    async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
+        found = await self._log_store.trim(before=before, after=after, workspace=workspace)
+        self._hub.forget()
+        return found
 
 
-def _own_limits(plan: RunPlan) -> Limits:
-    """The run's limits without the default budgets of tools that it does not have: they would be in every row of it."""
-    limits = plan.limits
-    if not limits.tool_budgets:
-        return limits
-    names: set[str] = set()
-    for ref in plan.tools:
-        if isinstance(ref, McpRef | StoredRef):
-            return limits  # what these bring is not known yet
-        if isinstance(ref, McpLocalRef):
-            names.update(entry.name for entry in ref.tools)
-        else:
-            names.add(ref.name)
-    own = {
-        name: most
-        for name, most in limits.tool_budgets.items()
-        if name in names or DEFAULT_TOOL_BUDGETS.get(name) != most
-    }
-    return limits if len(own) == len(limits.tool_budgets) else replace(limits, tool_budgets=own)
+def _message_id(run: LiveRun) -> str:
+    return f"msg_{run.state.version + 1}"

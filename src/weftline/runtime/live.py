@@ -1,143 +1,217 @@
-"""A run while it is in memory: its folded state, what of it is durable, and what is on its way to the store.
+"""A run while it is in memory. It is three things: its log's state and cursor, where it stands, and its working set.
 
-Only runs that are doing something are in memory. A parked run (waiting for a client, a person, a timer) is a row.
+`RunLog` is the loop's side of the log: what was folded, what is durable, what is on its way. `Residency` is the
+engine's: whether somebody drives the run. `WorkingSet` is the driver's: the plan, the conversation, the tools.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from enum import Enum
 
 from msgspec import Struct
 
-from weftline.agent.plan import RunPlan
+from weftline.kernel.bodies import TurnBody
+from weftline.kernel.entries import Fact
 from weftline.kernel.state import State
 from weftline.messages import Usage
+from weftline.plan import RunPlan
+from weftline.providers.catalog import Catalog
 from weftline.runtime import ids
-from weftline.store.base import NewRun, RunWrite
-
-if TYPE_CHECKING:
-    from weftline.runtime.toolbox import Toolbox
-    from weftline.runtime.transcript import Transcript
+from weftline.runtime.conversation import Conversation
+from weftline.runtime.toolbox import Toolbox
+from weftline.store.base import LEAVE_DUE, NewRun, Write
 
 
-def is_being_cancelled() -> bool:
-    """Whether somebody cancelled the present task; if not, a `CancelledError` is the failure of what it called."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+class Residency(Enum):
+    """Where a run in memory stands.
+
+             created, loaded                          promoted in its thread
+                   │      ┌──────────── BEHIND ──────────────┐
+                   ▼      │                                  ▼
+                 PARKED ◀─┘   something to do ──▶ SCHEDULED ──▶ DRIVEN
+                   │  ▲                                          │
+                   │  └────────── nothing left to do ────────────┘
+                   ▼
+                 GONE    out of memory for a while, ended, or lost its last write (from anywhere)
+
+    A run that is GONE is never used again: whoever needs it loads it anew.
+    """
+
+    PARKED = "parked"
+    """Nobody drives it: it waits for somebody outside, for a time, or for its first driver."""
+    BEHIND = "behind"
+    """Waits for the runs before it in its thread."""
+    SCHEDULED = "scheduled"
+    """Waits for a place among the runs that are driven."""
+    DRIVEN = "driven"
+    GONE = "gone"
+
+
+class Draft(Struct):
+    """A fact that is not durable yet. `turn` spares decoding the body of a turn that was just encoded."""
+
+    head: Fact
+    body: bytes = b""
+    turn: TurnBody | None = None
 
 
 class Waiter(Struct):
     seq: int
     future: asyncio.Future[None]
-    requester: bool
+    outside: bool
     """Somebody outside waits, and is told when the store refuses."""
 
 
-class LiveRun:
-    """`next_seq` and `state` run ahead of the log; `durable` is the last seq that a crash cannot take back."""
+class RunLog:
+    """State and cursor. `state` and `next_seq` run ahead of the log; `durable` cannot be taken back by a crash."""
 
     __slots__ = (
-        "activated",
-        "adopting",
-        "attempt_usage",
-        "created_at",
-        "dropped",
+        "drafts",
         "due_at",
         "durable",
         "ended_at",
-        "failure",
+        "epoch",
         "flight",
-        "key",
-        "metadata",
-        "new",
+        "flight_size",
         "next_seq",
-        "partial",
-        "plan",
-        "prepared",
+        "outcome_seq",
+        "pending",
         "row_due",
-        "row_seq",
         "row_version",
-        "salt",
-        "scheduled",
+        "size",
         "started_at",
         "state",
-        "task",
-        "tasks",
-        "thread",
-        "toolbox",
-        "transcript",
+        "state_size",
+        "unstored",
         "waiters",
-        "wake",
-        "workspace",
-        "write",
     )
 
-    def __init__(self, key: int, salt: str, *, workspace: int, thread: int | None, created_at: int) -> None:
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.state = State()
+        self.next_seq = 1
+        self.durable = 0
+        self.outcome_seq = 0
+        """Where the newest outcome of a model call stands."""
+        self.row_version = 0
+        self.row_due: int | None = LEAVE_DUE
+        self.due_at: int | None = 0
+        """What the row is to say: 0 now, a time, None when only somebody outside can move the run."""
+        self.started_at: int | None = None
+        self.ended_at: int | None = None
+        self.pending: Write | None = None
+        self.flight: Write | None = None
+        self.drafts: list[Draft] = []
+        """The facts of `pending`, decoded, for those who hear of them after the commit."""
+        self.size = 0
+        """Bytes that wait for the next flush."""
+        self.flight_size = 0
+        self.unstored = 0
+        """Bytes of facts since the state was last stored."""
+        self.state_size = 0
+        self.waiters: list[Waiter] = []
+
+    def taken_drafts(self) -> list[Draft]:
+        drafts, self.drafts = self.drafts, []
+        return drafts
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is on its way to the store."""
+        return self.pending is None and self.flight is None
+
+    @property
+    def status(self) -> str:
+        state = self.state
+        return "queued" if state.status == "running" and not state.totals.attempts else state.status
+
+
+class WorkingSet:
+    """What carrying a run on needs besides its state."""
+
+    __slots__ = (
+        "attempt_usage",
+        "catalog",
+        "conversation",
+        "due_at",
+        "opened",
+        "plan",
+        "run_id",
+        "secrets",
+        "session_id",
+        "tasks",
+        "toolbox",
+        "wake",
+        "workspace_slug",
+    )
+
+    def __init__(
+        self, run_id: str, plan: RunPlan, conversation: Conversation, *, secrets: bytes | None = None
+    ) -> None:
+        self.run_id = run_id
+        self.plan = plan
+        self.conversation = conversation
+        self.secrets = secrets
+        """Sealed header values of the tools that the server dials."""
+        self.opened = False
+        """Whether tools, models and history are at hand, and what an earlier driver left is adopted."""
+        self.toolbox: Toolbox | None = None
+        self.catalog: Catalog | None = None
+        self.workspace_slug = ""
+        self.session_id: str | None = None
+        self.due_at: int | None = None
+        """When the run wants to be asked again although commands are under way."""
+        self.attempt_usage: Usage | None = None
+        """What the attempt under way has reported so far."""
+        self.tasks: dict[tuple[int, int, int], asyncio.Task[None]] = {}
+        """Commands under way by (turn, index, attempt), when there may be several."""
+        self.wake: asyncio.Future[None] | None = None
+
+
+class LiveRun:
+    __slots__ = ("failures", "key", "log", "new", "residency", "salt", "task", "thread", "touched_s", "work", "workspace")
+
+    def __init__(self, key: int, salt: str, *, workspace: int, thread: int | None, log: RunLog, work: WorkingSet) -> None:
         self.key = key
         self.salt = salt
         self.workspace = workspace
         self.thread = thread
-        self.created_at = created_at
-        self.state = State()
-        self.next_seq = 1
-        self.durable = 0
-        self.row_seq = 0
-        self.row_version = 0
-        self.row_due: int | None = 0
-        self.due_at: int | None = 0
-        self.started_at: int | None = None
-        self.ended_at: int | None = None
-        self.new: NewRun | None = None
-        self.write: RunWrite | None = None
-        self.flight: RunWrite | None = None
-        self.waiters: list[Waiter] = []
-        self.activated = thread is None
-        """False while other runs of the thread are before it in the line."""
-        self.adopting = False
-        """Taken over from an earlier driver: what that had begun is to be marked as lost first."""
-        self.dropped = False
-        self.metadata: dict[str, str] = {}
-
-        self.plan: RunPlan | None = None
-        self.toolbox: Toolbox | None = None
-        self.transcript: Transcript | None = None
-        self.prepared: dict[int, Prepared] = {}
-        """The calls of the present turn by index, with their final arguments."""
-        self.failure = ""
-        self.partial = ""
-        self.attempt_usage: Usage | None = None
-        """What the attempt under way has reported so far."""
-        self.scheduled = False
-        """Has a driver, or a place in the line for one."""
+        self.log = log
+        self.work = work
+        self.residency = Residency.PARKED
         self.task: asyncio.Task[None] | None = None
-        self.tasks: dict[tuple[int, int, int], asyncio.Task[None]] = {}
-        """Calls under way by (turn, index, attempt), when there are several."""
-        self.wake: asyncio.Future[None] | None = None
+        self.new: NewRun | None = None
+        """The row to be created with the first write."""
+        self.failures = 0
+        """Times a driver raised since the run last made progress."""
+        self.touched_s = 0.0
 
     @property
     def id(self) -> str:
         return ids.run_id(self.key, self.salt)
 
     @property
-    def status(self) -> str:
-        state = self.state
-        return "queued" if state.status == "running" and not state.attempts else state.status
+    def state(self) -> State:
+        return self.log.state
 
     @property
-    def idle(self) -> bool:
-        """Nobody drives it and nothing of it is on its way to the store."""
-        return not self.scheduled and self.write is None and self.flight is None
+    def gone(self) -> bool:
+        return self.residency is Residency.GONE
+
+    @property
+    def active(self) -> bool:
+        """Has a driver, or a place in the queue for one."""
+        return self.residency is Residency.DRIVEN or self.residency is Residency.SCHEDULED
 
     def poke(self) -> None:
-        """Wakes the driver when it waits for several calls at once."""
-        if self.wake is not None and not self.wake.done():
-            self.wake.set_result(None)
+        """Wakes the driver when it waits for its commands."""
+        wake = self.work.wake
+        if wake is not None and not wake.done():
+            wake.set_result(None)
 
 
-class Prepared(Struct):
-    """A call's final arguments, or what is wrong with them."""
-
-    args: bytes
-    invalid: str = ""
-    """The result that the model reads instead, when the arguments do not fit."""
+def is_being_cancelled() -> bool:
+    """Whether somebody cancelled the present task; if not, a `CancelledError` is the failure of what it called."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

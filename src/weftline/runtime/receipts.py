@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from weftline.kernel.entries import EXECUTED, CallClosed, decode_fact
-from weftline.store.base import EntryRow
+from weftline.store.base import Stored
 
 
 class CallName(Struct, frozen=True):
@@ -24,19 +24,20 @@ class CancelReceipt(Struct, frozen=True):
     in_doubt: tuple[CallName, ...]
 
 
-def receipt(status: str, rows: Sequence[EntryRow]) -> CancelReceipt:
+def receipt(status: str, closed: Sequence[Stored]) -> CancelReceipt:
+    """`closed` are the run's `call.closed` entries."""
     stopped: list[CallName] = []
     finished: list[CallName] = []
     in_doubt: list[CallName] = []
-    for row in rows:
-        head = decode_fact.decode(row[3])
+    for stored in closed:
+        head = decode_fact.decode(stored.head)
         if not isinstance(head, CallClosed):
             continue
         if head.how == "in_doubt":
-            line = in_doubt
+            calls = in_doubt
         elif head.how in EXECUTED:
-            line = finished
+            calls = finished
         else:
-            line = stopped
-        line.append(CallName(head.id, head.name))
+            calls = stopped
+        calls.append(CallName(head.id, head.name))
     return CancelReceipt(status, tuple(stopped), tuple(finished), tuple(in_doubt))

@@ -7,59 +7,61 @@ from collections.abc import Callable
 
 from weftline.runtime.live import LiveRun
 
-MOST = 8192
-MOST_EACH = 2048
+MAX_RUNS = 8192
+MAX_RUNS_PER_WORKSPACE = 2048
 
 
 class Scheduler:
-    """Calls `start` for runs, at most `MOST` at a time and `MOST_EACH` of one workspace; the rest waits in line."""
+    """Calls `start` for runs, up to `max_runs` at a time and `max_per_workspace` of one workspace; the rest queue."""
 
-    def __init__(self, start: Callable[[LiveRun], None]) -> None:
+    def __init__(
+        self,
+        start: Callable[[LiveRun], None],
+        *,
+        max_runs: int = MAX_RUNS,
+        max_per_workspace: int = MAX_RUNS_PER_WORKSPACE,
+    ) -> None:
         self._start = start
-        self._most = MOST
-        self._most_each = MOST_EACH
-        self._active: dict[int, int] = {}
+        self._max_runs = max_runs
+        self._max_per_workspace = max_per_workspace
+        self._driven: dict[int, int] = {}
         self._total = 0
-        self._lines: dict[int, deque[LiveRun]] = {}
-
-    @property
-    def active(self) -> int:
-        return self._total
+        self._queues: dict[int, deque[LiveRun]] = {}
 
     def submit(self, run: LiveRun) -> None:
-        line = self._lines.get(run.workspace)
-        if line is None and self._free(run.workspace):
+        queue = self._queues.get(run.workspace)
+        if queue is None and self._has_room(run.workspace):
             self._begin(run)
             return
-        if line is None:
-            line = self._lines[run.workspace] = deque()
-        line.append(run)
+        if queue is None:
+            queue = self._queues[run.workspace] = deque()
+        queue.append(run)
 
     def finished(self, run: LiveRun) -> None:
         self._total -= 1
-        left = self._active[run.workspace] - 1
+        left = self._driven[run.workspace] - 1
         if left:
-            self._active[run.workspace] = left
+            self._driven[run.workspace] = left
         else:
-            del self._active[run.workspace]
-        if self._lines:
-            self._next()
+            del self._driven[run.workspace]
+        if self._queues:
+            self._begin_next()
 
-    def _next(self) -> None:
-        for workspace in list(self._lines):
-            if not self._free(workspace):
+    def _begin_next(self) -> None:
+        for workspace in list(self._queues):
+            if not self._has_room(workspace):
                 continue
-            line = self._lines.pop(workspace)
-            run = line.popleft()
-            if line:
-                self._lines[workspace] = line  # to the end of the round
+            queue = self._queues.pop(workspace)
+            run = queue.popleft()
+            if queue:
+                self._queues[workspace] = queue  # to the end of the round
             self._begin(run)
             return
 
-    def _free(self, workspace: int) -> bool:
-        return self._total < self._most and self._active.get(workspace, 0) < self._most_each
+    def _has_room(self, workspace: int) -> bool:
+        return self._total < self._max_runs and self._driven.get(workspace, 0) < self._max_per_workspace
 
     def _begin(self, run: LiveRun) -> None:
         self._total += 1
-        self._active[run.workspace] = self._active.get(run.workspace, 0) + 1
+        self._driven[run.workspace] = self._driven.get(run.workspace, 0) + 1
         self._start(run)

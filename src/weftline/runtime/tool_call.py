@@ -1,102 +1,92 @@
-"""Carries out one server-side call that the log has permitted, and closes it."""
+"""Carries out one server-side call that the log has permitted, and reports its one result."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
 
+from weftline import prompts
 from weftline.canonical import digest
 from weftline.kernel import bodies
-from weftline.kernel.accept import accepts
 from weftline.kernel.entries import CallClosed, CallStarted, How
-from weftline.kernel.guards import doubt_result
-from weftline.kernel.state import Call, Reconcile, RunTool
+from weftline.kernel.state import Call, Reconcile, RunTool, State
 from weftline.runtime import ids
-from weftline.runtime.content import closed_body
-from weftline.runtime.live import LiveRun, is_being_cancelled
-from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput
-
-if TYPE_CHECKING:
-    from weftline.runtime.driver import Driver
+from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
+from weftline.runtime.services import Outcome, Services, Sink
+from weftline.runtime.step import closed_body
+from weftline.runtime.toolbox import EMPTY
+from weftline.tools.base import Happened, Reconciled, Tool, ToolContext, ToolOutput
 
 logger = logging.getLogger(__name__)
 
 TOOL_TIMEOUT_S = 120.0
 
 
-async def run_tool(driver: Driver, run: LiveRun, command: RunTool) -> None:
-    call = run.state.calls[command.index]
-    tool = driver.toolbox(run).get(call.name)
+async def run_tool(command: RunTool, state: State, work: WorkingSet, services: Services, sink: Sink) -> Outcome:
+    call = state.batch.calls[command.index]
+    tool = (work.toolbox or EMPTY).get(call.name)
     if tool is None:
-        output, how = ToolOutput.of(f"The tool {call.name} is no longer there.", is_error=True), "failed"
-        _close(driver, run, command, call, output, how, 0)
-        return
+        return _closed(command, call, work, ToolOutput.of(prompts.tool_gone(call.name), is_error=True), "failed", 0)
     if tool.effect != "read":
-        await driver.log.durable(run)
-    context = _context(driver, run, command)
+        await sink.durable()
+    context = _context(command, call, work, services)
     loop = asyncio.get_running_loop()
     started = loop.time()
     timeout_s = tool.timeout_s or TOOL_TIMEOUT_S
     how: How = "returned"
     try:
         async with asyncio.timeout(timeout_s):
-            output = await tool.invoke(run.prepared[command.index].args, context)
+            output = await tool.invoke(work.conversation.args[command.index], context)
         if output.is_error:
             how = "failed"
     except TimeoutError:
-        _tell(context)
-        how, output = (
-            "timeout",
-            ToolOutput.of(f"{call.name} did not finish within {timeout_s:g} seconds and was stopped.", is_error=True),
-        )
+        _notify(context)
+        how, output = "timeout", ToolOutput.of(prompts.tool_timed_out(call.name, timeout_s), is_error=True)
     except asyncio.CancelledError:
-        _tell(context)
+        _notify(context)
         if is_being_cancelled():
             raise
-        how, output = "failed", ToolOutput.of(f"{call.name} was cancelled by something within it.", is_error=True)
+        how, output = "failed", ToolOutput.of(prompts.tool_cancelled_itself(call.name), is_error=True)
     except Exception as error:
-        logger.exception("run %s: tool %s failed", run.id, call.name)
-        how, output = "failed", ToolOutput.of(f"{call.name} failed: {error}", is_error=True)
-    _close(driver, run, command, call, output, how, int((loop.time() - started) * 1_000_000))
+        logger.exception("run %s: the tool %s failed", context.run_id, call.name)
+        how, output = "failed", ToolOutput.of(prompts.tool_failed(call.name, error), is_error=True)
+    return _closed(command, call, work, output, how, int((loop.time() - started) * 1_000_000))
 
 
-async def reconcile(driver: Driver, run: LiveRun, command: Reconcile) -> None:
-    """Asks a tool whether a call that was cut off took place, and closes it or permits it again."""
-    call = run.state.calls[command.index]
-    tool = driver.toolbox(run).get(call.name)
-    answer = await _ask(driver, run, command, tool) if tool is not None else "unknown"
+async def reconcile(command: Reconcile, state: State, work: WorkingSet, services: Services) -> Outcome:
+    """Asks a tool whether a call that was cut off took place: it is closed, or permitted again."""
+    call = state.batch.calls[command.index]
+    tool = (work.toolbox or EMPTY).get(call.name)
+    answer = await _ask(command, call, work, services, tool) if tool is not None else "unknown"
     if isinstance(answer, Happened):
         how = "failed" if answer.output.is_error else "returned"
-        _close(driver, run, command, call, answer.output, how, 0)
-    elif answer == "will_not_happen":
-        again = CallStarted(command.turn, command.index, command.attempt + 1)
-        if accepts(run.state, again, attempt=command.attempt):
-            driver.append(run, again, b"")
-    else:
-        _close(driver, run, command, call, ToolOutput.of(doubt_result(call.name), is_error=True), "in_doubt", 0)
+        return _closed(command, call, work, answer.output, how, 0)
+    if answer == "will_not_happen":
+        return Outcome(Draft(CallStarted(command.turn, command.index, command.attempt + 1)), command.attempt)
+    doubt = ToolOutput.of(prompts.in_doubt(call.name), is_error=True)
+    return _closed(command, call, work, doubt, "in_doubt", 0)
 
 
-async def _ask(driver: Driver, run: LiveRun, command: Reconcile, tool: Tool) -> Happened | str:
+async def _ask(command: Reconcile, call: Call, work: WorkingSet, services: Services, tool: Tool) -> Reconciled:
+    context = _context(command, call, work, services)
     try:
         async with asyncio.timeout(tool.timeout_s or TOOL_TIMEOUT_S):
-            return await tool.reconcile(run.prepared[command.index].args, _context(driver, run, command))
+            return await tool.reconcile(work.conversation.args[command.index], context)
     except (Exception, asyncio.CancelledError):
         if is_being_cancelled():
             raise
-        logger.exception("run %s: reconciling %s failed", run.id, tool.spec.name)
+        logger.exception("run %s: reconciling %s failed", context.run_id, tool.spec.name)
         return "unknown"
 
 
-def _close(
-    driver: Driver, run: LiveRun, command: RunTool | Reconcile, call: Call, output: ToolOutput, how: How, active_us: int
-) -> None:
+def _closed(
+    command: RunTool | Reconcile, call: Call, work: WorkingSet, output: ToolOutput, how: How, active_us: int
+) -> Outcome:
     try:
         content = bodies.encode(output.parts)
     except UnicodeEncodeError:  # half a character: no JSON can hold it, and the call must be closed all the same
-        output = ToolOutput.of(f"{call.name} answered with text that is not valid Unicode.", is_error=True)
+        output = ToolOutput.of(prompts.not_unicode(call.name), is_error=True)
         content, how = bodies.encode(output.parts), "failed"
-    body = closed_body(run, command.index, output.parts)
     head = CallClosed(
         command.turn,
         command.index,
@@ -107,33 +97,32 @@ def _close(
         digest=digest(content),
         active_us=active_us,
     )
-    if accepts(run.state, head, attempt=command.attempt):
-        driver.append(run, head, body)
+    return Outcome(Draft(head, closed_body(work, command.index, output.parts)), command.attempt)
 
 
-def _context(driver: Driver, run: LiveRun, command: RunTool | Reconcile) -> ToolContext:
-    call = run.state.calls[command.index]
-    plan = run.plan
-    assert plan is not None
+def _context(command: RunTool | Reconcile, call: Call, work: WorkingSet, services: Services) -> ToolContext:
+    plan = work.plan
     return ToolContext(
-        run_id=run.id,
+        run_id=work.run_id,
         call_id=call.id,
-        idempotency_key=ids.idempotency_key(driver.store_id, run.id, command.turn, command.index, call.digest),
+        idempotency_key=ids.idempotency_key(
+            services.store_id, work.run_id, command.turn, command.index, call.digest
+        ),
         tool_name=call.name,
-        workspace=driver.slug(run.workspace),
+        workspace=work.workspace_slug,
         turn=command.turn,
         attempt=command.attempt,
-        thread_id=driver.thread_id(run),
+        thread_id=work.session_id,
         agent_id=plan.agent_id,
         metadata=plan.metadata,
         on_cancel=[],
     )
 
 
-def _tell(context: ToolContext) -> None:
+def _notify(context: ToolContext) -> None:
     """Tells a tool that nobody waits for it any more."""
     while context.on_cancel:
         try:
             context.on_cancel.pop()()
         except Exception:
-            logger.exception("a cancel callback of %s failed", context.tool_name)
+            logger.exception("run %s: a cancel callback of %s failed", context.run_id, context.tool_name)

@@ -1,0 +1,29 @@
+"""`carry_out`: a command in, its outcome out. Whoever calls it appends the outcome; the command itself appends nothing.
+
+Observations (streamed text) go to the sink while the command is under way.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from weftline.kernel.state import CallModel, Command, Reconcile, RunTool, State
+from weftline.runtime.live import WorkingSet
+from weftline.runtime.model_call import call_model
+from weftline.runtime.services import Outcome, Services, Sink
+from weftline.runtime.tool_call import reconcile, run_tool
+
+
+async def carry_out(
+    command: Command, state: State, work: WorkingSet, services: Services, sink: Sink
+) -> Outcome | None:
+    """`state` is the one that `command` was decided on; None when nobody waits for the outcome any more."""
+    match command:
+        case CallModel():
+            return await call_model(command, state, work, services, sink)
+        case RunTool():
+            return await run_tool(command, state, work, services, sink)
+        case Reconcile():
+            return await reconcile(command, state, work, services)
+        case _:
+            assert_never(command)

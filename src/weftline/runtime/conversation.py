@@ -1,0 +1,163 @@
+"""The conversation of a run, built from its entries: what the next model request is made of.
+
+It takes in every fact of the run exactly once and in order: those of the log when the run is loaded, then each one as
+it is appended. Messages are only ever added at the end; `native` keeps what a provider encoded of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from weftline import prompts
+from weftline.kernel import bodies
+from weftline.kernel.bodies import TurnBody
+from weftline.kernel.entries import (
+    KIND,
+    AttemptFailed,
+    CallClosed,
+    Fact,
+    FinalForced,
+    LoopDetected,
+    MessageQueued,
+    MessagesTaken,
+    OutputRejected,
+    TurnCompleted,
+    decode_fact,
+)
+from weftline.messages import Assistant, Image, Message, Text, ToolResult, ToolResults, User, UserPart
+from weftline.store.base import Stored
+
+_PARTS = (
+    TurnCompleted,
+    CallClosed,
+    LoopDetected,
+    FinalForced,
+    MessageQueued,
+    MessagesTaken,
+    OutputRejected,
+    AttemptFailed,
+)
+KINDS: tuple[str, ...] = tuple([KIND[cls] for cls in _PARTS])
+"""The entries that a conversation is built from, besides the plan in `run.created`."""
+_TYPES = frozenset(_PARTS)
+
+_BYTES_PER_TOKEN = 4
+
+
+class Conversation:
+    def __init__(self, messages: Iterable[Message]) -> None:
+        self.messages: list[Message] = list(messages)
+        self.native: list[bytes | None] = []
+        self.native_for = ""
+        """The model that `native` was encoded for."""
+        self.call_ids: set[str] = set()
+        self.turn: TurnBody | None = None
+        """The newest completed turn: the final arguments of its calls, and what is wrong with its answer."""
+        self.args: list[bytes] = []
+        """The final arguments of the newest turn's calls, by index."""
+        self.failure = ""
+        """What the newest failed model call ended with."""
+        self.partial = ""
+        """The text that it had streamed by then."""
+        self.size = sum([len(bodies.encode(message)) for message in self.messages])
+        self._without_images: list[Message] = []
+        self._results: list[tuple[int, ToolResult]] = []
+        self._open = 0
+        self._queued: dict[str, User] = {}
+
+    @property
+    def last_text(self) -> str:
+        """The text of the newest assistant message."""
+        for message in reversed(self.messages):
+            if isinstance(message, Assistant):
+                return message.text
+        return ""
+
+    @property
+    def estimate(self) -> int:
+        """A rough count of the tokens of the whole conversation."""
+        return self.size // _BYTES_PER_TOKEN
+
+    def for_model(self, *, vision: bool | None) -> list[Message]:
+        """The messages for a model; one that is known to see nothing reads in words that there was an image."""
+        if vision is not False:
+            return self.messages
+        known = len(self._without_images)
+        self._without_images += [_without_images(message) for message in self.messages[known:]]
+        return self._without_images
+
+    def replay(self, rows: Sequence[Stored]) -> None:
+        for row in rows:
+            self.take(decode_fact.decode(row.head), row.body)
+
+    def begin(self, history: Iterable[Message]) -> None:
+        """Puts the history of the run's thread before what the run itself was given."""
+        self.messages[:0] = history
+        self.native.clear()
+        self._without_images.clear()
+        self.size = sum([len(bodies.encode(message)) for message in self.messages])
+
+    def take(self, head: Fact, body: bytes, turn: TurnBody | None = None) -> None:
+        """Adds what a fact means for the conversation; `turn` spares decoding what was just encoded."""
+        if type(head) not in _TYPES:
+            return
+        match head:
+            case TurnCompleted():
+                self._complete(head, turn or bodies.decode_turn(body), len(body))
+            case CallClosed():
+                parts = bodies.decode_closed(body).parts
+                self._results.append((head.index, ToolResult(head.id, head.name, parts, head.is_error)))
+                self.size += len(body)
+                if len(self._results) == self._open:
+                    ordered = sorted(self._results, key=lambda result: result[0])
+                    self._add(ToolResults(tuple([result for _, result in ordered])), 0)
+            case LoopDetected() | FinalForced() | OutputRejected():
+                text = bodies.decode_text(body).text if body else ""
+                if text:
+                    self._add(User.of(text, injected=True), len(text))
+            case MessageQueued():
+                user = bodies.decode_message(body)
+                assert isinstance(user, User)
+                self._queued[head.id] = user
+            case MessagesTaken():
+                for identity in head.ids:
+                    user = self._queued.pop(identity, None)
+                    if user is not None:
+                        self._add(user, len(user.text))
+            case AttemptFailed():
+                failed = bodies.decode_failed(body)
+                if head.reason == "error":
+                    self.failure, self.partial = failed.message, failed.text
+            case _:
+                pass  # not part of the conversation
+
+    def _complete(self, head: TurnCompleted, turn: TurnBody, size: int) -> None:
+        message = turn.message
+        assert isinstance(message, Assistant)
+        self.turn, self.args = turn, bodies.turn_args(turn)
+        self._open = len(head.calls)
+        self._results = []
+        self.call_ids.update([call.id for call in head.calls])
+        self._add(message, size)
+
+    def _add(self, message: Message, size: int) -> None:
+        self.messages.append(message)
+        self.size += size
+
+
+def _without_images(message: Message) -> Message:
+    match message:
+        case User():
+            return replace(message, parts=_in_words(message.parts))
+        case ToolResults():
+            return ToolResults(tuple([replace(result, parts=_in_words(result.parts)) for result in message.results]))
+        case _:
+            return message
+
+
+def _in_words(parts: tuple[UserPart, ...]) -> tuple[UserPart, ...]:
+    return tuple(
+        [Text(prompts.unseen_image(part.media_type)) if isinstance(part, Image) else part for part in parts]
+    )

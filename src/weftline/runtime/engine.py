@@ -1,0 +1,121 @@
+"""What can be asked of runs: the protocol that the server, the commands and the library know, and nothing behind it.
+
+Whatever is accepted is durable when the call returns. Every engine shows the same behaviour to its clients; the suite
+in `weftline.testing.engine` says what that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from weftline.kernel.entries import Fact
+from weftline.plan import RunPlan
+from weftline.runtime.clock import Clock
+from weftline.runtime.hub import EntryBatch
+from weftline.runtime.receipts import CancelReceipt
+from weftline.store.base import RunFilter, RunRow, Stored
+from weftline.tools.base import ToolOutput
+
+
+class Follower(Protocol):
+    """Follows one run from a cursor."""
+
+    async def next(self) -> Sequence[EntryBatch] | None:
+        """The batches that are due, at least one; none after a `beat` with nothing to tell; None at the end."""
+        ...
+
+    def leave(self) -> None:
+        """The reader has gone away: `next` returns None."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Engine(Protocol):
+    clock: Clock
+    on_ended: Callable[[], None] | None
+    """Called after a commit with which a run ended."""
+
+    @property
+    def ready(self) -> bool: ...
+
+    def require_accepting(self) -> None:
+        """Raises `Unavailable` while the engine is starting, stopping, or its store refuses writes."""
+        ...
+
+    async def check(self, plan: RunPlan, *, workspace: int) -> None:
+        """Raises `WeftlineError` when the plan names models or tools that the workspace does not have."""
+        ...
+
+    async def create(
+        self,
+        workspace: int,
+        plan: RunPlan,
+        *,
+        sent: bytes | None = None,
+        thread: int | None = None,
+        metadata: str = "{}",
+        idempotency: tuple[str, str, bytes] | None = None,
+        secrets: bytes | None = None,
+    ) -> str:
+        """Accepts a run and returns its id. `sent` are the client's own bytes, given back in snapshots."""
+        ...
+
+    async def accept(self, key: int, head: Fact, body: bytes = b"") -> bool:
+        """Appends a fact from outside; False when the run's state does not take it (any more)."""
+        ...
+
+    async def answer(self, key: int, tool_use_id: str, output: ToolOutput) -> bool:
+        """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime."""
+        ...
+
+    async def cancel(self, key: int, *, reason: str = "user", requested_by: str = "") -> CancelReceipt:
+        """Ends the run at once. Repeating it, or cancelling a run that has ended, changes nothing."""
+        ...
+
+    async def pause(self, key: int, *, reason: str = "", requested_by: str = "") -> None:
+        """Starts nothing more after what is under way, until `resume`."""
+        ...
+
+    async def resume(self, key: int, *, notes: str = "", requested_by: str = "") -> None: ...
+
+    async def steer(self, key: int, text: str) -> str:
+        """Hands a message to the run at its next turn; calls that have not begun by then are skipped."""
+        ...
+
+    async def follow_up(self, key: int, text: str) -> str:
+        """Hands a message to the run when it would otherwise end."""
+        ...
+
+    async def locate(self, run_id: str, *, workspace: int) -> int:
+        """The key of a run of this workspace. Raises `NotFound`, alike for an unknown id and for another workspace's."""
+        ...
+
+    async def find(self, run_id: str, *, workspace: int) -> RunRow:
+        """The run's row. Raises `NotFound` as `locate` does."""
+        ...
+
+    async def row(self, key: int) -> RunRow | None: ...
+
+    async def list(self, wanted: RunFilter) -> list[RunRow]:
+        """The newest first."""
+        ...
+
+    async def entry(self, key: int, seq: int) -> Stored | None:
+        """One entry of a run's log; None when there is none or retention has removed it."""
+        ...
+
+    def follow(self, key: int, *, after: int = 0) -> Follower: ...
+
+    def beat(self) -> None:
+        """Wakes every follower that has nothing to read, so that it can show that its connection lives."""
+        ...
+
+    async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
+        """Removes logs of runs that ended before that time; see `LogStore.trim`."""
+        ...
+
+    async def end_thread(self, thread: int, *, requested_by: str = "") -> None:
+        """Cancels all runs of a thread that has ended, the newest first."""
+        ...

@@ -1,0 +1,46 @@
+"""The models of a run, as its plan names them and its workspace's catalog has them today."""
+
+from __future__ import annotations
+
+from weftline.errors import WeftlineError
+from weftline.kernel.entries import ModelRef
+from weftline.messages import Usage
+from weftline.providers.catalog import ResolvedModel
+from weftline.runtime.live import WorkingSet
+
+
+def model_id(work: WorkingSet, choice: int) -> str | None:
+    return work.plan.fallbacks[choice - 1] if choice else work.plan.model
+
+
+def resolve(work: WorkingSet, choice: int) -> ResolvedModel:
+    """The run's own model (0) or one of its fallbacks. Raises `WeftlineError` when it is not there any more."""
+    assert work.catalog is not None
+    return work.catalog.resolve(model_id(work, choice))
+
+
+def model_ref(work: WorkingSet, choice: int) -> ModelRef:
+    try:
+        resolved = resolve(work, choice)
+    except WeftlineError:
+        # Asking it fails, and says why.
+        return ModelRef(model_id(work, choice) or "")
+    reasoning = work.plan.reasoning if _takes_reasoning(resolved) else None
+    return ModelRef(resolved.catalog_id, resolved.provider.name, resolved.vendor_id, reasoning)
+
+
+def cost_nusd(work: WorkingSet, choice: int, usage: Usage) -> int | None:
+    """Billionths of a US dollar; None where the price is not known."""
+    if work.catalog is None:
+        return None
+    try:
+        cost = work.catalog.cost_usd(usage, resolve(work, choice))
+    except WeftlineError:
+        return None
+    return None if cost is None else round(cost * 1_000_000_000)
+
+
+def _takes_reasoning(model: ResolvedModel) -> bool:
+    """Whether the model has a reasoning knob at all; a family that does not say is taken to have one."""
+    asked = getattr(model.provider, "takes_reasoning", None)
+    return True if asked is None else bool(asked(model.vendor_id))

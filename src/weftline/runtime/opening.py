@@ -1,0 +1,52 @@
+"""Making a run ready to be driven: its models, its tools, its thread's history, and what an earlier driver left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from weftline.kernel.bodies import decode_message
+from weftline.kernel.entries import HistoryPinned
+from weftline.providers.workspace import WorkspaceCatalogs
+from weftline.runtime.live import Draft, LiveRun
+from weftline.runtime.recovery import adoption
+from weftline.runtime.toolbox import ToolSource
+from weftline.store.base import LogStore
+
+
+class Names(Protocol):
+    """What keys are called outside."""
+
+    async def workspace(self, key: int) -> str: ...
+    async def session(self, thread: int) -> str | None: ...
+
+
+class RunOpener:
+    def __init__(self, store: LogStore, *, models: WorkspaceCatalogs, tools: ToolSource, names: Names) -> None:
+        self._store = store
+        self._models = models
+        self._tools = tools
+        self._names = names
+
+    async def open(self, run: LiveRun) -> Sequence[Draft]:
+        work = run.work
+        work.catalog = self._models.known(run.workspace) or await self._models.of(run.workspace)
+        if not work.opened:
+            work.workspace_slug = await self._names.workspace(run.workspace)
+            if run.thread is not None:
+                work.session_id = await self._names.session(run.thread)
+            if work.toolbox is None:
+                work.toolbox = await self._tools.open(
+                    work.plan, workspace=run.workspace, run=run.key, secrets=work.secrets
+                )
+        facts: list[Draft] = []
+        if run.thread is not None and run.state.history is None:
+            messages = await self._store.thread_messages(run.thread)
+            work.conversation.begin([decode_message(message) for message in messages])
+            facts.append(Draft(HistoryPinned(len(messages))))
+        work.opened = True
+        if run.state.in_flight:
+            epoch = run.log.epoch if run.log.epoch > run.state.epoch else self._store.next_epoch()
+            run.log.epoch = epoch
+            facts[:0] = adoption(run, epoch)
+        return facts

@@ -1,0 +1,401 @@
+"""The runs in memory, and what moves them: drivers, commits, timers.
+
+Only runs that are doing something are here, and for a few seconds those that have just been parked. What a commit
+brings about (the next run of a thread, telling readers, letting a parked run go) hangs on the commit itself, never on
+whoever asked for it. `Residency` draws where a run can stand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from heapq import heappop, heappush
+from typing import Any, Protocol
+
+from weftline.errors import Conflict, NotFound, WeftlineError
+from weftline.kernel.accept import accepts
+from weftline.kernel.decide import decide
+from weftline.kernel.entries import TimerFired
+from weftline.kernel.state import State
+from weftline.runtime.alarm import Alarm
+from weftline.runtime.clock import Clock
+from weftline.runtime.driver import Driver
+from weftline.runtime.hub import EntryBatch, Hub
+from weftline.runtime.live import Draft, LiveRun, Residency
+from weftline.runtime.log import Log
+from weftline.runtime.recovery import load_run
+from weftline.runtime.scheduler import Scheduler
+from weftline.store.base import LogStore, Stored, Write, Written
+
+logger = logging.getLogger(__name__)
+
+CLIENT_GRACE_US = 30_000_000
+"""After a start or a stall: how long a client has before its overdue answer is given up."""
+KEEP_S = 5.0
+"""How long a parked run stays in memory: clients mostly answer within a moment."""
+MAX_KEPT = 512
+_STALL_US = 1_000_000
+_PAGE = 1000
+
+
+class Overseer(Protocol):
+    """Recovery, as the runs in memory need it."""
+
+    def holds(self, key: int) -> bool: ...
+    def progressed(self, key: int) -> None: ...
+    async def again(self, run: LiveRun) -> None: ...
+    async def pick_up(self) -> None: ...
+
+
+class Residents:
+    overseer: Overseer
+
+    def __init__(self, store: LogStore, *, clock: Clock, hub: Hub) -> None:
+        self._store = store
+        self._clock = clock
+        self._hub = hub
+        self._loop = asyncio.get_running_loop()
+        self._runs: dict[int, LiveRun] = {}
+        self._loading: dict[int, asyncio.Task[LiveRun]] = {}
+        self._kept: dict[int, LiveRun] = {}
+        """Parked runs, the longest parked first."""
+        self._sweep: asyncio.TimerHandle | None = None
+        self._scheduler = Scheduler(self._start)
+        self._alarm = Alarm(self._ring, clock=clock)
+        self._deadlines: list[tuple[int, int]] = []
+        """Of driven runs: when they want to be asked again, and their keys."""
+        self._away_until = clock.now_us()
+        self._grace_until = self._away_until + CLIENT_GRACE_US
+        self._ringing = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.on_ended: Callable[[], None] | None = None
+        """Called after a commit with which a run ended."""
+        self.log = Log(store, clock=clock, observer=self)
+        self.driver: Driver
+
+    @property
+    def stopping(self) -> bool:
+        return self.driver.stopping
+
+    # Coming and going
+
+    def resident(self, key: int) -> LiveRun | None:
+        return self._runs.get(key)
+
+    def add(self, run: LiveRun) -> None:
+        self._runs[run.key] = run
+
+    async def load(self, key: int) -> LiveRun:
+        """The run in memory; a parked one is read from the store. Raises `NotFound`, or `Conflict` for a newer run.
+
+        Nothing has awaited since the run was seen in memory when this returns.
+        """
+        while (run := self._runs.get(key)) is None:
+            loading = self._loading.get(key)
+            if loading is None:
+                loading = self._loading[key] = self._loop.create_task(self._load(key))
+                loading.add_done_callback(lambda _: self._loading.pop(key, None))
+            loaded = await asyncio.shield(loading)
+            if loaded.state.ended:
+                return loaded
+        return run
+
+    async def _load(self, key: int) -> LiveRun:
+        run = await load_run(self._store, key)
+        if run is None:
+            raise NotFound("There is no such run.")
+        if run.state.ended:
+            self._store.release(key, run.log.epoch)
+            run.residency = Residency.GONE
+        else:
+            self._runs[key] = run
+            self._keep(run)
+        return run
+
+    def _keep(self, run: LiveRun) -> None:
+        """Keeps a parked run in memory for a moment."""
+        run.touched_s = self._loop.time()
+        self._kept.pop(run.key, None)
+        self._kept[run.key] = run
+        if len(self._kept) > MAX_KEPT:
+            self._let_go(next(iter(self._kept.values())))
+        if self._sweep is None:
+            self._sweep = self._loop.call_later(KEEP_S, self._sweep_kept)
+
+    def _sweep_kept(self) -> None:
+        self._sweep = None
+        until = self._loop.time() - KEEP_S
+        for run in list(self._kept.values()):
+            if run.touched_s > until:
+                self._sweep = self._loop.call_later(run.touched_s - until, self._sweep_kept)
+                return
+            self._let_go(run)
+
+    def _let_go(self, run: LiveRun) -> None:
+        """Takes a parked run out of memory, unless something of it is on its way to the store."""
+        self._kept.pop(run.key, None)
+        if run.active or run.gone or not run.log.idle:
+            return
+        if run.log.due_at == 0 and run.residency is Residency.PARKED and not self.overseer.holds(run.key):
+            self.consider(run)
+        else:
+            self._forget(run)
+
+    def _forget(self, run: LiveRun) -> None:
+        run.residency = Residency.GONE
+        self._kept.pop(run.key, None)
+        if self._runs.get(run.key) is run:
+            del self._runs[run.key]
+            self._store.release(run.key, run.log.epoch)
+            self.overseer.progressed(run.key)
+            if not run.state.ended:
+                self._hub.forget(run.key)
+
+    # Moving
+
+    def consider(self, run: LiveRun) -> None:
+        """After something was appended to a run: ends it here and now, wakes its driver, or has it driven."""
+        if run.gone or run.state.ended:
+            return
+        if run.state.control.cancel:
+            self._end_cancelled(run)
+            return
+        if run.residency is Residency.BEHIND:
+            return  # it takes nothing in before its turn
+        if run.active:
+            run.poke()
+            return
+        decision = decide(run.state)
+        if decision.append or decision.start:
+            self._submit(run)
+            return
+        self._park(run, decision.due_at)
+
+    def _end_cancelled(self, run: LiveRun) -> None:
+        """A cancel is carried out by whoever received it: drivers are told afterwards."""
+        try:
+            self.driver.advance(run)
+        except Exception:
+            logger.exception("run %s: it could not be ended", run.id)
+            self._spawn(self.overseer.again(run))
+            return
+        if run.task is not None:
+            run.task.cancel()
+
+    def end_by_force(self, run: LiveRun, facts: Sequence[Draft]) -> None:
+        self.driver.record(run, facts)
+
+    def wake_at(self, due_at: int) -> None:
+        self._alarm.at(due_at)
+
+    def deadline(self, run: LiveRun, due_at: int) -> None:
+        """A driven run wants to be asked again at that time, whatever its commands do."""
+        heappush(self._deadlines, (due_at, run.key))
+        self._alarm.at(due_at)
+
+    def _submit(self, run: LiveRun) -> None:
+        """Has the run driven, now or when its workspace has a place; at most one driver at a time."""
+        run.log.due_at = 0
+        if run.active or run.gone or self.stopping or self.overseer.holds(run.key):
+            return
+        self._kept.pop(run.key, None)
+        run.residency = Residency.SCHEDULED
+        self._scheduler.submit(run)
+
+    def _park(self, run: LiveRun, due_at: int | None) -> None:
+        log = run.log
+        log.due_at = due_at
+        if due_at:
+            self._alarm.at(due_at)
+        on_its_way = log.flight.due_at if log.flight is not None else log.row_due
+        if log.pending is None and on_its_way != due_at:
+            self.log.touch(run)
+        self._keep(run)
+
+    def _start(self, run: LiveRun) -> None:
+        if not run.gone:
+            run.residency = Residency.DRIVEN
+        run.task = self._loop.create_task(self._drive(run))
+        run.task.add_done_callback(lambda task: self._left(run, task))
+
+    async def _drive(self, run: LiveRun) -> None:
+        if not run.gone and not run.state.ended:  # it may have waited in the queue for long
+            await self.driver.drive(run)
+
+    def _left(self, run: LiveRun, task: asyncio.Task[None]) -> None:
+        """A driver has gone: because nothing is left to do, because it was told to, or because it failed."""
+        run.task = None
+        self._scheduler.finished(run)
+        error = None if task.cancelled() else task.exception()
+        if run.gone:
+            return
+        run.residency = Residency.PARKED
+        if error is not None:
+            logger.error("run %s: its driver failed", run.id, exc_info=error)
+            run.log.epoch, run.work.opened = self._store.next_epoch(), False
+            run.log.due_at = 0
+            self._spawn(self.overseer.again(run))
+        elif run.state.ended:
+            if run.log.idle:
+                self._forget(run)
+        elif not self.stopping:
+            self.consider(run)  # what came while the driver was leaving
+
+    async def shut_down(self, drain_s: float) -> None:
+        """Begins nothing more, and waits for what is under way, `drain_s` at most."""
+        self.driver.stopping = True
+        self._alarm.stop()
+        tasks = [run.task for run in self._runs.values() if run.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=drain_s)
+
+    async def cut(self) -> None:
+        """Ends what is still under way and makes everything that was appended durable."""
+        left = [run.task for run in self._runs.values() if run.task is not None]
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left)
+        for task in self._tasks:
+            task.cancel()
+        if self._sweep is not None:
+            self._sweep.cancel()
+        if not self.log.idle and self.log.refusal is None:
+            done = self._loop.create_future()
+            self.log.on_idle = lambda: None if done.done() else done.set_result(None)
+            await asyncio.wait([done], timeout=5.0)
+
+    # What hangs on the commit
+
+    def committed(self, run: LiveRun, write: Write, heads: Sequence[Draft], result: Written) -> None:
+        if write.items:
+            self._publish(run, write, heads, result.first_seq)
+        if write.progress:
+            run.failures = 0
+            self.overseer.progressed(run.key)
+        if write.new is not None and run.residency is Residency.BEHIND and not result.queued:
+            run.residency = Residency.PARKED
+            run.log.row_due = 0
+            self.consider(run)
+        elif run.log.due_at and not run.active:
+            self._alarm.at(run.log.due_at)  # a ring that came before this commit did not see it
+        if result.promoted is not None:
+            self._promote(result.promoted)
+        if write.ended_at is not None:
+            if self.on_ended is not None:
+                self.on_ended()
+            if not run.active and run.log.idle:
+                self._forget(run)
+
+    def _publish(self, run: LiveRun, write: Write, heads: Sequence[Draft], first_seq: int) -> None:
+        items: list[Stored] = []
+        seq = first_seq
+        for item in write.items:
+            items.append(Stored(seq, item.at, item.kind, item.head, item.body, item.count))
+            seq += item.count
+        facts = [draft.head for draft in heads]
+        batch = EntryBatch(items, last_seq=seq - 1, ended=write.ended_at is not None, heads=facts)
+        self._hub.publish(run.key, batch)
+
+    def _promote(self, key: int) -> None:
+        run = self._runs.get(key)
+        if run is None:
+            self._spawn(self._promote_later(key))
+        elif run.residency is Residency.BEHIND:
+            run.residency = Residency.PARKED
+            run.log.row_due = run.log.due_at = 0
+            self.consider(run)
+
+    async def _promote_later(self, key: int) -> None:
+        run = await self.load(key)
+        if run.residency is Residency.BEHIND:
+            run.residency = Residency.PARKED
+        self.consider(run)
+
+    def lost(self, run: LiveRun) -> None:
+        """The run's memory was ahead of its log and is gone; it goes on from the log."""
+        active = run.task is not None
+        self._forget(run)
+        if active and run.task is not None:
+            run.task.cancel()
+        if self.log.refusal is None and not self.stopping:
+            self._spawn(self._load_again(run.key))
+
+    async def _load_again(self, key: int) -> None:
+        await asyncio.sleep(0.1)
+        try:
+            self.consider(await self.load(key))
+        except NotFound:
+            pass  # its first write failed: it never existed
+
+    def store_is_well(self) -> None:
+        """Picks up the runs that were dropped while the store refused."""
+        if not self.stopping:
+            self._spawn(self.overseer.pick_up())
+
+    # Timers
+
+    def _ring(self, late_us: int) -> None:
+        """Some run is due. After a stall, clients that were about to answer get their grace first."""
+        now = self._clock.now_us()
+        if late_us > _STALL_US:
+            self._away_until = now
+            self._grace_until = max(self._grace_until, now + max(late_us, CLIENT_GRACE_US))
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, key = heappop(self._deadlines)
+            run = self._runs.get(key)
+            if run is not None and run.active and run.work.due_at and run.work.due_at <= now:
+                self._fire(run, now)
+        if self._deadlines:
+            self._alarm.at(self._deadlines[0][0])
+        if not self._ringing:
+            self._ringing = True
+            self._spawn(self._fire_parked(now))
+
+    async def _fire_parked(self, now: int) -> None:
+        try:
+            due = await self._store.due(now, limit=_PAGE)
+            for key in due:
+                if self.stopping:
+                    return
+                try:
+                    run = await self.load(key)
+                except (Conflict, NotFound):
+                    continue  # of a newer version, or gone by now
+                if not run.active and not run.gone and run.log.due_at and run.log.due_at <= now:
+                    self._fire(run, now)
+            upcoming = now if len(due) == _PAGE else await self._store.next_due(now)
+            if upcoming is not None:
+                self._alarm.at(upcoming)
+        except WeftlineError:
+            logger.exception("timers could not be looked at; trying again")
+            self._alarm.at(now + _STALL_US)
+        finally:
+            self._ringing = False
+
+    def _fire(self, run: LiveRun, now: int) -> None:
+        if now < self._grace_until and self._client_was_cut_off(run.state):
+            if run.active:
+                heappush(self._deadlines, (self._grace_until, run.key))
+            self._alarm.at(self._grace_until)
+            return
+        fired = TimerFired(now)
+        if accepts(run.state, fired):
+            self.driver.record(run, (Draft(fired),))
+            self.consider(run)
+
+    def _client_was_cut_off(self, state: State) -> bool:
+        """Whether a client had a call open while this server was away or stalled, and so could not answer it."""
+        opened_before = self._away_until + state.limits.local_timeout_us
+        return any([(question.deadline_at or 0) < opened_before for question in state.questions.open.values()])
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._spawned)
+
+    def _spawned(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("carrying runs on failed", exc_info=task.exception())

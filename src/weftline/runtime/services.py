@@ -1,0 +1,55 @@
+"""What carrying out a command needs from an engine, and what it gives back."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from msgspec import Struct
+
+from weftline.kernel.state import Command
+from weftline.runtime.clock import Clock
+from weftline.runtime.live import Draft
+
+
+class Services(Struct, frozen=True):
+    store_id: str
+    """Part of every idempotency key: another store is another timeline."""
+    clock: Clock
+    model_timeout_s: float
+
+
+class Outcome(Struct, frozen=True):
+    """How a command ended, for the engine to append if the run still waits for it.
+
+    `attempt` is that of a server-side call (see `accepts`); `notes` are observations that belong before the fact.
+    """
+
+    draft: Draft
+    attempt: int = 0
+    notes: tuple[tuple[str, list[bytes]], ...] = ()
+
+
+class Sink(Protocol):
+    """Where a command's work goes while it is under way."""
+
+    async def permit(self, command: Command) -> None:
+        """Returns when the command may begin: when as much of the log is durable as it must not run ahead of."""
+        ...
+
+    async def durable(self) -> None:
+        """Returns when everything appended to the run so far is durable."""
+        ...
+
+    def emit(self, kind: str, encoded: list[bytes]) -> None:
+        """Appends observations of one kind."""
+        ...
+
+    def wanted(self) -> bool:
+        """Whether the command's outcome is still waited for."""
+        ...
+
+    def full(self) -> bool:
+        """Whether so much is on its way to the disk that the source should wait for `drained`."""
+        ...
+
+    async def drained(self) -> None: ...

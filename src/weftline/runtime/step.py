@@ -1,0 +1,160 @@
+"""`step`: one move of a run, free of I/O. State and new facts in; entries to append, commands and due time out.
+
+The kernel says what is to be appended; this adds the words and the bytes. Any engine can call it: it changes nothing
+but the working set's conversation, which takes in the same facts as the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import replace
+
+from weftline import prompts
+from weftline.kernel import bodies
+from weftline.kernel.decide import decide
+from weftline.kernel.entries import (
+    AttemptFailed,
+    AttemptStarted,
+    CallClosed,
+    CallOpened,
+    Fact,
+    FinalForced,
+    LoopDetected,
+
+    OutputRejected,
+    RunEnded,
+)
+from weftline.kernel.evolve import evolve
+from weftline.kernel.state import Command, New, State
+from weftline.messages import Assistant, Text, Usage, UserPart
+from weftline.runtime.live import Draft, WorkingSet
+from weftline.runtime.models import cost_nusd, model_ref
+from weftline.store.base import ThreadEnd
+
+ARGS_COPY_BYTES = 64 * 1024
+"""Arguments up to this size stand in the result's entry too, for readers of that entry alone."""
+
+
+class Step(Struct):
+    """What came of a step: append `entries`, then start `commands`, and ask again at `due_at`.
+
+    `due_at` is 0 while there are commands, and None when only somebody outside can move the run.
+    """
+
+    state: State
+    entries: list[Draft]
+    commands: tuple[Command, ...] = ()
+    due_at: int | None = None
+
+
+def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
+    """Takes in `facts`, then appends what the kernel decides until it has nothing more to append."""
+    entries: list[Draft] = []
+    for draft in facts:
+        entries.append(draft)
+        state = take_in(state, work, draft, at=at)
+    while True:
+        decision = decide(state)
+        if not decision.append:
+            return Step(state, entries, decision.start, decision.due_at)
+        # All of a decision is written down before any of it is folded: it was made on one state.
+        for draft in [write_down(state, work, new) for new in decision.append]:
+            entries.append(draft)
+            state = take_in(state, work, draft, at=at)
+
+
+def take_in(state: State, work: WorkingSet, draft: Draft, *, at: int) -> State:
+    """Folds one fact into the state and into the conversation."""
+    work.conversation.take(draft.head, draft.body, draft.turn)
+    return evolve(state, draft.head, at)
+
+
+def write_down(state: State, work: WorkingSet, new: New) -> Draft:
+    """An entry that the kernel decided on, with the content that the kernel does not know."""
+    head = new.head
+    conversation = work.conversation
+    match head:
+        case CallOpened():
+            return Draft(head, _opened(work, head))
+        case CallClosed():
+            text = new.text or _invalid(work, head.index)
+            return Draft(head, closed_body(work, head.index, (Text(text),)))
+        case AttemptStarted():
+            model = model_ref(work, head.choice)
+            return Draft(replace(head, model=model, estimate=conversation.estimate))
+        case AttemptFailed():
+            return _cut_short(state, work, head)
+        case LoopDetected() | FinalForced():
+            return Draft(head, bodies.encode(bodies.TextBody(new.text)) if new.text else b"")
+        case OutputRejected():
+            problem = conversation.turn.problem if conversation.turn is not None else ""
+            return Draft(head, bodies.encode(bodies.TextBody(prompts.output_rejected(problem))))
+        case RunEnded():
+            return Draft(head, _ended(work, head, new.text))
+        case _:
+            return Draft(head)
+
+
+def closed_body(work: WorkingSet, index: int, parts: tuple[UserPart, ...]) -> bytes:
+    args: Raw | UnsetType = UNSET
+    known = work.conversation.args
+    if index < len(known) and len(known[index]) <= ARGS_COPY_BYTES:
+        args = Raw(known[index])
+    return bodies.encode(bodies.ClosedBody(parts, args))
+
+
+def thread_end(state: State, work: WorkingSet) -> ThreadEnd | None:
+    """What the end of the run does to its thread, in the same transaction as its terminal entry."""
+    if state.thread is None:
+        return None
+    if state.status != "succeeded":
+        return ThreadEnd(state.thread, [])
+    messages = [bodies.encode(message) for message in work.plan.messages]
+    messages.append(bodies.encode(Assistant((Text(work.conversation.last_text),))))
+    return ThreadEnd(state.thread, messages)
+
+
+def _invalid(work: WorkingSet, index: int) -> str:
+    turn = work.conversation.turn
+    return turn.calls[index].invalid if turn is not None and index < len(turn.calls) else ""
+
+
+def _opened(work: WorkingSet, head: CallOpened) -> bytes:
+    args = work.conversation.args
+    echo: Raw | UnsetType = UNSET
+    if head.client is not None and not head.blocked and work.toolbox is not None:
+        tool = work.toolbox.get(head.name)
+        if tool is not None and tool.echo is not None:
+            echo = tool.echo
+    return bodies.encode(bodies.OpenedBody(Raw(args[head.index] if head.index < len(args) else b"{}"), echo))
+
+
+def _cut_short(state: State, work: WorkingSet, head: AttemptFailed) -> Draft:
+    """Closes an attempt that nobody will report on, with what it has cost as far as that is known."""
+    usage: Usage | None = work.attempt_usage
+    if usage is not None:
+        cost = cost_nusd(work, state.attempt.choice, usage)
+        head = replace(head, usage=usage, cost_nusd=cost, estimated=False)
+        work.attempt_usage = None
+    return Draft(head, bodies.encode(bodies.FailedBody(head.reason)))
+
+
+def _ended(work: WorkingSet, head: RunEnded, text: str) -> bytes:
+    conversation = work.conversation
+    if head.status == "succeeded":
+        return bodies.encode(bodies.EndedBody(text=conversation.last_text))
+    if head.status == "cancelled":
+        return b"{}"
+    if head.code == "truncation":
+        return bodies.encode(bodies.EndedBody(error=prompts.TRUNCATED, partial_text=conversation.last_text))
+    if head.code == "invalid_output":
+        problem = conversation.turn.problem if conversation.turn is not None else ""
+        error = problem or prompts.INVALID_OUTPUT
+        return bodies.encode(bodies.EndedBody(error=error, partial_text=conversation.last_text))
+    partial = conversation.partial if head.code == "upstream_deadline" and conversation.partial else None
+    error = text or conversation.failure or "The model could not be reached or gave no usable answer."
+    return bodies.encode(bodies.EndedBody(error=error, partial_text=partial))
+
+
