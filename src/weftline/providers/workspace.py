@@ -1,13 +1,13 @@
 """The models of each workspace: what the server offers to everybody, and the providers that the workspace brought.
 
 catalogs = WorkspaceCatalogs(base, own=load, transport=transport)
-model = catalogs.of(workspace).resolve("mine:gpt-5.5")
+model = (await catalogs.of(workspace)).resolve("mine:gpt-5.5")
 catalogs.forget(workspace)  # after its providers were changed
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -30,7 +30,7 @@ class OwnProvider(Struct, frozen=True):
     """Why it cannot be used, when that is known already."""
 
 
-LoadOwn: TypeAlias = Callable[[int], Sequence[OwnProvider]]
+LoadOwn: TypeAlias = Callable[[int], Awaitable[Sequence[OwnProvider]]]
 """The providers that a workspace brought, by its key."""
 
 
@@ -47,20 +47,28 @@ class WorkspaceCatalogs:
         self._transport = transport
         self._own_transport: AiohttpTransport | None = None
         self._catalogs: dict[int, Catalog] = {}
+        self._changes = 0
         self._built: dict[str, tuple[int, Provider]] = {}
         self._retired: list[Provider] = []
 
-    def of(self, workspace: int) -> Catalog:
+    def known(self, workspace: int) -> Catalog | None:
+        """The models that this workspace may use, if they were looked up before."""
+        return self.base if self._load is None else self._catalogs.get(workspace)
+
+    async def of(self, workspace: int) -> Catalog:
         """The models that this workspace may use."""
-        if self._load is None:
-            return self.base
-        found = self._catalogs.get(workspace)
+        found = self.known(workspace)
         if found is None:
-            found = self._catalogs[workspace] = self._build(self._load(workspace))
+            assert self._load is not None
+            changes = self._changes
+            found = self._build(await self._load(workspace))
+            if changes == self._changes:  # otherwise what was read may be out of date by now
+                self._catalogs[workspace] = found
         return found
 
     def forget(self, workspace: int | None = None) -> None:
         """Drops what is remembered of a workspace, or of all, after providers were stored, changed or deleted."""
+        self._changes += 1
         if workspace is None:
             self._catalogs.clear()
         else:

@@ -374,8 +374,8 @@ class EmbeddedEngine:
     async def entry(self, key: int, seq: int) -> Stored | None:
         return await self._log_store.entry(key, seq)
 
-    def follow(self, key: int, *, after: int = 0) -> Subscription:
-        return self._hub.follow(key, after=after)
+    def follow(self, key: int, run_id: str, *, after: int = 0) -> Subscription:
+        return self._hub.follow(key, run_id, after=after)
 
     def beat(self) -> None:
         self._hub.beat()

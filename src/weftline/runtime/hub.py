@@ -31,10 +31,11 @@ class EntryBatch:
     `missing` is the range of seqs before the first item that retention has removed.
     """
 
-    __slots__ = ("_views", "after", "ended", "heads", "items", "last_seq", "missing", "size")
+    __slots__ = ("_views", "after", "ended", "heads", "items", "last_seq", "missing", "run_id", "size")
 
     def __init__(
         self,
+        run_id: str,
         items: Sequence[Stored],
         *,
         last_seq: int,
@@ -43,6 +44,7 @@ class EntryBatch:
         heads: Sequence[Fact] | None = None,
         missing: tuple[int, int] | None = None,
     ) -> None:
+        self.run_id = run_id
         self.items = items
         self.last_seq = last_seq
         self.ended = ended
@@ -75,12 +77,14 @@ class Subscription:
         "last_seq",
         "left",
         "run",
+        "run_id",
         "taken",
     )
 
-    def __init__(self, hub: Hub, run: int, after: int) -> None:
+    def __init__(self, hub: Hub, run: int, run_id: str, after: int) -> None:
         self._hub = hub
         self.run = run
+        self.run_id = run_id
         self.last_seq = after
         """What is queued for the reader, or was."""
         self.taken = after
@@ -169,8 +173,8 @@ class Hub:
         self._topics: dict[int, list[Subscription]] = {}
         self._recent = Recent()
 
-    def follow(self, run: int, *, after: int) -> Subscription:
-        subscription = Subscription(self, run, max(after, 0))
+    def follow(self, run: int, run_id: str, *, after: int) -> Subscription:
+        subscription = Subscription(self, run, run_id, max(after, 0))
         self._topics.setdefault(run, []).append(subscription)
         recent = self._recent.get(run)
         if recent is not None and after == 0:
@@ -225,7 +229,9 @@ class Hub:
         if page.last_seq >= page.upto:
             subscription.caught_up(upto=page.upto, ended=page.ended)
         ended = page.ended and page.last_seq >= page.upto
-        return EntryBatch(page.items, last_seq=page.last_seq, ended=ended, after=after, missing=missing)
+        return EntryBatch(
+            subscription.run_id, page.items, last_seq=page.last_seq, ended=ended, after=after, missing=missing
+        )
 
 
 class Recent:

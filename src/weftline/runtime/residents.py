@@ -295,7 +295,7 @@ class Residents:
             items.append(Stored(seq, item.at, item.kind, item.head, item.body, item.count))
             seq += item.count
         facts = [draft.head for draft in heads]
-        batch = EntryBatch(items, last_seq=seq - 1, ended=write.ended_at is not None, heads=facts)
+        batch = EntryBatch(run.id, items, last_seq=seq - 1, ended=write.ended_at is not None, heads=facts)
         self._hub.publish(run.key, batch)
 
     def _promote(self, key: int) -> None:

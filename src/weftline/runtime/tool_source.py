@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import json
 
-from weftline.agent.plan import (
+from weftline.plan import (
     A2ALocalRef,
     A2ARef,
     LocalRef,
@@ -23,7 +23,9 @@ from weftline.agent.plan import (
 from weftline.errors import InvalidRequest, StoreError
 from weftline.runtime.toolbox import EMPTY, ServerTools, Toolbox
 from weftline.store.secrets import Headers, Vault
-from weftline.store.sqlite.reads import Reader, ToolRow
+from weftline.store.base import Database
+from weftline.store.records import tools
+from weftline.store.records.tools import ToolRow
 from weftline.tools.a2a import A2AForms, A2ATool, default_description
 from weftline.tools.base import Tool
 from weftline.tools.dial import Dialer
@@ -43,23 +45,23 @@ class DialledTools:
     """The tools of a server with a store.
 
     Args:
-        tools: Those that the server has itself, by name.
+        own: Those that the server has itself, by name.
         dialled: Carries the requests of `mcp` and `a2a` tools.
         stored: Carries those of stored tools.
     """
 
     def __init__(
         self,
-        tools: Mapping[str, Tool],
+        own: Mapping[str, Tool],
         *,
-        read: Reader,
+        records: Database,
         vault: Vault,
         dialled: Dialer,
         stored: Dialer,
         pool: McpPool | None = None,
     ) -> None:
-        self._own = ServerTools(tools)
-        self._read = read
+        self._own = ServerTools(own)
+        self._records = records
         self._vault = vault
         self._dialled = dialled
         self._stored = stored
@@ -73,14 +75,14 @@ class DialledTools:
         await self._dialled.aclose()
         await self._stored.aclose()
 
-    def check(self, plan: RunPlan, *, workspace: int) -> None:
+    async def check(self, plan: RunPlan, *, workspace: int) -> None:
         """Refuses unknown stored and plugin tools, and stored ones whose name another tool of the plan has."""
         taken = {name for ref in plan.tools for name in self._names(ref)}
         for index, ref in enumerate(plan.tools):
             if isinstance(ref, PluginRef):
                 self._own.check_plugin(ref, index)
             elif isinstance(ref, StoredRef):
-                row = self._read.tool(ref.id, workspace=workspace)
+                row = await self._records.read(tools.by_id(ref.id, workspace=workspace))
                 if row is None:
                     raise InvalidRequest(f"tools[{index}].id: this workspace has no tool {ref.id!r}.")
                 if row.name in taken:
@@ -89,28 +91,28 @@ class DialledTools:
                     )
                 taken.add(row.name)
 
-    async def open(self, plan: RunPlan, *, workspace: int, run: int) -> Toolbox:
+    async def open(self, plan: RunPlan, *, workspace: int, run: int, secrets: bytes | None = None) -> Toolbox:
         if not plan.tools:
             return EMPTY
         if not any(isinstance(ref, A2ARef | McpRef | StoredRef) for ref in plan.tools):
-            return await self._own.open(plan, workspace=workspace, run=run)
-        headers = self._headers(plan, workspace=workspace, run=run)
+            return await self._own.open(plan, workspace=workspace, run=run, secrets=secrets)
+        headers = self._headers(plan, secrets, workspace=workspace, run=run)
         servers = [ref for ref in plan.tools if isinstance(ref, McpRef)]
         addresses = {ref.name: _address(workspace, ref, headers) for ref in servers}
         catalogs = dict(zip(addresses, await self._listed(run, addresses), strict=True))
         found: list[tuple[ToolRef, list[Tool]]] = []
         taken: set[str] = set()
         for ref in plan.tools:
-            tools = [] if isinstance(ref, McpRef) else self._resolve(ref, headers, workspace=workspace)
-            taken.update(tool.spec.name for tool in tools)
-            found.append((ref, tools))
+            resolved = [] if isinstance(ref, McpRef) else await self._resolve(ref, headers, workspace=workspace)
+            taken.update([tool.spec.name for tool in resolved])
+            found.append((ref, resolved))
         by_name: dict[str, Tool] = {}
-        for ref, tools in found:
+        for ref, resolved in found:
             if isinstance(ref, McpRef):
                 # After all others have their names, which they cannot change.
-                tools = self._offered(ref, catalogs[ref.name], addresses[ref.name], taken)
-                taken.update(tool.spec.name for tool in tools)
-            by_name.update((tool.spec.name, tool) for tool in tools)
+                resolved = self._offered(ref, catalogs[ref.name], addresses[ref.name], taken)
+                taken.update([tool.spec.name for tool in resolved])
+            by_name.update([(tool.spec.name, tool) for tool in resolved])
         return Toolbox(by_name)
 
     def _names(self, ref: ToolRef) -> list[str]:
@@ -125,10 +127,10 @@ class DialledTools:
             case McpRef() | StoredRef():
                 return []
 
-    def _resolve(self, ref: ToolRef, headers: Headers | StoreError, *, workspace: int) -> list[Tool]:
+    async def _resolve(self, ref: ToolRef, headers: Headers | StoreError, *, workspace: int) -> list[Tool]:
         match ref:
             case StoredRef():
-                row = self._read.tool(ref.id, workspace=workspace)
+                row = await self._records.read(tools.by_id(ref.id, workspace=workspace))
                 return [] if row is None else [self._http(row)]
             case A2ARef():
                 if isinstance(headers, StoreError):
@@ -156,11 +158,13 @@ class DialledTools:
             return UnavailableTool(spec.name, description=spec.description, explanation=error.message)
         return HttpTool(spec, secrets=secrets, dialer=self._stored)
 
-    def _headers(self, plan: RunPlan, *, workspace: int, run: int) -> Headers | StoreError:
+    def _headers(
+        self, plan: RunPlan, secrets: bytes | None, *, workspace: int, run: int
+    ) -> Headers | StoreError:
         if not any(isinstance(ref, A2ARef | McpRef) for ref in plan.tools):
             return {}
         try:
-            return self._vault.open_headers(self._read.run_secrets(run), workspace=workspace)
+            return self._vault.open_headers(secrets, workspace=workspace)
         except StoreError as error:
             logger.error("the secrets of run %d cannot be read: %s", run, error.message)
             return error

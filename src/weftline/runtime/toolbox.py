@@ -9,7 +9,7 @@ from typing import Protocol
 from msgspec import UNSET
 from msgspec.json import encode
 
-from weftline.agent.plan import (
+from weftline.plan import (
     A2ALocalRef,
     A2ARef,
     LocalRef,
@@ -43,12 +43,15 @@ EMPTY = Toolbox({})
 class ToolSource(Protocol):
     """Where the tools of runs come from."""
 
-    def check(self, plan: RunPlan, *, workspace: int) -> None:
-        """Refuses a plan whose tools are not there, before a run exists. Asks nothing outside this process."""
+    async def check(self, plan: RunPlan, *, workspace: int) -> None:
+        """Refuses a plan whose tools are not there, before a run exists. Asks nobody but the store."""
         ...
 
-    async def open(self, plan: RunPlan, *, workspace: int, run: int) -> Toolbox:
-        """The tools of a run that is about to be driven. What cannot be reached is a tool that says so."""
+    async def open(self, plan: RunPlan, *, workspace: int, run: int, secrets: bytes | None = None) -> Toolbox:
+        """The tools of a run that is about to be driven. What cannot be reached is a tool that says so.
+
+        `secrets` are the sealed header values of the tools that the server dials.
+        """
         ...
 
 
@@ -57,9 +60,9 @@ class ServerTools:
 
     def __init__(self, tools: Mapping[str, Tool]) -> None:
         self.tools = tools
-        self._boxes: OrderedDict[tuple[tuple[type[ToolRef], ...], bytes], Toolbox] = OrderedDict()
+        self._boxes: OrderedDict[bytes, Toolbox] = OrderedDict()
 
-    def check(self, plan: RunPlan, *, workspace: int) -> None:
+    async def check(self, plan: RunPlan, *, workspace: int) -> None:
         for index, ref in enumerate(plan.tools):
             if isinstance(ref, PluginRef):
                 self.check_plugin(ref, index)
@@ -70,11 +73,11 @@ class ServerTools:
         if self._plugin(ref.name) is None:
             raise InvalidRequest(f"tools[{index}].name: this server has no tool {ref.name!r}.", code="invalid_plugin")
 
-    async def open(self, plan: RunPlan, *, workspace: int, run: int) -> Toolbox:
+    async def open(self, plan: RunPlan, *, workspace: int, run: int, secrets: bytes | None = None) -> Toolbox:
         if not plan.tools:
             return EMPTY
         # Clients send the same tools with every run; schemas are compiled once.
-        key = (tuple([type(ref) for ref in plan.tools]), encode(plan.tools))
+        key = encode(plan.tools)
         known = self._boxes.get(key)
         if known is None:
             known = Toolbox({tool.spec.name: tool for ref in plan.tools for tool in self.resolve(ref)})
