@@ -132,7 +132,7 @@ class ToolResults(Struct, frozen=True, tag_field="role", tag="tool"):
 Message: TypeAlias = System | User | Assistant | ToolResults
 
 
-class Usage(Struct, frozen=True, omit_defaults=True):
+class Usage(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Tokens of one or more model calls. `cached` and `cache_write` are part of `input`, `reasoning` of `output`."""
 
     input: int = 0

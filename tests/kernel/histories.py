@@ -77,6 +77,7 @@ def some_limits(c: Choices) -> Limits:
         max_retries=c.of((3, 3, 3, 1, 0)),
         in_doubt_followup=c.of(("block", "block", "allow")),
         interrupts_allowed=not c.chance(8),
+        max_concurrent_calls=c.of((64, 64, 2, 1)),
     )
 
 
@@ -127,7 +128,7 @@ def something_happens(world: World, c: Choices) -> None:
             present["save"] = c.of(EFFECTS)
         world.crash(present)
     elif kind in (10, 11, 12):
-        waiting = [index for index, one in enumerate(world.state.calls) if one.client and one.status == "opened"]
+        waiting = [question.index for question in world.state.questions.open.values()]
         if waiting:
             world.answer(c.of(waiting), c.of(("ok", "other")))
     elif world.running:
@@ -141,7 +142,7 @@ def work_ends(world: World, c: Choices) -> None:
     match command:
         case CallModel():
             world.running.remove(command)
-            world.offer(world.model_outcome(command, some_reply(c)))
+            world.model_ends(command, some_reply(c))
         case RunTool() | Reconcile() if not still_stands(world, command):
             world.running.remove(command)
         case RunTool():
@@ -153,7 +154,7 @@ def work_ends(world: World, c: Choices) -> None:
 
 def still_stands(world: World, command: RunTool | Reconcile) -> bool:
     """Whether the call of a command is still among those of the present turn."""
-    return command.turn == world.state.turn - 1 and command.index < len(world.state.calls)
+    return command.turn == world.state.turn - 1 and command.index < len(world.state.batch.calls)
 
 
 def lived(history: History) -> World:
@@ -178,8 +179,8 @@ def bring_to_its_end(world: World) -> int:
         events += 1
         assert events < 60, "the run does not come to its end"
         decision = decide(world.state)
-        waiting = [index for index, one in enumerate(world.state.calls) if one.client and one.status == "opened"]
-        if world.state.paused:
+        waiting = [question.index for question in world.state.questions.open.values()]
+        if world.state.control.paused:
             world.resume()
         elif world.running:
             _carry_out(world)

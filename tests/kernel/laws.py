@@ -17,7 +17,6 @@ from weftline.kernel.entries import (
     CallOpened,
     CallStarted,
     CancelRequested,
-    Entry,
     Fact,
     FinalForced,
     Limits,
@@ -30,6 +29,8 @@ from weftline.kernel.entries import (
     TurnCompleted,
 )
 from weftline.messages import Usage
+
+from .world import Entry
 
 Log: TypeAlias = Sequence[Entry]
 
@@ -62,7 +63,7 @@ class CallStory(Struct):
 
 def stories(log: Log) -> dict[tuple[int, int], CallStory]:
     found: dict[tuple[int, int], CallStory] = {}
-    epoch = 1
+    epoch = 0
     for position, entry in enumerate(log):
         match entry.head:
             case RunAdopted() as head:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weftline.kernel import guards
+from weftline import prompts
 from weftline.kernel.entries import BudgetExceeded, CallClosed, CallOpened, FinalForced, Limits
 from weftline.kernel.state import BudgetUse
 
@@ -26,7 +26,7 @@ def test_a_call_beyond_its_budget_is_answered_unstarted_and_the_others_run() -> 
     ]
     assert world.heads(BudgetExceeded) == [BudgetExceeded("pay", 2, 3)]
     told = world.texts(CallClosed)[0]
-    assert told == guards.budget_result("pay", 2)
+    assert told == prompts.budget_spent("pay", 2)
     assert "pay" in told
     assert "2" in told
     assert world.heads(CallClosed)[0].is_error
@@ -36,7 +36,7 @@ def test_a_call_beyond_its_budget_is_answered_unstarted_and_the_others_run() -> 
 def test_blocked_calls_are_not_counted_and_the_call_index_rises() -> None:
     world = World(Limits(tool_budgets={"pay": 1})).play(call(*pays(0, 3)), call(*pays(3, 2)), text())
     assert [head.call_index for head in world.heads(BudgetExceeded)] == [2, 3, 4, 5]
-    assert world.state.budgets == {"pay": BudgetUse(1, 4)}
+    assert world.state.guards.budgets == {"pay": BudgetUse(1, 4)}
 
 
 @pytest.mark.requirement("run.budget.intercept")
@@ -60,7 +60,7 @@ def test_each_tool_has_a_budget_of_its_own_and_others_have_none() -> None:
     world = World(Limits(tool_budgets={"pay": 1, "save": 2}))
     world.play(call(*pays(0, 2), "save", Ask("save", {"x": 1}), Ask("save", {"x": 2}), *["look"] * 4), text())
     assert sorted(world.hows()) == ["budget"] * 2 + ["returned"] * 7
-    assert world.state.budgets == {"pay": BudgetUse(1, 1), "save": BudgetUse(2, 1)}
+    assert world.state.guards.budgets == {"pay": BudgetUse(1, 1), "save": BudgetUse(2, 1)}
 
 
 def test_a_skipped_call_gives_its_place_back() -> None:
@@ -101,7 +101,7 @@ def test_beyond_max_tool_turns_a_final_turn_can_be_asked_for_instead() -> None:
     world.play(call("look"), call("save"), call("pay", "local"), text())
     assert world.hows() == ["returned", "returned", "not_run", "not_run"]
     assert world.heads(FinalForced) == [FinalForced("max_tool_turns")]
-    assert world.texts(FinalForced) == [guards.final_instruction("max_tool_turns")]
+    assert world.texts(FinalForced) == [prompts.FINAL_TURN["max_tool_turns"]]
     assert (world.end.status, world.end.code, world.end.reason) == ("succeeded", "", "max_tool_turns")
     assert world.model_calls == 4
 

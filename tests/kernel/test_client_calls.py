@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from weftline.kernel import guards
-from weftline.kernel.accept import accepts, open_call
+from weftline import prompts
+from weftline.kernel.accept import accepts, open_question
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import CallClosed, CallOpened, CallStarted, Limits, TimerFired
-from weftline.kernel.state import CallModel, New, RunTool
+from weftline.kernel.state import CallModel, New, Question, RunTool
 
 from .world import AT0, SECOND, World, call, text
 
@@ -41,11 +41,11 @@ def test_the_first_answer_wins() -> None:
 
 def test_an_open_call_is_found_by_its_id() -> None:
     world = World().play(call("local", "look", "local_read"))
-    assert open_call(world.state, "c0-2") == 2
-    assert open_call(world.state, "c0-1") is None
-    assert open_call(world.state, "c9-9") is None
+    assert open_question(world.state, "c0-2") == Question(2, AT0 + 5 * MINUTE)
+    assert open_question(world.state, "c0-1") is None
+    assert open_question(world.state, "c9-9") is None
     world.answer(2)
-    assert open_call(world.state, "c0-2") is None
+    assert open_question(world.state, "c0-2") is None
 
 
 def test_a_client_cannot_answer_a_call_of_the_server_nor_one_of_another_turn() -> None:
@@ -65,7 +65,7 @@ def test_past_its_deadline_a_client_call_ends_the_run() -> None:
     assert decide(world.state).due_at == due_at
     world.wait_until(due_at)
     assert world.hows() == ["returned", "timeout"]
-    assert world.texts(CallClosed)[1] == guards.LOCAL_TIMEOUT == "Timed out waiting for local tool result"
+    assert world.texts(CallClosed)[1] == prompts.LOCAL_TIMEOUT == "Timed out waiting for local tool result"
     assert (world.end.status, world.end.code) == ("failed", "local_timeout")
 
 

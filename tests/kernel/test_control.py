@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weftline.kernel import guards
+from weftline import prompts
 from weftline.kernel.accept import MAX_QUEUED
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import (
@@ -36,7 +36,7 @@ def test_a_pause_lets_the_running_call_finish_and_starts_nothing_after_it() -> N
     world.finish(RunTool(0, 0, 1))
     assert world.running == []
     assert decide(world.state) == Decision()
-    assert [one.status for one in world.state.calls] == ["closed", "opened", "opened"]
+    assert [one.stage for one in world.state.batch.calls] == ["closed", "opened", "opened"]
     assert world.heads(RunPaused) == [RunPaused("look at it", "ops")]
 
 
@@ -109,7 +109,7 @@ def test_a_cancel_closes_every_call_and_what_was_begun_is_in_doubt_unless_it_onl
     world.cancel("parent")
     assert world.hows() == ["cancelled", "in_doubt", "cancelled"]
     assert (world.end.status, world.end.code, world.end.reason) == ("cancelled", "", "parent")
-    assert world.texts(CallClosed) == [guards.CANCELLED, guards.doubt_result("send"), guards.CANCELLED]
+    assert world.texts(CallClosed) == [prompts.CANCELLED, prompts.in_doubt("send"), prompts.CANCELLED]
 
 
 @pytest.mark.parametrize("name", ["save", "move", "pay"])
@@ -148,7 +148,7 @@ def test_a_late_result_after_a_cancel_is_refused_and_the_open_client_calls_are_r
     world = in_batch("local", "pay")
     world.auto = False
     world.cancel()
-    assert world.state.pending_at_cancel == ("c0-0",)
+    assert world.state.questions.ignored == ("c0-0",)
     assert not world.answer(0)
     assert not world.finish(RunTool(0, 1, 1))
     assert not world.cancel()
@@ -171,7 +171,7 @@ def test_steering_between_sequential_calls_skips_the_rest_uncounted() -> None:
     world.finish(RunTool(0, 0, 1))
     assert world.hows() == ["returned", "skipped", "skipped"]
     assert [told.startswith("Skipped: ") for told in world.texts(CallClosed)] == [False, True, True]
-    assert world.state.budgets["save"].used == 0
+    assert world.state.guards.budgets["save"].used == 0
     assert world.heads(MessagesTaken) == [MessagesTaken(("m1",))]
     assert world.running == [CallModel(1, 1)]
 

@@ -24,7 +24,7 @@ def test_a_fallback_is_asked_at_once_when_the_model_before_has_used_up_its_retri
 
 def test_when_every_model_fails_the_last_failure_gives_the_class() -> None:
     world = World(Limits(max_retries=0, fallbacks=1)).play(Fault("rate_limit", retryable=True), Fault("context_window"))
-    assert (world.end.status, world.end.code, world.end.turns) == ("failed", "context_window", 2)
+    assert (world.end.status, world.end.code, world.end.attempts) == ("failed", "context_window", 2)
 
 
 def test_a_run_stays_with_the_model_that_answered() -> None:
@@ -44,9 +44,8 @@ def test_a_provider_that_pauses_its_own_tools_is_asked_again_within_the_limit_of
 def test_a_run_costs_the_sum_of_its_attempts_and_nothing_is_known_when_one_has_no_price() -> None:
     world = World().play(Fault("server", retryable=True))
     priced = [
-        replace(entry, head=replace(entry.head, cost_nusd=7)) if isinstance(entry.head, AttemptFailed) else entry
-        for entry in world.entries
+        (at, replace(head, cost_nusd=7)) if isinstance(head, AttemptFailed) else (at, head) for at, head in world.facts
     ]
     state = fold(State(), priced)
-    assert (state.cost_nusd, state.unpriced) == (7, False)
-    assert fold(State(), world.entries).unpriced
+    assert (state.totals.cost_nusd, state.totals.unpriced) == (7, False)
+    assert fold(State(), world.facts).totals.unpriced

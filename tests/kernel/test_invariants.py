@@ -22,7 +22,6 @@ from weftline.kernel.entries import (
     CallOpened,
     CallStarted,
     CancelRequested,
-    Entry,
     Fact,
     MessageQueued,
     RunAdopted,
@@ -35,9 +34,9 @@ from weftline.kernel.entries import (
 from weftline.kernel.evolve import evolve, fold
 from weftline.kernel.state import CallModel, Decision, Reconcile, State, decode_state, encode_state
 
-from . import laws
+from . import counts, laws
 from .histories import Choices, History, bring_to_its_end, histories, lived, some_reply
-from .world import AT0, MAX_ROUNDS, SECOND, World, call, text
+from .world import AT0, MAX_ROUNDS, SECOND, Entry, World, call, text
 
 few = settings(
     max_examples=300, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
@@ -47,20 +46,18 @@ FOLD_ELSEWHERE = """
 import sys
 import msgspec
 from weftline.kernel.decide import decide
-from weftline.kernel.entries import Entry
-from weftline.kernel.evolve import evolve
+from weftline.kernel.entries import Fact
+from weftline.kernel.evolve import fold
 from weftline.kernel.state import State, encode_state
 for line in sys.stdin.buffer:
-    state = State()
-    for entry in msgspec.json.decode(line, type=list[Entry]):
-        state = evolve(state, entry)
+    state = fold(State(), msgspec.json.decode(line, type=list[tuple[int, Fact]]))
     print(encode_state(state).hex(), msgspec.json.encode(decide(state)).hex())
 """
 
 
 def test_the_same_log_gives_the_same_state_and_decision_in_every_process() -> None:
     """K1"""
-    logs = [lived(History(seed, 200)).entries for seed in range(12)]
+    logs = [lived(History(seed, 200)).facts for seed in range(12)]
     given_in = b"\n".join(msgspec.json.encode(log) for log in logs)
 
     def elsewhere(hash_seed: str) -> list[str]:
@@ -83,33 +80,18 @@ def test_the_same_log_gives_the_same_state_and_decision_in_every_process() -> No
 @pytest.mark.requirement("run.replay.fold")
 @few
 @given(histories, st.integers(0, 300))
-def test_a_log_folded_in_pieces_or_twice_gives_the_same_state(history: History, cut: int) -> None:
+def test_a_log_folded_in_pieces_gives_the_same_state_and_decision(history: History, cut: int) -> None:
     """K2"""
     world = lived(history)
-    log, cut = world.entries, min(cut, len(world.entries))
-    whole = fold(State(), log)
+    facts, cut = world.facts, min(cut, len(world.entries))
+    whole = fold(State(), facts)
     assert whole == world.state
-    first = fold(State(), log[:cut])
+    assert whole.version == len(facts)
+    first = fold(State(), facts[:cut])
     stored = decode_state(encode_state(first))
     assert stored == first
-    assert fold(stored, log[cut:]) == whole
-    assert fold(whole, log) == whole
-    assert fold(first, log) == whole
-    assert decide(whole) == decide(fold(stored, log[cut:]))
-
-
-@few
-@given(histories, st.data())
-def test_observations_leave_no_trace_in_the_state(history: History, draw: st.DataObject) -> None:
-    """K3: observations are no facts, and the places that they take in the log change nothing."""
-    log = lived(history).entries
-    gaps = draw.draw(st.lists(st.integers(0, 3), min_size=len(log), max_size=len(log)))
-    spread: list[Entry] = []
-    for entry, gap in zip(log, gaps, strict=True):
-        after = spread[-1].seq if spread else 0
-        spread.append(msgspec.structs.replace(entry, seq=after + gap + 1))
-    sparse = fold(State(), spread)
-    assert msgspec.structs.replace(sparse, seq=len(log)) == fold(State(), log)
+    assert fold(stored, facts[cut:]) == whole
+    assert decide(whole) == decide(fold(stored, facts[cut:]))
 
 
 def test_no_observation_is_taken_for_a_fact() -> None:
@@ -139,8 +121,7 @@ def test_an_open_run_always_waits_for_something_that_has_a_name(history: History
     world = lived(history)
     world.settle()
     s, decision = world.state, decide(world.state)
-    waits_for_client = any(one.client and one.status == "opened" for one in s.calls)
-    assert s.ended or decision.start or decision.due_at or s.paused or waits_for_client
+    assert s.ended or decision.start or decision.due_at or s.control.paused or s.questions.open
     assert decision.due_at is None or decision.due_at > s.now
 
 
@@ -262,16 +243,18 @@ def test_a_decision_is_stale_after_any_fact_and_an_outcome_only_when_its_command
     """K15: a decision rests on the version, which every fact moves; an outcome on its command."""
     world = lived(history)
     world.settle()
-    versions = [fold(State(), world.entries[:n]).version for n in range(len(world.entries) + 1)]
-    assert versions == sorted(set(versions))
+    state = State()
+    for version, (at, head) in enumerate(world.facts):
+        assert state.version == version
+        state = evolve(state, head, at)
     if world.state.ended:
         return
     before = world.state
     outstanding = decide(before).start
     for head in (MessageQueued("m", "steer"), TimerFired(world.clock + 1)):
         if accepts(before, head):
-            assert evolve(before, Entry(before.seq + 1, world.clock, head)).version > before.version
-    disturbed = evolve(before, Entry(before.seq + 1, world.clock, MessageQueued("m", "steer")))
+            assert evolve(before, head, world.clock).version > before.version
+    disturbed = evolve(before, MessageQueued("m", "steer"), world.clock)
     for command in outstanding:
         if isinstance(command, CallModel):
             outcome, attempt = world.model_outcome(command, text()), 0
@@ -281,7 +264,7 @@ def test_a_decision_is_stale_after_any_fact_and_an_outcome_only_when_its_command
             outcome, attempt = world.closing(command.index), command.attempt
             assert not accepts(disturbed, outcome, attempt=command.attempt + 1)
         assert accepts(disturbed, outcome, attempt=attempt)
-        after = evolve(disturbed, Entry(disturbed.seq + 1, world.clock, outcome))
+        after = evolve(disturbed, outcome, world.clock)
         assert not accepts(after, outcome, attempt=attempt)
 
 
@@ -320,10 +303,19 @@ def test_deadlines_survive_adoptions_and_early_timers(crashes: int, early: list[
 
 @few
 @given(histories)
+def test_counts_and_cursors_are_what_a_walk_over_the_calls_finds(history: History) -> None:
+    state = State()
+    for at, head in lived(history).facts:
+        state = evolve(state, head, at)
+        counts.exactly(state)
+
+
+@few
+@given(histories)
 def test_the_state_stays_small(history: History) -> None:
     """K18"""
     s = lived(history).state
-    open_calls = sum(one.status != "closed" for one in s.calls)
+    open_calls = sum(one.stage != "closed" for one in s.batch.calls)
     assert len(encode_state(s)) <= 4096 + 200 * open_calls
 
 
@@ -407,11 +399,12 @@ def test_evolve_takes_any_facts_in_any_order_and_the_run_can_still_end(
     """K19: and decide, asked about whatever came out of it, neither raises nor turns in circles."""
     world = World()
     world.entries, world.running = lived(history).entries[:cut], []
-    world.state = fold(State(), world.entries)
+    world.state = fold(State(), world.facts)
     for head in facts:
-        world.entries.append(Entry(len(world.entries) + 1, AT0, head))
-        world.state = evolve(world.state, world.entries[-1])
+        world.entries.append(Entry(AT0, head))
+        world.state = evolve(world.state, head, AT0)
         decide(world.state)
+        counts.hold(world.state)
     assert decode_state(encode_state(world.state)) == world.state
     world.settle()
     if world.state.created and world.state.broken:
@@ -431,8 +424,8 @@ def test_active_time_is_a_sum_of_durations_and_no_matter_of_the_clock(history: H
     """K24"""
     world = lived(history)
     laws.usage_and_active_time_are_sums(world.entries)
-    moved = [msgspec.structs.replace(entry, at=entry.at + shift * (entry.seq % 3)) for entry in world.entries]
-    assert fold(State(), moved).active_us == world.state.active_us >= 0
+    moved = [(at + shift * (n % 3), head) for n, (at, head) in enumerate(world.facts)]
+    assert fold(State(), moved).totals.active_us == world.state.totals.active_us >= 0
 
 
 def test_a_blocked_call_is_told_in_one_entry_for_each_thing_to_tell() -> None:

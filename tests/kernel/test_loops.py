@@ -6,6 +6,7 @@ from itertools import cycle, islice
 
 import pytest
 
+from weftline import prompts
 from weftline.kernel import guards
 from weftline.kernel.entries import AttemptStarted, CallClosed, FinalForced, Limits, LoopDetected
 
@@ -64,11 +65,11 @@ def test_from_the_third_same_turn_the_batch_is_skipped_and_the_model_is_told_onc
     world = play(World(), A, A, A, A, A)
     assert [world.hows(turn) for turn in range(5)] == [["returned"] * 2] * 2 + [["loop"] * 2] * 3
     assert world.heads(LoopDetected) == [LoopDetected(3, False, ("look",))]
-    assert world.texts(LoopDetected) == [guards.loop_nudge(3)]
+    assert world.texts(LoopDetected) == [prompts.repeating_calls(3)]
     skipped = [
         body for head, body in zip(world.heads(CallClosed), world.texts(CallClosed), strict=True) if head.turn == 2
     ]
-    assert skipped == [guards.loop_result("look")] * 2
+    assert skipped == [prompts.repeated_call("look")] * 2
     kinds = [type(entry.head) for entry in world.entries]
     assert kinds.index(LoopDetected) + 1 == kinds.index(AttemptStarted, kinds.index(LoopDetected))
 
@@ -144,7 +145,7 @@ def test_reads_with_other_arguments_and_equal_results_are_a_streak_too() -> None
         (3, False, "results"),
         (6, True, "results"),
     ]
-    assert world.texts(LoopDetected)[0] == guards.same_results_nudge(3)
+    assert world.texts(LoopDetected)[0] == prompts.repeating_results(3)
     assert (world.end.status, world.end.reason) == ("succeeded", "loop_detected")
     assert world.model_calls == 7
 
@@ -155,8 +156,8 @@ def test_equal_results_of_tools_that_do_more_than_read_are_no_streak(name: str) 
     world = World()
     for n in range(8):
         world.play(call(Ask(name, {"page": n})))
-        for index, one in enumerate(world.state.calls):
-            if one.client and one.status == "opened":
+        for index, one in enumerate(world.state.batch.calls):
+            if one.client and one.stage == "opened":
                 world.answer(index)
     assert world.heads(LoopDetected) == []
 
@@ -189,4 +190,4 @@ def test_skipped_calls_spend_no_budget_and_their_turn_counts() -> None:
     limits = Limits(tool_budgets={"pay": 3}, max_tool_turns=5)
     world = World(limits).play(*[call("pay")] * 4, call(Ask("pay", {"to": "b"})), call("look"))
     assert world.hows()[:5] == ["returned", "returned", "loop", "loop", "returned"]
-    assert (world.end.code, world.state.tool_turns) == ("max_tool_turns", 6)
+    assert (world.end.code, world.state.guards.tool_turns) == ("max_tool_turns", 6)

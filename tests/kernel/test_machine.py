@@ -11,7 +11,7 @@ from weftline.kernel.entries import Effect, How, Limits
 from weftline.kernel.evolve import evolve
 from weftline.kernel.state import CallModel, Decision, Reconcile, RunTool, State, encode_state
 
-from . import laws
+from . import counts, laws
 from .histories import ARGS, EFFECTS, NAMES, bring_to_its_end, still_stands
 from .world import AT0, DECLARED, SECOND, TOOLS, Answer, Ask, Fault, Reply, World
 
@@ -27,6 +27,7 @@ limits = st.builds(
     on_local_timeout=st.sampled_from(["end", "report"]),
     max_retries=st.sampled_from([3, 0]),
     in_doubt_followup=st.sampled_from(["block", "allow"]),
+    max_concurrent_calls=st.sampled_from([64, 1]),
 )
 
 
@@ -41,7 +42,7 @@ class RunMachine(RuleBasedStateMachine):
 
     @property
     def waiting(self) -> list[int]:
-        return [i for i, one in enumerate(self.world.state.calls) if one.client and one.status == "opened"]
+        return [question.index for question in self.world.state.questions.open.values()]
 
     @rule(auto=st.booleans())
     def the_driver_is_quick_or_slow(self, auto: bool) -> None:
@@ -79,7 +80,7 @@ class RunMachine(RuleBasedStateMachine):
         command = self.world.running[0]
         if isinstance(command, CallModel):
             self.world.running.remove(command)
-            self.world.offer(self.world.model_outcome(command, reply))
+            self.world.model_ends(command, reply)
         else:
             self.tool_ends(command, "returned", "happened")
 
@@ -116,7 +117,7 @@ class RunMachine(RuleBasedStateMachine):
     def somebody_pauses(self) -> None:
         self.world.pause()
 
-    @precondition(lambda self: self.world.state.paused)
+    @precondition(lambda self: self.world.state.control.paused)
     @rule()
     def somebody_resumes(self) -> None:
         self.world.resume()
@@ -148,9 +149,10 @@ class RunMachine(RuleBasedStateMachine):
     @invariant()
     def the_state_is_the_fold_of_the_log(self) -> None:
         """K2"""
-        for entry in self.world.entries[self.replayed.seq :]:
-            self.replayed = evolve(self.replayed, entry)
+        for at, head in self.world.facts[self.replayed.version :]:
+            self.replayed = evolve(self.replayed, head, at)
         assert self.replayed == self.world.state
+        counts.exactly(self.world.state)
         assert not self.world.state.broken
 
     @invariant()
@@ -159,7 +161,7 @@ class RunMachine(RuleBasedStateMachine):
         decision = decide(self.world.state)
         assert decision == decide(self.world.state)
         s = self.world.state
-        assert s.ended or s.paused or self.waiting or decision != Decision()
+        assert s.ended or s.control.paused or self.waiting or decision != Decision()
         assert not s.ended or decision == Decision()
         assert not (decision.append and decision.start)
         assert decision.due_at is None or decision.due_at > max(s.now, AT0)
@@ -173,7 +175,7 @@ class RunMachine(RuleBasedStateMachine):
     @invariant()
     def the_state_stays_small(self) -> None:
         """K18"""
-        open_calls = sum(one.status != "closed" for one in self.world.state.calls)
+        open_calls = sum(one.stage != "closed" for one in self.world.state.batch.calls)
         assert len(encode_state(self.world.state)) <= 4096 + 200 * open_calls
 
     def teardown(self) -> None:

@@ -28,7 +28,7 @@ def test_a_plain_answer_ends_the_run_with_what_it_used() -> None:
     world = World().play(text())
     end = world.end
     assert (end.status, end.code, end.reason, end.finish) == ("succeeded", "", "", "end_turn")
-    assert (end.turns, end.usage, end.active_us) == (1, Usage(input=10, output=5), 11)
+    assert (end.turns, end.attempts, end.usage, end.active_us) == (1, 1, Usage(input=10, output=5), 11)
     assert end.model.id == "demo"
 
 
@@ -42,7 +42,25 @@ def test_a_retryable_failure_is_tried_again_when_it_is_due() -> None:
     world.wait_until(due_at)
     assert world.running == [CallModel(0, 2)]
     world.play(text())
-    assert (world.end.status, world.end.turns, world.end.usage) == ("succeeded", 2, Usage(input=20, output=5))
+    assert (world.end.status, world.end.usage) == ("succeeded", Usage(input=20, output=5))
+
+
+@pytest.mark.parametrize("last", [text(), Fault("server")], ids=["answered", "failed"])
+def test_a_turn_counts_once_however_often_it_was_tried(last: Reply | Fault) -> None:
+    world = World().play(call("look"), *[Fault("rate_limit", retryable=True)] * 3)
+    world.crash()
+    world.play(last)
+    assert (world.end.turns, world.end.attempts) == (2, 6)
+
+
+def test_a_run_that_is_cancelled_counts_the_turn_that_it_cut_and_not_one_that_never_began() -> None:
+    world = World()
+    world.cancel()
+    assert (world.end.turns, world.end.attempts) == (1, 1)
+    batch = World()
+    batch.reply(call("look"))
+    batch.cancel()
+    assert (batch.end.turns, batch.end.attempts) == (1, 1)
 
 
 def test_retries_are_bounded_and_the_last_failure_gives_the_class() -> None:
@@ -93,7 +111,7 @@ def test_the_outcome_of_an_attempt_that_was_given_up_is_refused() -> None:
 def test_a_second_forced_final_turn_in_a_log_leaves_the_first_reason() -> None:
     world = World()
     world.append(New(FinalForced("loop_detected")), New(FinalForced("max_tool_turns")))
-    assert world.state.final == "loop_detected"
+    assert world.state.guards.final == "loop_detected"
 
 
 @pytest.mark.parametrize("calls", [(), (Ask("pay"), Ask("local"))], ids=["text only", "with calls"])
@@ -173,7 +191,7 @@ def test_a_model_call_cut_by_a_crash_is_closed_with_its_estimate_and_made_again(
     assert world.heads(AttemptFailed) == [abandoned]
     assert world.running == [CallModel(0, 2)]
     world.play(text())
-    assert (world.end.turns, world.end.usage) == (2, Usage(input=ESTIMATE + 10, output=5))
+    assert (world.end.attempts, world.end.usage) == (2, Usage(input=ESTIMATE + 10, output=5))
 
 
 def test_crashes_are_not_counted_as_retries() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from weftline.kernel import guards
+from weftline import prompts
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import (
     AskedCall,
@@ -14,7 +14,6 @@ from weftline.kernel.entries import (
     CallOpened,
     CallStarted,
     Effect,
-    Entry,
     Fact,
     Limits,
     RunAdopted,
@@ -25,7 +24,7 @@ from weftline.kernel.evolve import evolve
 from weftline.kernel.state import CallModel, New, Reconcile, RunTool
 from weftline.messages import Usage
 
-from .world import DECLARED, ESTIMATE, MODEL, SECOND, Answer, Ask, World, call, text
+from .world import DECLARED, ESTIMATE, MODEL, SECOND, Answer, Ask, Entry, World, call, text
 
 
 def begun(*names: str, limits: Limits | None = None) -> World:
@@ -52,7 +51,7 @@ def test_a_once_call_is_never_run_again_and_the_model_reads_that_it_is_in_doubt(
     world.crash()
     assert world.heads(CallStarted) == [CallStarted(0, 0, 1)]
     assert world.hows() == ["in_doubt"]
-    assert world.texts(CallClosed) == [guards.doubt_result("pay")]
+    assert world.texts(CallClosed) == [prompts.in_doubt("pay")]
     assert world.heads(CallClosed)[0].is_error
     assert world.running == [CallModel(1, 1)]
     assert world.play(text()).end.status == "succeeded"
@@ -167,7 +166,7 @@ def test_adoption_beside_a_call_with_the_client_leaves_its_deadline() -> None:
     due_at = decide(world.state).due_at
     world.clock += 60 * SECOND
     world.crash()
-    assert world.heads(RunAdopted) == [RunAdopted(2, {"look": "read"})]
+    assert world.heads(RunAdopted) == [RunAdopted(1, {"look": "read"})]
     assert decide(world.state).due_at == due_at
     assert len(world.heads(CallOpened)) == 2
 
@@ -186,7 +185,7 @@ def test_after_a_doubt_the_same_call_is_blocked_and_others_are_not() -> None:
     world.play(call(Ask("pay", {"n": 0}), Ask("pay", {"n": 1}), Ask("send", {"n": 0})), text())
     assert sorted(world.hows(1)) == ["repeat_of_doubt", "returned", "returned"]
     told = world.texts(CallClosed)[1]
-    assert told == guards.repeat_of_doubt_result("pay")
+    assert told == prompts.repeat_of_doubt("pay")
 
 
 def test_the_block_after_a_doubt_can_be_lifted() -> None:
@@ -211,7 +210,9 @@ def test_a_crash_with_nothing_under_way_adds_no_entry() -> None:
         CallClosed(0, 5, "c0-5", "look", "returned"),
         CallClosed(0, 0, "c0-0", "look", "returned"),
         CallOpened(0, 1, "c0-1", "pay", "d"),
+        CallOpened(0, 0, "c0-0", "look", "d"),
         CallStarted(0, 1, 1),
+        CallStarted(0, 2, 1),
         TurnCompleted(0, 1),
         AttemptStarted(1, 1, MODEL),
         AttemptStarted(3, 1, MODEL),
@@ -221,9 +222,8 @@ def test_a_crash_with_nothing_under_way_adds_no_entry() -> None:
 def test_a_damaged_log_ends_its_run_instead_of_the_server(impossible: Fact) -> None:
     world = begun("look", "pay", "local")
     world.finish(RunTool(0, 0, 1))
-    entry = Entry(len(world.entries) + 1, world.clock, impossible)
-    world.entries.append(entry)
-    world.state = evolve(world.state, entry)
+    world.entries.append(Entry(world.clock, impossible))
+    world.state = evolve(world.state, impossible, world.clock)
     assert world.state.broken
     world.settle()
     assert (world.end.status, world.end.code) == ("failed", "worker_error")
@@ -241,9 +241,9 @@ def test_a_damaged_log_still_counts_the_model_call_that_was_open() -> None:
 def test_a_fact_after_the_end_changes_nothing_but_the_mark() -> None:
     world = World().play(text())
     ended = world.state
-    after = evolve(ended, Entry(ended.seq + 1, world.clock, CallStarted(0, 0, 1)))
+    after = evolve(ended, CallStarted(0, 0, 1), world.clock)
     assert after.broken
-    assert replace(after, broken="", seq=ended.seq, version=ended.version) == ended
+    assert replace(after, broken="", version=ended.version) == ended
 
 
 def test_a_call_asked_for_keeps_what_was_found_out_about_it() -> None:

@@ -6,7 +6,7 @@ once, asks `accepts` before it appends anything from outside, and after a crash 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Literal, TypeAlias, TypeVar
 
 from msgspec import Struct
@@ -25,7 +25,6 @@ from weftline.kernel.entries import (
     CallStarted,
     CancelRequested,
     Effect,
-    Entry,
     Fact,
     How,
     Limits,
@@ -43,6 +42,8 @@ from weftline.kernel.evolve import evolve
 from weftline.kernel.state import CallModel, Command, New, Reconcile, RunTool, State
 from weftline.messages import Usage
 
+from .content import Content
+
 AT0 = 1_700_000_000_000_000
 SECOND = 1_000_000
 MAX_ROUNDS = 8
@@ -52,6 +53,15 @@ ESTIMATE = 100
 F = TypeVar("F", bound=Fact)
 Answer: TypeAlias = Literal["happened", "will_not_happen", "unknown"]
 """What a tool says when it is asked about a call that was begun before a crash."""
+
+
+class Entry(Struct, frozen=True):
+    """One fact as it stands in a log; `text` is what the kernel itself said in it."""
+
+    at: int
+    head: Fact
+    body: bytes = b""
+    text: str = ""
 
 
 class Tool(Struct, frozen=True):
@@ -84,8 +94,12 @@ class Ask(Struct, frozen=True):
     args: dict[str, object] = {}
 
     @property
+    def final(self) -> bytes:
+        return canonical_value(self.args)
+
+    @property
     def digest(self) -> str:
-        return digest(canonical_value(self.args))
+        return digest(self.final)
 
     def asked(self, id: str) -> AskedCall:
         tool = TOOLS.get(self.name)
@@ -122,10 +136,16 @@ def call(*asks: Ask | str) -> Reply:
     return Reply(calls=tuple(Ask(ask) if isinstance(ask, str) else ask for ask in asks))
 
 
+def facts_of(log: Iterable[Entry]) -> list[tuple[int, Fact]]:
+    """What the kernel folds of a log."""
+    return [(entry.at, entry.head) for entry in log]
+
+
 class World:
     def __init__(self, limits: Limits | None = None) -> None:
         self.entries: list[Entry] = []
         self.state = State()
+        self.content = Content()
         self.clock = AT0
         self.running: list[Command] = []
         """What the driver has begun and heard nothing of yet."""
@@ -143,9 +163,12 @@ class World:
             head = new.head
             if isinstance(head, AttemptStarted):
                 head = replace(head, model=MODEL, estimate=ESTIMATE)
-            entry = Entry(len(self.entries) + 1, self.clock, head, new.text.encode())
-            self.entries.append(entry)
-            self.state = evolve(self.state, entry)
+            self.entries.append(Entry(self.clock, head, self.content.body(head, new.text), new.text))
+            self.state = evolve(self.state, head, self.clock)
+
+    @property
+    def facts(self) -> list[tuple[int, Fact]]:
+        return facts_of(self.entries)
 
     def step(self) -> bool:
         """One round of the driver: append what is decided, or else begin what is outstanding. False when it rests."""
@@ -181,7 +204,7 @@ class World:
         self.running.clear()
         if self.state.in_flight:
             present = DECLARED if effects is None else effects
-            started = {each.name for each in self.state.calls if each.status == "started"}
+            started = {self.state.batch.calls[index].name for index in self.state.batch.running}
             known: dict[str, Effect] = {name: present[name] for name in sorted(started) if name in present}
             self.append(New(RunAdopted(self.state.epoch + 1, known)))
         if self.auto:
@@ -206,7 +229,14 @@ class World:
     def reply(self, reply: Reply | Fault) -> bool:
         command = self.model_call
         self.running.remove(command)
-        return self.offer(self.model_outcome(command, reply))
+        return self.model_ends(command, reply)
+
+    def model_ends(self, command: CallModel, reply: Reply | Fault) -> bool:
+        head = self.model_outcome(command, reply)
+        if isinstance(head, TurnCompleted) and isinstance(reply, Reply) and accepts(self.state, head):
+            final = [ask.final for ask in reply.calls]
+            self.content.remember(head, reply.text, [ask.args for ask in reply.calls], final)
+        return self.offer(head)
 
     def model_outcome(self, command: CallModel, reply: Reply | Fault) -> Fact:
         turn, attempt = command.turn, command.attempt
@@ -235,7 +265,7 @@ class World:
         )
 
     def closing(self, index: int, *, how: How = "returned", result: str = "ok") -> CallClosed:
-        one = self.state.calls[index]
+        one = self.state.batch.calls[index]
         return CallClosed(
             self.state.turn - 1,
             index,
@@ -274,7 +304,7 @@ class World:
                         return self
                     self.reply(left.pop(0))
                 case RunTool():
-                    one = self.state.calls[command.index]
+                    one = self.state.batch.calls[command.index]
                     self.finish(command, result=tool(one.name, one.digest) if tool else "ok")
                 case Reconcile():
                     self.reconciled(command, "unknown")
@@ -311,7 +341,8 @@ class World:
         return [entry.head for entry in self.entries if isinstance(entry.head, kind)]
 
     def texts(self, kind: type[F]) -> list[str]:
-        return [entry.body.decode() for entry in self.entries if isinstance(entry.head, kind)]
+        """What the kernel itself said in the entries of a kind."""
+        return [entry.text for entry in self.entries if isinstance(entry.head, kind)]
 
     def hows(self, turn: int | None = None) -> list[How]:
         """How the calls of a turn (default: of all turns) were closed, in the order of the log."""

@@ -1,13 +1,14 @@
 """The append contract's checks: whether a fact from outside the kernel still rests on something.
 
 A *decision* rests on the exact version it was made on, which the driver compares. Everything else is judged here: an
-*outcome* on its command still being outstanding, an *answer* on its open call, a request on a run that is open.
+*outcome* on its command still being outstanding, an *answer* on its open question, a request on a run that is open.
 First come wins; what is refused changes nothing.
 """
 
 from __future__ import annotations
 
 from weftline.kernel.entries import (
+    KNOWN_RULES,
     AttemptFailed,
     CallClosed,
     CallStarted,
@@ -21,7 +22,7 @@ from weftline.kernel.entries import (
     TimerFired,
     TurnCompleted,
 )
-from weftline.kernel.state import State
+from weftline.kernel.state import Call, Question, State
 
 MAX_QUEUED = 256
 """Messages that may wait for one run at a time."""
@@ -33,46 +34,56 @@ def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
     `attempt` is the attempt of the call that an outcome belongs to; 0 for the answer of a client. The outcome of
     `Reconcile` is a `CallClosed`, or a `CallStarted` with the next attempt when the call will not happen by itself.
     """
-    if s.ended:
+    if s.ended or s.rules not in KNOWN_RULES:
         return False
-    match head:
-        case AttemptFailed() | TurnCompleted():
-            return s.attempt_open and not s.attempt_lost and (head.turn, head.attempt) == (s.turn, s.attempt)
-        case CallClosed():
-            if s.cancel or head.turn != s.turn - 1 or not 0 <= head.index < len(s.calls):
-                return False
-            call = s.calls[head.index]
-            if attempt:
-                return call.status == "started" and call.attempt == attempt
-            return call.status == "opened" and call.client is not None
-        case CallStarted():
-            # The tool made sure that what was begun before a crash will not happen: the one start from outside.
-            if s.cancel or s.paused or head.turn != s.turn - 1 or not 0 <= head.index < len(s.calls):
-                return False
-            call = s.calls[head.index]
-            lost = call.status == "started" and call.lost and call.effect == "reconcile"
-            return lost and call.attempt == attempt and head.attempt == attempt + 1
-        case CancelRequested():
-            return not s.cancel
-        case MessageQueued():
-            return not s.cancel and len(s.queue) < MAX_QUEUED
-        case RunPaused():
-            return not s.cancel and not s.paused and s.limits.interrupts_allowed
-        case RunResumed():
-            return s.paused
-        case TimerFired():
-            return head.now > s.now
-        case RunAdopted():
-            return head.epoch > s.epoch
-        case HistoryPinned():
-            return s.history is None
-        case _:
-            return False
+    # Identity of types, the most frequent first: a failed match on a struct costs several times as much.
+    if type(head) is CallClosed:
+        return _closes(s, head, attempt)
+    if type(head) is TurnCompleted or type(head) is AttemptFailed:
+        return s.attempt.open and not s.attempt.lost and (head.turn, head.attempt) == (s.turn, s.attempt.number)
+    if type(head) is TimerFired:
+        return head.now > s.now
+    if type(head) is CancelRequested:
+        return not s.control.cancel
+    if type(head) is MessageQueued:
+        return not s.control.cancel and len(s.control.queue) < MAX_QUEUED
+    if type(head) is CallStarted:
+        return _starts_again(s, head, attempt)
+    if type(head) is RunPaused:
+        return not s.control.cancel and not s.control.paused and s.limits.interrupts_allowed
+    if type(head) is RunResumed:
+        return s.control.paused
+    if type(head) is RunAdopted:
+        return head.epoch > s.epoch
+    if type(head) is HistoryPinned:
+        return s.history is None
+    return False  # all others are decisions
 
 
-def open_call(s: State, tool_use_id: str) -> int | None:
-    """The index of the client call that waits for an answer under this id."""
-    for index, call in enumerate(s.calls):
-        if call.id == tool_use_id and call.client and call.status == "opened":
-            return index
-    return None
+def open_question(s: State, id: str) -> Question | None:
+    """The question that waits for an answer under this id: of a client call, its `toolUseId`."""
+    return s.questions.open.get(id)
+
+
+def _closes(s: State, head: CallClosed, attempt: int) -> bool:
+    call = _call(s, head)
+    if call is None or s.control.cancel:
+        return False
+    if attempt:
+        return call.stage == "started" and call.attempt == attempt
+    return call.stage == "opened" and call.client is not None
+
+
+def _starts_again(s: State, head: CallStarted, attempt: int) -> bool:
+    """The one start from outside: the tool made sure that what was begun before a crash will not happen."""
+    call = _call(s, head)
+    if call is None or s.control.cancel or s.control.paused:
+        return False
+    lost = call.stage == "started" and call.lost and call.effect == "reconcile"
+    return lost and call.attempt == attempt and head.attempt == attempt + 1
+
+
+def _call(s: State, head: CallClosed | CallStarted) -> Call | None:
+    if head.turn != s.turn - 1 or not 0 <= head.index < len(s.batch.calls):
+        return None
+    return s.batch.calls[head.index]

@@ -1,12 +1,45 @@
 """The content of entries: what stands in a log beside the facts. Read by projections and by whoever builds requests,
-never by the kernel."""
+never by the kernel.
+
+Bodies are our own words; the protocols outside are projections of them. Fields that a reader does not know are passed
+over: a field whose absence would mislead needs a new entry, which older code then does not know.
+"""
 
 from __future__ import annotations
 
-from msgspec import UNSET, Raw, Struct, UnsetType
-from msgspec.json import Decoder, Encoder
+from collections.abc import Mapping, Sequence
 
-from weftline.messages import Message, UserPart
+from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType
+from msgspec.json import Decoder, Encoder
+from msgspec.json import format as formatted
+from msgspec.structs import replace
+
+from weftline.messages import Assistant, Message, ProviderCall, UserPart
+
+
+class CreatedBody(Struct, omit_defaults=True):
+    """Of `run.created`: the plan in our own words, and what the client sent, to be given back exactly."""
+
+    plan: Raw
+    sent: Raw | UnsetType = UNSET
+
+
+class TurnCall(Struct, omit_defaults=True):
+    """What became of one call of the message before anything was decided about it.
+
+    `args` are the final argument bytes, absent where they are the message's own text. `invalid` is what the model reads
+    in place of a result when they do not fit the tool.
+    """
+
+    args: Raw | UnsetType = UNSET
+    invalid: str = ""
+
+
+class TurnBody(Struct, omit_defaults=True):
+    """Of `turn.completed`. `calls` is as long as the message's, or empty when each call is as the message has it."""
+
+    message: Assistant
+    calls: tuple[TurnCall, ...] = ()
 
 
 class OpenedBody(Struct, omit_defaults=True):
@@ -47,10 +80,55 @@ class EndedBody(Struct, omit_defaults=True):
     partial_text: str | None = None
 
 
+class ProviderNote(Struct):
+    """Of `note.provider_call`: the call as the message has it, without what only the provider understands."""
+
+    call: ProviderCall
+    turn: int
+
+
 encode = Encoder().encode
+decode_created = Decoder(CreatedBody).decode
+decode_turn = Decoder(TurnBody).decode
 decode_opened = Decoder(OpenedBody).decode
 decode_closed = Decoder(ClosedBody).decode
 decode_text = Decoder(TextBody).decode
 decode_failed = Decoder(FailedBody).decode
 decode_ended = Decoder(EndedBody).decode
 decode_message = Decoder(Message).decode
+decode_note = Decoder(ProviderNote).decode
+
+
+def turn_body(message: Assistant, *, args: Sequence[bytes], invalid: Mapping[int, str]) -> TurnBody:
+    """The body of a completed turn: `args` has the final bytes of each of the message's calls, in their order."""
+    calls = tuple(
+        TurnCall(UNSET if final == asked.args.encode(errors="surrogatepass") else Raw(final), invalid.get(index, ""))
+        for index, (asked, final) in enumerate(zip(message.calls, args, strict=True))
+    )
+    plain = not invalid and all(call.args is UNSET for call in calls)
+    return TurnBody(message, () if plain else calls)
+
+
+def turn_args(body: TurnBody) -> list[bytes]:
+    """The final argument bytes of every call: what digest, idempotency key and execution go by."""
+    if not body.calls:
+        return [asked.args.encode() for asked in body.message.calls]
+    return [
+        asked.args.encode() if call.args is UNSET else bytes(call.args)
+        for asked, call in zip(body.message.calls, body.calls, strict=True)
+    ]
+
+
+def note_body(call: ProviderCall, *, turn: int) -> bytes:
+    """The body of a note about `call`: one line, whatever the provider sent, because notes are joined by newlines."""
+    return encode(ProviderNote(replace(call, input=_line(call.input), result=_line(call.result), opaque=UNSET), turn))
+
+
+def _line(raw: Raw | UnsetType) -> Raw | UnsetType:
+    """JSON without white space; what is not JSON becomes a string."""
+    if raw is UNSET:
+        return UNSET
+    try:
+        return Raw(formatted(bytes(raw), indent=-1))
+    except (DecodeError, RecursionError):
+        return Raw(encode(bytes(raw).decode(errors="replace")))

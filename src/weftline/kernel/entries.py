@@ -3,14 +3,15 @@
 An entry is a head, which is folded into the state, and a body, which is not: bodies are content (messages, arguments,
 results), heads are facts about it (ids, names, counts, digests, sizes, times). Facts change the state; observations
 (`delta.*`, `note.*`) are shown to readers and folded by nobody. The names are data: they stand in every log ever
-written, so a changed meaning gets a new name (`call.closed@2`), and the old one stays here.
+written, so a changed meaning gets a new name (`call.closed@2`), and the old one stays here. A head with a field that
+this code does not know comes from newer code and is not decoded: half understood is worse than unknown.
 
 `at` and all times are integer microseconds since the epoch, UTC.
 """
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from msgspec import Struct
 from msgspec.json import Decoder
@@ -18,7 +19,9 @@ from msgspec.json import Decoder
 from weftline.messages import Usage
 
 RULES = 1
-"""The number of the rules that `decide` follows today; a run keeps the one it was created with."""
+"""The number of the rules that new runs follow; a run keeps the one it was created with."""
+KNOWN_RULES = frozenset({1})
+"""The rules that `decide` can follow. A run with others was made by newer code and is left alone."""
 
 Effect: TypeAlias = Literal["read", "idempotent", "reconcile", "once"]
 """What running a tool again would mean, from harmless to never.
@@ -47,7 +50,11 @@ How: TypeAlias = Literal[
 EXECUTED: frozenset[How] = frozenset({"returned", "failed", "timeout"})
 
 
-class Limits(Struct, frozen=True):
+class Head(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The folded part of an entry, and what it is made of."""
+
+
+class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     """The thresholds of one run, fixed when it is created.
 
     Stored whole, defaults too: a default that changes later must not reach a run that exists.
@@ -66,9 +73,11 @@ class Limits(Struct, frozen=True):
     """How many further models may be asked when one has used up its retries."""
     in_doubt_followup: Literal["block", "allow"] = "block"
     interrupts_allowed: bool = True
+    max_concurrent_calls: int = 64
+    """How many server-side calls of a concurrent batch run at once."""
 
 
-class ModelRef(Struct, frozen=True, omit_defaults=True):
+class ModelRef(Head, frozen=True):
     """The model that an attempt asked: catalog id, family, the vendor's id, the reasoning level where one was set."""
 
     id: str = ""
@@ -77,7 +86,7 @@ class ModelRef(Struct, frozen=True, omit_defaults=True):
     reasoning: int | None = None
 
 
-class AskedCall(Struct, frozen=True, omit_defaults=True):
+class AskedCall(Head, frozen=True):
     """One call of a completed turn, with what the tool pipeline found out about it before anything was decided."""
 
     id: str
@@ -89,21 +98,21 @@ class AskedCall(Struct, frozen=True, omit_defaults=True):
     concurrent: bool = False
 
 
-class RunCreated(Struct, frozen=True, omit_defaults=True, tag="run.created"):
-    """Body: the run's spec as JSON, complete; everything that was given at the start."""
+class RunCreated(Head, frozen=True, tag="run.created"):
+    """Body: `CreatedBody`, everything that was given at the start."""
 
     rules: int
     limits: Limits
     thread: int | None = None
 
 
-class HistoryPinned(Struct, frozen=True, tag="history.pinned"):
+class HistoryPinned(Head, frozen=True, tag="history.pinned"):
     """The thread's messages up to this position are what the run starts from, whatever happens to the thread later."""
 
     upto: int
 
 
-class RunAdopted(Struct, frozen=True, omit_defaults=True, tag="run.adopted"):
+class RunAdopted(Head, frozen=True, tag="run.adopted"):
     """A new driver took a run with work in flight: what earlier epochs had begun is lost to it.
 
     `effects` has, for each tool with an open call, the effect that it declares now (absent: the tool is gone).
@@ -113,7 +122,7 @@ class RunAdopted(Struct, frozen=True, omit_defaults=True, tag="run.adopted"):
     effects: dict[str, Effect] = {}
 
 
-class AttemptStarted(Struct, frozen=True, omit_defaults=True, tag="attempt.started"):
+class AttemptStarted(Head, frozen=True, tag="attempt.started"):
     """Permission to ask the model. `attempt` counts from 1 within the turn; `estimate` is the input it may bill."""
 
     turn: int
@@ -127,8 +136,8 @@ class AttemptStarted(Struct, frozen=True, omit_defaults=True, tag="attempt.start
     """Which of the run's models is asked: 0 the one it named, then its fallbacks in order."""
 
 
-class AttemptFailed(Struct, frozen=True, omit_defaults=True, tag="attempt.failed"):
-    """A model call ended without completing its turn. Body: `{"message", "text"}`, the error and the text so far.
+class AttemptFailed(Head, frozen=True, tag="attempt.failed"):
+    """A model call ended without completing its turn. Body: `FailedBody`, the error and the text so far.
 
     `reason` is `error` (the provider failed), `abandoned` (cut by a crash) or `cancelled`.
     """
@@ -145,8 +154,8 @@ class AttemptFailed(Struct, frozen=True, omit_defaults=True, tag="attempt.failed
     cost_nusd: int | None = None
 
 
-class TurnCompleted(Struct, frozen=True, omit_defaults=True, tag="turn.completed"):
-    """The model has answered. Body: the assistant message as JSON."""
+class TurnCompleted(Head, frozen=True, tag="turn.completed"):
+    """The model has answered. Body: `TurnBody`, its message and the final arguments of every call."""
 
     turn: int
     attempt: int
@@ -163,14 +172,14 @@ class TurnCompleted(Struct, frozen=True, omit_defaults=True, tag="turn.completed
     """What the provider told of its answer once that was complete, such as an id to ask its support about."""
 
 
-class OutputRejected(Struct, frozen=True, tag="output.rejected"):
-    """The answer does not fit the output schema and the model is asked once more. Body: the message to it."""
+class OutputRejected(Head, frozen=True, tag="output.rejected"):
+    """The answer does not fit the output schema and the model is asked once more. Body: `TextBody`."""
 
     turn: int
 
 
-class CallOpened(Struct, frozen=True, omit_defaults=True, tag="call.opened"):
-    """A call was announced. Body: the final arguments, and what an offer to a client carries besides.
+class CallOpened(Head, frozen=True, tag="call.opened"):
+    """A call was announced. Body: `OpenedBody`, its arguments and what an offer to a client carries besides.
 
     `blocked` calls are closed in the same append and never begin.
     """
@@ -187,7 +196,7 @@ class CallOpened(Struct, frozen=True, omit_defaults=True, tag="call.opened"):
     blocked: bool = False
 
 
-class CallStarted(Struct, frozen=True, tag="call.started"):
+class CallStarted(Head, frozen=True, tag="call.started"):
     """Permission to begin a server-side call."""
 
     turn: int
@@ -195,8 +204,8 @@ class CallStarted(Struct, frozen=True, tag="call.started"):
     attempt: int
 
 
-class CallClosed(Struct, frozen=True, omit_defaults=True, tag="call.closed"):
-    """The one result of a call. Body: `{"parts", "args"}`."""
+class CallClosed(Head, frozen=True, tag="call.closed"):
+    """The one result of a call. Body: `ClosedBody`."""
 
     turn: int
     index: int
@@ -209,8 +218,8 @@ class CallClosed(Struct, frozen=True, omit_defaults=True, tag="call.closed"):
     active_us: int = 0
 
 
-class LoopDetected(Struct, frozen=True, omit_defaults=True, tag="loop.detected"):
-    """The model repeats itself. Body: the nudge that the model reads before its next turn (soft only)."""
+class LoopDetected(Head, frozen=True, tag="loop.detected"):
+    """The model repeats itself. Body: `TextBody`, what the model reads before its next turn (soft only)."""
 
     count: int
     hard: bool
@@ -218,54 +227,54 @@ class LoopDetected(Struct, frozen=True, omit_defaults=True, tag="loop.detected")
     by: Literal["calls", "cycle", "results"] = "calls"
 
 
-class BudgetExceeded(Struct, frozen=True, tag="budget.exceeded"):
+class BudgetExceeded(Head, frozen=True, tag="budget.exceeded"):
     tool: str
     max_calls: int
     call_index: int
 
 
-class FinalForced(Struct, frozen=True, tag="final.forced"):
-    """The next turn is the last one and has no tools. Body: the instruction that the model reads."""
+class FinalForced(Head, frozen=True, tag="final.forced"):
+    """The next turn is the last one and has no tools. Body: `TextBody`, the instruction that the model reads."""
 
     reason: FinalReason
 
 
-class MessageQueued(Struct, frozen=True, tag="message.queued"):
+class MessageQueued(Head, frozen=True, tag="message.queued"):
     """Somebody outside sent a message to the running run. Body: the user message."""
 
     id: str
     mode: Literal["steer", "follow_up"]
 
 
-class MessagesTaken(Struct, frozen=True, tag="messages.taken"):
+class MessagesTaken(Head, frozen=True, tag="messages.taken"):
     """These queued messages are in the conversation from the next model call on."""
 
     ids: tuple[str, ...]
 
 
-class RunPaused(Struct, frozen=True, omit_defaults=True, tag="run.paused"):
+class RunPaused(Head, frozen=True, tag="run.paused"):
     reason: str = ""
     requested_by: str = ""
 
 
-class RunResumed(Struct, frozen=True, omit_defaults=True, tag="run.resumed"):
+class RunResumed(Head, frozen=True, tag="run.resumed"):
     notes: str = ""
     requested_by: str = ""
 
 
-class CancelRequested(Struct, frozen=True, omit_defaults=True, tag="cancel.requested"):
+class CancelRequested(Head, frozen=True, tag="cancel.requested"):
     reason: str = "user"
     requested_by: str = ""
 
 
-class TimerFired(Struct, frozen=True, tag="timer.fired"):
+class TimerFired(Head, frozen=True, tag="timer.fired"):
     """The wall clock was seen at `now`: the only way in which time enters the state."""
 
     now: int
 
 
-class RunEnded(Struct, frozen=True, omit_defaults=True, tag="run.ended"):
-    """The terminal entry. Body: `{"text", "error", "partial_text"}` as far as there is any."""
+class RunEnded(Head, frozen=True, tag="run.ended"):
+    """The terminal entry. Body: `EndedBody`."""
 
     status: Literal["succeeded", "failed", "cancelled"]
     code: str = ""
@@ -275,6 +284,9 @@ class RunEnded(Struct, frozen=True, omit_defaults=True, tag="run.ended"):
     finish: str | None = None
     usage: Usage = Usage()
     turns: int = 0
+    """Model turns, each counted once however often it was tried."""
+    attempts: int = 0
+    """Model calls begun, failed and repeated ones included."""
     model: ModelRef = ModelRef()
     active_us: int = 0
     undelivered: tuple[str, ...] = ()
@@ -308,44 +320,11 @@ Fact: TypeAlias = (
 TEXT_DELTA = "delta.text"
 THINKING_DELTA = "delta.thinking"
 PROVIDER_CALL = "note.provider_call"
-"""A tool that the provider ran by itself while it answered; what it means for the conversation is in the message."""
+"""A tool that the provider ran by itself while it answered. Body: `ProviderNote`, one line; the message has it too."""
 OBSERVATIONS = frozenset({TEXT_DELTA, THINKING_DELTA, PROVIDER_CALL})
 
-FACTS: dict[str, type[Fact]] = {
-    str(cls.__struct_config__.tag): cls
-    for cls in (
-        RunCreated,
-        HistoryPinned,
-        RunAdopted,
-        AttemptStarted,
-        AttemptFailed,
-        TurnCompleted,
-        OutputRejected,
-        CallOpened,
-        CallStarted,
-        CallClosed,
-        LoopDetected,
-        BudgetExceeded,
-        FinalForced,
-        MessageQueued,
-        MessagesTaken,
-        RunPaused,
-        RunResumed,
-        CancelRequested,
-        TimerFired,
-        RunEnded,
-    )
-}
-
+FACTS: dict[str, type[Fact]] = {str(cls.__struct_config__.tag): cls for cls in get_args(Fact)}
 KIND: dict[type[Fact], str] = {cls: kind for kind, cls in FACTS.items()}
 
 decode_fact: Decoder[Fact] = Decoder(Fact)
-
-
-class Entry(Struct, frozen=True):
-    """One fact as it stands in the log."""
-
-    seq: int
-    at: int
-    head: Fact
-    body: bytes = b""
+"""Its `decode` raises `msgspec.ValidationError` on an entry that this code does not know."""

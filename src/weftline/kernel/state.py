@@ -13,7 +13,6 @@ from msgspec import Struct, msgpack
 from weftline.kernel.entries import Effect, Fact, How, Limits, ModelRef
 from weftline.messages import Usage
 
-
 Stage: TypeAlias = Literal["asked", "opened", "started", "closed"]
 """Of a call: the model wants it, it was announced, it has begun, it has its one result.
 
@@ -21,7 +20,11 @@ What must come between wanting and announcing (gates, approvals) is a stage of i
 """
 
 
-class Call(Struct, frozen=True, omit_defaults=True):
+class Room(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A part of the state. A stored one with fields that this code does not know is refused, never half understood."""
+
+
+class Call(Room, frozen=True):
     """A call of the present turn, from the model's request to its one result."""
 
     id: str
@@ -30,7 +33,6 @@ class Call(Struct, frozen=True, omit_defaults=True):
     verdict: Literal["ok", "unknown", "invalid"] = "ok"
     effect: Effect = "once"
     client: str | None = None
-    concurrent: bool = False
     stage: Stage = "asked"
     attempt: int = 0
     lost: bool = False
@@ -40,33 +42,35 @@ class Call(Struct, frozen=True, omit_defaults=True):
     """Digest of the result."""
 
 
-class Batch(Struct, frozen=True, omit_defaults=True):
+class Batch(Room, frozen=True):
     """The calls of the newest turn. The counts and cursors spare `decide` a walk over all of them for each result."""
 
     calls: tuple[Call, ...] = ()
+    concurrent: bool = False
+    """Whether its calls may run side by side: every tool involved allows it."""
     asked: int = 0
     """How many are still `asked`."""
     unclosed: int = 0
     """How many have no result yet."""
     running: tuple[int, ...] = ()
-    """The indexes of those that have begun and have no result."""
+    """The indexes of those that have begun and have no result, in order."""
     next: int = 0
     """No server-side call below this index waits to begin."""
 
 
-class Question(Struct, frozen=True, omit_defaults=True):
+class Question(Room, frozen=True):
     """Something that the run asked of somebody outside and that is not answered yet.
 
     A client-side call is one kind; an await for a person is another.
     """
 
-    kind: Literal["call"]
     index: int
     """Of the call in the batch."""
     deadline_at: int | None = None
+    kind: Literal["call"] = "call"
 
 
-class Questions(Struct, frozen=True, omit_defaults=True):
+class Questions(Room, frozen=True):
     open: dict[str, Question] = {}
     """By id: of a call, the call's."""
     due_at: int | None = None
@@ -75,7 +79,7 @@ class Questions(Struct, frozen=True, omit_defaults=True):
     """Those that were open when the run was cancelled: their answers are accepted and change nothing."""
 
 
-class Attempt(Struct, frozen=True, omit_defaults=True):
+class Attempt(Room, frozen=True):
     """The model call of the present turn: the one under way, or what came of those before."""
 
     number: int = 0
@@ -95,7 +99,7 @@ class Attempt(Struct, frozen=True, omit_defaults=True):
     model: ModelRef = ModelRef()
 
 
-class Answer(Struct, frozen=True, omit_defaults=True):
+class Answer(Room, frozen=True):
     """What the newest completed turn brought besides calls."""
 
     finish: str | None = None
@@ -106,7 +110,7 @@ class Answer(Struct, frozen=True, omit_defaults=True):
     """The model was asked once more for an answer that fits."""
 
 
-class Streak(Struct, frozen=True, omit_defaults=True):
+class Streak(Room, frozen=True):
     """What loop detection remembers: the last signatures, and for each period how long the turns have repeated."""
 
     recent: tuple[str, ...] = ()
@@ -117,19 +121,19 @@ class Streak(Struct, frozen=True, omit_defaults=True):
     same_results: int = 0
 
 
-class BudgetUse(Struct, frozen=True, omit_defaults=True):
+class BudgetUse(Room, frozen=True):
     used: int = 0
     blocked: int = 0
 
 
-class Doubt(Struct, frozen=True):
+class Doubt(Room, frozen=True):
     """A call that may or may not have happened; the same call is not made again."""
 
     tool: str
     digest: str
 
 
-class Guards(Struct, frozen=True, omit_defaults=True):
+class Guards(Room, frozen=True):
     """What the guards remember over turns."""
 
     tool_turns: int = 0
@@ -140,12 +144,12 @@ class Guards(Struct, frozen=True, omit_defaults=True):
     """The reason for the forced final turn, once there is one."""
 
 
-class Queued(Struct, frozen=True):
+class Queued(Room, frozen=True):
     id: str
     mode: Literal["steer", "follow_up"]
 
 
-class Control(Struct, frozen=True, omit_defaults=True):
+class Control(Room, frozen=True):
     """What people outside asked for."""
 
     paused: bool = False
@@ -153,7 +157,7 @@ class Control(Struct, frozen=True, omit_defaults=True):
     queue: tuple[Queued, ...] = ()
 
 
-class Totals(Struct, frozen=True, omit_defaults=True):
+class Totals(Room, frozen=True):
     attempts: int = 0
     """Model calls begun."""
     calls_made: int = 0
@@ -168,7 +172,7 @@ class Totals(Struct, frozen=True, omit_defaults=True):
 Step: TypeAlias = Literal["model", "batch", "answered", "ended"]
 
 
-class State(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class State(Room, frozen=True):
     rules: int = 0
     limits: Limits = Limits()
     version: int = 0
@@ -205,7 +209,10 @@ class State(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
 
 
 FOLD = 1
-"""The number of the fold: raised whenever `evolve` or `State` changes, so that stored states are folded anew."""
+"""The number of the fold: raised whenever `evolve` or `State` changes, so that stored states are folded anew.
+
+A run row says which fold made its state; one with another number is thrown away and made again from the log.
+"""
 
 encode_state = msgpack.Encoder().encode
 decode_state = msgpack.Decoder(State).decode

@@ -1,0 +1,213 @@
+"""Decisions on the calls of a turn: which are admitted, which begin, which are answered in their tool's place."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from weftline import prompts
+from weftline.kernel import guards
+from weftline.kernel.calls import earliest_deadline, next_waiting
+from weftline.kernel.endings import blocked, closed, end
+from weftline.kernel.entries import (
+    BudgetExceeded,
+    CallOpened,
+    CallStarted,
+    FinalForced,
+    FinalReason,
+    LoopDetected,
+)
+from weftline.kernel.state import Call, Command, Decision, New, Reconcile, RunTool, State
+from weftline.kernel.turns import ask_model, final_answer, truncated
+
+
+def carry_on(s: State) -> Decision:
+    batch = s.batch
+    if batch.asked:
+        return _admit(s)
+    if not batch.unclosed:
+        return _after(s)
+    due_at = s.questions.due_at
+    if due_at is not None and due_at <= s.now:
+        expired = _expired(s)
+        if expired:
+            return _timed_out(s, expired)
+        due_at = earliest_deadline(s.questions)
+    append: list[New] = []
+    start: list[Command] = []
+    for index in batch.running:
+        _go_on(s, index, append, start)
+    if not s.control.paused and batch.next < len(batch.calls):
+        _begin(s, append)
+    if append:
+        return Decision(tuple(append))
+    return Decision(start=tuple(start), due_at=due_at)
+
+
+def _go_on(s: State, index: int, append: list[New], start: list[Command]) -> None:
+    """A call that has begun: it is outstanding, or after a crash its effect says what may be done about it."""
+    call, turn = s.batch.calls[index], s.turn - 1
+    if not call.lost:
+        start.append(RunTool(turn, index, call.attempt))
+    elif call.effect == "once":
+        append.append(closed(s, index, "in_doubt", prompts.in_doubt(call.name)))
+    elif s.control.paused:
+        pass
+    elif call.effect == "reconcile":
+        start.append(Reconcile(turn, index, call.attempt))
+    else:
+        append.append(New(CallStarted(turn, index, call.attempt + 1)))
+
+
+def _begin(s: State, append: list[New]) -> None:
+    """Begins as many of the waiting calls as may run now; steering skips those of a sequential batch instead."""
+    batch = s.batch
+    calls, index = batch.calls, batch.next
+    if batch.concurrent:
+        free = s.limits.max_concurrent_calls - len(batch.running)
+    else:
+        free = 0 if batch.running else 1
+        if free and _is_steered(s):
+            while index < len(calls):
+                append.append(closed(s, index, "skipped", prompts.SKIPPED))
+                index = next_waiting(calls, index + 1)
+            return
+    while free > 0 and index < len(calls):
+        append.append(New(CallStarted(s.turn - 1, index, 1)))
+        free -= 1
+        index = next_waiting(calls, index + 1)
+
+
+def _is_steered(s: State) -> bool:
+    return bool(s.control.queue) and any(message.mode == "steer" for message in s.control.queue)
+
+
+def _admit(s: State) -> Decision:
+    """Decides on every call of a fresh turn at once: which are announced and may begin, and which are answered here."""
+    if s.answer.finish == "max_tokens":
+        return truncated(s)
+    if s.guards.final:
+        return final_answer(s)
+    if s.guards.tool_turns > s.limits.max_tool_turns:
+        return _over_max_turns(s)
+    count, by = guards.repetitions(s.guards.streak)
+    if s.limits.loop_soft and count >= s.limits.loop_soft:
+        return _looping(s, count, by)
+    budgets = _Budgets(s)
+    append: list[New] = []
+    for index, call in enumerate(s.batch.calls):
+        if call.stage == "asked":
+            append += _admission(s, index, call, budgets)
+    return Decision(tuple(append))
+
+
+class _Budgets:
+    """What is used of the run's budgets, while calls that are not folded yet are added."""
+
+    def __init__(self, s: State) -> None:
+        self.limits = s.limits.tool_budgets
+        self.used = {tool: use.used for tool, use in s.guards.budgets.items()}
+        self.blocked = {tool: use.blocked for tool, use in s.guards.budgets.items()}
+
+    def exceeded(self, tool: str) -> BudgetExceeded | None:
+        """The fact about one call more of `tool` than its budget has."""
+        max_calls, used = self.limits.get(tool), self.used.get(tool, 0)
+        if max_calls is None or used < max_calls:
+            return None
+        self.blocked[tool] = self.blocked.get(tool, 0) + 1
+        return BudgetExceeded(tool, max_calls, used + self.blocked[tool])
+
+    def count(self, tool: str) -> None:
+        if tool in self.limits:
+            self.used[tool] = self.used.get(tool, 0) + 1
+
+
+def _admission(s: State, index: int, call: Call, budgets: _Budgets) -> tuple[New, ...]:
+    name = call.name
+    exceeded = budgets.exceeded(name)
+    if exceeded is not None:
+        return *blocked(s, index, "budget", prompts.budget_spent(name, exceeded.max_calls)), New(exceeded)
+    if call.verdict == "ok" and s.guards.doubts and _repeats_doubt(s, call):
+        return blocked(s, index, "repeat_of_doubt", prompts.repeat_of_doubt(name))
+    budgets.count(name)
+    if call.verdict == "unknown":
+        return blocked(s, index, "unknown", prompts.unknown_tool(name))
+    if call.verdict == "invalid":
+        return blocked(s, index, "invalid", "")  # what the model reads stands with the turn
+    timeout_us = None if call.client is None else s.limits.local_timeout_us
+    return (New(CallOpened(s.turn - 1, index, call.id, name, call.digest, call.effect, call.client, timeout_us)),)
+
+
+def _repeats_doubt(s: State, call: Call) -> bool:
+    if s.limits.in_doubt_followup == "allow":
+        return False
+    return any(doubt.tool == call.name and doubt.digest == call.digest for doubt in s.guards.doubts)
+
+
+def _looping(s: State, count: int, by: Literal["calls", "cycle"]) -> Decision:
+    append: list[New] = []
+    for index, call in enumerate(s.batch.calls):
+        if call.stage == "asked":
+            append += blocked(s, index, "loop", prompts.repeated_call(call.name))
+    if count >= s.limits.loop_hard:
+        append.append(New(LoopDetected(count, True, _tools(s), by)))
+        append.append(_force_final("loop_detected"))
+    elif not s.guards.streak.reported:
+        append.append(New(LoopDetected(count, False, _tools(s), by), prompts.repeating_calls(count)))
+    return Decision(tuple(append))
+
+
+def _over_max_turns(s: State) -> Decision:
+    if s.limits.on_max_tool_turns == "error":
+        return end(
+            s,
+            "failed",
+            code="max_tool_turns",
+            reason="max_tool_turns",
+            text=f"The run reached its limit of {s.limits.max_tool_turns} tool turns.",
+            closing=prompts.NO_MORE_TURNS,
+        )
+    append: list[New] = []
+    for index, call in enumerate(s.batch.calls):
+        if call.stage == "asked":
+            append += blocked(s, index, "not_run", prompts.NO_MORE_TURNS)
+    append.append(_force_final("max_tool_turns"))
+    return Decision(tuple(append))
+
+
+def _after(s: State) -> Decision:
+    """Every call has its result."""
+    limits, streak = s.limits, s.guards.streak
+    if limits.loop_soft and not s.guards.final and streak.same_results >= limits.loop_soft:
+        if streak.same_results >= limits.loop_hard:
+            found = LoopDetected(streak.same_results, True, _tools(s), "results")
+            return Decision((New(found), _force_final("loop_detected")))
+        if not streak.reported and streak.same_results == limits.loop_soft:
+            found = LoopDetected(streak.same_results, False, _tools(s), "results")
+            return Decision((New(found, prompts.repeating_results(streak.same_results)),))
+    return ask_model(s)
+
+
+def _expired(s: State) -> list[int]:
+    """The indexes of the calls whose answer has not come in time."""
+    late = [
+        question.index
+        for question in s.questions.open.values()
+        if question.deadline_at is not None and question.deadline_at <= s.now
+    ]
+    return sorted(late)
+
+
+def _timed_out(s: State, expired: list[int]) -> Decision:
+    closes = tuple([closed(s, index, "timeout", prompts.LOCAL_TIMEOUT) for index in expired])
+    if s.limits.on_local_timeout == "report":
+        return Decision(closes)
+    ended = end(s, "failed", code="local_timeout", text=prompts.LOCAL_TIMEOUT, skip=frozenset(expired))
+    return Decision((*closes, *ended.append))
+
+
+def _force_final(reason: FinalReason) -> New:
+    return New(FinalForced(reason), prompts.FINAL_TURN[reason])
+
+
+def _tools(s: State) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([call.name for call in s.batch.calls]))

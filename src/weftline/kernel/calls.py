@@ -1,0 +1,185 @@
+"""The fold's half about calls: from the turn that asked for them to the result of the last.
+
+The counts and cursors of the batch are kept here, so that nobody has to walk over all calls for each fact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from weftline.kernel import guards
+from weftline.kernel.entries import (
+    EXECUTED,
+    STRICTNESS,
+    AskedCall,
+    CallClosed,
+    CallOpened,
+    CallStarted,
+    Effect,
+    Limits,
+)
+from weftline.kernel.state import Batch, BudgetUse, Call, Doubt, Guards, Question, Questions, State
+
+_DOUBTS_KEPT = 16
+
+
+def asked(wanted: Sequence[AskedCall]) -> Batch:
+    """The batch of a turn that has just completed."""
+    calls: list[Call] = []
+    concurrent = True
+    for one in wanted:
+        calls.append(Call(one.id, one.name, one.digest, one.verdict, one.effect, one.client))
+        if not one.concurrent and one.verdict == "ok":
+            concurrent = False
+    batch = Batch(tuple(calls), concurrent, asked=len(calls), unclosed=len(calls))
+    return replace(batch, next=next_waiting(batch.calls, 0))
+
+
+def lost(batch: Batch, effects: dict[str, Effect]) -> Batch:
+    """The batch after an adoption: what was running was begun by an earlier epoch.
+
+    The stricter of the recorded and the present effect rules; a tool that is gone counts as the strictest.
+    """
+    if not batch.running:
+        return batch
+    calls = list(batch.calls)
+    for index in batch.running:
+        call = calls[index]
+        present = effects.get(call.name, "once")
+        stricter = present if STRICTNESS[present] > STRICTNESS[call.effect] else call.effect
+        calls[index] = replace(call, lost=True, effect=stricter)
+    return replace(batch, calls=tuple(calls))
+
+
+def opened(s: State, head: CallOpened, at: int) -> State | None:
+    """The state after the fact; None when it cannot be true of the call. So do the next two."""
+    call = _unclosed(s, head)
+    if call is None or call.stage != "asked":
+        return None
+    batch, questions, counted = s.batch, s.questions, s.guards
+    if not head.blocked:
+        counted = _count(counted, s.limits, call.name, used=1)
+        if head.client is not None:
+            if call.id in questions.open:
+                return None
+            deadline_at = None if head.timeout_us is None else at + head.timeout_us
+            questions = _with_question(questions, call.id, Question(head.index, deadline_at))
+    call = replace(call, stage="opened", effect=head.effect, client=head.client)
+    batch = replace(
+        batch,
+        calls=_with(batch.calls, head.index, call),
+        asked=batch.asked - 1,
+        next=batch.next if head.client is not None else min(batch.next, head.index),
+    )
+    return replace(s, version=s.version + 1, batch=batch, questions=questions, guards=counted)
+
+
+def started(s: State, head: CallStarted) -> State | None:
+    call = _unclosed(s, head)
+    if call is None or call.stage == "asked" or call.client is not None or head.attempt != call.attempt + 1:
+        return None
+    batch = s.batch
+    calls = _with(batch.calls, head.index, replace(call, stage="started", attempt=head.attempt, lost=False))
+    running = batch.running
+    if call.stage != "started":
+        running = (*running, head.index)
+        if len(running) > 1 and running[-2] > head.index:
+            running = tuple(sorted(running))
+    batch = replace(batch, calls=calls, running=running, next=_cursor(batch, calls, head.index))
+    return replace(s, version=s.version + 1, batch=batch)
+
+
+def closed(s: State, head: CallClosed) -> State | None:
+    call = _unclosed(s, head)
+    if call is None or call.stage == "asked":
+        return None
+    batch, questions, totals = s.batch, s.questions, s.totals
+    calls = _with(batch.calls, head.index, replace(call, stage="closed", how=head.how, lost=False, result=head.digest))
+    running = batch.running
+    if call.stage == "started":
+        running = tuple([index for index in running if index != head.index])
+    elif call.client is not None and call.id in questions.open:
+        questions = _without_question(questions, call.id)
+    if head.active_us > 0:
+        totals = replace(totals, active_us=totals.active_us + head.active_us)
+    remembered = s.guards if head.how in EXECUTED else _remember(s, call, head)
+    if batch.unclosed == 1:
+        remembered = replace(remembered, streak=guards.after_batch(remembered.streak, calls))
+    batch = replace(
+        batch, calls=calls, unclosed=batch.unclosed - 1, running=running, next=_cursor(batch, calls, head.index)
+    )
+    return replace(s, version=s.version + 1, batch=batch, questions=questions, guards=remembered, totals=totals)
+
+
+def next_waiting(calls: Sequence[Call], index: int) -> int:
+    """The first server-side call from `index` on that has not begun; their number when there is none."""
+    while index < len(calls):
+        call = calls[index]
+        if call.client is None and (call.stage == "opened" or call.stage == "asked"):
+            break
+        index += 1
+    return index
+
+
+def earliest_deadline(questions: Questions) -> int | None:
+    earliest: int | None = None
+    for question in questions.open.values():
+        if question.deadline_at is not None and (earliest is None or question.deadline_at < earliest):
+            earliest = question.deadline_at
+    return earliest
+
+
+def _unclosed(s: State, head: CallOpened | CallStarted | CallClosed) -> Call | None:
+    if head.turn != s.turn - 1 or not 0 <= head.index < len(s.batch.calls):
+        return None
+    call = s.batch.calls[head.index]
+    return None if call.stage == "closed" else call
+
+
+def _with(calls: tuple[Call, ...], index: int, call: Call) -> tuple[Call, ...]:
+    changed = list(calls)
+    changed[index] = call
+    return tuple(changed)
+
+
+def _cursor(batch: Batch, calls: tuple[Call, ...], changed: int) -> int:
+    """Moves on only from the call that it stood at, so that over a whole batch each call is looked at once."""
+    return next_waiting(calls, changed) if changed == batch.next else batch.next
+
+
+def _with_question(questions: Questions, id: str, question: Question) -> Questions:
+    due_at, deadline_at = questions.due_at, question.deadline_at
+    if due_at is None or (deadline_at is not None and deadline_at < due_at):
+        due_at = deadline_at
+    return replace(questions, open=questions.open | {id: question}, due_at=due_at)
+
+
+def _without_question(questions: Questions, id: str) -> Questions:
+    left = questions.open.copy()
+    del left[id]
+    return replace(questions, open=left, due_at=questions.due_at if left else None)
+
+
+def _remember(s: State, call: Call, head: CallClosed) -> Guards:
+    """What the guards keep of a call that its tool did not answer."""
+    match head.how:
+        case "unknown" | "invalid":
+            return _count(s.guards, s.limits, call.name, used=1)
+        case "skipped":
+            return _count(s.guards, s.limits, call.name, used=-1)
+        case "budget":
+            return _count(s.guards, s.limits, call.name, blocked=1)
+        case "in_doubt":
+            doubts = (*s.guards.doubts, Doubt(call.name, call.digest))[-_DOUBTS_KEPT:]
+            return replace(s.guards, doubts=doubts)
+        case _:
+            return s.guards
+
+
+def _count(kept: Guards, limits: Limits, tool: str, *, used: int = 0, blocked: int = 0) -> Guards:
+    if tool not in limits.tool_budgets:
+        return kept
+    before = kept.budgets.get(tool, BudgetUse())
+    return replace(kept, budgets=kept.budgets | {tool: BudgetUse(before.used + used, before.blocked + blocked)})

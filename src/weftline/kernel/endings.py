@@ -1,0 +1,83 @@
+"""How things are closed: a call without its tool, an attempt without its outcome, a run."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from weftline import prompts
+from weftline.kernel.entries import AttemptFailed, CallClosed, CallOpened, How, RunEnded
+from weftline.kernel.state import Decision, New, State
+from weftline.messages import Usage
+
+
+def end(
+    s: State,
+    status: Literal["succeeded", "failed", "cancelled"],
+    *,
+    code: str = "",
+    reason: str = "",
+    text: str = "",
+    how: How = "not_run",
+    closing: str = prompts.NOT_RUN,
+    skip: frozenset[int] = frozenset(),
+) -> Decision:
+    """The last append of a run: every open call closed, then the one terminal entry.
+
+    `how` and `closing` are for calls that never began; `skip` has the indexes of those that are closed already.
+    """
+    append: list[New] = []
+    if s.batch.unclosed:
+        append += _close_all(s, how, closing, skip)
+    usage = s.totals.usage
+    if s.attempt.open:
+        last = settled(s, "abandoned")
+        append.append(New(last))
+        usage = usage + last.usage
+    ended = RunEnded(
+        status,
+        code=code,
+        reason=reason,
+        finish=s.answer.finish,
+        usage=usage,
+        cost_nusd=None if s.totals.unpriced else s.totals.cost_nusd,
+        turns=s.turn + (s.attempt.number > 0),
+        attempts=s.totals.attempts,
+        model=s.attempt.model,
+        active_us=s.totals.active_us,
+        undelivered=tuple([message.id for message in s.control.queue]),
+    )
+    append.append(New(ended, text))
+    return Decision(tuple(append))
+
+
+def _close_all(s: State, how: How, closing: str, skip: frozenset[int]) -> list[New]:
+    append: list[New] = []
+    for index, call in enumerate(s.batch.calls):
+        if call.stage == "closed" or index in skip:
+            continue
+        if call.stage == "asked":
+            append += blocked(s, index, how, closing)
+        elif call.stage == "started" and call.effect != "read":
+            append.append(closed(s, index, "in_doubt", prompts.in_doubt(call.name)))
+        else:
+            append.append(closed(s, index, how, closing))
+    return append
+
+
+def settled(s: State, reason: Literal["abandoned", "cancelled"]) -> AttemptFailed:
+    """Closes an attempt whose outcome nobody will report, with what it may have cost."""
+    return AttemptFailed(
+        s.turn, s.attempt.number, reason, reason=reason, usage=Usage(input=s.attempt.estimate), estimated=True
+    )
+
+
+def blocked(s: State, index: int, how: How, text: str) -> tuple[New, New]:
+    """Announces a call and answers it in its tool's place, in one append."""
+    call = s.batch.calls[index]
+    opened = CallOpened(s.turn - 1, index, call.id, call.name, call.digest, call.effect, call.client, blocked=True)
+    return New(opened), closed(s, index, how, text)
+
+
+def closed(s: State, index: int, how: How, text: str) -> New:
+    call = s.batch.calls[index]
+    return New(CallClosed(s.turn - 1, index, call.id, call.name, how, is_error=True, client=call.client), text)

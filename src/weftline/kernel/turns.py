@@ -1,0 +1,74 @@
+"""Decisions on the model: when it is asked, which of the run's models, and what follows from its answer."""
+
+from __future__ import annotations
+
+from weftline import prompts
+from weftline.kernel.endings import end
+from weftline.kernel.entries import AttemptStarted, MessagesTaken, ModelRef, OutputRejected
+from weftline.kernel.state import Decision, New, State
+
+_NOTHING = Decision()
+
+
+def ask_model(s: State) -> Decision:
+    attempt = s.attempt
+    choice = attempt.choice
+    if attempt.failure and (attempt.failure_final or attempt.failures > s.limits.max_retries):
+        if choice >= s.limits.fallbacks:
+            return end(s, "failed", code=attempt.failure, reason=s.guards.final)
+        choice += 1
+    if s.control.paused:
+        return _NOTHING
+    if choice == attempt.choice and attempt.retry_at is not None and attempt.retry_at > s.now:
+        return Decision(due_at=attempt.retry_at)
+    final = bool(s.guards.final)
+    cause = (attempt.failure or "abandoned") if attempt.number else ""
+    started = New(AttemptStarted(s.turn, attempt.number + 1, ModelRef(), final=final, cause=cause, choice=choice))
+    if s.control.queue and not final:
+        steering = _queued(s, "steer")
+        if steering:
+            return Decision((New(MessagesTaken(steering)), started))
+    return Decision((started,))
+
+
+def answered(s: State) -> Decision:
+    """After a turn without calls."""
+    if s.answer.finish == "max_tokens":
+        return truncated(s)
+    if s.answer.finish == "pause_turn" and s.turn <= s.limits.max_tool_turns:
+        return ask_model(s)  # the provider stopped in the middle of tools of its own and wants to be asked again
+    if s.guards.final:
+        return final_answer(s)
+    if s.answer.invalid:
+        if s.answer.asked_again:
+            return end(s, "failed", code="invalid_output")
+        return Decision((New(OutputRejected(s.turn - 1)),))
+    if s.control.queue:
+        # A follow-up waits until no steering message is left.
+        return Decision((New(MessagesTaken(_queued(s, "steer") or _queued(s, "follow_up"))),))
+    return end(s, "succeeded")
+
+
+def truncated(s: State) -> Decision:
+    return end(s, "failed", code="truncation", reason=s.guards.final)
+
+
+def final_answer(s: State) -> Decision:
+    """After the forced final turn, which has no tools: its text is the answer, whatever it called besides."""
+    final = s.guards.final
+    if s.answer.has_text and s.answer.invalid:
+        return end(s, "failed", code="invalid_output", reason=final)
+    if s.answer.has_text:
+        return end(s, "succeeded", reason=final, closing=prompts.NO_MORE_TOOLS)
+    return end(
+        s,
+        "failed",
+        code=final,
+        reason=final,
+        text=f"The model gave no final answer after the run was brought to its end ({final}).",
+        closing=prompts.NO_MORE_TOOLS,
+    )
+
+
+def _queued(s: State, mode: str) -> tuple[str, ...]:
+    return tuple([message.id for message in s.control.queue if message.mode == mode])

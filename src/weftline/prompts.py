@@ -1,0 +1,166 @@
+"""Every text of ours that a model reads: results that no tool gave, nudges and instructions.
+
+They are prompts. Each says what happened, whether anything took effect, and what to do next, in words that make sense
+to a reader who knows nothing of this server. A test pins them all. Where clients see a text too and compare it, it
+stays as they know it, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.json import encode
+
+SKIPPED = (
+    "Skipped: a new message arrived before this call began. Read it, then decide whether you still need this call."
+)
+CANCELLED = "The run was cancelled before this call finished."
+NOT_RUN = "Not executed: the run ended first."
+NO_MORE_TOOLS = "Not executed: tools are no longer available in this run."
+NO_MORE_TURNS = "Not executed: this run has reached its limit of tool turns."
+LOCAL_TIMEOUT = "Timed out waiting for local tool result"
+"""Clients know it by these words."""
+RESULT_TOO_LARGE = "The client's result was too large to be taken."
+"""Clients know it by these words."""
+LONG_RUNNING = (
+    "NOTE: This is a long-running operation. "
+    "Do not call this tool again if it has already returned an intermediate or pending status."
+)
+"""Ends the description of a tool; part of the protocol."""
+
+_ANSWER_NOW = "Give your final answer now with what you know, or take a different approach."
+_LAST_ANSWER = "Give your best final answer now, using what you already know."
+
+
+# In place of a result: the call never began
+
+
+def unknown_tool(tool: str) -> str:
+    return f"There is no tool named {tool} in this run. Use one of the tools you were given, or answer without it."
+
+
+def invalid_arguments(tool: str, problems: Sequence[str]) -> str:
+    return f"The arguments do not fit {tool}: {'; '.join(problems)}. Correct them and call it again."
+
+
+class _InvalidInput(Struct):
+    error: str
+    tool: str
+    message: str
+    issues: Sequence[object]
+
+
+def invalid_input(tool: str, *, message: str, issues: Sequence[object]) -> str:
+    """`invalid_arguments` in the shape that clients of the protocol know."""
+    return encode(_InvalidInput("tool_input_invalid", tool, message, issues)).decode()
+
+
+def budget_spent(tool: str, max_calls: int) -> str:
+    if max_calls == 0:
+        return f"Not executed: {tool} may not be called in this run. Continue without it, or give your final answer."
+    times = "once" if max_calls == 1 else f"{max_calls} times"
+    return (
+        f"Not executed: {tool} may be called {times} in this run, and that budget is used up. "
+        "Continue without it, or give your final answer."
+    )
+
+
+def repeated_call(tool: str) -> str:
+    return (
+        f"Not executed: you have already made this exact call to {tool}, and its result is above. "
+        "Use that result, try something different, or give your final answer."
+    )
+
+
+def repeat_of_doubt(tool: str) -> str:
+    return (
+        f"Not executed: an earlier call to {tool} with the same arguments may already have taken effect, "
+        "so making it again could do the same thing twice. "
+        "Find out in another way whether it took effect, or say in your answer that this is uncertain."
+    )
+
+
+def tool_gone(tool: str) -> str:
+    return f"Not executed: {tool} is no longer available. Use another tool, or answer without it."
+
+
+# In place of a result: the call began
+
+
+def in_doubt(tool: str) -> str:
+    return (
+        f"It is not known whether this call to {tool} took effect: the server stopped while it was under way. "
+        "It was not repeated. Do not repeat it either: find out in another way whether it took effect, "
+        "or say in your answer that this is uncertain."
+    )
+
+
+def tool_failed(tool: str, error: str) -> str:
+    return f"{tool} failed: {error}"
+
+
+def tool_timed_out(tool: str, timeout_s: float) -> str:
+    return (
+        f"{tool} did not finish within {timeout_s:g} seconds and was stopped. "
+        "Parts of it may have taken effect: check before you call it again."
+    )
+
+
+def tool_cancelled_itself(tool: str) -> str:
+    return (
+        f"{tool} was interrupted by an error of its own before it finished. "
+        "Parts of it may have taken effect: check before you call it again."
+    )
+
+
+def result_not_text(tool: str) -> str:
+    return f"{tool} has run, but its result cannot be shown: it is not valid Unicode text."
+
+
+def result_not_json(tool: str, reason: str) -> str:
+    return f"{tool} has run, but its result cannot be shown: it cannot be written as JSON ({reason})."
+
+
+# Messages between turns
+
+
+def repeating_calls(count: int) -> str:
+    return f"You have made the same tool calls {count} times in a row without getting any further. {_ANSWER_NOW}"
+
+
+def repeating_results(count: int) -> str:
+    return f"Your last {count} rounds of tool calls returned the same, although the arguments differed. {_ANSWER_NOW}"
+
+
+FINAL_TURN = {
+    "loop_detected": f"You keep making the same tool calls, so tools are no longer available. {_LAST_ANSWER}",
+    "max_tool_turns": f"This run has reached its limit of tool turns, so tools are no longer available. {_LAST_ANSWER}",
+}
+"""By the reason of a forced final turn: its instruction."""
+
+ANSWER_MISFIT = "The answer does not fit the output schema."
+
+
+def answer_not_json(reason: str) -> str:
+    return f"The answer is not valid JSON: {reason}."
+
+
+def answer_misfit(problems: Sequence[str]) -> str:
+    return f"The answer does not fit the output schema: {'; '.join(problems)}."
+
+
+def answer_again(problem: str) -> str:
+    """Asks once more for an answer that fits; `problem` is one of the three sentences above."""
+    return f"{problem} Answer again with nothing but JSON that fits the schema: no other text and no code fence."
+
+
+# Content that a model cannot take
+
+
+def unseen_image(media_type: str) -> str:
+    return f"[An image ({media_type}) that this model cannot see.]"
+
+
+def unread_file(name: str, media_type: str) -> str:
+    return f"[A file, {name} ({media_type}), that this model cannot read.]"

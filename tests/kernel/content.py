@@ -1,0 +1,81 @@
+"""What the runtime puts beside the kernel's facts, so that a log made here looks like one of a server."""
+
+from __future__ import annotations
+
+import json
+
+from msgspec import UNSET, Raw
+
+from weftline import prompts
+from weftline.kernel import bodies
+from weftline.kernel.entries import (
+    AttemptFailed,
+    CallClosed,
+    CallOpened,
+    Fact,
+    FinalForced,
+    LoopDetected,
+    MessageQueued,
+    OutputRejected,
+    RunCreated,
+    RunEnded,
+    TurnCompleted,
+)
+from weftline.messages import Assistant, AssistantPart, Text, ToolCall, User
+
+PLAN = Raw(b'{"v":1,"model":"demo"}')
+SENT = Raw(b'{"prompt": "Hello", "modelId": "demo"}')
+
+
+class Content:
+    """The bodies of one run's entries. It remembers the newest turn, as a driver does, and nothing else."""
+
+    def __init__(self) -> None:
+        self.turn = bodies.TurnBody(Assistant(()))
+
+    def body(self, head: Fact, text: str) -> bytes:
+        """Of an entry, `text` being what the kernel has to say in it, or what its content is about."""
+        match head:
+            case RunCreated():
+                return bodies.encode(bodies.CreatedBody(PLAN, SENT))
+            case TurnCompleted():
+                return bodies.encode(self.turn)
+            case CallOpened():
+                echo = Raw(b'{"mcpServer":"files"}') if head.client == "mcp_local" else UNSET
+                return bodies.encode(bodies.OpenedBody(self._args(head.index), echo))
+            case CallClosed():
+                read = text or self._invalid(head.index) or head.digest
+                return bodies.encode(bodies.ClosedBody((Text(read),), self._args(head.index)))
+            case AttemptFailed():
+                return bodies.encode(bodies.FailedBody(f"The provider failed: {head.cls}.", "So far"))
+            case LoopDetected() | FinalForced():
+                return bodies.encode(bodies.TextBody(text)) if text else b""
+            case OutputRejected():
+                return bodies.encode(bodies.TextBody(prompts.answer_again(prompts.ANSWER_MISFIT)))
+            case MessageQueued():
+                return bodies.encode(User.of(f"Message {head.id}"))
+            case RunEnded():
+                if head.status == "succeeded":
+                    return bodies.encode(bodies.EndedBody(text=self.turn.message.text))
+                return bodies.encode(bodies.EndedBody(error=text or f"It ended with {head.code}."))
+            case _:
+                return b""
+
+    def remember(self, head: TurnCompleted, text: str, args: list[dict[str, object]], final: list[bytes]) -> None:
+        """The turn that a model has just completed: its words, its arguments as it wrote them and as they are final."""
+        parts: list[AssistantPart] = [Text(text)] if text else []
+        for call, written in zip(head.calls, args, strict=True):
+            parts.append(ToolCall(call.id, call.name, json.dumps(written)))
+        invalid = {
+            index: prompts.invalid_arguments(call.name, ["bad: not allowed"])
+            for index, call in enumerate(head.calls)
+            if call.verdict == "invalid"
+        }
+        self.turn = bodies.turn_body(Assistant(tuple(parts)), args=final, invalid=invalid)
+
+    def _args(self, index: int) -> Raw:
+        args = bodies.turn_args(self.turn)
+        return Raw(args[index]) if index < len(args) else Raw(b"{}")
+
+    def _invalid(self, index: int) -> str:
+        return self.turn.calls[index].invalid if index < len(self.turn.calls) else ""

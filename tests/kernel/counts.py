@@ -1,0 +1,33 @@
+"""The counts and cursors of a state, held to what a walk over all of its calls finds."""
+
+from __future__ import annotations
+
+from weftline.kernel.state import Batch, State
+
+
+def hold(s: State) -> None:
+    batch = s.batch
+    stages = [call.stage for call in batch.calls]
+    assert batch.asked == stages.count("asked")
+    assert batch.unclosed == len(stages) - stages.count("closed")
+    assert batch.running == tuple(index for index, stage in enumerate(stages) if stage == "started")
+    assert not [index for index in waiting(batch) if index < batch.next]
+    deadlines = [question.deadline_at for question in s.questions.open.values() if question.deadline_at is not None]
+    assert s.questions.due_at is None or s.questions.open
+    assert not deadlines or (s.questions.due_at is not None and s.questions.due_at <= min(deadlines))
+
+
+def exactly(s: State) -> None:
+    """Besides, of a log that is not damaged: the cursor stands at the first call that waits, and questions are right."""
+    hold(s)
+    batch = s.batch
+    assert batch.next == min(waiting(batch), default=len(batch.calls))
+    asked = {id: batch.calls[question.index] for id, question in s.questions.open.items()}
+    assert all(call.id == id and call.client and call.stage == "opened" for id, call in asked.items())
+    # A blocked call is never asked of anybody; it is closed in the append that announced it.
+    with_clients = [call.id for call in batch.calls if call.client and call.stage == "opened"]
+    assert set(asked) <= set(with_clients)
+
+
+def waiting(batch: Batch) -> list[int]:
+    return [i for i, call in enumerate(batch.calls) if call.client is None and call.stage in ("asked", "opened")]
