@@ -14,6 +14,8 @@ import pytest
 
 from weftline.errors import Unavailable
 from weftline.kernel.entries import CallClosed, RunEnded, decode_fact
+from weftline.messages import User
+from weftline.plan import LocalRef, RunPlan, ServerRef, ToolRef
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime.embedded import Engine
@@ -55,8 +57,8 @@ def engine(path: Path | SqliteStore) -> Engine:
     return Engine(path, models=models, tools=tools)
 
 
-def spec(model: str, *tools: dict[str, str]) -> bytes:
-    return msgspec.json.encode({"modelId": f"scripted:{model}", "prompt": "x", "tools": list(tools)})
+def plan(model: str, *tools: ToolRef) -> RunPlan:
+    return RunPlan(messages=(User.of("x"),), model=f"scripted:{model}", tools=tools)
 
 
 async def workspace(it: Engine) -> int:
@@ -78,7 +80,7 @@ async def ended(it: Engine, run_id: str, space: int) -> RunEnded:
 async def test_a_tool_that_answers_with_half_a_character_fails_alone(tmp_path: Path) -> None:
     async with engine(tmp_path / "store") as it:
         space = await workspace(it)
-        run_id = await it.create(space, spec("half", {"kind": "mantyx_plugin", "name": "half"}))
+        run_id = await it.create(space, plan("half", ServerRef("half")))
         assert (await ended(it, run_id, space)).status == "succeeded"
         heads = [decode_fact.decode(row[3]) for row in it.read.facts(it.locate(run_id, workspace=space))]
         assert [head.how for head in heads if isinstance(head, CallClosed)] == ["failed"]
@@ -99,7 +101,7 @@ async def well_again(it: Engine) -> None:
 async def _parked(path: Path) -> tuple[int, str]:
     async with engine(path) as it:
         space = await workspace(it)
-        run_id = await it.create(space, spec("client", {"kind": "local", "name": "ask"}))
+        run_id = await it.create(space, plan("client", LocalRef("ask")))
         follow = it.follow(it.locate(run_id, workspace=space), run_id)
         while b"local_tool_call" not in (follow.take() or b""):
             await follow.wait()
@@ -126,7 +128,7 @@ async def test_a_log_that_does_not_read_ends_its_run_and_no_other(tmp_path: Path
     _damage(tmp_path / "store", "UPDATE runs SET state = x'00', due_at = 0")
     _damage(tmp_path / "store", "UPDATE entries SET head = x'7b' WHERE seq > 1")
     async with engine(tmp_path / "store") as it:
-        fine = await it.create(space, spec("hello"))
+        fine = await it.create(space, plan("hello"))
         assert (await ended(it, fine, space)).status == "succeeded"
         head = await ended(it, run_id, space)
         assert (head.status, head.code) == ("failed", "worker_error")
@@ -139,9 +141,9 @@ async def test_the_store_counts_as_well_again_only_when_a_write_succeeds(tmp_pat
             # The create fails, and so do two probes after it; the third finds the disk well.
             disk.fail("xWrite", code=apsw.SQLITE_FULL, times=3)
             with pytest.raises(Unavailable):
-                await it.create(space, spec("hello"))
+                await it.create(space, plan("hello"))
             async with asyncio.timeout(30):
                 await well_again(it)
             assert disk.hits == 3
-            run_id = await it.create(space, spec("hello"))
+            run_id = await it.create(space, plan("hello"))
             assert (await ended(it, run_id, space)).status == "succeeded"

@@ -9,6 +9,13 @@ from msgspec.json import Decoder, Encoder
 from weftline.messages import Message, UserPart
 
 
+class CreatedBody(Struct, omit_defaults=True):
+    """Of `run.created`: the run's plan, and what the client sent, to be given back exactly as it came."""
+
+    plan: Raw
+    sent: Raw | UnsetType = UNSET
+
+
 class OpenedBody(Struct, omit_defaults=True):
     """Of `call.opened`: the final arguments (a JSON object), and the fields that an offer to a client carries."""
 
@@ -48,6 +55,7 @@ class EndedBody(Struct, omit_defaults=True):
 
 
 encode = Encoder().encode
+decode_created = Decoder(CreatedBody).decode
 decode_opened = Decoder(OpenedBody).decode
 decode_closed = Decoder(ClosedBody).decode
 decode_text = Decoder(TextBody).decode

@@ -47,7 +47,7 @@ How: TypeAlias = Literal[
 EXECUTED: frozenset[How] = frozenset({"returned", "failed", "timeout"})
 
 
-class Limits(Struct, frozen=True):
+class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     """The thresholds of one run, fixed when it is created.
 
     Stored whole, defaults too: a default that changes later must not reach a run that exists.
@@ -90,7 +90,7 @@ class AskedCall(Struct, frozen=True, omit_defaults=True):
 
 
 class RunCreated(Struct, frozen=True, omit_defaults=True, tag="run.created"):
-    """Body: the run's spec as JSON, complete; everything that was given at the start."""
+    """Body: the run's plan, complete, and the client's own request where there was one."""
 
     rules: int
     limits: Limits

@@ -23,7 +23,6 @@ from weftline.kernel.state import New
 from weftline.messages import Text
 from weftline.runtime.live import LiveRun, Prepared
 from weftline.runtime.transcript import Transcript
-from weftline.wire.events import TRUNCATED
 
 if TYPE_CHECKING:
     from weftline.runtime.driver import Driver
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 ARGS_COPY_BYTES = 64 * 1024
 """Arguments up to this size stand in the result's entry too, for readers of that entry alone."""
 
+TRUNCATED = "Model output was truncated (stop_reason=max_tokens)"
 _FAILED = "The model could not be reached or gave no usable answer."
 INVALID_OUTPUT = "The model's answer does not fit the output schema."
 

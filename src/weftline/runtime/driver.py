@@ -32,6 +32,7 @@ from weftline.kernel.entries import (
 )
 from weftline.kernel.state import CallModel, Command, Decision, Reconcile, RunTool
 from weftline.messages import Assistant, Message, Text, Usage
+from weftline.plan import decode_plan
 from weftline.providers.catalog import ResolvedModel
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime import ids
@@ -45,7 +46,6 @@ from weftline.runtime.toolbox import EMPTY, Toolbox, ToolSource
 from weftline.runtime.transcript import KINDS, Transcript
 from weftline.store.base import ThreadEnd
 from weftline.store.sqlite.reads import Reader
-from weftline.wire.plan import plan_from_spec
 
 _CONVERSATION = (CallClosed, LoopDetected, FinalForced, MessageQueued, MessagesTaken, OutputRejected)
 
@@ -261,7 +261,7 @@ class Driver:
         if run.plan is None:
             row = self._reader.entry(run.key, 1)
             assert row is not None and row[2] == KIND[RunCreated]
-            run.plan = plan_from_spec(row[4])
+            run.plan = decode_plan(bodies.decode_created(row[4]).plan)
 
     def _load_failure(self, run: LiveRun) -> None:
         if run.state.failure and not run.failure:

@@ -1,7 +1,7 @@
 """The embedded engine: everything in one process on one SQLite store. The default.
 
     async with Engine("store", models=catalog) as engine:
-        run = await engine.create(workspace, spec)
+        run = await engine.create(workspace, plan)
 
 Creates, answers, cancels and other requests are facts appended on the loop, checked against the folded state, and
 acknowledged when they are durable.
@@ -12,9 +12,8 @@ from __future__ import annotations
 import asyncio
 from typing import Self
 
-from msgspec.structs import replace
+from msgspec import UNSET, Raw
 
-from weftline.agent.plan import McpLocalRef, McpRef, RunPlan, StoredRef
 from weftline.errors import Conflict, NotFound
 from weftline.kernel import bodies
 from weftline.kernel.accept import accepts, open_call
@@ -23,13 +22,13 @@ from weftline.kernel.entries import (
     CallClosed,
     CancelRequested,
     Fact,
-    Limits,
     MessageQueued,
     RunCreated,
     RunPaused,
     RunResumed,
 )
 from weftline.messages import User
+from weftline.plan import RunPlan, encode_plan
 from weftline.runtime import ids
 from weftline.runtime.content import closed_body
 from weftline.runtime.fleet import CLIENT_GRACE_US, DRAIN_S, Fleet
@@ -39,8 +38,6 @@ from weftline.runtime.receipts import CancelReceipt, receipt
 from weftline.store.base import NewRun
 from weftline.store.sqlite.reads import RunRow
 from weftline.tools.base import ToolOutput
-from weftline.wire.limits import DEFAULT_TOOL_BUDGETS
-from weftline.wire.plan import plan_from_spec
 
 __all__ = ["CLIENT_GRACE_US", "DRAIN_S", "Engine"]
 
@@ -66,9 +63,9 @@ class Engine(Fleet):
     async def create(
         self,
         workspace: int,
-        spec: bytes,
+        plan: RunPlan,
         *,
-        plan: RunPlan | None = None,
+        sent: bytes | None = None,
         thread: int | None = None,
         metadata: str = "{}",
         idempotency: tuple[str, str, bytes] | None = None,
@@ -76,10 +73,10 @@ class Engine(Fleet):
     ) -> str:
         """Accepts a run durably and returns its id. `idempotency` is route, key and digest of the request's body.
 
-        `secrets` are the headers of the tools that the server dials, sealed by the store's vault.
+        `sent` is the client's own request, which snapshots give back. `secrets` are the headers of the tools that the
+        server dials, sealed by the store's vault.
         """
         self.require_accepting()
-        plan = plan or plan_from_spec(spec)
         self.check_models(plan, workspace=workspace)
         self.tools.check(plan, workspace=workspace)
         slot: tuple[int, str, str] | None = None
@@ -88,7 +85,7 @@ class Engine(Fleet):
             earlier = await self._created_before(slot, idempotency[2])
             if earlier is not None:
                 return earlier
-        run = self._create(workspace, spec, plan, thread, metadata, idempotency, secrets)
+        run = self._create(workspace, plan, sent, thread, metadata, idempotency, secrets)
         durable = self.log.mark(run, requester=True)
         if slot is not None:
             # Hangs on the commit: a caller that goes away must not let a retry with the same key create another run.
@@ -108,8 +105,8 @@ class Engine(Fleet):
     def _create(
         self,
         workspace: int,
-        spec: bytes,
         plan: RunPlan,
+        sent: bytes | None,
         thread: int | None,
         metadata: str,
         idempotency: tuple[str, str, bytes] | None,
@@ -132,7 +129,8 @@ class Engine(Fleet):
             secrets=secrets,
         )
         self._resident[key] = run
-        self.log.append(run, [(RunCreated(RULES, _own_limits(plan), thread), spec)])
+        body = bodies.CreatedBody(Raw(encode_plan(plan)), UNSET if sent is None else Raw(sent))
+        self.log.append(run, [(RunCreated(RULES, plan.limits, thread), bodies.encode(body))])
         if thread is None and secrets is None:
             self._submit(run)  # one with secrets starts at its commit: its tools read them from its row
         return run
@@ -272,24 +270,3 @@ class Engine(Fleet):
     def _id(self, key: int) -> str:
         row = self.read.run(key)
         return ids.run_id(key, row.salt) if row else ""
-
-
-def _own_limits(plan: RunPlan) -> Limits:
-    """The run's limits without the default budgets of tools that it does not have: they would be in every row of it."""
-    limits = plan.limits
-    if not limits.tool_budgets:
-        return limits
-    names: set[str] = set()
-    for ref in plan.tools:
-        if isinstance(ref, McpRef | StoredRef):
-            return limits  # what these bring is not known yet
-        if isinstance(ref, McpLocalRef):
-            names.update(entry.name for entry in ref.tools)
-        else:
-            names.add(ref.name)
-    own = {
-        name: most
-        for name, most in limits.tool_budgets.items()
-        if name in names or DEFAULT_TOOL_BUDGETS.get(name) != most
-    }
-    return limits if len(own) == len(limits.tool_budgets) else replace(limits, tool_budgets=own)

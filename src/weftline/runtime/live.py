@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from weftline.agent.plan import RunPlan
 from weftline.kernel.state import State
 from weftline.messages import Usage
+from weftline.plan import RunPlan
 from weftline.runtime import ids
 from weftline.store.base import NewRun, RunWrite
 

@@ -9,18 +9,18 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import json
 
-from weftline.agent.plan import (
+from weftline.errors import InvalidRequest, StoreError
+from weftline.plan import (
     A2ALocalRef,
     A2ARef,
     LocalRef,
     McpLocalRef,
     McpRef,
-    PluginRef,
     RunPlan,
+    ServerRef,
     StoredRef,
     ToolRef,
 )
-from weftline.errors import InvalidRequest, StoreError
 from weftline.runtime.toolbox import EMPTY, ServerTools, Toolbox
 from weftline.store.secrets import Headers, Vault
 from weftline.store.sqlite.reads import Reader, ToolRow
@@ -77,7 +77,7 @@ class DialledTools:
         """Refuses unknown stored and plugin tools, and stored ones whose name another tool of the plan has."""
         taken = {name for ref in plan.tools for name in self._names(ref)}
         for index, ref in enumerate(plan.tools):
-            if isinstance(ref, PluginRef):
+            if isinstance(ref, ServerRef):
                 self._own.check_plugin(ref, index)
             elif isinstance(ref, StoredRef):
                 row = self._read.tool(ref.id, workspace=workspace)
@@ -120,7 +120,7 @@ class DialledTools:
                 return [ref.name]
             case McpLocalRef():
                 return [entry.name for entry in ref.tools]
-            case PluginRef():
+            case ServerRef():
                 return [tool.spec.name for tool in self._own.resolve(ref)]
             case McpRef() | StoredRef():
                 return []

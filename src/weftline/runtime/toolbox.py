@@ -9,18 +9,18 @@ from typing import Protocol
 from msgspec import UNSET
 from msgspec.json import encode
 
-from weftline.agent.plan import (
+from weftline.errors import InvalidRequest
+from weftline.plan import (
     A2ALocalRef,
     A2ARef,
     LocalRef,
     McpLocalRef,
     McpRef,
-    PluginRef,
     RunPlan,
+    ServerRef,
     StoredRef,
     ToolRef,
 )
-from weftline.errors import InvalidRequest
 from weftline.providers.base import ToolSpec
 from weftline.tools.base import Tool
 from weftline.tools.client_side import A2ALocalTool, LocalTool, McpLocalTool
@@ -57,16 +57,16 @@ class ServerTools:
 
     def __init__(self, tools: Mapping[str, Tool]) -> None:
         self.tools = tools
-        self._boxes: OrderedDict[tuple[tuple[type[ToolRef], ...], bytes], Toolbox] = OrderedDict()
+        self._boxes: OrderedDict[bytes, Toolbox] = OrderedDict()
 
     def check(self, plan: RunPlan, *, workspace: int) -> None:
         for index, ref in enumerate(plan.tools):
-            if isinstance(ref, PluginRef):
+            if isinstance(ref, ServerRef):
                 self.check_plugin(ref, index)
             if isinstance(ref, StoredRef | A2ARef | McpRef):
                 raise InvalidRequest(f"tools[{index}].kind: this engine was started without tools of this kind.")
 
-    def check_plugin(self, ref: PluginRef, index: int) -> None:
+    def check_plugin(self, ref: ServerRef, index: int) -> None:
         if self._plugin(ref.name) is None:
             raise InvalidRequest(f"tools[{index}].name: this server has no tool {ref.name!r}.", code="invalid_plugin")
 
@@ -74,7 +74,7 @@ class ServerTools:
         if not plan.tools:
             return EMPTY
         # Clients send the same tools with every run; schemas are compiled once.
-        key = (tuple([type(ref) for ref in plan.tools]), encode(plan.tools))
+        key = encode(plan.tools)
         known = self._boxes.get(key)
         if known is None:
             known = Toolbox({tool.spec.name: tool for ref in plan.tools for tool in self.resolve(ref)})
@@ -104,7 +104,7 @@ class ServerTools:
                     McpLocalTool(entry.name, entry=entry.raw, server=ref.server, server_info=info)
                     for entry in ref.tools
                 ]
-            case PluginRef():
+            case ServerRef():
                 tool = self._plugin(ref.name)
                 return [tool] if tool is not None else []
             case StoredRef() | A2ARef() | McpRef():
