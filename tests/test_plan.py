@@ -42,7 +42,8 @@ from weftline.plan import (
 )
 
 PLANS = Path(__file__).parent / "fixtures" / "plans"
-"""One file per version, as that version wrote it. Add one with each new version; never change one."""
+"""One file per version, as that version wrote it; `python tests/test_plan.py` writes today's. One that a release has
+written is never changed: what changes the bytes below is a new version."""
 
 EXAMPLE = RunPlan(
     messages=(
@@ -91,6 +92,7 @@ raws = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=5,
 ).flatmap(lambda value: st.sampled_from([None, 2]).map(lambda indent: Raw(json.dumps(value, indent=indent).encode())))
+maybe_raws = st.just(UNSET) | raws
 parts = st.builds(Text, texts) | st.builds(Image, texts, data=maybe, url=maybe) | st.builds(File, texts, name=maybe)
 messages = (
     st.builds(System, texts)
@@ -99,13 +101,13 @@ messages = (
     | st.builds(ToolResults, st.lists(st.builds(ToolResult, texts, texts, st.just(())), max_size=2).map(tuple))
 )
 refs = st.one_of(
-    st.builds(LocalRef, texts, texts, st.just(UNSET) | raws, st.just(UNSET) | raws, st.booleans()),
+    st.builds(LocalRef, texts, texts, maybe_raws, maybe_raws, st.booleans()),
     st.builds(A2ALocalRef, texts, raws, maybe),
     st.builds(
         McpLocalRef,
         texts,
         st.lists(st.builds(McpLocalEntry, texts, raws), max_size=3).map(tuple),
-        st.just(UNSET) | raws,
+        maybe_raws,
     ),
     st.builds(A2ARef, texts, texts, maybe, maybe),
     st.builds(McpRef, texts, texts, st.none() | st.lists(texts, max_size=3).map(tuple)),
@@ -215,3 +217,7 @@ def test_what_is_not_a_plan_is_refused(stored: bytes) -> None:
     with pytest.raises(UnknownPlan) as caught:
         decode_plan(stored)
     assert caught.value.version is None
+
+
+if __name__ == "__main__":
+    (PLANS / f"v{PLAN_VERSION}.json").write_bytes(encode_plan(EXAMPLE))

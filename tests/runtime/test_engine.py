@@ -11,19 +11,23 @@ from typing import Any
 import apsw
 import msgspec
 import pytest
+from msgspec import UNSET, Raw
 
 from weftline.errors import Unavailable
+from weftline.kernel import bodies
 from weftline.kernel.entries import CallClosed, RunEnded, decode_fact
 from weftline.messages import User
-from weftline.plan import LocalRef, RunPlan, ServerRef, ToolRef
+from weftline.plan import LocalRef, RunPlan, ServerRef, ToolRef, decode_plan
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime.embedded import Engine
+from weftline.runtime.view import run_view
 from weftline.store.sqlite.accounts import workspace_key
 from weftline.store.sqlite.store import SqliteStore
 from weftline.testing.faults import FaultyDisk
 from weftline.tools.base import ToolContext, ToolOutput
 from weftline.tools.function import tool
+from weftline.wire.plan import plan_from_spec
 
 SCRIPTS: dict[str, Any] = {
     "hello": {"turns": [{"text": "hi"}]},
@@ -59,6 +63,12 @@ def engine(path: Path | SqliteStore) -> Engine:
 
 def plan(model: str, *tools: ToolRef) -> RunPlan:
     return RunPlan(messages=(User.of("x"),), model=f"scripted:{model}", tools=tools)
+
+
+def created(it: Engine, run_id: str, space: int) -> bodies.CreatedBody:
+    first = it.read.entry(it.locate(run_id, workspace=space), 1)
+    assert first is not None
+    return bodies.decode_created(first[4])
 
 
 async def workspace(it: Engine) -> int:
@@ -147,3 +157,24 @@ async def test_the_store_counts_as_well_again_only_when_a_write_succeeds(tmp_pat
             assert disk.hits == 3
             run_id = await it.create(space, plan("hello"))
             assert (await ended(it, run_id, space)).status == "succeeded"
+
+
+async def test_the_log_holds_the_plan_and_beside_it_exactly_what_the_client_sent(tmp_path: Path) -> None:
+    sent = b'{ "modelId":"scripted:hello", "prompt":"x", "mine":1.0 }'
+    async with engine(tmp_path / "store") as it:
+        space = await workspace(it)
+        run_id = await it.create(space, plan_from_spec(sent), sent=sent)
+        await ended(it, run_id, space)
+        body = created(it, run_id, space)
+        assert decode_plan(body.plan) == plan_from_spec(sent)
+        assert body.sent == Raw(sent)
+        assert run_view(it.read, it.find(run_id, workspace=space)).spec == sent
+
+
+async def test_a_run_that_no_client_sent_has_an_empty_spec(tmp_path: Path) -> None:
+    async with engine(tmp_path / "store") as it:
+        space = await workspace(it)
+        run_id = await it.create(space, plan("hello"))
+        await ended(it, run_id, space)
+        assert created(it, run_id, space).sent is UNSET
+        assert run_view(it.read, it.find(run_id, workspace=space)).spec == b"{}"
