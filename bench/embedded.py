@@ -30,6 +30,7 @@ from weftline.providers.transport import AiohttpTransport
 from weftline.runtime import ids
 from weftline.store.sqlite.accounts import workspace_key
 from weftline.store.sqlite.connection import connect
+from weftline.wire.plan import plan_from_spec
 
 COMMIT_BYTES = 3000
 """About what one tool turn appends."""
@@ -73,7 +74,7 @@ class _Bench:
         self._workspace = workspace
 
     async def run(self, body: bytes) -> None:
-        run_id = await self._engine.create(self._workspace, body)
+        run_id = await self._engine.create(self._workspace, plan_from_spec(body), sent=body)
         parsed = ids.parse(run_id, prefix="run_")
         assert parsed is not None
         subscription = self._engine.follow(parsed[0], run_id)

@@ -19,10 +19,12 @@ MAX_LINES = 600
 
 BASE = frozenset({"weftline.messages", "weftline.errors", "weftline.canonical"})
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
-SHELL = MIDDLE | {"weftline.wire", "weftline.providers", "weftline.tools", "weftline.agent"}
+SHELL = MIDDLE | {"weftline.plan", "weftline.providers", "weftline.tools"}
+PROJECTIONS = frozenset({"weftline.wire.events", "weftline.wire.responses", "weftline.wire.snapshots"})
 TOP = SHELL | {
     "weftline",
     "weftline.config",
+    "weftline.wire",
     "weftline.runtime",
     "weftline.store",
     "weftline.threads",
@@ -37,15 +39,15 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.errors": frozenset(),
     "weftline.canonical": frozenset(),
     "weftline.kernel": BASE,
-    "weftline.wire": MIDDLE | {"weftline.agent.plan", "weftline.providers.base"},
+    "weftline.plan": MIDDLE,
+    "weftline.wire": MIDDLE | {"weftline.plan"},
     "weftline.providers": MIDDLE,
     "weftline.config": MIDDLE | {"weftline.providers"},
     "weftline.tools": MIDDLE | {"weftline.providers.base"},
-    "weftline.agent": MIDDLE | {"weftline.providers.base"},
     "weftline.sandbox": MIDDLE | {"weftline.tools.base"},
     "weftline.store": SHELL,
     "weftline.threads": SHELL | {"weftline.store", "weftline.sandbox"},
-    "weftline.runtime": SHELL | {"weftline.store", "weftline.threads", "weftline.sandbox"},
+    "weftline.runtime": SHELL | PROJECTIONS | {"weftline.store", "weftline.threads", "weftline.sandbox"},
     "weftline.server": TOP,
     "weftline.client": BASE | {"weftline.wire", "weftline._version"},
     "weftline.cli": TOP | {"weftline.server", "weftline.client"},
@@ -239,6 +241,9 @@ def test_no_file_is_longer_than_one_can_hold_in_mind(modules: list[Module]) -> N
         ("client/x.py", "from importlib import import_module\nimport_module('weftline.kernel.state')"),
         ("server/x.py", "from weftline.cli import main"),
         ("runtime/x.py", "from weftline.testing import crash"),
+        ("runtime/x.py", "from weftline.wire.plan import plan_from_spec"),
+        ("store/x.py", "from weftline.wire import events"),
+        ("plan.py", "from weftline.wire import plan"),
         ("__init__.py", "from weftline.errors import WeftlineError"),
     ],
 )

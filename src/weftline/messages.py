@@ -132,6 +132,13 @@ class ToolResults(Struct, frozen=True, tag_field="role", tag="tool"):
 Message: TypeAlias = System | User | Assistant | ToolResults
 
 
+class OutputSchema(Struct, frozen=True, forbid_unknown_fields=True):
+    """The shape that the final answer must have. `schema` is JSON Schema, forwarded verbatim."""
+
+    name: str
+    schema: Raw
+
+
 class Usage(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Tokens of one or more model calls. `cached` and `cache_write` are part of `input`, `reasoning` of `output`."""
 

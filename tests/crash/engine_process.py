@@ -21,6 +21,7 @@ from weftline.providers.scripts import load_scripts
 from weftline.providers.transport import AiohttpTransport
 from weftline.runtime.embedded import Engine
 from weftline.tools.base import ToolOutput
+from weftline.wire.plan import plan_from_spec
 
 STEPS = ("created", "steered", "followed_up", "paused", "resumed", "answered", "ended")
 RUN = 1
@@ -44,7 +45,7 @@ async def take(engine: Engine, step: str) -> None:
     match step:
         case "created":
             if engine.read.run(RUN) is None:
-                await engine.create(1, encode(SPEC))
+                await engine.create(1, plan_from_spec(encode(SPEC)))
         case "steered" | "followed_up":
             await seen(engine, b"local_tool_call")
             queued = [row[4] for row in engine.read.of_kinds(RUN, ("message.queued",))]

@@ -11,17 +11,23 @@ from typing import Any
 import apsw
 import msgspec
 import pytest
+from msgspec import UNSET, Raw
 
 from weftline.errors import Unavailable
+from weftline.kernel import bodies
 from weftline.kernel.entries import CallClosed, RunEnded, decode_fact
+from weftline.messages import User
+from weftline.plan import LocalRef, RunPlan, ServerRef, ToolRef, decode_plan
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime.embedded import Engine
+from weftline.runtime.view import run_view
 from weftline.store.sqlite.accounts import workspace_key
 from weftline.store.sqlite.store import SqliteStore
 from weftline.testing.faults import FaultyDisk
 from weftline.tools.base import ToolContext, ToolOutput
 from weftline.tools.function import tool
+from weftline.wire.plan import plan_from_spec
 
 SCRIPTS: dict[str, Any] = {
     "hello": {"turns": [{"text": "hi"}]},
@@ -55,8 +61,14 @@ def engine(path: Path | SqliteStore) -> Engine:
     return Engine(path, models=models, tools=tools)
 
 
-def spec(model: str, *tools: dict[str, str]) -> bytes:
-    return msgspec.json.encode({"modelId": f"scripted:{model}", "prompt": "x", "tools": list(tools)})
+def plan(model: str, *tools: ToolRef) -> RunPlan:
+    return RunPlan(messages=(User.of("x"),), model=f"scripted:{model}", tools=tools)
+
+
+def created(it: Engine, run_id: str, space: int) -> bodies.CreatedBody:
+    first = it.read.entry(it.locate(run_id, workspace=space), 1)
+    assert first is not None
+    return bodies.decode_created(first[4])
 
 
 async def workspace(it: Engine) -> int:
@@ -78,7 +90,7 @@ async def ended(it: Engine, run_id: str, space: int) -> RunEnded:
 async def test_a_tool_that_answers_with_half_a_character_fails_alone(tmp_path: Path) -> None:
     async with engine(tmp_path / "store") as it:
         space = await workspace(it)
-        run_id = await it.create(space, spec("half", {"kind": "mantyx_plugin", "name": "half"}))
+        run_id = await it.create(space, plan("half", ServerRef("half")))
         assert (await ended(it, run_id, space)).status == "succeeded"
         heads = [decode_fact.decode(row[3]) for row in it.read.facts(it.locate(run_id, workspace=space))]
         assert [head.how for head in heads if isinstance(head, CallClosed)] == ["failed"]
@@ -99,7 +111,7 @@ async def well_again(it: Engine) -> None:
 async def _parked(path: Path) -> tuple[int, str]:
     async with engine(path) as it:
         space = await workspace(it)
-        run_id = await it.create(space, spec("client", {"kind": "local", "name": "ask"}))
+        run_id = await it.create(space, plan("client", LocalRef("ask")))
         follow = it.follow(it.locate(run_id, workspace=space), run_id)
         while b"local_tool_call" not in (follow.take() or b""):
             await follow.wait()
@@ -126,7 +138,7 @@ async def test_a_log_that_does_not_read_ends_its_run_and_no_other(tmp_path: Path
     _damage(tmp_path / "store", "UPDATE runs SET state = x'00', due_at = 0")
     _damage(tmp_path / "store", "UPDATE entries SET head = x'7b' WHERE seq > 1")
     async with engine(tmp_path / "store") as it:
-        fine = await it.create(space, spec("hello"))
+        fine = await it.create(space, plan("hello"))
         assert (await ended(it, fine, space)).status == "succeeded"
         head = await ended(it, run_id, space)
         assert (head.status, head.code) == ("failed", "worker_error")
@@ -139,9 +151,30 @@ async def test_the_store_counts_as_well_again_only_when_a_write_succeeds(tmp_pat
             # The create fails, and so do two probes after it; the third finds the disk well.
             disk.fail("xWrite", code=apsw.SQLITE_FULL, times=3)
             with pytest.raises(Unavailable):
-                await it.create(space, spec("hello"))
+                await it.create(space, plan("hello"))
             async with asyncio.timeout(30):
                 await well_again(it)
             assert disk.hits == 3
-            run_id = await it.create(space, spec("hello"))
+            run_id = await it.create(space, plan("hello"))
             assert (await ended(it, run_id, space)).status == "succeeded"
+
+
+async def test_the_log_holds_the_plan_and_beside_it_exactly_what_the_client_sent(tmp_path: Path) -> None:
+    sent = b'{ "modelId":"scripted:hello", "prompt":"x", "mine":1.0 }'
+    async with engine(tmp_path / "store") as it:
+        space = await workspace(it)
+        run_id = await it.create(space, plan_from_spec(sent), sent=sent)
+        await ended(it, run_id, space)
+        body = created(it, run_id, space)
+        assert decode_plan(body.plan) == plan_from_spec(sent)
+        assert body.sent == Raw(sent)
+        assert run_view(it.read, it.find(run_id, workspace=space)).spec == sent
+
+
+async def test_a_run_that_no_client_sent_has_an_empty_spec(tmp_path: Path) -> None:
+    async with engine(tmp_path / "store") as it:
+        space = await workspace(it)
+        run_id = await it.create(space, plan("hello"))
+        await ended(it, run_id, space)
+        assert created(it, run_id, space).sent is UNSET
+        assert run_view(it.read, it.find(run_id, workspace=space)).spec == b"{}"

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weftline.errors import InvalidRequest
+from weftline.plan import decode_plan, encode_plan
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_message, parse_run, parse_session, parse_tool_result
 from weftline.wire.responses import error_body
@@ -213,13 +214,8 @@ def test_a_good_body_is_stored_as_sent_and_read_back(sent: Json) -> None:
     raw = msgspec.json.encode(sent)
     run = parse_run(raw)
     plan = plan_from_spec(run.spec)
-    assert (plan.name, plan.agent_id, plan.model, plan.metadata, plan.limits) == (
-        run.name,
-        run.agent_id,
-        run.model_id,
-        run.metadata,
-        run.limits,
-    )
+    assert (plan.name, plan.agent_id, plan.model, plan.metadata) == (run.name, run.agent_id, run.model_id, run.metadata)
+    assert decode_plan(encode_plan(plan)) == plan
     assert len(plan.tools) == len(sent.get("tools") or ())
     assert plan.limits.loop_soft < plan.limits.loop_hard
     if not any("headers" in tool for tool in sent.get("tools") or ()):

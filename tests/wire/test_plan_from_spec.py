@@ -1,4 +1,4 @@
-"""The stored spec read back: limits with their defaults, messages, tools."""
+"""What a client sent as a plan: limits with their defaults, messages, tools."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import msgspec
 import pytest
 from msgspec import UNSET, Raw
 
-from weftline.agent.plan import A2ALocalRef, A2ARef, LocalRef, McpLocalEntry, McpLocalRef, McpRef, PluginRef, StoredRef
-from weftline.messages import Assistant, System, Text, User
-from weftline.providers.base import OutputSchema
+from weftline.messages import Assistant, OutputSchema, System, Text, User
+from weftline.plan import A2ALocalRef, A2ARef, LocalRef, McpLocalEntry, McpLocalRef, McpRef, ServerRef, StoredRef
 from weftline.wire.limits import DEFAULT_TOOL_BUDGETS
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_run
+
+STORED = {"kind": "mantyx", "id": "tool_1"}
+"""What a stored tool is called is not known until the run begins, so it keeps every default budget."""
 
 
 def stored(**fields: Any) -> bytes:
@@ -97,7 +99,7 @@ def test_loop_detection_can_be_switched_off() -> None:
 
 @pytest.mark.requirement("wire.spec.tool_budgets_defaults")
 def test_tool_budgets_lie_over_the_default_table() -> None:
-    assert plan_from_spec(stored()).limits.tool_budgets == {
+    assert plan_from_spec(stored(tools=[STORED])).limits.tool_budgets == {
         "recall": 4,
         "traverse": 3,
         "hive_consult_ontology": 4,
@@ -116,20 +118,37 @@ def test_tool_budgets_lie_over_the_default_table() -> None:
             )
         },
     }
-    assert plan_from_spec(stored(toolBudgets={})).limits.tool_budgets == {}
-    over = plan_from_spec(stored(toolBudgets={"recall": {"maxCalls": 0}, "mine": {"maxCalls": 9}})).limits
+    assert plan_from_spec(stored(tools=[STORED], toolBudgets={})).limits.tool_budgets == {}
+    sent = {"recall": {"maxCalls": 0}, "mine": {"maxCalls": 9}}
+    over = plan_from_spec(stored(tools=[STORED], toolBudgets=sent)).limits
     assert over.tool_budgets == {**DEFAULT_TOOL_BUDGETS, "recall": 0, "mine": 9}
+    assert plan_from_spec(stored(toolBudgets=sent)).limits.tool_budgets == {"recall": 0, "mine": 9}
 
 
 def test_the_table_of_defaults_applies_when_only_other_limits_are_given() -> None:
-    assert plan_from_spec(stored(loopDetection=False)).limits.tool_budgets == DEFAULT_TOOL_BUDGETS
+    limits = plan_from_spec(stored(tools=[STORED], loopDetection=False)).limits
+    assert limits.tool_budgets == DEFAULT_TOOL_BUDGETS
+
+
+@pytest.mark.parametrize(
+    ("tool", "budgets"),
+    [
+        (None, {}),
+        ({"kind": "local", "name": "other"}, {}),
+        ({"kind": "local", "name": "recall"}, {"recall": 4}),
+        ({"kind": "mantyx_plugin", "name": "traverse"}, {"traverse": 3}),
+        ({"kind": "mcp_local", "name": "s", "tools": [{"name": "recall"}, {"name": "x"}]}, {"recall": 4}),
+        ({"kind": "mantyx", "id": "tool_1"}, DEFAULT_TOOL_BUDGETS),
+        ({"kind": "mcp", "name": "m", "url": "https://m"}, DEFAULT_TOOL_BUDGETS),
+    ],
+)
+def test_a_run_carries_the_default_budgets_of_the_tools_that_it_may_have(tool: Any, budgets: dict[str, int]) -> None:
+    assert plan_from_spec(stored(tools=[tool] if tool else [])).limits.tool_budgets == budgets
 
 
 @pytest.mark.parametrize(("sent", "turns"), [(0, 0), (32, 32), (100, 100), (101, 100), (10**30, 100), (None, 100)])
 def test_more_than_a_hundred_tool_turns_act_as_a_hundred(sent: int | None, turns: int) -> None:
-    run = parse_run(msgspec.json.encode({"prompt": "", "budgets": {"maxToolTurns": sent}}))
-    assert run.limits.max_tool_turns == turns
-    assert plan_from_spec(run.spec).limits == run.limits
+    assert plan_from_spec(stored(budgets={"maxToolTurns": sent})).limits.max_tool_turns == turns
 
 
 def test_the_other_budgets_are_read() -> None:
@@ -163,7 +182,7 @@ def test_each_kind_of_ref_becomes_its_own() -> None:
     )
     assert plan_from_spec(spec).tools == (
         StoredRef("tool_1"),
-        PluginRef("@p/t"),
+        ServerRef("@p/t"),
         LocalRef("l", "d", UNSET, UNSET, True),
         A2ARef("a", "https://a", None, "c"),
         A2ALocalRef("al", Raw(b'{"name":"n"}')),

@@ -40,6 +40,8 @@ class TurnBody(Struct, omit_defaults=True):
 
     message: Assistant
     calls: tuple[TurnCall, ...] = ()
+    problem: str = ""
+    """How the answer breaks the run's output schema."""
 
 
 class OpenedBody(Struct, omit_defaults=True):

@@ -13,8 +13,8 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec import Raw, Struct
 
+from weftline.messages import OutputSchema
 from weftline.providers.anthropic_blocks import Block, encode
-from weftline.providers.base import OutputSchema
 
 REPORT: Final = "final_report"
 WRAPPED: Final = "output"

@@ -13,7 +13,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
-from weftline.messages import AssistantPart, Message, Usage
+from weftline.messages import AssistantPart, Message, OutputSchema, Usage
 
 ErrorClass: TypeAlias = Literal[
     "rate_limit",
@@ -121,11 +121,6 @@ class ToolSpec(Struct, frozen=True):
     description: str
     parameters: Raw
     output_schema: Raw | UnsetType = UNSET
-
-
-class OutputSchema(Struct, frozen=True):
-    name: str
-    schema: Raw
 
 
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | tuple[Literal["tool"], str]

@@ -14,9 +14,7 @@ from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.tool_call import reconcile, run_tool
 
 
-async def carry_out(
-    command: Command, state: State, work: WorkingSet, services: Services, sink: Sink
-) -> Outcome | None:
+async def carry_out(command: Command, state: State, work: WorkingSet, services: Services, sink: Sink) -> Outcome | None:
     """`state` is the one that `command` was decided on; None when nobody waits for the outcome any more."""
     match command:
         case CallModel():

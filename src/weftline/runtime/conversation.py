@@ -158,6 +158,4 @@ def _without_images(message: Message) -> Message:
 
 
 def _in_words(parts: tuple[UserPart, ...]) -> tuple[UserPart, ...]:
-    return tuple(
-        [Text(prompts.unseen_image(part.media_type)) if isinstance(part, Image) else part for part in parts]
-    )
+    return tuple([Text(prompts.unseen_image(part.media_type)) if isinstance(part, Image) else part for part in parts])

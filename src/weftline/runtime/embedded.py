@@ -342,7 +342,7 @@ class EmbeddedEngine:
     # Reading
 
     async def locate(self, run_id: str, *, workspace: int) -> int:
-        """The key of a run of this workspace. Raises `NotFound`, alike for an unknown id and for another workspace's."""
+        """The key of a run. Raises `NotFound`, alike for an unknown id and for a run of another workspace."""
         parsed = ids.parse(run_id, prefix="run_")
         if parsed is not None:
             key, salt = parsed

@@ -89,7 +89,7 @@ class Engine(Protocol):
         ...
 
     async def locate(self, run_id: str, *, workspace: int) -> int:
-        """The key of a run of this workspace. Raises `NotFound`, alike for an unknown id and for another workspace's."""
+        """The key of a run. Raises `NotFound`, alike for an unknown id and for a run of another workspace."""
         ...
 
     async def find(self, run_id: str, *, workspace: int) -> RunRow:

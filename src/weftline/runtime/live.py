@@ -146,9 +146,7 @@ class WorkingSet:
         "workspace_slug",
     )
 
-    def __init__(
-        self, run_id: str, plan: RunPlan, conversation: Conversation, *, secrets: bytes | None = None
-    ) -> None:
+    def __init__(self, run_id: str, plan: RunPlan, conversation: Conversation, *, secrets: bytes | None = None) -> None:
         self.run_id = run_id
         self.plan = plan
         self.conversation = conversation
@@ -170,9 +168,23 @@ class WorkingSet:
 
 
 class LiveRun:
-    __slots__ = ("failures", "key", "log", "new", "residency", "salt", "task", "thread", "touched_s", "work", "workspace")
+    __slots__ = (
+        "failures",
+        "key",
+        "log",
+        "new",
+        "residency",
+        "salt",
+        "task",
+        "thread",
+        "touched_s",
+        "work",
+        "workspace",
+    )
 
-    def __init__(self, key: int, salt: str, *, workspace: int, thread: int | None, log: RunLog, work: WorkingSet) -> None:
+    def __init__(
+        self, key: int, salt: str, *, workspace: int, thread: int | None, log: RunLog, work: WorkingSet
+    ) -> None:
         self.key = key
         self.salt = salt
         self.workspace = workspace

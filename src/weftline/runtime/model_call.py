@@ -7,14 +7,14 @@ import logging
 import random
 from collections.abc import Sequence
 
-from msgspec import UNSET, Raw
 from msgspec.json import Encoder
 from msgspec.structs import replace
 
+from weftline import prompts
 from weftline.canonical import NotCanonical, canonical, digest
 from weftline.errors import WeftlineError
 from weftline.kernel import bodies
-from weftline.kernel.bodies import AskedArgs, ProviderCallBody, TurnBody
+from weftline.kernel.bodies import TurnBody, note_body, turn_body
 from weftline.kernel.entries import (
     PROVIDER_CALL,
     TEXT_DELTA,
@@ -35,7 +35,6 @@ from weftline.runtime.conversation import Conversation
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.models import cost_nusd, resolve
 from weftline.runtime.services import Outcome, Services, Sink
-from weftline.runtime.live import Draft
 from weftline.runtime.toolbox import EMPTY, Toolbox
 from weftline.tools.base import InvalidArguments
 from weftline.tools.client_side import input_invalid_result
@@ -139,7 +138,7 @@ class _ModelCall:
     def completed(self, metadata: dict[str, str]) -> Outcome:
         work, command, assembler = self._work, self._command, self.assembler
         message = _with_own_ids(assembler.message(), command.turn, work.conversation)
-        asked, args = prepare_calls(message, work.toolbox or EMPTY)
+        asked, turn = prepare_calls(message, work.toolbox or EMPTY)
         text = message.text
         problem = "" if asked else _misfit(work, text)
         head = TurnCompleted(
@@ -155,10 +154,8 @@ class _ModelCall:
             active_us=self._active_us(),
             metadata=metadata,
         )
-        turn = TurnBody(message, args, problem)
-        executed = [
-            _encode(ProviderCallBody(part, command.turn)) for part in message.parts if isinstance(part, ProviderCall)
-        ]
+        turn.problem = problem
+        executed = [note_body(part, turn=command.turn) for part in message.parts if isinstance(part, ProviderCall)]
         return Outcome(Draft(head, bodies.encode(turn), turn), notes=((PROVIDER_CALL, executed),) if executed else ())
 
     def _active_us(self) -> int:
@@ -248,11 +245,8 @@ def _misfit(work: WorkingSet, text: str) -> str:
     try:
         issues = ArgsValidator.of(plan.output_schema.schema).validate(canonical(text))
     except NotCanonical as error:
-        return f"The answer is not JSON: {error}."
-    if not issues:
-        return ""
-    found = "; ".join([f"{issue.path or '/'}: {issue.message}" for issue in issues[:5]])
-    return f"The answer does not fit the output schema: {found}."
+        return prompts.answer_not_json(str(error))
+    return prompts.answer_misfit([f"{issue.path or '/'}: {issue.message}" for issue in issues[:5]]) if issues else ""
 
 
 def _with_own_ids(message: Assistant, turn: int, conversation: Conversation) -> Assistant:
@@ -276,33 +270,28 @@ def _with_own_ids(message: Assistant, turn: int, conversation: Conversation) -> 
     return Assistant(tuple(parts))
 
 
-def prepare_calls(message: Assistant, toolbox: Toolbox) -> tuple[tuple[AskedCall, ...], tuple[AskedArgs, ...]]:
+def prepare_calls(message: Assistant, toolbox: Toolbox) -> tuple[tuple[AskedCall, ...], TurnBody]:
     """Each call's tool and final arguments, found once: from here on they are facts, whatever code runs next."""
     asked: list[AskedCall] = []
-    found: list[AskedArgs] = []
-    for call in message.calls:
+    found: list[bytes] = []
+    invalid: dict[int, str] = {}
+    for index, call in enumerate(message.calls):
         tool = toolbox.get(call.name)
         if tool is None:
             args = _as_object(call.args)
             asked.append(AskedCall(call.id, call.name, digest(args), verdict="unknown", concurrent=True))
-            found.append(_asked_args(call, args))
-            continue
-        try:
-            args = tool.prepare(call.args)
-        except InvalidArguments as error:
-            args, verdict = _as_object(call.args), "invalid"
-            found.append(_asked_args(call, args, joined_text(input_invalid_result(tool, error).parts)))
         else:
-            verdict = "ok"
-            found.append(_asked_args(call, args))
-        asked.append(
-            AskedCall(call.id, call.name, digest(args), verdict, tool.effect, tool.client, tool.concurrent)
-        )
-    return tuple(asked), tuple(found)
-
-
-def _asked_args(call: ToolCall, args: bytes, invalid: str = "") -> AskedArgs:
-    return AskedArgs(UNSET if call.args.encode("utf-8", "replace") == args else Raw(args), invalid)
+            try:
+                args = tool.prepare(call.args)
+            except InvalidArguments as error:
+                args = _as_object(call.args)
+                invalid[index] = joined_text(input_invalid_result(tool, error).parts)
+            verdict = "invalid" if index in invalid else "ok"
+            asked.append(
+                AskedCall(call.id, call.name, digest(args), verdict, tool.effect, tool.client, tool.concurrent)
+            )
+        found.append(args)
+    return tuple(asked), turn_body(message, args=found, invalid=invalid)
 
 
 def _as_object(args: str) -> bytes:

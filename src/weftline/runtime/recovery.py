@@ -77,7 +77,9 @@ async def load_run(store: LogStore, key: int) -> LiveRun | None:
         work = WorkingSet(run_id, *_content(loaded, state), secrets=loaded.secrets)
     except _Unknown as error:
         store.release(key, loaded.epoch)
-        raise Conflict(f"This run was written by a newer version of Weftline ({error}).", code="unsupported_run") from None
+        raise Conflict(
+            f"This run was written by a newer version of Weftline ({error}).", code="unsupported_run"
+        ) from None
     except DecodeError:
         logger.exception("run %s: its log does not read", run_id)
         state = State(rules=row.rules, version=row.version, created=True, thread=row.thread, broken="it does not read")

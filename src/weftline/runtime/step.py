@@ -19,10 +19,8 @@ from weftline.kernel.entries import (
     AttemptStarted,
     CallClosed,
     CallOpened,
-    Fact,
     FinalForced,
     LoopDetected,
-
     OutputRejected,
     RunEnded,
 )
@@ -33,6 +31,7 @@ from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.models import cost_nusd, model_ref
 from weftline.store.base import ThreadEnd
 
+TRUNCATED = "Model output was truncated (stop_reason=max_tokens)."
 ARGS_COPY_BYTES = 64 * 1024
 """Arguments up to this size stand in the result's entry too, for readers of that entry alone."""
 
@@ -90,7 +89,7 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
             return Draft(head, bodies.encode(bodies.TextBody(new.text)) if new.text else b"")
         case OutputRejected():
             problem = conversation.turn.problem if conversation.turn is not None else ""
-            return Draft(head, bodies.encode(bodies.TextBody(prompts.output_rejected(problem))))
+            return Draft(head, bodies.encode(bodies.TextBody(prompts.answer_again(problem))))
         case RunEnded():
             return Draft(head, _ended(work, head, new.text))
         case _:
@@ -148,13 +147,11 @@ def _ended(work: WorkingSet, head: RunEnded, text: str) -> bytes:
     if head.status == "cancelled":
         return b"{}"
     if head.code == "truncation":
-        return bodies.encode(bodies.EndedBody(error=prompts.TRUNCATED, partial_text=conversation.last_text))
+        return bodies.encode(bodies.EndedBody(error=TRUNCATED, partial_text=conversation.last_text))
     if head.code == "invalid_output":
         problem = conversation.turn.problem if conversation.turn is not None else ""
-        error = problem or prompts.INVALID_OUTPUT
+        error = problem or prompts.ANSWER_MISFIT
         return bodies.encode(bodies.EndedBody(error=error, partial_text=conversation.last_text))
     partial = conversation.partial if head.code == "upstream_deadline" and conversation.partial else None
     error = text or conversation.failure or "The model could not be reached or gave no usable answer."
     return bodies.encode(bodies.EndedBody(error=error, partial_text=partial))
-
-

@@ -49,7 +49,7 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
         how, output = "failed", ToolOutput.of(prompts.tool_cancelled_itself(call.name), is_error=True)
     except Exception as error:
         logger.exception("run %s: the tool %s failed", context.run_id, call.name)
-        how, output = "failed", ToolOutput.of(prompts.tool_failed(call.name, error), is_error=True)
+        how, output = "failed", ToolOutput.of(prompts.tool_failed(call.name, str(error)), is_error=True)
     return _closed(command, call, work, output, how, int((loop.time() - started) * 1_000_000))
 
 
@@ -85,7 +85,7 @@ def _closed(
     try:
         content = bodies.encode(output.parts)
     except UnicodeEncodeError:  # half a character: no JSON can hold it, and the call must be closed all the same
-        output = ToolOutput.of(prompts.not_unicode(call.name), is_error=True)
+        output = ToolOutput.of(prompts.result_not_text(call.name), is_error=True)
         content, how = bodies.encode(output.parts), "failed"
     head = CallClosed(
         command.turn,
@@ -105,9 +105,7 @@ def _context(command: RunTool | Reconcile, call: Call, work: WorkingSet, service
     return ToolContext(
         run_id=work.run_id,
         call_id=call.id,
-        idempotency_key=ids.idempotency_key(
-            services.store_id, work.run_id, command.turn, command.index, call.digest
-        ),
+        idempotency_key=ids.idempotency_key(services.store_id, work.run_id, command.turn, command.index, call.digest),
         tool_name=call.name,
         workspace=work.workspace_slug,
         turn=command.turn,

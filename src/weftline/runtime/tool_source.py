@@ -9,23 +9,23 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import json
 
+from weftline.errors import InvalidRequest, StoreError
 from weftline.plan import (
     A2ALocalRef,
     A2ARef,
     LocalRef,
     McpLocalRef,
     McpRef,
-    PluginRef,
     RunPlan,
+    ServerRef,
     StoredRef,
     ToolRef,
 )
-from weftline.errors import InvalidRequest, StoreError
 from weftline.runtime.toolbox import EMPTY, ServerTools, Toolbox
-from weftline.store.secrets import Headers, Vault
 from weftline.store.base import Database
 from weftline.store.records import tools
 from weftline.store.records.tools import ToolRow
+from weftline.store.secrets import Headers, Vault
 from weftline.tools.a2a import A2AForms, A2ATool, default_description
 from weftline.tools.base import Tool
 from weftline.tools.dial import Dialer
@@ -79,7 +79,7 @@ class DialledTools:
         """Refuses unknown stored and plugin tools, and stored ones whose name another tool of the plan has."""
         taken = {name for ref in plan.tools for name in self._names(ref)}
         for index, ref in enumerate(plan.tools):
-            if isinstance(ref, PluginRef):
+            if isinstance(ref, ServerRef):
                 self._own.check_plugin(ref, index)
             elif isinstance(ref, StoredRef):
                 row = await self._records.read(tools.by_id(ref.id, workspace=workspace))
@@ -122,7 +122,7 @@ class DialledTools:
                 return [ref.name]
             case McpLocalRef():
                 return [entry.name for entry in ref.tools]
-            case PluginRef():
+            case ServerRef():
                 return [tool.spec.name for tool in self._own.resolve(ref)]
             case McpRef() | StoredRef():
                 return []
@@ -158,9 +158,7 @@ class DialledTools:
             return UnavailableTool(spec.name, description=spec.description, explanation=error.message)
         return HttpTool(spec, secrets=secrets, dialer=self._stored)
 
-    def _headers(
-        self, plan: RunPlan, secrets: bytes | None, *, workspace: int, run: int
-    ) -> Headers | StoreError:
+    def _headers(self, plan: RunPlan, secrets: bytes | None, *, workspace: int, run: int) -> Headers | StoreError:
         if not any(isinstance(ref, A2ARef | McpRef) for ref in plan.tools):
             return {}
         try:

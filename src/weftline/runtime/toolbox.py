@@ -9,18 +9,18 @@ from typing import Protocol
 from msgspec import UNSET
 from msgspec.json import encode
 
+from weftline.errors import InvalidRequest
 from weftline.plan import (
     A2ALocalRef,
     A2ARef,
     LocalRef,
     McpLocalRef,
     McpRef,
-    PluginRef,
     RunPlan,
+    ServerRef,
     StoredRef,
     ToolRef,
 )
-from weftline.errors import InvalidRequest
 from weftline.providers.base import ToolSpec
 from weftline.tools.base import Tool
 from weftline.tools.client_side import A2ALocalTool, LocalTool, McpLocalTool
@@ -64,12 +64,12 @@ class ServerTools:
 
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
         for index, ref in enumerate(plan.tools):
-            if isinstance(ref, PluginRef):
+            if isinstance(ref, ServerRef):
                 self.check_plugin(ref, index)
             if isinstance(ref, StoredRef | A2ARef | McpRef):
                 raise InvalidRequest(f"tools[{index}].kind: this engine was started without tools of this kind.")
 
-    def check_plugin(self, ref: PluginRef, index: int) -> None:
+    def check_plugin(self, ref: ServerRef, index: int) -> None:
         if self._plugin(ref.name) is None:
             raise InvalidRequest(f"tools[{index}].name: this server has no tool {ref.name!r}.", code="invalid_plugin")
 
@@ -107,7 +107,7 @@ class ServerTools:
                     McpLocalTool(entry.name, entry=entry.raw, server=ref.server, server_info=info)
                     for entry in ref.tools
                 ]
-            case PluginRef():
+            case ServerRef():
                 tool = self._plugin(ref.name)
                 return [tool] if tool is not None else []
             case StoredRef() | A2ARef() | McpRef():

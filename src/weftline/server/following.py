@@ -79,7 +79,8 @@ async def start(app: App, agent: AgentRow, prompt: str, *, metadata: dict[str, s
     spec, headers = merged(app, agent, own, {})
     return await app.engine.create(
         agent.workspace,
-        spec,
+        plan_from_spec(spec),
+        sent=spec,
         metadata=encode(metadata or {}).decode(),
         secrets=app.engine.store.vault.seal_headers(headers, workspace=agent.workspace),
     )
@@ -93,8 +94,8 @@ async def send(app: App, thread: int, workspace: int, prompt: str) -> str:
     plan = plan_from_spec(spec)
     return await app.engine.create(
         workspace,
-        spec,
-        plan=plan,
+        plan,
+        sent=spec,
         thread=thread,
         metadata=encode(plan.metadata).decode(),
         secrets=app.engine.read.thread_secrets(thread),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Raw
 
-from weftline.agent.plan import McpLocalRef, StoredRef, ToolRef
+from weftline.plan import McpLocalRef, StoredRef, ToolRef
 from weftline.wire.json_text import decode_fields, decode_items, encode
 from weftline.wire.plan import NULL, tool_ref
 

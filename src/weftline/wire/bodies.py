@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from weftline.kernel.entries import Limits
 from weftline.wire.limits import DEFAULT_RUN_NAME
 
 
@@ -12,7 +11,6 @@ class SpecBody(Struct, frozen=True):
     """`spec` is the JSON to store: every field as it was sent, but for the secrets, which are `[redacted]` there."""
 
     spec: bytes
-    limits: Limits
     name: str = DEFAULT_RUN_NAME
     agent_id: str | None = None
     model_id: str | None = None

@@ -60,7 +60,6 @@ RETRYABLE_CLASSES = frozenset({"rate_limit", "overloaded", "server", "timeout", 
 RESULT_SUBTYPES = {"max_tool_turns": "error_max_tool_turns", "local_timeout": "error_local_tool_timeout"}
 """Failures that end in a `result` event; all others end in an `error` event."""
 TERMINAL_EVENTS = frozenset({"result", "error", "cancelled"})
-TRUNCATED = "Model output was truncated (stop_reason=max_tokens)"
 
 COPY_LIMIT = 100 * 1024
 """Bytes of a result that an informational event shows; the model always gets all of it."""

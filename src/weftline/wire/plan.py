@@ -1,4 +1,4 @@
-"""From the stored spec to the plan of a run. The bytes were checked before they were stored, and are trusted here."""
+"""From what a client sent to the plan of a run. The bytes were checked when they came, and are trusted here."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType, json
 
-from weftline.agent.plan import (
+from weftline.kernel.entries import Limits
+from weftline.messages import Assistant, Message, OutputSchema, System, Text, User
+from weftline.plan import (
     A2ALocalRef,
     A2ARef,
     LocalRef,
     McpLocalEntry,
     McpLocalRef,
     McpRef,
-    PluginRef,
     RunPlan,
+    ServerRef,
     StoredRef,
     ToolRef,
 )
-from weftline.kernel.entries import Limits
-from weftline.messages import Assistant, Message, System, Text, User
-from weftline.providers.base import OutputSchema
 from weftline.wire.limits import (
     DEFAULT_LOCAL_TIMEOUT_MS,
     DEFAULT_LOOP_HARD,
@@ -76,7 +75,7 @@ class _Plugin(_Wire, tag="mantyx_plugin"):
     name: str
 
     def ref(self) -> ToolRef:
-        return PluginRef(self.name)
+        return ServerRef(self.name)
 
 
 class _Local(_Wire, tag="local"):
@@ -167,15 +166,6 @@ class _Budgets(Struct, rename="camel"):
     on_local_tool_timeout: Literal["end", "report"] | None = None
 
 
-class SpecHead(Struct, rename="camel"):
-    """The limits of a spec, for whoever needs no more of it than that."""
-
-    loop_detection: bool | _Loop | None = None
-    tool_budgets: dict[str, _ToolBudget] | None = None
-    budgets: _Budgets | None = None
-    model_fallbacks: tuple[str, ...] | None = None
-
-
 class _Chat(Struct):
     role: Literal["user", "assistant", "system"]
     content: str
@@ -186,37 +176,33 @@ class _OutputSchema(Struct):
     name: str | None = None
 
 
-class _Spec(SpecHead, rename="camel"):
+class _Spec(Struct, rename="camel"):
     name: str | None = None
     agent_id: str | None = None
     model_id: str | None = None
+    model_fallbacks: tuple[str, ...] | None = None
     system_prompt: str | None = None
     reasoning_level: str | int | float | None = None
     prompt: str | None = None
     messages: tuple[_Chat, ...] | None = None
     tools: tuple[_AnyWire, ...] | None = None
     output_schema: _OutputSchema | None = None
+    loop_detection: bool | _Loop | None = None
+    tool_budgets: dict[str, _ToolBudget] | None = None
+    budgets: _Budgets | None = None
     metadata: dict[str, str] | None = None
 
 
-decode_head = json.Decoder(SpecHead).decode
 _decode_spec = json.Decoder(_Spec).decode
 
-DEFAULT_LIMITS = Limits(
-    max_tool_turns=MAX_TOOL_TURNS,
-    loop_soft=DEFAULT_LOOP_SOFT,
-    loop_hard=DEFAULT_LOOP_HARD,
-    tool_budgets=dict(DEFAULT_TOOL_BUDGETS),
-    local_timeout_us=DEFAULT_LOCAL_TIMEOUT_MS * 1000,
-)
-"""Of a run that names none."""
 _NO_BUDGETS = _Budgets()
 
 
 def plan_from_spec(spec: bytes) -> RunPlan:
-    """What the stored spec asks for. A spec without input, such as a session's, has no messages."""
+    """What the spec asks for, defaults filled in. A spec without input, such as a session's, has no messages."""
     sent = _decode_spec(spec)
     schema = sent.output_schema
+    tools = tuple([tool.ref() for tool in sent.tools]) if sent.tools else ()
     return RunPlan(
         messages=_messages(sent),
         name=sent.name or DEFAULT_RUN_NAME,
@@ -225,19 +211,16 @@ def plan_from_spec(spec: bytes) -> RunPlan:
         fallbacks=sent.model_fallbacks or (),
         system=sent.system_prompt or None,
         reasoning=_reasoning(sent.reasoning_level),
-        tools=tuple([tool.ref() for tool in sent.tools]) if sent.tools else (),
+        tools=tools,
         output_schema=None if schema is None else OutputSchema(schema.name or DEFAULT_SCHEMA_NAME, schema.schema),
-        limits=limits_of(sent),
+        limits=_limits(sent, tools),
         metadata=sent.metadata or {},
     )
 
 
-def limits_of(head: SpecHead) -> Limits:
-    """The thresholds of a run with this spec, defaults filled in."""
-    if head.loop_detection is None and head.tool_budgets is None and head.budgets is None and not head.model_fallbacks:
-        return DEFAULT_LIMITS
-    soft, hard = _loop(head.loop_detection)
-    budgets = head.budgets or _NO_BUDGETS
+def _limits(sent: _Spec, tools: tuple[ToolRef, ...]) -> Limits:
+    soft, hard = _loop(sent.loop_detection)
+    budgets = sent.budgets or _NO_BUDGETS
     turns = budgets.max_tool_turns
     timeout_ms = budgets.local_tool_timeout_ms
     return Limits(
@@ -245,10 +228,10 @@ def limits_of(head: SpecHead) -> Limits:
         on_max_tool_turns=budgets.max_tool_turns_exceeded or "error",
         loop_soft=soft,
         loop_hard=hard,
-        tool_budgets=_tool_budgets(head.tool_budgets),
+        tool_budgets=_tool_budgets(sent.tool_budgets, tools),
         local_timeout_us=(DEFAULT_LOCAL_TIMEOUT_MS if timeout_ms is None else timeout_ms) * 1000,
         on_local_timeout=budgets.on_local_tool_timeout or "end",
-        fallbacks=len(head.model_fallbacks or ()),
+        fallbacks=len(sent.model_fallbacks or ()),
     )
 
 
@@ -265,12 +248,27 @@ def _loop(sent: bool | _Loop | None) -> tuple[int, int]:
     return (min(DEFAULT_LOOP_SOFT, hard - 1) if soft is None else soft), hard
 
 
-def _tool_budgets(sent: dict[str, _ToolBudget] | None) -> dict[str, int]:
+def _tool_budgets(sent: dict[str, _ToolBudget] | None, tools: tuple[ToolRef, ...]) -> dict[str, int]:
+    """The budgets that were sent over those of the default table; an empty object asks for none at all."""
     if sent is None:
-        return DEFAULT_LIMITS.tool_budgets
+        return _default_budgets(tools)
     if not sent:
         return {}
-    return {**DEFAULT_TOOL_BUDGETS, **{name: budget.max_calls for name, budget in sent.items()}}
+    return {**_default_budgets(tools), **{name: budget.max_calls for name, budget in sent.items()}}
+
+
+def _default_budgets(tools: tuple[ToolRef, ...]) -> dict[str, int]:
+    """The default table without the tools that the run does not have: it would stand in each of its rows."""
+    names: set[str] = set()
+    for ref in tools:
+        match ref:
+            case McpRef() | StoredRef():
+                return dict(DEFAULT_TOOL_BUDGETS)  # what these bring is not known yet
+            case McpLocalRef():
+                names.update([entry.name for entry in ref.tools])
+            case LocalRef() | A2ALocalRef() | A2ARef() | ServerRef():
+                names.add(ref.name)
+    return {name: most for name, most in DEFAULT_TOOL_BUDGETS.items() if name in names}
 
 
 def _reasoning(level: str | float | None) -> int | None:

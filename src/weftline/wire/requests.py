@@ -24,7 +24,6 @@ from weftline.wire.limits import (
     MAX_RESULT_BYTES,
     MAX_TOOL_USE_ID_CHARS,
 )
-from weftline.wire.plan import decode_head, limits_of
 from weftline.wire.run_spec import MessageModel, RunModel
 from weftline.wire.tool_refs import KINDS, duplicate_names, redact_headers, shown
 
@@ -152,7 +151,6 @@ def _spec_body(kind: type[_Body], body: bytes, fields: dict[str, Any]) -> _Body:
     spec, secrets = _stored(body, fields)
     return kind(
         spec,
-        limits_of(decode_head(spec)),
         fields.get("name") or DEFAULT_RUN_NAME,
         fields.get("agentId"),
         fields.get("modelId"),

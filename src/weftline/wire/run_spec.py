@@ -1,6 +1,6 @@
 """The bodies that create runs, sessions and session messages, as pydantic models: every limit of the spec.
 
-The models only judge. What is stored are the bytes that were sent; `wire.plan` reads them back.
+The models only judge. What is stored are the bytes that were sent; `wire.plan` makes the run's plan from them.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from msgspec import Raw
 
 from weftline.kernel.entries import decode_fact
 from weftline.messages import Assistant, Opaque, Text, Thinking, ToolCall, Usage, User
+from weftline.plan import RunPlan
 from weftline.providers.assemble import collect
 from weftline.providers.base import Chunk, Finish, ModelInfo, ModelRequest, ProviderError, TextDelta, UsageUpdate
 from weftline.providers.catalog import Catalog, build_catalog
@@ -80,7 +81,7 @@ async def engine(tmp_path: Path) -> AsyncGenerator[tuple[Engine, Catalog]]:
 async def run_of(engine: Engine, model: str) -> tuple[str, Any]:
     """Runs `model` to its end: its status and what its terminal entry says."""
     workspace = await engine.store.job(lambda db: workspace_key(db, "acme", now=1))
-    run = await engine.create(workspace, json.dumps({"modelId": model, "prompt": "hi"}).encode())
+    run = await engine.create(workspace, RunPlan(messages=(User.of("hi"),), model=model))
     key = engine.locate(run, workspace=workspace)
     subscription = engine.follow(key, run)
     async with asyncio.timeout(10):

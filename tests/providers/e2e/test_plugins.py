@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from weftline.kernel import bodies
+from weftline.messages import User
+from weftline.plan import RunPlan
 from weftline.providers.base import Chunk, Finish, ModelRequest, ProviderError, TextDelta
 from weftline.providers.catalog import Catalog
 from weftline.runtime.embedded import Engine
@@ -140,7 +142,7 @@ async def catalog(tmp_path: Path) -> AsyncGenerator[tuple[Engine, Catalog, int]]
 
 async def finished(engine: Engine, workspace: int, model: str) -> tuple[str, list[bodies.FailedBody], Any]:
     """Runs `model` to its end: its status, the failures of its attempts, and its terminal entry."""
-    run = await engine.create(workspace, json.dumps({"modelId": model, "prompt": "hi"}).encode())
+    run = await engine.create(workspace, RunPlan(messages=(User.of("hi"),), model=model))
     key = engine.locate(run, workspace=workspace)
     subscription = engine.follow(key, run)
     async with asyncio.timeout(10):

@@ -17,6 +17,7 @@ from weftline.server.router import Route
 from weftline.server.routes.agents import effective
 from weftline.server.sse import resume_point, send_events
 from weftline.tools.base import ToolOutput
+from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_run, parse_tool_result
 from weftline.wire.responses import created_run, snapshot
 
@@ -33,7 +34,8 @@ async def create(app: App, request: Request, principal: Principal) -> Answer:
     spec, headers = effective(app, principal, body)
     run_id = await app.engine.create(
         principal.workspace,
-        spec,
+        plan_from_spec(spec),
+        sent=spec,
         metadata=encode(body.metadata).decode(),
         idempotency=idempotency(request, "agent-runs", raw),
         secrets=app.engine.store.vault.seal_headers(headers, workspace=principal.workspace),

@@ -59,7 +59,7 @@ async def read(app: App, request: Request, principal: Principal) -> Answer:
         name=row.name,
         ended_us=row.ended_at,
         metadata=decode(row.metadata, type=dict[str, str]),
-        usage=session_usage(app.engine.read.ends_of_thread(row.key)),
+        usage=session_usage(app.engine.read, row.key),
     )
     messages = [bodies.decode_message(message) for message in app.engine.read.thread_messages(row.key)]
     return Answer(session_info(view, messages))
@@ -83,8 +83,8 @@ async def message(app: App, request: Request, principal: Principal) -> Answer:
     )
     run_id = await app.engine.create(
         principal.workspace,
-        spec,
-        plan=plan,
+        plan,
+        sent=spec,
         thread=row.key,
         metadata=encode(plan.metadata).decode(),
         idempotency=idempotency(request, f"agent-sessions/{row.key}/messages", raw),

@@ -24,6 +24,7 @@ from weftline.testing.simulation.trace import Trace, Violation, require
 from weftline.testing.simulation.world import CLIENT_TOOL, MODEL
 from weftline.tools.base import ToolOutput
 from weftline.wire.events import TERMINAL_EVENTS
+from weftline.wire.plan import plan_from_spec
 
 T = TypeVar("T")
 
@@ -148,7 +149,8 @@ class Clients:
     def _ask_create(self, engine: Engine, order: Order) -> Awaitable[str]:
         body = order.spec
         idempotency = ("runs", order.tag, blake2b(body, digest_size=16).digest())
-        return engine.create(self._workspace, body, thread=order.thread, idempotency=idempotency)
+        plan = plan_from_spec(body)
+        return engine.create(self._workspace, plan, sent=body, thread=order.thread, idempotency=idempotency)
 
     # Following
 

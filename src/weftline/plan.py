@@ -1,0 +1,146 @@
+"""What a run is to do, in our own words and with a version. It is stored in the run's first entry.
+
+The names here are data: they stand in every log ever written. A field that older code must not ignore, also one of a
+message or of the limits, comes with a new `PLAN_VERSION`; `decode_plan` reads every version up to this one.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType
+from msgspec.json import Decoder, Encoder
+
+from weftline.kernel.entries import Limits
+from weftline.messages import Message, OutputSchema
+
+PLAN_VERSION = 1
+
+
+class UnknownPlan(Exception):
+    """A stored plan that this code cannot read, most likely because newer code wrote it.
+
+    `version` is the plan's, or None when not even that can be read.
+    """
+
+    def __init__(self, message: str, *, version: int | None) -> None:
+        super().__init__(message)
+        self.version = version
+
+
+class _Ref(Struct, frozen=True, tag_field="kind", omit_defaults=True, forbid_unknown_fields=True):
+    """A tool that the run may use. JSON that is handed on (schemas, cards) keeps its bytes."""
+
+
+class LocalRef(_Ref, frozen=True, tag="local"):
+    """A tool that the client carries out."""
+
+    name: str
+    description: str = ""
+    parameters: Raw | UnsetType = UNSET
+    output_schema: Raw | UnsetType = UNSET
+    long_running: bool = False
+
+
+class A2ALocalRef(_Ref, frozen=True, tag="a2a_local"):
+    """An A2A peer that the client talks to. `card` is the whole agent card, as sent."""
+
+    name: str
+    card: Raw
+    description: str | None = None
+
+
+class McpLocalEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    raw: Raw
+    """The entry of `tools[]` as sent."""
+
+
+class McpLocalRef(_Ref, frozen=True, tag="mcp_local"):
+    """The tools of an MCP server that the client talks to."""
+
+    server: str
+    tools: tuple[McpLocalEntry, ...]
+    info: Raw | UnsetType = UNSET
+
+
+class A2ARef(_Ref, frozen=True, tag="a2a"):
+    """An A2A peer that the server dials. Secret headers are kept apart from the plan, by tool name."""
+
+    name: str
+    card_url: str
+    description: str | None = None
+    context_id: str | None = None
+
+
+class McpRef(_Ref, frozen=True, tag="mcp"):
+    """An MCP server that the server dials. Secret headers are kept apart from the plan, by tool name."""
+
+    name: str
+    url: str
+    tool_filter: tuple[str, ...] | None = None
+
+
+class StoredRef(_Ref, frozen=True, tag="stored"):
+    """A tool stored in the workspace."""
+
+    id: str
+
+
+class ServerRef(_Ref, frozen=True, tag="server"):
+    """A tool of the server itself, installed or loaded, by name."""
+
+    name: str
+
+
+ToolRef: TypeAlias = LocalRef | A2ALocalRef | McpLocalRef | A2ARef | McpRef | StoredRef | ServerRef
+
+
+class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Stored whole, defaults too: a default that changes later must not reach a run that exists."""
+
+    v: int = PLAN_VERSION
+    messages: tuple[Message, ...]
+    """Those of this run alone; a thread's history comes before them."""
+    name: str = "ephemeral"
+    agent_id: str | None = None
+    model: str | None = None
+    """The model as the client named it; None asks for the default."""
+    fallbacks: tuple[str, ...] = ()
+    """Models to ask, in order, when the one before has used up its retries."""
+    system: str | None = None
+    reasoning: int | None = None
+    """0–100; None when nothing was asked for."""
+    tools: tuple[ToolRef, ...] = ()
+    output_schema: OutputSchema | None = None
+    limits: Limits = Limits()
+    metadata: dict[str, str] = {}
+
+
+class _Version(Struct):
+    v: int
+
+
+_encode = Encoder().encode
+_decode_version = Decoder(_Version).decode
+_decode_plan = Decoder(RunPlan).decode
+
+
+def encode_plan(plan: RunPlan) -> bytes:
+    return _encode(plan)
+
+
+def decode_plan(stored: bytes | Raw) -> RunPlan:
+    """The plan that `encode_plan` wrote, by this code or by older code. Raises `UnknownPlan` when it cannot be read."""
+    try:
+        version = _decode_version(stored).v
+    except DecodeError as error:
+        raise UnknownPlan(f"This is not a plan: {error}", version=None) from error
+    if not 1 <= version <= PLAN_VERSION:
+        raise UnknownPlan(
+            f"This plan has version {version}, and this Weftline reads versions up to {PLAN_VERSION}.", version=version
+        )
+    try:
+        return _decode_plan(stored)
+    except DecodeError as error:
+        raise UnknownPlan(f"This plan of version {version} cannot be read: {error}", version=version) from error

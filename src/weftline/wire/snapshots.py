@@ -1,0 +1,95 @@
+"""A run as a snapshot shows it: a projection of its row and of the two ends of its log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from msgspec import UNSET
+from msgspec.json import Decoder
+from msgspec.structs import replace
+
+from weftline.kernel import bodies
+from weftline.kernel.entries import ModelRef, RunEnded
+from weftline.messages import Usage
+from weftline.wire.events import ERROR_CLASSES
+from weftline.wire.responses import RunView, SessionUsage, Status
+
+_decode_metadata = Decoder(dict[str, str]).decode
+
+
+class RunFields(Protocol):
+    """What a snapshot takes from the run's row. `metadata` is JSON; times are microseconds since the epoch."""
+
+    @property
+    def status(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def metadata(self) -> str: ...
+    @property
+    def created_at(self) -> int: ...
+    @property
+    def started_at(self) -> int | None: ...
+    @property
+    def ended_at(self) -> int | None: ...
+
+
+def run_view(
+    row: RunFields, *, run_id: str, session_id: str | None, created: bytes | None, ended: tuple[RunEnded, bytes] | None
+) -> RunView:
+    """`created` is the body of the first entry, None when retention has removed it; `ended` is the terminal entry."""
+    run = RunView(
+        id=run_id,
+        status=_status(row.status),
+        created_us=row.created_at,
+        spec=_spec(created),
+        session_id=session_id,
+        name=row.name,
+        metadata=_decode_metadata(row.metadata),
+        started_us=row.started_at,
+        finished_us=row.ended_at,
+    )
+    return run if ended is None else _ended(run, *ended)
+
+
+def session_usage(ends: Iterable[RunEnded]) -> SessionUsage:
+    """What the ended runs of a thread used, from their terminal entries."""
+    ends = list(ends)
+    costs = [end.cost_nusd for end in ends]
+    priced = [cost for cost in costs if cost is not None]
+    return SessionUsage(
+        runs=len(ends),
+        turns=sum(end.turns for end in ends),
+        tokens=sum((end.usage for end in ends), Usage()),
+        cost_nusd=sum(priced) if len(priced) == len(costs) else None,
+    )
+
+
+def _spec(created: bytes | None) -> bytes:
+    """What the client sent; `{}` for a run that did not come from one, and for one whose entry is gone."""
+    sent = UNSET if created is None else bodies.decode_created(created).sent
+    return b"{}" if sent is UNSET else bytes(sent)
+
+
+def _ended(run: RunView, head: RunEnded, body: bytes) -> RunView:
+    content = bodies.decode_ended(body)
+    failed = head.status == "failed"
+    error_class = head.code if head.code in ERROR_CLASSES else "unknown" if head.code == "worker_error" else None
+    return replace(
+        run,
+        final_text=content.partial_text if failed else content.text,
+        error=content.error if failed else None,
+        error_class=error_class,
+        finish_reason=head.finish if head.code == "truncation" else None,
+        reason=head.reason or None if head.status != "cancelled" else None,
+        usage=head.usage,
+        turns=head.turns,
+        model=head.model or ModelRef(),
+        cost_nusd=head.cost_nusd,
+    )
+
+
+def _status(status: str) -> Status:
+    assert status in ("queued", "running", "paused", "succeeded", "failed", "cancelled")
+    return status

@@ -1,0 +1,223 @@
+"""The stored plan: what is written is read back, and what this code does not know is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import UNSET, Raw
+
+from weftline.kernel.entries import Limits
+from weftline.messages import (
+    Assistant,
+    File,
+    Image,
+    OutputSchema,
+    System,
+    Text,
+    ToolCall,
+    ToolResult,
+    ToolResults,
+    User,
+)
+from weftline.plan import (
+    PLAN_VERSION,
+    A2ALocalRef,
+    A2ARef,
+    LocalRef,
+    McpLocalEntry,
+    McpLocalRef,
+    McpRef,
+    RunPlan,
+    ServerRef,
+    StoredRef,
+    UnknownPlan,
+    decode_plan,
+    encode_plan,
+)
+
+PLANS = Path(__file__).parent / "fixtures" / "plans"
+"""One file per version, as that version wrote it; `python tests/test_plan.py` writes today's. One that a release has
+written is never changed: what changes the bytes below is a new version."""
+
+EXAMPLE = RunPlan(
+    messages=(
+        System("Be kind."),
+        User((Text("What is this?"), Image("image/png", data="iVBORw0KGgo="), File("text/plain", url="https://f"))),
+        Assistant((Text("A cat."), ToolCall("c1", "recall", '{"q": "cats"}'))),
+        ToolResults((ToolResult("c1", "recall", (Text("They purr."),)),)),
+        User.of("Tell me more. 🐈"),
+    ),
+    name="cats",
+    agent_id="agent_1",
+    model="openai:gpt-5",
+    fallbacks=("anthropic:claude-opus-4-5",),
+    system="Be brief.",
+    reasoning=50,
+    tools=(
+        LocalRef("ask", "Asks.", Raw(b'{ "type":"object","properties":{} }'), Raw(b'{"type":"object"}'), True),
+        A2ALocalRef("peer", Raw(b'{"name":"Peer","x":1.0}'), "A peer."),
+        McpLocalRef("files", (McpLocalEntry("read", Raw(b'{"name":"read"}')),), Raw(b'{"version": "1"}')),
+        A2ARef("remote", "https://a/card", "Remote.", "ctx_1"),
+        McpRef("docs", "https://m/mcp", ("search",)),
+        StoredRef("tool_1"),
+        ServerRef("@demo/weather"),
+    ),
+    output_schema=OutputSchema("report", Raw(b'{"type":"object", "minimum":1.0}')),
+    limits=Limits(
+        max_tool_turns=7,
+        on_max_tool_turns="finalize",
+        loop_soft=0,
+        loop_hard=9,
+        tool_budgets={"recall": 4},
+        local_timeout_us=1_500_000,
+        on_local_timeout="report",
+        max_retries=5,
+        fallbacks=1,
+        in_doubt_followup="allow",
+        interrupts_allowed=False,
+    ),
+    metadata={"team": "zoo"},
+)
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+maybe = st.none() | texts
+raws = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=5,
+).flatmap(lambda value: st.sampled_from([None, 2]).map(lambda indent: Raw(json.dumps(value, indent=indent).encode())))
+maybe_raws = st.just(UNSET) | raws
+parts = st.builds(Text, texts) | st.builds(Image, texts, data=maybe, url=maybe) | st.builds(File, texts, name=maybe)
+messages = (
+    st.builds(System, texts)
+    | st.builds(User, st.lists(parts, max_size=3).map(tuple), st.booleans())
+    | st.builds(Assistant, st.lists(st.builds(Text, texts) | st.builds(ToolCall, texts, texts), max_size=3).map(tuple))
+    | st.builds(ToolResults, st.lists(st.builds(ToolResult, texts, texts, st.just(())), max_size=2).map(tuple))
+)
+refs = st.one_of(
+    st.builds(LocalRef, texts, texts, maybe_raws, maybe_raws, st.booleans()),
+    st.builds(A2ALocalRef, texts, raws, maybe),
+    st.builds(
+        McpLocalRef,
+        texts,
+        st.lists(st.builds(McpLocalEntry, texts, raws), max_size=3).map(tuple),
+        maybe_raws,
+    ),
+    st.builds(A2ARef, texts, texts, maybe, maybe),
+    st.builds(McpRef, texts, texts, st.none() | st.lists(texts, max_size=3).map(tuple)),
+    st.builds(StoredRef, texts),
+    st.builds(ServerRef, texts),
+)
+counts = st.integers(0, 2**60)
+limits = st.builds(
+    Limits,
+    max_tool_turns=counts,
+    on_max_tool_turns=st.sampled_from(["error", "finalize"]),
+    tool_budgets=st.dictionaries(texts, counts, max_size=3),
+    local_timeout_us=counts,
+    fallbacks=counts,
+)
+plans = st.builds(
+    RunPlan,
+    messages=st.lists(messages, max_size=4).map(tuple),
+    name=texts,
+    agent_id=maybe,
+    model=maybe,
+    fallbacks=st.lists(texts, max_size=3).map(tuple),
+    system=maybe,
+    reasoning=st.none() | st.integers(0, 100),
+    tools=st.lists(refs, max_size=4).map(tuple),
+    output_schema=st.none() | st.builds(OutputSchema, texts, raws),
+    limits=limits,
+    metadata=st.dictionaries(texts, texts, max_size=3),
+)
+
+
+@given(plans)
+def test_a_plan_is_read_back_as_it_was_written(plan: RunPlan) -> None:
+    stored = encode_plan(plan)
+    again = decode_plan(stored)
+    assert again == plan
+    assert encode_plan(again) == stored
+
+
+def test_a_plan_keeps_its_bytes_inside_another_document() -> None:
+    body = msgspec.json.encode({"plan": Raw(encode_plan(EXAMPLE))})
+    assert decode_plan(msgspec.json.decode(body, type=dict[str, Raw])["plan"]) == EXAMPLE
+
+
+def test_every_field_is_stored_defaults_too() -> None:
+    """A default that changes in a later release does not reach a run that was created before."""
+    stored = msgspec.json.decode(encode_plan(RunPlan(messages=())))
+    assert set(stored) == set(RunPlan.__struct_fields__)
+    assert set(stored["limits"]) == set(Limits.__struct_fields__)
+    assert stored["v"] == PLAN_VERSION
+
+
+def test_the_example_of_version_1_is_read() -> None:
+    assert decode_plan((PLANS / "v1.json").read_bytes()) == EXAMPLE
+
+
+def test_each_version_has_left_an_example_that_is_still_read() -> None:
+    examples = {path.stem: decode_plan(path.read_bytes()) for path in PLANS.glob("*.json")}
+    assert {f"v{version}" for version in range(1, PLAN_VERSION + 1)} == examples.keys()
+    assert all(f"v{plan.v}" == name for name, plan in examples.items())
+
+
+def test_todays_code_writes_the_example_of_todays_version() -> None:
+    assert encode_plan(EXAMPLE) == (PLANS / f"v{PLAN_VERSION}.json").read_bytes()
+
+
+@pytest.mark.parametrize("version", [PLAN_VERSION + 1, 99, 0, -1])
+def test_a_plan_of_another_version_is_refused_by_its_number(version: int) -> None:
+    fields = {**msgspec.json.decode(encode_plan(EXAMPLE)), "v": version, "new": {"from": "the future"}}
+    with pytest.raises(UnknownPlan) as caught:
+        decode_plan(msgspec.json.encode(fields))
+    assert caught.value.version == version
+
+
+def put(fields: Any, *path: str | int, value: Any = 1) -> bytes:
+    place = fields
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    return msgspec.json.encode(fields)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ("x",),
+        ("limits", "x"),
+        ("output_schema", "x"),
+        ("tools", 2, "tools", 0, "x"),
+        *(("tools", index, "x") for index in range(7)),
+    ],
+    ids=lambda path: ".".join(map(str, path)),
+)
+def test_a_field_that_this_code_does_not_know_is_refused(path: tuple[str | int, ...]) -> None:
+    with pytest.raises(UnknownPlan) as caught:
+        decode_plan(put(msgspec.json.decode(encode_plan(EXAMPLE)), *path))
+    assert caught.value.version == PLAN_VERSION
+
+
+def test_a_kind_of_tool_that_this_code_does_not_know_is_refused() -> None:
+    with pytest.raises(UnknownPlan):
+        decode_plan(put(msgspec.json.decode(encode_plan(EXAMPLE)), "tools", 0, "kind", value="telepathy"))
+
+
+@pytest.mark.parametrize("stored", [b"", b"{", b"[]", b'{"messages":[]}', b'{"v":"1","messages":[]}', b"\xff"])
+def test_what_is_not_a_plan_is_refused(stored: bytes) -> None:
+    with pytest.raises(UnknownPlan) as caught:
+        decode_plan(stored)
+    assert caught.value.version is None
+
+
+if __name__ == "__main__":
+    (PLANS / f"v{PLAN_VERSION}.json").write_bytes(encode_plan(EXAMPLE))
