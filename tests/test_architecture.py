@@ -19,7 +19,7 @@ MAX_LINES = 600
 
 BASE = frozenset({"weftline.messages", "weftline.errors", "weftline.canonical"})
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
-SHELL = MIDDLE | {"weftline.wire", "weftline.providers", "weftline.tools", "weftline.agent"}
+SHELL = MIDDLE | {"weftline.net", "weftline.wire", "weftline.providers", "weftline.tools", "weftline.agent"}
 TOP = SHELL | {
     "weftline",
     "weftline.config",
@@ -36,11 +36,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.messages": frozenset(),
     "weftline.errors": frozenset(),
     "weftline.canonical": frozenset(),
+    "weftline.net": BASE | {"weftline._version", "weftline.providers.base"},
     "weftline.kernel": BASE,
     "weftline.wire": MIDDLE | {"weftline.agent.plan", "weftline.providers.base"},
-    "weftline.providers": MIDDLE,
-    "weftline.config": MIDDLE | {"weftline.providers"},
-    "weftline.tools": MIDDLE | {"weftline.providers.base"},
+    "weftline.providers": MIDDLE | {"weftline.net"},
+    "weftline.config": MIDDLE | {"weftline.net", "weftline.providers"},
+    "weftline.tools": MIDDLE | {"weftline.net", "weftline.providers.base"},
     "weftline.agent": MIDDLE | {"weftline.providers.base"},
     "weftline.sandbox": MIDDLE | {"weftline.tools.base"},
     "weftline.store": SHELL,

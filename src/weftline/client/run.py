@@ -107,7 +107,7 @@ class AsyncRun:
             run_id=run_id,
             session_id=session_id,
             tools=tools,
-            threads=client.threads,
+            workers=client.workers,
             failed=self._delivery_failed,
             format_error=client.format_error,
         )

@@ -21,15 +21,15 @@ from weftline.agent.plan import (
     ToolRef,
 )
 from weftline.errors import InvalidRequest, StoreError
+from weftline.net.dial import Dialer
 from weftline.runtime.toolbox import EMPTY, ServerTools, Toolbox
 from weftline.store.secrets import Headers, Vault
 from weftline.store.sqlite.reads import Reader, ToolRow
 from weftline.tools.a2a import A2AForms, A2ATool, default_description
 from weftline.tools.base import Tool
-from weftline.tools.dial import Dialer
 from weftline.tools.http import HttpSpec, HttpTool
-from weftline.tools.mcp import McpEntry, McpUnavailable, list_tools, offered, unavailable
-from weftline.tools.mcp_pool import McpAddress, McpPool
+from weftline.tools.mcp.pool import McpAddress, McpPool
+from weftline.tools.mcp.tools import McpEntry, McpUnavailable, list_tools, offered, unavailable
 from weftline.tools.remote import UnavailableTool
 
 logger = logging.getLogger(__name__)

@@ -35,7 +35,7 @@ from weftline.tools.base import (
 )
 from weftline.tools.results import error_of, output_of
 from weftline.tools.signature import Docstring, Parameters, checked_signature, resolved_hints
-from weftline.tools.threads import shared_threads
+from weftline.tools.workers import shared_workers
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec, TypeVar
@@ -134,7 +134,7 @@ class FunctionTool(Generic[P, R]):
         if not self._in_thread:
             return await self._outcome(call)
         try:
-            result = await shared_threads().run(lambda: self._outcome_in_thread(call))
+            result = await shared_workers().run(lambda: self._outcome_in_thread(call))
         except ToolFailed as error:
             return error_of(error)
         except asyncio.CancelledError:
@@ -151,7 +151,7 @@ class FunctionTool(Generic[P, R]):
             if inspect.iscoroutinefunction(self._reconcile):
                 answer: object = await known()
             else:
-                answer = await shared_threads().run(known)
+                answer = await shared_workers().run(known)
                 if inspect.isawaitable(answer):
                     answer = await answer
         except Exception:

@@ -13,9 +13,9 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from weftline.canonical import NotCanonical, canonical_value, parse
 from weftline.kernel.entries import Effect
 from weftline.messages import Image, Text
+from weftline.net.dial import Dialer, DialFailed, Reply
 from weftline.providers.base import ToolSpec
 from weftline.tools.base import ToolContext, ToolFailed, ToolOutput
-from weftline.tools.dial import Dialer, DialFailed, Reply
 from weftline.tools.remote import RemoteTool, clipped
 from weftline.tools.schema import object_schema
 from weftline.tools.templates import Values, placeholders

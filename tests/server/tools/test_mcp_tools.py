@@ -12,10 +12,10 @@ import pytest
 from aiohttp import web
 
 from weftline.messages import Image, Text
+from weftline.net.dial import Dialer
 from weftline.tools.base import InvalidArguments, ToolContext
-from weftline.tools.dial import Dialer
-from weftline.tools.mcp import McpTool, McpUnavailable, list_tools, model_name, offered
-from weftline.tools.mcp_pool import McpAddress, McpPool
+from weftline.tools.mcp.pool import McpAddress, McpPool
+from weftline.tools.mcp.tools import McpTool, McpUnavailable, list_tools, model_name, offered
 
 from ..kit import Json
 from .peers import TEAM, Handler, McpProcess, missing, serving
