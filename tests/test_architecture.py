@@ -20,6 +20,8 @@ MAX_LINES = 600
 BASE = frozenset({"weftline.messages", "weftline.errors", "weftline.canonical"})
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
 SHELL = MIDDLE | {"weftline.net", "weftline.wire", "weftline.providers", "weftline.tools", "weftline.agent"}
+ARGUMENTS = frozenset({"weftline.tools.arguments", "weftline.tools.schema", "weftline.tools.signature"})
+"""From a function to a schema, and arguments against it: the same for tools of the server and of the client."""
 TOP = SHELL | {
     "weftline",
     "weftline.config",
@@ -48,7 +50,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.threads": SHELL | {"weftline.store", "weftline.sandbox"},
     "weftline.runtime": SHELL | {"weftline.store", "weftline.threads", "weftline.sandbox"},
     "weftline.server": TOP,
-    "weftline.client": BASE | {"weftline.wire", "weftline._version"},
+    "weftline.client": BASE | {"weftline._version", "weftline.wire", "weftline.net.sse"} | ARGUMENTS,
     "weftline.cli": TOP | {"weftline.server", "weftline.client"},
     "weftline.testing": TOP | {"weftline.server", "weftline.client"},
 }

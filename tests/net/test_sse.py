@@ -11,7 +11,7 @@ STREAM = (
     b"\xef\xbb\xbfevent: first\ndata: one\n\n"
     b": a comment\r\ndata:two\r\ndata:  lines\r\n\r\n"
     b"id: 7\rretry: 10\revent:third\rdata: \xe2\x82\xac\r\r"
-    b"event: without data\n\n"
+    b"event: without data\nid: 8\n\n"
     b"data\n\n"
     b'data: {"a": "b: c"}\nunknown: field\n\n'
     b"data: cut off\n"
@@ -19,7 +19,7 @@ STREAM = (
 EVENTS = [
     SseEvent("first", b"one"),
     SseEvent("", b"two\n lines"),
-    SseEvent("third", "€".encode()),
+    SseEvent("third", "€".encode(), "7"),
     SseEvent("", b""),
     SseEvent("", b'{"a": "b: c"}'),
 ]

@@ -11,11 +11,12 @@ from types import FrameType
 from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 from weakref import WeakKeyDictionary
 
-from weftline.client.arguments import arguments_of, as_text, parse_docstring
+from weftline.client.arguments import arguments_of, as_text
 from weftline.client.context import ToolContext
 from weftline.client.errors import InvalidSpec, ToolError
 from weftline.client.events import LocalToolCall
 from weftline.client.workers import HandlerWorkers
+from weftline.tools.signature import Docstring
 from weftline.wire.limits import TOOL_NAME_PATTERN
 
 P = ParamSpec("P")
@@ -66,7 +67,7 @@ class LocalTool(Generic[P, R]):
         self.name = name or getattr(fn, "__name__", "")
         if not re.fullmatch(TOOL_NAME_PATTERN, self.name):
             raise InvalidSpec(f"tool name {self.name!r} must match {TOOL_NAME_PATTERN}")
-        self.description = parse_docstring(inspect.getdoc(fn))[0] if description is None else description
+        self.description = Docstring.parse(inspect.getdoc(fn)).description if description is None else description
         self.timeout_s = timeout_s
         self._arguments = arguments_of(parameters, fn, name=self.name, local_names=local_names)
         self._output_schema = output_schema

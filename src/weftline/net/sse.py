@@ -1,4 +1,4 @@
-"""Server-sent events as model APIs stream them."""
+"""Server-sent events, read from bytes: the streams of model APIs, and in the client those of a Weftline server."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ from typing import NamedTuple
 
 
 class SseEvent(NamedTuple):
-    """One event. `event` is empty when the stream names none; the lines of `data` are joined by newlines."""
+    """One event. `event` and `id` are empty when the event names none; the lines of `data` are joined by newlines."""
 
     event: str
     data: bytes
+    id: str = ""
 
 
 class SseParser:
     """Takes the bytes of a stream in any pieces and gives the events that became complete.
 
-    Lines end in CR, LF or CRLF. Comments, `id` and `retry` are left out, and so are events without data. An event that
-    was not ended by an empty line is never given: the stream was cut.
+    Lines end in CR, LF or CRLF. Comments and `retry` are left out, and so are events without data. An event that no
+    empty line ends is never given: the stream was cut.
     """
 
-    __slots__ = ("_begun", "_data", "_event", "_held", "_skip_lf")
+    __slots__ = ("_begun", "_data", "_event", "_held", "_id", "_skip_lf")
 
     def __init__(self) -> None:
         self._held: list[bytes] = []
@@ -28,6 +29,7 @@ class SseParser:
         """The last piece ended in CR: an LF at the start of the next belongs to it."""
         self._begun = False
         self._event = ""
+        self._id = ""
         self._data: list[bytes] = []
 
     def feed(self, data: bytes) -> list[SseEvent]:
@@ -61,11 +63,14 @@ class SseParser:
                 parts.append(line[6:] if line[5:6] == b" " else line[5:])
             elif not line:
                 if parts:
-                    events.append(SseEvent(self._event, parts[0] if len(parts) == 1 else b"\n".join(parts)))
+                    data = parts[0] if len(parts) == 1 else b"\n".join(parts)
+                    events.append(SseEvent(self._event, data, self._id))
                     parts.clear()
-                self._event = ""
+                self._event = self._id = ""
             elif line.startswith(b"event:"):
                 self._event = line[6:].removeprefix(b" ").decode("utf-8", "replace")
+            elif line.startswith(b"id:"):
+                self._id = line[3:].removeprefix(b" ").decode("utf-8", "replace")
             elif line == b"data":
                 parts.append(b"")
         return events

@@ -34,7 +34,7 @@ from weftline.providers.throttle import close_stream
 from weftline.runtime.live import LiveRun, Prepared, is_being_cancelled
 from weftline.runtime.toolbox import Toolbox
 from weftline.runtime.transcript import Transcript
-from weftline.tools.base import InvalidArguments
+from weftline.tools.arguments import InvalidArguments
 from weftline.tools.client_side import input_invalid_result
 from weftline.tools.schema import ArgsValidator
 from weftline.wire.events import provider_call

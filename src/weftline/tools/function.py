@@ -24,10 +24,10 @@ from msgspec import Raw
 
 from weftline.kernel.entries import STRICTNESS, Effect
 from weftline.providers.base import ToolSpec
+from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import (
     ClientKind,
     Happened,
-    InvalidArguments,
     Reconciled,
     ToolContext,
     ToolFailed,
@@ -113,7 +113,7 @@ class FunctionTool(Generic[P, R]):
             if hints is None:
                 raise TypeError(f"tool {self.name!r}: a type hint names something that is not defined")
             self._parameters = Parameters.of(
-                self.name, signature=self._signature, hints=hints, docs=self._docs.parameters
+                self.name, signature=self._signature, hints=hints, docs=self._docs.parameters, context_type=ToolContext
             )
         return self._parameters
 

@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import Raw, Struct
 
 from weftline.canonical import NotCanonical, canonical_value, parse
 from weftline.kernel.entries import Effect
@@ -210,15 +210,18 @@ def output_of(result: CallToolResult) -> ToolOutput:
     parts: list[UserPart] = []
     for block in result.content:
         parts += _part(block)
-    structured: Raw | UnsetType = UNSET
-    if result.structured_content is not None:
-        try:
-            structured = Raw(canonical_value(result.structured_content))
-        except NotCanonical:
-            structured = UNSET
     if not parts:
-        parts.append(Text("" if structured is UNSET else clipped(bytes(structured).decode())))
-    return ToolOutput(tuple(parts), is_error=result.is_error, structured=structured)
+        parts.append(Text(_structured_text(result)))
+    return ToolOutput(tuple(parts), is_error=result.is_error)
+
+
+def _structured_text(result: CallToolResult) -> str:
+    if result.structured_content is None:
+        return ""
+    try:
+        return clipped(canonical_value(result.structured_content).decode())
+    except NotCanonical:
+        return ""
 
 
 def _part(block: ContentBlock) -> list[UserPart]:
