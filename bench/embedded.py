@@ -25,8 +25,8 @@ from bench import workloads
 from bench.load import percentile
 from weftline import Engine, tool
 from weftline.config import load_config
+from weftline.net.transport import AiohttpTransport
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
-from weftline.providers.transport import AiohttpTransport
 from weftline.runtime import ids
 from weftline.store.sqlite.accounts import workspace_key
 from weftline.store.sqlite.connection import connect

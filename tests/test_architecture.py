@@ -19,8 +19,9 @@ MAX_LINES = 600
 
 BASE = frozenset({"weftline.messages", "weftline.errors", "weftline.canonical"})
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
-SHELL = MIDDLE | {"weftline.plan", "weftline.providers", "weftline.tools"}
-PROJECTIONS = frozenset({"weftline.wire.events", "weftline.wire.responses", "weftline.wire.snapshots"})
+SHELL = MIDDLE | {"weftline.net", "weftline.plan", "weftline.prompts", "weftline.providers", "weftline.tools"}
+ARGUMENTS = frozenset({"weftline.tools.arguments", "weftline.tools.schema", "weftline.tools.signature"})
+"""From a function to a schema, and arguments against it: the same for tools of the server and of the client."""
 TOP = SHELL | {
     "weftline",
     "weftline.config",
@@ -38,18 +39,20 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.messages": frozenset(),
     "weftline.errors": frozenset(),
     "weftline.canonical": frozenset(),
+    "weftline.net": BASE | {"weftline._version", "weftline.providers.base"},
     "weftline.kernel": BASE,
     "weftline.plan": MIDDLE,
+    "weftline.prompts": frozenset(),
     "weftline.wire": MIDDLE | {"weftline.plan"},
-    "weftline.providers": MIDDLE,
-    "weftline.config": MIDDLE | {"weftline.providers"},
-    "weftline.tools": MIDDLE | {"weftline.providers.base"},
+    "weftline.providers": MIDDLE | {"weftline.net"},
+    "weftline.config": MIDDLE | {"weftline.net", "weftline.providers"},
+    "weftline.tools": MIDDLE | {"weftline.net", "weftline.prompts", "weftline.providers.base"},
     "weftline.sandbox": MIDDLE | {"weftline.tools.base"},
     "weftline.store": SHELL,
     "weftline.threads": SHELL | {"weftline.store", "weftline.sandbox"},
-    "weftline.runtime": SHELL | PROJECTIONS | {"weftline.store", "weftline.threads", "weftline.sandbox"},
+    "weftline.runtime": SHELL | {"weftline.store", "weftline.threads", "weftline.sandbox"},
     "weftline.server": TOP,
-    "weftline.client": BASE | {"weftline.wire", "weftline._version"},
+    "weftline.client": BASE | {"weftline._version", "weftline.wire", "weftline.net.sse"} | ARGUMENTS,
     "weftline.cli": TOP | {"weftline.server", "weftline.client"},
     "weftline.testing": TOP | {"weftline.server", "weftline.client"},
 }

@@ -11,12 +11,12 @@ import msgspec
 from bench.machine import Machine
 from bench.rows import Row
 from weftline.messages import User
-from weftline.providers.anthropic import Anthropic
+from weftline.providers.anthropic.provider import Anthropic
 from weftline.providers.assemble import Assembler
 from weftline.providers.base import CallArgs, ModelRequest, Provider, TextDelta, ThinkingDelta
-from weftline.providers.google import Google
-from weftline.providers.openai_chat import OpenAIChat
-from weftline.providers.openai_responses import OpenAIResponses
+from weftline.providers.google.provider import Google
+from weftline.providers.openai.chat import OpenAIChat
+from weftline.providers.openai.responses import OpenAIResponses
 from weftline.testing.recordings import Exchange, RecordedTransport, load_recording, recordings_dir
 
 Build = Callable[[RecordedTransport], Provider]

@@ -22,14 +22,14 @@ import msgspec
 from msgspec import Struct
 
 from weftline.errors import WeftlineError
+from weftline.net.transport import Transport
 from weftline.providers.base import ModelInfo, Provider
 from weftline.providers.catalog import Catalog, build_catalog, usual_providers
 from weftline.providers.families import ProviderSettings, bad_setting, known_families
 from weftline.providers.oauth import OAuthSettings
+from weftline.providers.openai.profiles import PROFILES
 from weftline.providers.pricing import Price, PriceOverride, Prices
-from weftline.providers.profiles import PROFILES
 from weftline.providers.throttle import DEFAULT_CONCURRENCY
-from weftline.providers.transport import Transport
 
 Table: TypeAlias = Mapping[str, Any]
 T = TypeVar("T", bound=Struct)

@@ -43,6 +43,7 @@ TABLE: dict[str, Row] = {
     "session_ended": Row(409, False, "Create a new session."),
     "idempotency_conflict": Row(409, False, "Use a new Idempotency-Key for a different request."),
     "conflict": Row(409, False, "Read the present state and decide again."),
+    "unsupported_run": Row(409, False, "Use the version of Weftline that wrote the run, or a newer one."),
     "not_paused": Row(409, False, "The run is not paused; there is nothing to resume."),
     "body_too_large": Row(413, False, "Send a smaller body."),
     "rate_limited": Row(429, True, "Wait for the time in Retry-After."),

@@ -64,7 +64,20 @@ def test_making_a_client_loads_no_http_library_and_nothing_of_the_server() -> No
         "a2a",
     } == set()
     ours = {name for name in loaded if name.startswith("weftline.")}
-    assert {".".join(name.split(".")[:2]) for name in ours} <= {"weftline._version", "weftline.client", "weftline.wire"}
+    assert {".".join(name.split(".")[:2]) for name in ours} <= {
+        "weftline._version",
+        "weftline.canonical",
+        "weftline.client",
+        "weftline.net",
+        "weftline.tools",
+        "weftline.wire",
+    }
+    assert {name for name in ours if name.startswith(("weftline.net.", "weftline.tools."))} <= {
+        "weftline.net.sse",
+        "weftline.tools.arguments",
+        "weftline.tools.schema",
+        "weftline.tools.signature",
+    }
 
 
 def test_the_code_on_the_page_is_the_code_of_the_examples(project_root: Path) -> None:

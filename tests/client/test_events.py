@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weftline.client import AsyncClient, LocalToolCall, LoopDetected, ToolBudgetExceeded, ToolResult, UnknownEvent
-from weftline.client.sse import FrameParser
+from weftline.net.sse import SseParser
 
 from .stand_in import StandIn, flat, hybrid, nested, stream, success, unnamed
 
@@ -80,8 +80,8 @@ async def test_lines_may_end_in_any_way(to_stand_in: AsyncClient, stand_in: Stan
 @given(st.lists(st.integers(0, 400), max_size=6), st.sampled_from([b"\n", b"\r\n", b"\r"]))
 def test_frames_do_not_depend_on_how_they_were_cut(cuts: list[int], newline: bytes) -> None:
     whole = (hybrid(1, "started") + b": beat\n\n" + flat(2, "x", text="é") + unnamed(3, "y")).replace(b"\n", newline)
-    expected = FrameParser().feed(whole + b"data: rest")
-    parser = FrameParser()
+    expected = SseParser().feed(whole + b"data: rest")
+    parser = SseParser()
     edges = [0, *sorted(cuts), len(whole)]
     pieces = [whole[start:end] for start, end in pairwise(edges)]
     found = [frame for piece in pieces for frame in parser.feed(piece)]

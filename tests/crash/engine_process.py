@@ -16,9 +16,9 @@ from msgspec.json import encode
 
 from weftline.config import Config
 from weftline.errors import Conflict
+from weftline.net.transport import AiohttpTransport
 from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
-from weftline.providers.transport import AiohttpTransport
 from weftline.runtime.embedded import Engine
 from weftline.tools.base import ToolOutput
 from weftline.wire.plan import plan_from_spec

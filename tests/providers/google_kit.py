@@ -20,7 +20,7 @@ from weftline.providers.base import (
     ProviderError,
     ToolSpec,
 )
-from weftline.providers.google import Google
+from weftline.providers.google.provider import Google
 from weftline.testing.recordings import Exchange, RecordedTransport, recordings_dir, replay
 
 KEY = "AIza-secret-key"

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from weftline.messages import Assistant, Opaque, ProviderCall, Text, Thinking, ToolCall, Usage, User
-from weftline.providers.anthropic import Anthropic
+from weftline.net.transport import AiohttpTransport
+from weftline.providers.anthropic.provider import Anthropic
 from weftline.providers.assemble import Assembler, collect
 from weftline.providers.base import (
     CallArgs,
@@ -32,7 +33,6 @@ from weftline.providers.base import (
     ToolSpec,
     UsageUpdate,
 )
-from weftline.providers.transport import AiohttpTransport
 from weftline.testing.recordings import Exchange, RecordedTransport, load_recording, recordings_dir, replay
 
 CITY = OutputSchema("city", Raw(b'{"type":"object","properties":{"city":{"type":"string"}}}'))

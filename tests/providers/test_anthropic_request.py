@@ -25,7 +25,7 @@ from weftline.messages import (
     ToolResults,
     User,
 )
-from weftline.providers.anthropic import Anthropic
+from weftline.providers.anthropic.provider import Anthropic
 from weftline.providers.assemble import collect
 from weftline.providers.base import ModelRequest, OutputSchema, ProviderError, ToolSpec
 from weftline.testing.recordings import RecordedTransport, SentRequest, load_recording, replay

@@ -22,7 +22,9 @@ from msgspec import Raw
 
 from weftline.errors import WeftlineError
 from weftline.messages import Assistant, Image, Opaque, Text, Thinking, ToolCall, ToolResult, ToolResults, User
-from weftline.providers.anthropic import Anthropic
+from weftline.net.sse import SseParser
+from weftline.providers.anthropic.bedrock import Bedrock
+from weftline.providers.anthropic.provider import Anthropic
 from weftline.providers.assemble import Assembler, collect
 from weftline.providers.aws import Credentials, FrameDecoder, signed
 from weftline.providers.base import (
@@ -36,11 +38,9 @@ from weftline.providers.base import (
     ToolSpec,
     UsageUpdate,
 )
-from weftline.providers.bedrock import Bedrock
 from weftline.providers.catalog import build_catalog
 from weftline.providers.families import ProviderSettings
 from weftline.providers.listing import every_model
-from weftline.providers.sse import SseParser
 from weftline.testing.recordings import Exchange, RecordedTransport, load_recording, recordings_dir, replay
 
 EVENT_STREAM = "application/vnd.amazon.eventstream"

@@ -14,7 +14,7 @@ from weftline.providers.assemble import collect
 from weftline.providers.base import ModelInfo, ModelRequest, Provider
 from weftline.providers.catalog import MAX_CANDIDATES, Catalog, build_catalog, usual_providers
 from weftline.providers.families import FAMILIES, ProviderSettings
-from weftline.providers.google import Google
+from weftline.providers.google.provider import Google
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.providers.throttle import ThrottledProvider
 from weftline.testing.recordings import RecordedTransport
@@ -200,7 +200,7 @@ def test_a_family_whose_package_is_missing_is_unavailable(monkeypatch: pytest.Mo
 
 
 def test_a_new_family_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FAMILIES, "mine", "weftline.providers.google:Google")
+    monkeypatch.setitem(FAMILIES, "mine", "weftline.providers.google.provider:Google")
     assert isinstance(_inner(catalog(claude(family="mine")).resolve("claude:claude-opus-4-5").provider), Google)
 
 

@@ -42,6 +42,7 @@ from weftline.messages import (
     Usage,
     User,
 )
+from weftline.net.transport import AiohttpTransport
 from weftline.providers.assemble import collect
 from weftline.providers.base import (
     Finish,
@@ -50,8 +51,7 @@ from weftline.providers.base import (
     ThinkingDelta,
     ToolSpec,
 )
-from weftline.providers.google import Google
-from weftline.providers.transport import AiohttpTransport
+from weftline.providers.google.provider import Google
 from weftline.testing.recordings import Exchange, RecordedTransport, load_recording, replay
 
 

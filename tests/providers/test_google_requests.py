@@ -46,7 +46,7 @@ from weftline.providers.base import (
     TextDelta,
     ToolSpec,
 )
-from weftline.providers.google import Google
+from weftline.providers.google.provider import Google
 from weftline.testing.recordings import RecordedTransport
 
 

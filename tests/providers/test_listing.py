@@ -13,12 +13,12 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from weftline.providers.anthropic import Anthropic
+from weftline.providers.anthropic.provider import Anthropic
 from weftline.providers.base import ModelInfo, ProviderError
-from weftline.providers.google import Google
+from weftline.providers.google.provider import Google
 from weftline.providers.listing import Lists, every_model
-from weftline.providers.openai_chat import OpenAIChat
-from weftline.providers.openai_responses import OpenAIResponses
+from weftline.providers.openai.chat import OpenAIChat
+from weftline.providers.openai.responses import OpenAIResponses
 from weftline.testing.recordings import RecordedTransport, replay
 
 JSON = "application/json"

@@ -14,10 +14,10 @@ import pytest
 from weftline.config import load_config
 from weftline.errors import WeftlineError
 from weftline.messages import User
+from weftline.net.transport import Response
 from weftline.providers.assemble import collect
 from weftline.providers.base import ModelRequest, ProviderError
 from weftline.providers.catalog import ResolvedModel
-from weftline.providers.transport import Response
 from weftline.testing.recordings import RecordedTransport, replay
 
 JSON = "application/json"

@@ -38,6 +38,7 @@ from weftline.messages import (
     Usage,
     User,
 )
+from weftline.net.transport import AiohttpTransport
 from weftline.providers.base import (
     CallArgs,
     CallDone,
@@ -51,9 +52,8 @@ from weftline.providers.base import (
     ThinkingDone,
     UsageUpdate,
 )
-from weftline.providers.openai_chat import OpenAIChat
-from weftline.providers.profiles import PROFILES
-from weftline.providers.transport import AiohttpTransport
+from weftline.providers.openai.chat import OpenAIChat
+from weftline.providers.openai.profiles import PROFILES
 from weftline.testing import Aborted, Answered, Failed, check_provider
 from weftline.testing.providers import Case
 from weftline.testing.recordings import RecordedTransport, replay

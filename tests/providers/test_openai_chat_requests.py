@@ -38,8 +38,8 @@ from weftline.providers.base import (
     OutputSchema,
     ProviderError,
 )
-from weftline.providers.openai_chat import OpenAIChat
-from weftline.providers.profiles import PROFILES
+from weftline.providers.openai.chat import OpenAIChat
+from weftline.providers.openai.profiles import PROFILES
 from weftline.testing.recordings import RecordedTransport, replay
 
 KEY = "sk-secret-0123456789"

@@ -40,6 +40,7 @@ from weftline.messages import (
     Usage,
     User,
 )
+from weftline.net.transport import AiohttpTransport
 from weftline.providers.base import (
     CallArgs,
     CallDone,
@@ -52,9 +53,8 @@ from weftline.providers.base import (
     TextDelta,
     UsageUpdate,
 )
-from weftline.providers.openai_chat import OpenAIChat
-from weftline.providers.openai_responses import OpenAIResponses
-from weftline.providers.transport import AiohttpTransport
+from weftline.providers.openai.chat import OpenAIChat
+from weftline.providers.openai.responses import OpenAIResponses
 from weftline.testing import Aborted, Answered, Failed, check_provider
 from weftline.testing.providers import Case
 from weftline.testing.recordings import RecordedTransport, replay

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from weftline.config import Config
-from weftline.providers.transport import AiohttpTransport
+from weftline.net.transport import AiohttpTransport
 from weftline.runtime.embedded import Engine
 from weftline.server.app import App
 from weftline.server.auth import Principal

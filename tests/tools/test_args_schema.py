@@ -2,8 +2,8 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from weftline.tools.base import InvalidArguments
-from weftline.tools.schema import MAX_ISSUES, ArgsValidator, object_args, object_schema
+from weftline.tools.arguments import MAX_ISSUES, InvalidArguments, object_args
+from weftline.tools.schema import ArgsValidator, object_schema
 
 PERSON = (
     b'{"type":"object","properties":{"name":{"type":"string","minLength":1},"tags":{"type":"array","items":'

@@ -11,9 +11,9 @@ import click
 from weftline.cli.output import JSON
 
 if TYPE_CHECKING:
+    from weftline.net.transport import AiohttpTransport
     from weftline.providers.base import ModelInfo
     from weftline.providers.catalog import Catalog, Entry
-    from weftline.providers.transport import AiohttpTransport
 
 
 @click.command()
@@ -54,9 +54,9 @@ def command(
 async def _upstream(
     config: Path | None, db: Path | None, workspace: str | None, name: str, search: str
 ) -> list[ModelInfo]:
+    from weftline.net.transport import AiohttpTransport
     from weftline.providers.base import ProviderError
     from weftline.providers.listing import every_model
-    from weftline.providers.transport import AiohttpTransport
 
     transport = AiohttpTransport()
     try:
@@ -87,9 +87,9 @@ async def _catalog(
     transport: AiohttpTransport | None = None,
 ) -> Catalog:
     from weftline.config import Config, load_config
+    from weftline.net.transport import AiohttpTransport
     from weftline.providers.scripted import ScriptedProvider
     from weftline.providers.scripts import load_scripts
-    from weftline.providers.transport import AiohttpTransport
     from weftline.providers.workspace import WorkspaceCatalogs
 
     scripted = ScriptedProvider(load_scripts(scripts)) if scripts is not None else None

@@ -16,8 +16,8 @@ from weftline.client.context import ToolContext
 from weftline.client.errors import InvalidSpec, NetworkError, ToolError
 from weftline.client.events import LocalToolCall
 from weftline.client.http import exchange
-from weftline.client.threads import HandlerThreads
 from weftline.client.tools import Handler
+from weftline.client.workers import HandlerWorkers
 
 CARD_PATHS = (".well-known/agent-card.json", ".well-known/agent.json")
 CARD_TTL_S = 300.0
@@ -104,7 +104,7 @@ class LocalA2A:
             failure = failure or f"{address} answered {reply.status}"
         raise NetworkError(f"the card of the A2A agent {self.name!r} cannot be read: {failure}")
 
-    async def __call__(self, args: dict[str, Any], context: ToolContext, threads: HandlerThreads) -> str:
+    async def __call__(self, args: dict[str, Any], context: ToolContext, workers: HandlerWorkers) -> str:
         message = args.get("message")
         if not isinstance(message, str):
             raise ToolError(f"The arguments do not fit the tool {self.name}: message: must be a string")

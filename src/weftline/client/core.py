@@ -29,8 +29,8 @@ from weftline.client.retry import Retry
 from weftline.client.run import GOODBYE_S, AsyncRun
 from weftline.client.session import AsyncSession
 from weftline.client.spec import MessageOptions, RunOptions, SessionOptions, body_of
-from weftline.client.threads import HandlerThreads
 from weftline.client.tools import ToolLike, Toolset
+from weftline.client.workers import HandlerWorkers
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ class AsyncClient:
             headers=headers,
             trust_env=trust_env,
         )
-        self.threads = HandlerThreads(max_tool_threads)
+        self.workers = HandlerWorkers(max_tool_threads)
         self.format_error = format_error
         self.usage = Totals()
         """Of the runs that this client has followed to their end."""

@@ -13,8 +13,8 @@ from weftline.client.errors import Conflict, NotFound, ToolDeliveryError, ToolEr
 from weftline.client.events import LocalToolCall
 from weftline.client.http import Http
 from weftline.client.retry import Retry
-from weftline.client.threads import HandlerThreads
 from weftline.client.tools import Toolset
+from weftline.client.workers import HandlerWorkers
 from weftline.wire.limits import MAX_ERROR_BYTES, MAX_RESULT_BYTES
 
 logger = logging.getLogger("weftline.client")
@@ -34,7 +34,7 @@ class Dispatcher:
         run_id: str,
         session_id: str | None,
         tools: Toolset,
-        threads: HandlerThreads,
+        workers: HandlerWorkers,
         failed: Callable[[ToolDeliveryError], None],
         format_error: Callable[[Exception], str] | None = None,
     ) -> None:
@@ -42,7 +42,7 @@ class Dispatcher:
         self._run_id = run_id
         self._session_id = session_id
         self._tools = tools
-        self._threads = threads
+        self._workers = workers
         self._failed = failed
         self._format_error = format_error
         self._seen: set[str] = set()
@@ -90,7 +90,7 @@ class Dispatcher:
         )
         self._contexts.add(context)
         try:
-            text = await asyncio.wait_for(handler(dict(call.args), context, self._threads), handler.timeout_s)
+            text = await asyncio.wait_for(handler(dict(call.args), context, self._workers), handler.timeout_s)
         except TimeoutError:
             if context.seconds_left() == 0:
                 raise ToolError(f"The tool {call.name} timed out after {handler.timeout_s:g} s.") from None

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from weftline.client.errors import NetworkError, ToolDeliveryError
 from weftline.client.results import ModelUsed, Tokens, lenient
-from weftline.client.sse import Frame
+from weftline.net.sse import SseEvent
 
 
 class Event(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -174,7 +174,7 @@ _KINDS: dict[str, type[Event]] = {
 _ENVELOPE = ("seq", "type", "data")
 
 
-def parse_event(frame: Frame, *, run_id: str, last_seq: int = 0) -> Event:
+def parse_event(frame: SseEvent, *, run_id: str, last_seq: int = 0) -> Event:
     """The event of a frame, whether its body is flat, nested under `data`, or both.
 
     Raises:

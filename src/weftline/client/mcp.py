@@ -21,8 +21,8 @@ from weftline.client.background import LoopThread
 from weftline.client.context import ToolContext
 from weftline.client.errors import ClientError, InvalidSpec, NetworkError, ToolError
 from weftline.client.events import LocalToolCall
-from weftline.client.threads import HandlerThreads
 from weftline.client.tools import Handler
+from weftline.client.workers import HandlerWorkers
 
 if TYPE_CHECKING:
     from mcp import Client as McpClient
@@ -288,7 +288,7 @@ class _McpCall:
         self._schema = schema
         self.timeout_s = timeout_s
 
-    async def __call__(self, args: dict[str, Any], context: ToolContext, threads: HandlerThreads) -> str:
+    async def __call__(self, args: dict[str, Any], context: ToolContext, workers: HandlerWorkers) -> str:
         self._schema.check(args)
         return await self._connection.call(self._name, args)
 

@@ -34,8 +34,8 @@ from weftline.client.events import (
 )
 from weftline.client.http import RETRIED, EventStream
 from weftline.client.results import CancelReceipt, RunResult, RunSnapshot, Totals
-from weftline.client.sse import FrameParser
 from weftline.client.tools import Toolset
+from weftline.net.sse import SseParser
 
 if TYPE_CHECKING:
     from weftline.client.core import AsyncClient
@@ -107,7 +107,7 @@ class AsyncRun:
             run_id=run_id,
             session_id=session_id,
             tools=tools,
-            threads=client.threads,
+            workers=client.workers,
             failed=self._delivery_failed,
             format_error=client.format_error,
         )
@@ -348,7 +348,7 @@ class AsyncRun:
             self._settling = True
 
     async def _read(self, stream: EventStream) -> None:
-        frames = FrameParser()
+        frames = SseParser()
         while self._terminal is None:
             try:
                 data = await asyncio.wait_for(stream.read(), SETTLE_S if self._settling else None)

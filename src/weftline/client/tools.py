@@ -11,11 +11,12 @@ from types import FrameType
 from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 from weakref import WeakKeyDictionary
 
-from weftline.client.arguments import arguments_of, as_text, parse_docstring
+from weftline.client.arguments import arguments_of, as_text
 from weftline.client.context import ToolContext
 from weftline.client.errors import InvalidSpec, ToolError
 from weftline.client.events import LocalToolCall
-from weftline.client.threads import HandlerThreads
+from weftline.client.workers import HandlerWorkers
+from weftline.tools.signature import Docstring
 from weftline.wire.limits import TOOL_NAME_PATTERN
 
 P = ParamSpec("P")
@@ -27,7 +28,7 @@ class Handler(Protocol):
 
     timeout_s: float | None
 
-    async def __call__(self, args: dict[str, Any], context: ToolContext, threads: HandlerThreads) -> str: ...
+    async def __call__(self, args: dict[str, Any], context: ToolContext, workers: HandlerWorkers) -> str: ...
 
 
 class Tool(Protocol):
@@ -66,7 +67,7 @@ class LocalTool(Generic[P, R]):
         self.name = name or getattr(fn, "__name__", "")
         if not re.fullmatch(TOOL_NAME_PATTERN, self.name):
             raise InvalidSpec(f"tool name {self.name!r} must match {TOOL_NAME_PATTERN}")
-        self.description = parse_docstring(inspect.getdoc(fn))[0] if description is None else description
+        self.description = Docstring.parse(inspect.getdoc(fn)).description if description is None else description
         self.timeout_s = timeout_s
         self._arguments = arguments_of(parameters, fn, name=self.name, local_names=local_names)
         self._output_schema = output_schema
@@ -102,23 +103,23 @@ class LocalTool(Generic[P, R]):
     def handler(self, call: LocalToolCall) -> Handler | None:
         return _FunctionCall(self) if call.kind == "local" and call.name == self.name else None
 
-    async def answer(self, args: dict[str, Any], context: ToolContext, threads: HandlerThreads) -> str:
+    async def answer(self, args: dict[str, Any], context: ToolContext, workers: HandlerWorkers) -> str:
         if not self._max_concurrency:
-            return await self._answer(args, context, threads)
+            return await self._answer(args, context, workers)
         loop = asyncio.get_running_loop()
         free = self._free.get(loop)
         if free is None:
             free = self._free[loop] = asyncio.Semaphore(self._max_concurrency)
         async with free:
-            return await self._answer(args, context, threads)
+            return await self._answer(args, context, workers)
 
-    async def _answer(self, args: dict[str, Any], context: ToolContext, threads: HandlerThreads) -> str:
+    async def _answer(self, args: dict[str, Any], context: ToolContext, workers: HandlerWorkers) -> str:
         positional, keywords = self._arguments.bind(args, context)
         fn = cast("Callable[..., Any]", self.fn)
         if self._is_async:
             value: Any = await fn(*positional, **keywords)
         else:
-            value = await threads.run(lambda: fn(*positional, **keywords))
+            value = await workers.run(lambda: fn(*positional, **keywords))
             if inspect.isawaitable(value):
                 value = await value
         return as_text(value)
@@ -129,8 +130,8 @@ class _FunctionCall:
         self._tool = tool
         self.timeout_s = tool.timeout_s
 
-    async def __call__(self, args: dict[str, Any], context: ToolContext, threads: HandlerThreads) -> str:
-        return await self._tool.answer(args, context, threads)
+    async def __call__(self, args: dict[str, Any], context: ToolContext, workers: HandlerWorkers) -> str:
+        return await self._tool.answer(args, context, workers)
 
 
 @overload

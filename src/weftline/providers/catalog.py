@@ -18,12 +18,12 @@ from msgspec import Struct
 
 from weftline.errors import InvalidRequest, WeftlineError
 from weftline.messages import Usage
+from weftline.net.transport import Transport
 from weftline.providers.base import ModelInfo, Provider
 from weftline.providers.families import NotAvailable, ProviderSettings, Source, build_provider
 from weftline.providers.listing import Lists
 from weftline.providers.offers import Generates, streaming
 from weftline.providers.pricing import Price, Prices
-from weftline.providers.transport import Transport
 
 MAX_CANDIDATES: Final = 20
 _REMEMBERED: Final = 1024

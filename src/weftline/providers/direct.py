@@ -3,7 +3,7 @@
 Model calls are the busiest thing a server does, and a general HTTP client is most of what such a call costs. This one
 posts a body and reads an answer: TLS by the standard library, kept-alive connections, chunked and compressed bodies,
 one deadline for the whole call. It knows no proxies, cookies or redirects; where the environment names a proxy, the
-transport over aiohttp is used (`weftline.providers.transport`).
+transport over aiohttp is used (`weftline.net.transport`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from urllib.parse import SplitResult, urlsplit
 
 import httptools
 
+from weftline.net.transport import AiohttpTransport, Response
 from weftline.providers.base import ProviderError
-from weftline.providers.transport import AiohttpTransport, Response
 
 Origin: TypeAlias = tuple[str, str, int]
 

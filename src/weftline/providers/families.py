@@ -17,18 +17,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weftline.errors import WeftlineError
+from weftline.net.transport import Transport
 from weftline.providers.base import ModelInfo, Provider
 from weftline.providers.oauth import OAuthSettings, OAuthTransport
 from weftline.providers.offers import streaming
 from weftline.providers.throttle import DEFAULT_CONCURRENCY, Throttle, ThrottledProvider
-from weftline.providers.transport import Transport
 
 FAMILIES: dict[str, str] = {
-    "anthropic": "weftline.providers.anthropic:Anthropic",
-    "bedrock": "weftline.providers.bedrock:Bedrock",
-    "google": "weftline.providers.google:Google",
-    "openai_chat": "weftline.providers.openai_chat:OpenAIChat",
-    "openai_responses": "weftline.providers.openai_responses:OpenAIResponses",
+    "anthropic": "weftline.providers.anthropic.provider:Anthropic",
+    "bedrock": "weftline.providers.anthropic.bedrock:Bedrock",
+    "google": "weftline.providers.google.provider:Google",
+    "openai_chat": "weftline.providers.openai.chat:OpenAIChat",
+    "openai_responses": "weftline.providers.openai.responses:OpenAIResponses",
 }
 GROUP: Final = "weftline.providers"
 

@@ -15,9 +15,9 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Struct
 
+from weftline.net.transport import Transport
 from weftline.providers.base import ModelInfo, ProviderError
 from weftline.providers.http_errors import classify
-from weftline.providers.transport import Transport
 
 LISTING_TIMEOUT_S = 30.0
 _UNREADABLE = "The model API's list of models could not be read."

@@ -16,9 +16,9 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Struct
 
+from weftline.net.transport import Response, Transport
 from weftline.providers.base import ProviderError
 from weftline.providers.http_errors import REDACTED
-from weftline.providers.transport import Response, Transport
 
 MARGIN_S: Final = 60.0
 """A token is renewed this long before it expires, so that none expires on its way."""

@@ -29,7 +29,7 @@ from weftline.providers.base import (
     ThinkingDone,
     UsageUpdate,
 )
-from weftline.providers.openai_schema import described
+from weftline.providers.openai.schema import described
 from weftline.providers.scripts import (
     DEFAULT_USAGE,
     Phrase,

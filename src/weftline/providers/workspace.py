@@ -13,10 +13,10 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from weftline.errors import WeftlineError
+from weftline.net.transport import AiohttpTransport, Transport
 from weftline.providers.base import Provider
 from weftline.providers.catalog import Catalog, close_provider
 from weftline.providers.families import NotAvailable, ProviderSettings, build_provider
-from weftline.providers.transport import AiohttpTransport, Transport
 
 
 class OwnProvider(Struct, frozen=True):

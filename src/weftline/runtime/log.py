@@ -268,7 +268,7 @@ class Log:
             logger.error("the store takes no writes: %s", self.refusal.message)
         for run, write, heads in refused:
             log = run.log
-            if write.new is not None or any([waiter.outside for waiter in log.waiters]):
+            if write.new is not None or any(waiter.outside for waiter in log.waiters):
                 self._drop(run, Unavailable("The store takes no writes at the moment.", retry_after_s=2))
                 continue
             later = log.pending

@@ -36,7 +36,7 @@ from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.models import cost_nusd, resolve
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.toolbox import EMPTY, Toolbox
-from weftline.tools.base import InvalidArguments
+from weftline.tools.arguments import InvalidArguments
 from weftline.tools.client_side import input_invalid_result
 from weftline.tools.schema import ArgsValidator
 

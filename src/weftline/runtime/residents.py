@@ -388,7 +388,7 @@ class Residents:
     def _client_was_cut_off(self, state: State) -> bool:
         """Whether a client had a call open while this server was away or stalled, and so could not answer it."""
         opened_before = self._away_until + state.limits.local_timeout_us
-        return any([(question.deadline_at or 0) < opened_before for question in state.questions.open.values()])
+        return any((question.deadline_at or 0) < opened_before for question in state.questions.open.values())
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

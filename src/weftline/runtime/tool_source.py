@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import json
 
 from weftline.errors import InvalidRequest, StoreError
+from weftline.net.dial import Dialer
 from weftline.plan import (
     A2ALocalRef,
     A2ARef,
@@ -28,10 +29,9 @@ from weftline.store.records.tools import ToolRow
 from weftline.store.secrets import Headers, Vault
 from weftline.tools.a2a import A2AForms, A2ATool, default_description
 from weftline.tools.base import Tool
-from weftline.tools.dial import Dialer
 from weftline.tools.http import HttpSpec, HttpTool
-from weftline.tools.mcp import McpEntry, McpUnavailable, list_tools, offered, unavailable
-from weftline.tools.mcp_pool import McpAddress, McpPool
+from weftline.tools.mcp.pool import McpAddress, McpPool
+from weftline.tools.mcp.tools import McpEntry, McpUnavailable, list_tools, offered, unavailable
 from weftline.tools.remote import UnavailableTool
 
 logger = logging.getLogger(__name__)

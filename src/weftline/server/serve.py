@@ -19,11 +19,13 @@ from msgspec import Struct
 
 from weftline.config import Config, load_config
 from weftline.errors import WeftlineError
+from weftline.net.dial import Dialer
+from weftline.net.egress import egress_from
+from weftline.net.transport import AiohttpTransport, Transport
 from weftline.providers.catalog import Catalog
 from weftline.providers.direct import default_transport
 from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
-from weftline.providers.transport import AiohttpTransport, Transport
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.embedded import DRAIN_S, Engine
 from weftline.runtime.tool_source import DialledTools
@@ -40,8 +42,6 @@ from weftline.store.sqlite.store import SqliteStore
 from weftline.tools.base import Tool
 from weftline.tools.builtin import builtin_tools
 from weftline.tools.builtin.fetch import fetch_tool
-from weftline.tools.dial import Dialer
-from weftline.tools.egress import egress_from
 from weftline.tools.loader import installed_tools, load_tools_file
 
 logger = logging.getLogger(__name__)

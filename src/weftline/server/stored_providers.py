@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapte
 
 from weftline.config import provider_settings
 from weftline.errors import StoreError, WeftlineError
+from weftline.net.transport import AiohttpTransport
 from weftline.providers.families import NotAvailable, ProviderSettings, build_provider
-from weftline.providers.transport import AiohttpTransport
 from weftline.providers.workspace import OwnProvider
 from weftline.store.secrets import Vault
 from weftline.store.sqlite import keys, providers

@@ -18,11 +18,11 @@ from msgspec.json import encode
 
 from weftline._version import __version__
 from weftline.errors import StoreError, WeftlineError
+from weftline.net.dial import Dialer, DialFailed
 from weftline.runtime.embedded import Engine
 from weftline.server.routes.lists import listed_run
 from weftline.store.sqlite import webhooks
 from weftline.store.sqlite.webhooks import DeliveryRow, WebhookRow
-from weftline.tools.dial import Dialer, DialFailed
 from weftline.wire.responses import iso
 
 logger = logging.getLogger(__name__)

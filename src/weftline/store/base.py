@@ -135,7 +135,7 @@ class RunRow(Struct):
     """The last seq that `state` has folded."""
     fold: int
     suspect: int
-    """In a group of how many it was last recovered without progress since; 0 when it is not suspected of anything."""
+    """How many runs were on trial with it when the process last died, itself included; 0 for a run above suspicion."""
     alone: int
     """Times the process died while this run was recovered alone, without progress since."""
     deaths: int
@@ -239,6 +239,10 @@ class LogStore(Protocol):
         """Writes something of no consequence. Raises `StoreError` while the store takes no writes."""
         ...
 
+    def next_epoch(self) -> int:
+        """An epoch for the creator of a run: higher than that of every claim before."""
+        ...
+
     async def claim(self, key: int, *, kinds: Sequence[str]) -> Loaded | None:
         """Takes a run to drive it: every claim gets a new epoch, and writes of earlier claims no longer fit."""
         ...
@@ -275,18 +279,23 @@ class LogStore(Protocol):
 
     async def next_due(self, after: int) -> int | None: ...
 
-    async def mark_suspects(self, keys: Sequence[int], *, group: int) -> None:
-        """Notes, before anything of them is touched, that this owner is about to recover these runs, `group` at once.
+    async def begin_trial(self, keys: Sequence[int]) -> None:
+        """Notes, before anything of them is touched, that this owner is about to recover these runs.
 
         A write with `progress` takes the note away.
         """
         ...
 
-    async def charge_death(self) -> None:
-        """After an unclean death: charges it to the run that the owner before this one was recovering alone.
+    async def survived(self, keys: Sequence[int]) -> None:
+        """These runs have been recovered for a while and the process still lives, although none has made progress."""
+        ...
 
-        If that owner was recovering nobody when it died, something else kills the process, and what suspects were
-        charged with is taken back.
+    async def charge_death(self) -> None:
+        """After an unclean death: makes suspects of the runs that the owner before this one had on trial.
+
+        Those are the ones that had not survived for a while; without any, the ones that had. A run that was on trial
+        alone is charged with the death. If nobody was on trial, something else kills the process, and all that
+        suspects were charged with is taken back.
         """
         ...
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
-from weftline.providers.transport import Response
+from weftline.net.transport import Response
 
 
 class Exchange(Struct, frozen=True):

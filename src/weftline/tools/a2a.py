@@ -16,10 +16,10 @@ import msgspec
 from msgspec import Struct
 
 from weftline.kernel.entries import Effect
+from weftline.net.dial import Dialer, DialFailed, TooMuch
 from weftline.providers.base import ToolSpec
 from weftline.tools.base import ToolContext, ToolOutput
 from weftline.tools.client_side import A2A_PARAMETERS
-from weftline.tools.dial import Dialer, DialFailed, TooMuch
 from weftline.tools.remote import RemoteTool, clipped
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024

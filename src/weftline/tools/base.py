@@ -10,30 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, Protocol, TypeAlias
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import Raw, Struct
 
 from weftline.kernel.entries import Effect
 from weftline.messages import Text, UserPart
 from weftline.providers.base import ToolSpec
 
 ClientKind: TypeAlias = Literal["local", "a2a_local", "mcp_local"]
-
-
-class Issue(Struct, frozen=True, omit_defaults=True):
-    """One thing that is wrong with the arguments of a call."""
-
-    path: str
-    message: str
-    constraint: str = ""
-
-
-class InvalidArguments(Exception):
-    """The model's arguments do not fit the tool."""
-
-    def __init__(self, message: str, issues: tuple[Issue, ...] = ()) -> None:
-        super().__init__(message)
-        self.message = message
-        self.issues = issues
 
 
 class ToolFailed(Exception):
@@ -66,7 +49,6 @@ class ToolOutput(Struct, frozen=True, omit_defaults=True):
 
     parts: tuple[UserPart, ...]
     is_error: bool = False
-    structured: Raw | UnsetType = UNSET
 
     @classmethod
     def of(cls, text: str, *, is_error: bool = False) -> ToolOutput:

@@ -12,12 +12,10 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from weftline.kernel.entries import Effect
-from weftline.messages import Text
 from weftline.providers.base import ToolSpec
+from weftline.tools.arguments import InvalidArguments, Issue, described, object_args
 from weftline.tools.base import (
     ClientKind,
-    InvalidArguments,
-    Issue,
     Reconciled,
     Tool,
     ToolContext,
@@ -26,8 +24,6 @@ from weftline.tools.base import (
 from weftline.tools.schema import (
     EMPTY_OBJECT_SCHEMA,
     ArgsValidator,
-    described,
-    object_args,
     object_root,
     object_schema,
 )
@@ -150,7 +146,7 @@ class _InputInvalid(Struct):
 def input_invalid_result(tool: Tool, error: InvalidArguments) -> ToolOutput:
     """What the model reads in place of a call whose arguments do not fit; the client never sees that call."""
     data = msgspec.json.encode(_InputInvalid("tool_input_invalid", tool.spec.name, error.message, error.issues))
-    return ToolOutput((Text(data.decode()),), is_error=True, structured=Raw(data))
+    return ToolOutput.of(data.decode(), is_error=True)
 
 
 def card_description(card: Raw, *, fallback: str) -> str:

@@ -24,10 +24,10 @@ from msgspec import Raw
 
 from weftline.kernel.entries import STRICTNESS, Effect
 from weftline.providers.base import ToolSpec
+from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import (
     ClientKind,
     Happened,
-    InvalidArguments,
     Reconciled,
     ToolContext,
     ToolFailed,
@@ -35,7 +35,7 @@ from weftline.tools.base import (
 )
 from weftline.tools.results import error_of, output_of
 from weftline.tools.signature import Docstring, Parameters, checked_signature, resolved_hints
-from weftline.tools.threads import shared_threads
+from weftline.tools.workers import shared_workers
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec, TypeVar
@@ -113,7 +113,7 @@ class FunctionTool(Generic[P, R]):
             if hints is None:
                 raise TypeError(f"tool {self.name!r}: a type hint names something that is not defined")
             self._parameters = Parameters.of(
-                self.name, signature=self._signature, hints=hints, docs=self._docs.parameters
+                self.name, signature=self._signature, hints=hints, docs=self._docs.parameters, context_type=ToolContext
             )
         return self._parameters
 
@@ -134,7 +134,7 @@ class FunctionTool(Generic[P, R]):
         if not self._in_thread:
             return await self._outcome(call)
         try:
-            result = await shared_threads().run(lambda: self._outcome_in_thread(call))
+            result = await shared_workers().run(lambda: self._outcome_in_thread(call))
         except ToolFailed as error:
             return error_of(error)
         except asyncio.CancelledError:
@@ -151,7 +151,7 @@ class FunctionTool(Generic[P, R]):
             if inspect.iscoroutinefunction(self._reconcile):
                 answer: object = await known()
             else:
-                answer = await shared_threads().run(known)
+                answer = await shared_workers().run(known)
                 if inspect.isawaitable(answer):
                     answer = await answer
         except Exception:

@@ -10,12 +10,12 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from weftline.canonical import NotCanonical, canonical_value, parse
+from weftline.canonical import parse
 from weftline.kernel.entries import Effect
-from weftline.messages import Image, Text
+from weftline.messages import Image
+from weftline.net.dial import Dialer, DialFailed, Reply
 from weftline.providers.base import ToolSpec
 from weftline.tools.base import ToolContext, ToolFailed, ToolOutput
-from weftline.tools.dial import Dialer, DialFailed, Reply
 from weftline.tools.remote import RemoteTool, clipped
 from weftline.tools.schema import object_schema
 from weftline.tools.templates import Values, placeholders
@@ -116,17 +116,11 @@ class HttpTool(RemoteTool):
             text = f"The answer is {kind or 'of no stated type'} ({len(data)} bytes), which cannot be shown as text."
             return ToolOutput.of(f"HTTP {reply.status}. {text}", is_error=failed)
         text = self._blackened(_decoded(data, reply.charset))
-        structured: Raw | UnsetType = UNSET
-        if whole and kind.endswith("json") and not failed:
-            try:
-                structured = Raw(canonical_value(parse(text)))
-            except NotCanonical:
-                structured = UNSET
         if not whole:
             text += f"\n[cut after {MAX_ANSWER_BYTES} bytes]"
         if failed:
             text = f"HTTP {reply.status} {reply.reason}".rstrip() + (f"\n{text}" if text else "")
-        return ToolOutput((Text(clipped(text or f"HTTP {reply.status}")),), is_error=failed, structured=structured)
+        return ToolOutput.of(clipped(text or f"HTTP {reply.status}"), is_error=failed)
 
     def _blackened(self, text: str) -> str:
         for secret in sorted(self._secrets.values(), key=len, reverse=True):

@@ -8,8 +8,9 @@ from msgspec import Raw
 
 from weftline.kernel.entries import Effect
 from weftline.providers.base import ToolSpec
-from weftline.tools.base import ClientKind, InvalidArguments, Reconciled, ToolContext, ToolOutput
-from weftline.tools.schema import EMPTY_OBJECT_SCHEMA, ArgsValidator, described, object_args
+from weftline.tools.arguments import InvalidArguments, described, object_args
+from weftline.tools.base import ClientKind, Reconciled, ToolContext, ToolOutput
+from weftline.tools.schema import EMPTY_OBJECT_SCHEMA, ArgsValidator
 
 MAX_TEXT_CHARS = 200_000
 """What a model is shown of one result at most."""

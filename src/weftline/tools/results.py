@@ -12,7 +12,6 @@ from enum import Enum
 from typing import Any, cast
 
 import msgspec
-from msgspec import Raw
 
 from weftline.canonical import MAX_DEPTH, NotCanonical, canonical_value
 from weftline.messages import File, Image, Text, UserPart
@@ -23,7 +22,7 @@ def output_of(value: object, *, tool_name: str) -> ToolOutput:
     """The result of a call that returned `value`.
 
     A string is the text itself, a `ToolOutput` or a list of message parts is taken as it is, and anything else becomes
-    canonical JSON (None is `null`), which is also the structured result.
+    canonical JSON (None is `null`).
     """
     try:
         if isinstance(value, str):
@@ -41,7 +40,7 @@ def output_of(value: object, *, tool_name: str) -> ToolOutput:
             data = canonical_value(_plain(value, MAX_DEPTH))
     except (NotCanonical, UnicodeEncodeError, RecursionError, TypeError, ValueError) as error:
         return ToolOutput.of(f"The result of {tool_name} cannot be written as JSON: {error}", is_error=True)
-    return ToolOutput((Text(data.decode()),), structured=Raw(data))
+    return ToolOutput.of(data.decode())
 
 
 def error_of(error: BaseException) -> ToolOutput:

@@ -12,17 +12,14 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 from msgspec import Raw
 
-from weftline.canonical import NotCanonical, canonical_value, parse
-from weftline.tools.base import InvalidArguments, Issue
+from weftline.canonical import parse
+from weftline.tools.arguments import MAX_ISSUES, Issue, pointer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from jsonschema_rs import Validator
 
 EMPTY_OBJECT_SCHEMA = Raw(b'{"type":"object","properties":{}}')
 
-MAX_ISSUES = 20
 _MAX_MESSAGE_CHARS = 300
 
 
@@ -61,29 +58,6 @@ class ArgsValidator:
         return tuple(issues)
 
 
-def object_args(text: str) -> tuple[dict[str, object], bytes]:
-    """The arguments that a model wrote, as a dict and as canonical bytes. No text at all stands for `{}`.
-
-    Raises:
-        InvalidArguments: when the text is not a JSON object.
-    """
-    try:
-        value = parse("{}" if not text or text.isspace() else text)
-        if isinstance(value, dict):
-            args = cast("dict[str, object]", value)
-            return args, canonical_value(args)
-    except NotCanonical as error:
-        message = f"The arguments are not valid JSON: {error}."
-        raise InvalidArguments(message, (Issue("", str(error), "json"),)) from None
-    raise InvalidArguments("The arguments must be a JSON object.", (Issue("", "must be a JSON object", "type"),))
-
-
-def described(name: str, issues: tuple[Issue, ...]) -> str:
-    """One sentence for the model that lists what is wrong."""
-    listed = "; ".join(f"{issue.path or '(root)'}: {issue.message}" for issue in issues)
-    return f"The arguments do not fit the tool {name}: {listed}"
-
-
 def object_schema(raw: Raw | None) -> Raw:
     """`raw` as it came when it is an object schema with properties, otherwise the empty object schema."""
     schema = _decoded(raw)
@@ -96,11 +70,6 @@ def object_root(raw: Raw | None) -> Raw | None:
     """`raw` as it came when its root describes an object (with or without properties), otherwise None."""
     schema = _decoded(raw)
     return raw if schema is not None and schema.get("type") == "object" else None
-
-
-def pointer(path: Iterable[str | int]) -> str:
-    """JSON Pointer of a path; empty for the root."""
-    return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)
 
 
 def _decoded(raw: Raw | None) -> dict[str, object] | None:

@@ -1,5 +1,6 @@
 """From a Python signature to the schema that the model sees and the validator that its arguments go through.
 
+For tools of the server and tools of the client alike; they differ in the type of the context that a call is given.
 Everything that needs pydantic happens in `Parameters.of`, which a tool calls at its first use and not at import.
 """
 
@@ -14,8 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from weftline.canonical import NotCanonical, canonical_value
-from weftline.tools.base import InvalidArguments, Issue, ToolContext
-from weftline.tools.schema import MAX_ISSUES, described, object_args, pointer
+from weftline.tools.arguments import MAX_ISSUES, InvalidArguments, Issue, described, object_args, pointer
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -101,11 +101,13 @@ class Parameters:
         self.schema = schema
         """JSON Schema of the arguments, without the context."""
         self.context = context
-        """The parameter that takes the `ToolContext`, if any."""
+        """The parameter that takes the context, if any."""
 
     @classmethod
-    def of(cls, name: str, *, signature: inspect.Signature, hints: dict[str, Any], docs: dict[str, str]) -> Parameters:
-        """Builds the model of a signature.
+    def of(
+        cls, name: str, *, signature: inspect.Signature, hints: dict[str, Any], docs: dict[str, str], context_type: type
+    ) -> Parameters:
+        """Builds the model of a signature. A parameter hinted `context_type` is left out of the schema.
 
         Raises:
             TypeError: when a type hint has no JSON form or a default does not fit its type hint.
@@ -123,9 +125,9 @@ class Parameters:
         context: str | None = None
         for parameter in signature.parameters.values():
             hint = hints.get(parameter.name, Any)
-            if _is_context(hint):
+            if _is_context(hint, context_type):
                 if context is not None:
-                    raise TypeError(f"tool {name!r}: only one parameter can take the ToolContext")
+                    raise TypeError(f"tool {name!r}: only one parameter can take the {context_type.__name__}")
                 context = parameter.name
                 continue
             # A name of our own as field name and theirs as alias: pydantic reserves names such as `copy` and `_x`.
@@ -186,10 +188,10 @@ class Parameters:
         return {name: values[field] for field, name in self._fields.items()}
 
 
-def _is_context(hint: Any) -> bool:
+def _is_context(hint: Any, context_type: type) -> bool:
     if get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
-    return hint is ToolContext or set(get_args(hint)) == {ToolContext, type(None)}
+    return hint is context_type or set(get_args(hint)) == {context_type, type(None)}
 
 
 def _has_description(hint: Any) -> bool:

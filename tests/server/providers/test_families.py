@@ -9,9 +9,9 @@ from msgspec import Raw
 
 from weftline.config import provider_settings
 from weftline.messages import User
+from weftline.net.transport import AiohttpTransport, Response
 from weftline.providers.base import ModelRequest, Provider, ToolSpec
 from weftline.providers.families import build_provider
-from weftline.providers.transport import AiohttpTransport, Response
 from weftline.testing import Aborted, Answered, Failed, check_provider
 from weftline.testing.providers import Case
 

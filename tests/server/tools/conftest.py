@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from weftline.net.dial import Dialer
+from weftline.net.egress import Egress
 from weftline.testing import ServerProcess
 from weftline.tools.base import ToolContext
-from weftline.tools.dial import Dialer
-from weftline.tools.egress import Egress
-from weftline.tools.mcp_pool import McpPool
+from weftline.tools.mcp.pool import McpPool
 
 from .peers import McpFarm, McpProcess
 

@@ -21,9 +21,9 @@ from aiohttp import web
 from starlette.applications import Starlette
 
 from weftline.messages import Text
+from weftline.net.dial import Dialer
 from weftline.tools.a2a import A2AForms, A2ATool, answer_text
 from weftline.tools.base import ToolContext, ToolOutput
-from weftline.tools.dial import Dialer
 
 from .peers import serving
 

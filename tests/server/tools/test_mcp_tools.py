@@ -11,11 +11,12 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from weftline.messages import Image, Text
-from weftline.tools.base import InvalidArguments, ToolContext
-from weftline.tools.dial import Dialer
-from weftline.tools.mcp import McpTool, McpUnavailable, list_tools, model_name, offered
-from weftline.tools.mcp_pool import McpAddress, McpPool
+from weftline.messages import Image, Text, joined_text
+from weftline.net.dial import Dialer
+from weftline.tools.arguments import InvalidArguments
+from weftline.tools.base import ToolContext
+from weftline.tools.mcp.pool import McpAddress, McpPool
+from weftline.tools.mcp.tools import McpTool, McpUnavailable, list_tools, model_name, offered
 
 from ..kit import Json
 from .peers import TEAM, Handler, McpProcess, missing, serving
@@ -51,7 +52,7 @@ async def test_text_structure_and_images_reach_the_model(
 ) -> None:
     tools = await tools_of(pool, facts)
     weather = await tools["facts_get_weather"].invoke(b'{"city":"Oslo"}', context)
-    assert msgspec.json.decode(bytes(msgspec.json.encode(weather.structured))) == {"city": "Oslo", "sky": "clear"}
+    assert msgspec.json.decode(joined_text(weather.parts)) == {"city": "Oslo", "sky": "clear"}
     picture = await tools["facts_picture"].invoke(b"{}", context)
     assert isinstance(picture.parts[0], Text) and picture.parts[0].text == "one pixel"
     assert isinstance(picture.parts[1], Image) and picture.parts[1].media_type == "image/png"

@@ -13,9 +13,9 @@ from msgspec import Raw
 from msgspec.json import encode
 
 from weftline.messages import Image, Text
+from weftline.net.dial import Dialer
 from weftline.testing import ServerProcess
 from weftline.tools.base import ToolContext
-from weftline.tools.dial import Dialer
 from weftline.tools.http import HttpSpec, HttpTool
 
 from ..kit import Api, Json, check_error, local_tool, of_type

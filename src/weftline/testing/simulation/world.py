@@ -30,8 +30,8 @@ from weftline.providers.base import (
 )
 from weftline.providers.catalog import Catalog
 from weftline.testing.simulation.trace import Trace
+from weftline.tools.arguments import object_args
 from weftline.tools.base import ClientKind, Happened, Reconciled, Tool, ToolContext, ToolFailed, ToolOutput
-from weftline.tools.schema import object_args
 
 MODEL = "sim:plain"
 DOOMED = "sim:doomed"

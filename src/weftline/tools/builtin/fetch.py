@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from weftline.net.dial import Dialer, DialFailed, Reply
 from weftline.tools.base import ToolFailed
 from weftline.tools.builtin.page import page_text
-from weftline.tools.dial import Dialer, DialFailed, Reply
 from weftline.tools.function import FunctionTool, tool
 
 MAX_BYTES = 4 * 1024 * 1024

@@ -1,0 +1,76 @@
+"""Server-sent events, read from bytes: the streams of model APIs, and in the client those of a Weftline server."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class SseEvent(NamedTuple):
+    """One event. `event` and `id` are empty when the event names none; the lines of `data` are joined by newlines."""
+
+    event: str
+    data: bytes
+    id: str = ""
+
+
+class SseParser:
+    """Takes the bytes of a stream in any pieces and gives the events that became complete.
+
+    Lines end in CR, LF or CRLF. Comments and `retry` are left out, and so are events without data. An event that no
+    empty line ends is never given: the stream was cut.
+    """
+
+    __slots__ = ("_begun", "_data", "_event", "_held", "_id", "_skip_lf")
+
+    def __init__(self) -> None:
+        self._held: list[bytes] = []
+        """The pieces of the line that is not complete yet."""
+        self._skip_lf = False
+        """The last piece ended in CR: an LF at the start of the next belongs to it."""
+        self._begun = False
+        self._event = ""
+        self._id = ""
+        self._data: list[bytes] = []
+
+    def feed(self, data: bytes) -> list[SseEvent]:
+        if self._skip_lf and data:
+            self._skip_lf = False
+            if data[0] == 0x0A:
+                data = data[1:]
+        if b"\r" in data:
+            self._skip_lf = data[-1] == 0x0D
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if b"\n" not in data:
+            if data:
+                self._held.append(data)
+            return []
+        if self._held:
+            self._held.append(data)
+            data = b"".join(self._held)
+        lines = data.split(b"\n")
+        rest = lines.pop()
+        self._held = [rest] if rest else []
+        if not self._begun:
+            self._begun = True
+            lines[0] = lines[0].removeprefix(b"\xef\xbb\xbf")
+        return self._events(lines)
+
+    def _events(self, lines: list[bytes]) -> list[SseEvent]:
+        events: list[SseEvent] = []
+        parts = self._data
+        for line in lines:
+            if line.startswith(b"data:"):
+                parts.append(line[6:] if line[5:6] == b" " else line[5:])
+            elif not line:
+                if parts:
+                    data = parts[0] if len(parts) == 1 else b"\n".join(parts)
+                    events.append(SseEvent(self._event, data, self._id))
+                    parts.clear()
+                self._event = self._id = ""
+            elif line.startswith(b"event:"):
+                self._event = line[6:].removeprefix(b" ").decode("utf-8", "replace")
+            elif line.startswith(b"id:"):
+                self._id = line[3:].removeprefix(b" ").decode("utf-8", "replace")
+            elif line == b"data":
+                parts.append(b"")
+        return events

@@ -1,0 +1,136 @@
+"""What is known about Claude models by their id: how they think, what they refuse, how much they may write.
+
+Three generations take a reasoning level in three ways. Up to 4.6 thinking has a budget in tokens. From 4.7 on the model
+decides by itself how much to think and takes an effort instead; sampling parameters are gone. From 5 on it thinks
+unless told not to, and the latest cannot be told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final, Literal, TypeAlias
+
+from msgspec import Struct
+
+from weftline.providers.base import ModelInfo, ModelRequest
+from weftline.providers.reasoning import nearest
+
+DEFAULT_MODEL: Final = "claude-sonnet-4-6"
+MIN_BUDGET_TOKENS: Final = 1_024
+BUDGET_AT_80_TOKENS: Final = 8_000
+BUDGET_STEP_TOKENS: Final = 150
+"""Tokens per step of the scale 0–100; levels of 33 and less meet the API's floor."""
+DEFAULT_MAX_TOKENS: Final = 16_384
+"""The output limit of a request that names none; the API has no default."""
+
+MODELS: Final = (
+    ModelInfo(DEFAULT_MODEL, "Claude Sonnet 4.6", 1_000_000, None, True, True, True),
+    ModelInfo("claude-opus-4-6", "Claude Opus 4.6", 1_000_000, None, True, True, True),
+    ModelInfo("claude-haiku-4-5", "Claude Haiku 4.5", 200_000, 64_000, True, True, True),
+    ModelInfo("claude-sonnet-5", "Claude Sonnet 5", 1_000_000, 128_000, True, True, True),
+    ModelInfo("claude-opus-5", "Claude Opus 5", 1_000_000, 128_000, True, True, True),
+    ModelInfo("claude-sonnet-5-5", "Claude Sonnet 5.5", 1_000_000, 128_000, True, True, True),
+    ModelInfo("claude-opus-5-5", "Claude Opus 5.5", 1_000_000, 128_000, True, True, True),
+)
+
+Levels: TypeAlias = Mapping[int, int | str | None]
+"""What a model takes at places of the scale 0–100: a budget in tokens, an effort, or None for no thinking."""
+
+
+class Traits(Struct, frozen=True):
+    """How one model takes a reasoning level."""
+
+    thinking: Literal["none", "budget", "adaptive"]
+    default_on: bool = False
+    """Thinks also when the request says nothing about it."""
+    off: Literal["disabled", "between_tools"] | None = None
+    """How a model with `default_on` is told not to think; None when it cannot be."""
+    sampling: bool = True
+    """Takes temperature, top-p and top-k."""
+    max_output_tokens: int = DEFAULT_MAX_TOKENS
+
+
+class Thinking(Struct, frozen=True):
+    """The reasoning part of a request: its fields, and whether the model may think with them."""
+
+    fields: dict[str, dict[str, str | int]]
+    on: bool
+
+
+@lru_cache(maxsize=256)
+def traits(model: str) -> Traits:
+    """A model whose id has no version is taken for one with a budget, which is what most proxies expose."""
+    name = model.lower().replace(".", "-")
+    if "fable" in name or "mythos" in name:
+        return Traits("adaptive", default_on=True, sampling=False)
+    version = _version(name)
+    if version is None:
+        return Traits("budget")
+    if version < (3, 7):
+        return Traits("none", max_output_tokens=8_192 if version >= (3, 5) else 4_096)
+    if version < (4, 7):
+        return Traits("budget")
+    if version < (5, 0):
+        return Traits("adaptive", sampling=False)
+    if version < (5, 5):
+        return Traits("adaptive", default_on=True, off="disabled", sampling=False)
+    return Traits("adaptive", default_on=True, off="between_tools" if "sonnet" in name else None, sampling=False)
+
+
+def thinking_for(request: ModelRequest, *, max_tokens: int, forced: bool, levels: Levels | None = None) -> Thinking:
+    """`forced` is a request whose tool choice leaves no room for thinking, which the API refuses together.
+
+    `levels` are declared for this model by its owner; without them its generation decides.
+    """
+    model, level = traits(request.model), request.reasoning
+    if levels and level is not None:
+        native = levels[nearest(list(levels), level)]
+        if native is not None and not forced:
+            return _thinking_as(native, max_tokens)
+        level = 0
+    elif model.thinking == "none":
+        return Thinking({}, on=False)
+    can_yield = model.off == "disabled" or not model.default_on
+    if level and not (forced and can_yield):
+        return _thinking_as(effort(level) if model.thinking == "adaptive" else budget_tokens(level), max_tokens)
+    if not model.default_on or (level is None and not (forced and can_yield)):
+        return Thinking({}, on=model.default_on)
+    if model.off is not None:
+        return Thinking({"thinking": {"type": model.off}}, on=model.off != "disabled")
+    return Thinking({"output_config": {"effort": "low"}}, on=True)
+
+
+def budget_tokens(level: int) -> int:
+    """8,000 at level 80, never falling as the level rises."""
+    return max(BUDGET_AT_80_TOKENS + BUDGET_STEP_TOKENS * (level - 80), MIN_BUDGET_TOKENS)
+
+
+def effort(level: int) -> str:
+    if level <= 35:
+        return "low"
+    if level <= 65:
+        return "medium"
+    return "high" if level <= 95 else "max"
+
+
+def _thinking_as(native: int | str, max_tokens: int) -> Thinking:
+    if isinstance(native, str):
+        # Newer models keep their thoughts to themselves unless a summary is asked for.
+        shown: dict[str, str | int] = {"type": "adaptive", "display": "summarized"}
+        return Thinking({"thinking": shown, "output_config": {"effort": native}}, on=True)
+    if max_tokens <= MIN_BUDGET_TOKENS:
+        # There is no budget that is both at the API's floor and below such an output limit.
+        return Thinking({}, on=False)
+    budget = min(max(native, MIN_BUDGET_TOKENS), max_tokens - 1)
+    return Thinking({"thinking": {"type": "enabled", "budget_tokens": budget}}, on=True)
+
+
+_VERSION = re.compile(r"claude-(?:[a-z]+-)?v?(\d{1,2})(?:-(\d{1,2}))?(?![\d])")
+
+
+def _version(name: str) -> tuple[int, int] | None:
+    """`claude-sonnet-4-5-20250929` is 4.5, `claude-3-7-sonnet-latest` 3.7, `claude-sonnet-4-20250514` 4.0."""
+    found = _VERSION.search(name)
+    return (int(found[1]), int(found[2] or 0)) if found else None

@@ -1,0 +1,257 @@
+"""Builds the body of a request to the Anthropic Messages API.
+
+What stays the same from turn to turn comes first (model, tools, system, earlier messages) and keeps its bytes; what may
+change (the newest message's cache breakpoint, tool choice, thinking) comes after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+from msgspec import UNSET, Struct, field
+
+from weftline.messages import Assistant, Message, System
+from weftline.providers.anthropic.blocks import (
+    PROVIDER,
+    Block,
+    encode,
+    joined,
+    marked,
+    message_blocks,
+    missing_results,
+    text_block,
+)
+from weftline.providers.anthropic.models import DEFAULT_MODEL, Levels, Thinking, thinking_for, traits
+from weftline.providers.anthropic.schema import Report, input_schema, report_for
+from weftline.providers.base import ModelInfo, ModelRequest, ProviderError, ToolSpec
+from weftline.providers.names import NameMap
+
+BUILTIN_PREFIX: Final = "provider:"
+BUILTIN_TOOLS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "web_search": {"type": "web_search_20250305", "name": "web_search"},
+    "web_fetch": {"type": "web_fetch_20250910", "name": "web_fetch"},
+    "code_execution": {"type": "code_execution_20250825", "name": "code_execution"},
+}
+"""Tools that Anthropic runs itself, as they are declared in a request."""
+
+
+class Built(Struct, frozen=True):
+    """A body, and what is needed to read its answer."""
+
+    body: bytes
+    names: NameMap
+    report: Report | None = None
+
+
+class RequestBuilder(Struct, frozen=True, kw_only=True):
+    """`context_management` goes into every body as it is; `models` limit the output of those that they name.
+
+    `platform` are fields in place of `model` and `stream`, for a platform whose address says these two.
+    """
+
+    provider: str = PROVIDER
+    platform: Mapping[str, Any] | None = None
+    cache: bool = True
+    context_management: Mapping[str, Any] | None = None
+    builtin_tools: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: BUILTIN_TOOLS)
+    models: Sequence[ModelInfo] = ()
+    reasoning_levels: Mapping[str, Levels] = {}
+
+    def build(self, request: ModelRequest) -> Built:
+        own = [tool for tool in request.tools if not tool.name.startswith(BUILTIN_PREFIX)]
+        native = [self._builtin(tool.name) for tool in request.tools if tool.name.startswith(BUILTIN_PREFIX)]
+        names = NameMap([tool.name for tool in own])
+        taken = {names.out(tool.name) for tool in own}
+        for tool in native:
+            if tool["name"] in taken:
+                raise ProviderError(
+                    "invalid_request",
+                    f"A tool and Anthropic's own tool are both sent as {tool['name']!r}; rename the tool.",
+                    code="tool_name_collision",
+                )
+        report = report_for(request.output_schema, taken | {str(tool["name"]) for tool in native})
+        tools = [_declared(tool, names) for tool in own] + [Block(encode(tool)) for tool in native]
+        kept = bool(tools) and not (report and _without_tools(request))
+        max_tokens = self._max_tokens(request)
+        # Thinking gives way to a tool choice that the caller forced; the choice of the report gives way to thinking.
+        forced = kept and not _without_tools(request) and request.tool_choice not in ("auto", "none")
+        may_force_report = report is not None and not kept and not request.reasoning
+        thinking = thinking_for(
+            request,
+            max_tokens=max_tokens,
+            forced=forced or may_force_report,
+            levels=self.reasoning_levels.get(request.model),
+        )
+        if report:
+            tools = [*(tools if kept else []), report.tool]
+        choice = _tool_choice(request, names, report, has_tools=kept, thinking=thinking)
+        platform = self.platform
+        addressed = {"model": request.model or DEFAULT_MODEL} if platform is None else platform
+        head = {
+            **{name: encode(value) for name, value in addressed.items()},
+            "max_tokens": encode(max_tokens),
+            **({"stream": b"true"} if platform is None else {}),
+            "tools": self._array(tools),
+            "system": self._array(_system(request, report, thinking)),
+        }
+        tail = {
+            **({"tool_choice": choice} if choice else {}),
+            **thinking.fields,
+            **_sampling(request, thinking),
+            **({"context_management": self.context_management} if self.context_management else {}),
+        }
+        # One join for the whole body: with long conversations, copying it is what building it costs.
+        pieces = [b'"%b":%b,' % (name.encode(), value) for name, value in head.items() if value]
+        pieces += [b'"messages":[', *self._messages(request, names), b"]"]
+        pieces += [b',"%b":%b' % (name.encode(), encode(value)) for name, value in tail.items()]
+        return Built(b"".join([b"{", *pieces, b"}"]), names, report)
+
+    def _builtin(self, name: str) -> Mapping[str, Any]:
+        tool = self.builtin_tools.get(name.removeprefix(BUILTIN_PREFIX))
+        if tool is None:
+            known = ", ".join(BUILTIN_PREFIX + tool for tool in self.builtin_tools)
+            raise ProviderError("invalid_request", f"Anthropic has no tool {name!r}; it has {known}.")
+        return tool
+
+    def _max_tokens(self, request: ModelRequest) -> int:
+        if request.max_output_tokens is not None:
+            return request.max_output_tokens
+        known = next((model.max_output_tokens for model in self.models if model.vendor_id == request.model), None)
+        return min(traits(request.model).max_output_tokens, known or traits(request.model).max_output_tokens)
+
+    def _array(self, blocks: Sequence[Block]) -> bytes:
+        if not blocks:
+            return b""
+        return b"[" + joined(marked(blocks) if self.cache else blocks) + b"]"
+
+    def _messages(self, request: ModelRequest, names: NameMap) -> list[bytes]:
+        """Joins what was encoded on earlier turns; only the newest message is encoded with its breakpoint, apart."""
+        messages, native, own = request.messages, request.native, self.provider
+        count, head = len(messages), _head_length(messages)
+        del native[count:]
+        native.extend([None] * (count - len(native)))
+        first_new = count
+        while first_new > 0 and native[first_new - 1] is None:
+            first_new -= 1
+        for index in range(first_new, count):
+            native[index] = b"" if index < head else _fragment(request, index, names, provider=own, mark=False)
+        newest = count - 1
+        while newest >= 0 and not native[newest]:
+            newest -= 1
+        if newest < 0:
+            return []
+        fragments = cast("list[bytes]", native)
+        last = _fragment(request, newest, names, provider=own, mark=True) if self.cache else fragments[newest]
+        return [*fragments[:newest], last, b"]}"]
+
+
+def _fragment(request: ModelRequest, index: int, names: NameMap, *, provider: str, mark: bool) -> bytes:
+    """One message's part of the `messages` array, from the end of the last block before it to that of its own.
+
+    Neighbours of one role become one message, as the API wants it, so the brackets around the blocks belong to where
+    the role changes. All that a fragment depends on is the messages up to its own, which never change.
+    """
+    messages, native = request.messages, request.native
+    role = _role(messages[index])
+    blocks = message_blocks(messages[index], names, provider=provider)
+    if mark:
+        blocks = marked(blocks)
+    if not blocks and role == "assistant":
+        # Nothing is left of it for this API: a foreign block of reasoning alone.
+        return b""
+    missing = missing_results(messages, index)
+    before = index - 1
+    while before >= 0 and not native[before]:
+        before -= 1
+    previous = _role(messages[before]) if before >= 0 else None
+    out: list[bytes] = []
+    turns = [("user", missing), (role, blocks)]
+    if previous is None and role == "assistant":
+        turns.insert(0, ("user", [text_block("Continue.")]))
+    for turn, content in turns:
+        if not content:
+            continue
+        if turn == previous:
+            out.append(b",")
+        else:
+            out.append(b"]}," if previous else b"")
+            out.append(b'{"role":"%b","content":[' % turn.encode())
+        out.append(joined(content))
+        previous = turn
+    return b"".join(out)
+
+
+def _role(message: Message) -> str:
+    return "assistant" if isinstance(message, Assistant) else "user"
+
+
+def _head_length(messages: Sequence[Message]) -> int:
+    """How many system messages the conversation begins with: these are system text."""
+    length = 0
+    while length < len(messages) and isinstance(messages[length], System):
+        length += 1
+    return length
+
+
+def _system(request: ModelRequest, report: Report | None, thinking: Thinking) -> list[Block]:
+    texts = [request.system or ""]
+    texts += [
+        message.content for message in request.messages[: _head_length(request.messages)] if isinstance(message, System)
+    ]
+    if report and thinking.on:
+        texts.append(report.instruction)
+    return [text_block(text) for text in texts if text.strip()]
+
+
+def _declared(tool: ToolSpec, names: NameMap) -> Block:
+    description = tool.description
+    if tool.output_schema is not UNSET:
+        result = f"The result follows this JSON Schema: {bytes(tool.output_schema).decode()}"
+        description = f"{description}\n\n{result}" if description else result
+    return Block(
+        b'{"name":%b,"description":%b,"input_schema":%b}'
+        % (encode(names.out(tool.name)), encode(description), input_schema(bytes(tool.parameters)))
+    )
+
+
+def _without_tools(request: ModelRequest) -> bool:
+    return request.tools_disabled or request.tool_choice == "none"
+
+
+def _tool_choice(
+    request: ModelRequest, names: NameMap, report: Report | None, *, has_tools: bool, thinking: Thinking
+) -> dict[str, str | bool] | None:
+    if report and not has_tools:
+        if thinking.on:
+            return {"type": "auto"}
+        return {"type": "tool", "name": report.name, "disable_parallel_tool_use": True}
+    if not has_tools:
+        return None
+    if _without_tools(request):
+        return {"type": "none"}
+    choice: dict[str, str | bool] = {"type": "auto"}
+    if not thinking.on:
+        match request.tool_choice:
+            case "required":
+                choice = {"type": "any"}
+            case ("tool", name):
+                choice = {"type": "tool", "name": names.out(name)}
+            case _:
+                pass
+    if request.parallel_tool_calls is not None:
+        choice["disable_parallel_tool_use"] = not request.parallel_tool_calls
+    return choice
+
+
+def _sampling(request: ModelRequest, thinking: Thinking) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if request.stop:
+        fields["stop_sequences"] = list(request.stop)
+    if not traits(request.model).sampling:
+        return fields
+    if thinking.on:
+        # The one temperature that goes with thinking; the other two do not go with it at all.
+        return {**fields, "temperature": 1}
+    given = {"temperature": request.temperature, "top_p": request.top_p, "top_k": request.top_k}
+    return {**fields, **{name: value for name, value in given.items() if value is not None}}

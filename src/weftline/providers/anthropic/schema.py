@@ -1,0 +1,103 @@
+"""Schemas as the Anthropic Messages API wants them: the input of a tool, and the tool that stands for an output schema.
+
+The API takes an object at the top of `input_schema` and no union there. A schema that keeps to that goes out verbatim;
+another is repaired to the nearest object, and the arguments are checked against the real one when the tool is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from functools import lru_cache
+from typing import Any, Final, cast
+
+import msgspec
+from msgspec import Raw, Struct
+
+from weftline.messages import OutputSchema
+from weftline.providers.anthropic.blocks import Block, encode
+
+REPORT: Final = "final_report"
+WRAPPED: Final = "output"
+_UNIONS: Final = ("anyOf", "oneOf", "allOf")
+
+
+class Report(Struct, frozen=True):
+    """The tool through which the model gives a structured answer. `wrapped`: the answer is its field `output`."""
+
+    name: str
+    tool: Block
+    wrapped: bool
+    instruction: str
+
+
+def report_for(output: OutputSchema | None, taken: Set[str]) -> Report | None:
+    """The report tool for an output schema; it steps aside when the run has a tool of its name."""
+    if output is None:
+        return None
+    name, number = REPORT, 2
+    while name in taken:
+        name, number = f"{REPORT}_{number}", number + 1
+    schema, wrapped = _report_schema(bytes(output.schema))
+    description = (
+        "Gives the final answer. Call this tool once, when everything else is done, with the complete answer as its "
+        "input; write no answer as text."
+    )
+    return Report(
+        name=name,
+        tool=Block(encode({"name": name, "description": description, "input_schema": Raw(schema)})),
+        wrapped=wrapped,
+        instruction=f"Give your final answer by calling the tool `{name}`, never as text.",
+    )
+
+
+@lru_cache(maxsize=1024)
+def input_schema(parameters: bytes) -> bytes:
+    schema = _decoded(parameters)
+    if schema is not None and _is_plain_object(schema):
+        return parameters
+    return encode(_as_object(schema or {}))
+
+
+@lru_cache(maxsize=256)
+def _report_schema(schema: bytes) -> tuple[bytes, bool]:
+    decoded = _decoded(schema)
+    if decoded is not None and _is_plain_object(decoded):
+        return schema, False
+    if decoded is None:
+        return encode({"type": "object"}), False
+    # References are resolved from the top, so what they point to has to stay there.
+    shared = {name: decoded[name] for name in ("$defs", "definitions") if name in decoded}
+    inner = {name: value for name, value in decoded.items() if name not in shared}
+    wrapper = {"type": "object", "properties": {WRAPPED: inner}, "required": [WRAPPED], **shared}
+    return encode(wrapper), True
+
+
+def _decoded(schema: bytes) -> dict[str, Any] | None:
+    try:
+        return msgspec.json.decode(schema, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _is_plain_object(schema: dict[str, Any]) -> bool:
+    return schema.get("type") == "object" and not any(name in schema for name in _UNIONS)
+
+
+def _as_object(schema: dict[str, Any]) -> dict[str, Any]:
+    """One object that admits whatever the schema admits: all properties of a union, required where all require them."""
+    result = {name: value for name, value in schema.items() if name not in _UNIONS}
+    properties: dict[str, Any] = dict(result.get("properties") or {})
+    required = set[str](result.get("required") or ())
+    for union in _UNIONS:
+        branches = [cast("dict[str, Any]", item) for item in schema.get(union) or () if isinstance(item, dict)]
+        for branch in branches:
+            for name, value in cast("dict[str, Any]", branch.get("properties") or {}).items():
+                properties.setdefault(name, value)
+        demands = [set[str](branch.get("required") or ()) for branch in branches]
+        for name in {name for demand in demands for name in demand}:
+            if union == "allOf" or all(name in demand for demand in demands):
+                required.add(name)
+    result.update(type="object", properties=properties)
+    if required:
+        result["required"] = sorted(required)
+    return result

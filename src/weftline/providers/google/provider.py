@@ -1,0 +1,185 @@
+"""Google Gemini over its own HTTP API (`streamGenerateContent`).
+
+provider = Google(transport=AiohttpTransport(), api_key="…")
+async for chunks in provider.stream(ModelRequest("gemini-3.8-flash", [User.of("Hello")])):
+    ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final, cast
+from urllib.parse import quote, urlsplit
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from weftline.net.sse import SseParser
+from weftline.net.transport import AiohttpTransport, NativeRequest, Response, Transport
+from weftline.providers.base import Chunk, ErrorClass, ModelInfo, ModelRequest, ProviderError
+from weftline.providers.google.models import DEFAULT_MODELS, bare, traits
+from weftline.providers.google.request import BUILTIN_TOOLS, PROVIDER, RequestBuilder
+from weftline.providers.google.stream import Reader
+from weftline.providers.http_errors import REDACTED, ErrorDetail, classify
+from weftline.providers.listing import ModelPage, count, fetch, has, page_of, rows, text, words
+
+BASE_URL: Final = "https://generativelanguage.googleapis.com"
+_VERSION: Final = "v1beta"
+
+
+class Google:
+    """Gemini models at one address with one key.
+
+    `base_url` may end in an API version; without one `v1beta` is used. `models` are the ids to offer, the first being
+    the default; without it a list of current models is offered. Any other Gemini id can be requested too. `timeout_s`
+    bounds every call that does not ask for less. A `transport` that was handed in is not closed with the provider.
+    """
+
+    def __init__(
+        self,
+        *,
+        transport: Transport | None = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        models: Sequence[str | ModelInfo] = (),
+        timeout_s: float | None = None,
+    ) -> None:
+        self.name = PROVIDER
+        address = (base_url or BASE_URL).rstrip("/")
+        self._base_url = address if urlsplit(address).path.strip("/") else f"{address}/{_VERSION}"
+        self._transport: Transport = transport or AiohttpTransport()
+        self._own_transport = transport is None
+        self._timeout_s = timeout_s
+        self._api_key = api_key or ""
+        self._models = tuple(_described(model) for model in models) if models else DEFAULT_MODELS
+        self._builder = RequestBuilder()
+
+    def __repr__(self) -> str:
+        return f"Google(base_url={self._base_url!r})"
+
+    def models(self) -> Sequence[ModelInfo]:
+        return self._models
+
+    def builtin_tools(self) -> Sequence[str]:
+        """The tools that Gemini runs by itself; `provider:<name>` as the name of a tool selects one."""
+        return tuple(BUILTIN_TOOLS)
+
+    def takes_reasoning(self, model: str) -> bool:
+        """Whether a reasoning level reaches this model at all."""
+        found = traits(model)
+        return bool(found.levels) or found.budget is not None
+
+    def native_request(self, request: ModelRequest) -> NativeRequest:
+        """What `stream` would send, with the key redacted and binary content left out."""
+        request = self._with_model(request)
+        body: Any = msgspec.json.decode(self._builder.build(request).body)
+        _elide(body)
+        return NativeRequest(self._url(request.model), self._headers(REDACTED), msgspec.json.encode(body))
+
+    async def list_models(self, *, search: str = "", cursor: str | None = None) -> ModelPage:
+        """A page of the models that the API lists and that generate content; see `weftline.providers.listing`."""
+        query = {"pageSize": "100", **({"pageToken": cursor} if cursor else {})}
+        secrets = (self._api_key,)
+        document = await fetch(
+            self._transport, f"{self._base_url}/models", query, headers=self._headers(self._api_key), secrets=secrets
+        )
+        models = [
+            ModelInfo(
+                bare(text(row, "name")),
+                text(row, "displayName"),
+                count(row, "inputTokenLimit"),
+                count(row, "outputTokenLimit"),
+                reasoning=row["thinking"] if isinstance(row.get("thinking"), bool) else None,
+            )
+            for row in rows(document, "models")
+            if has(words(row, "supportedGenerationMethods"), "generateContent") is not False
+        ]
+        return page_of(models, search=search, cursor=text(document, "nextPageToken") or None)
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Sequence[Chunk]]:
+        request = self._with_model(request)
+        timeout_s = request.timeout_s if self._timeout_s is None else min(request.timeout_s, self._timeout_s)
+        built = self._builder.build(request)
+        reader = Reader(built, failed=lambda document: self._failure(None, document))
+        async with self._transport.post(
+            self._url(request.model),
+            headers=self._headers(self._api_key),
+            body=built.body,
+            timeout_s=timeout_s,
+        ) as response:
+            if not 200 <= response.status < 300:
+                raise self._failure(response, await response.read())
+            chunks: list[Chunk] = []
+            if response.headers.get("content-type", "").startswith("application/json"):
+                for document in _whole_answer(await response.read()):
+                    reader.feed(document, chunks)
+            else:
+                parser = SseParser()
+                async for piece in response.chunks():
+                    for event in parser.feed(piece):
+                        reader.feed(event.data, chunks)
+                    if chunks:
+                        yield chunks
+                        chunks = []
+            reader.end(chunks)
+            yield chunks
+
+    async def aclose(self) -> None:
+        if self._own_transport:
+            await self._transport.aclose()
+
+    def _with_model(self, request: ModelRequest) -> ModelRequest:
+        return request if request.model else replace(request, model=self._models[0].vendor_id)
+
+    def _url(self, model: str) -> str:
+        name = bare(model)
+        path = name if "/" in name else f"models/{name}"
+        return f"{self._base_url}/{quote(path, safe='/')}:streamGenerateContent?alt=sse"
+
+    def _headers(self, key: str) -> dict[str, str]:
+        headers = {"content-type": "application/json"}
+        if self._api_key:
+            headers["x-goog-api-key"] = key
+        return headers
+
+    def _failure(self, response: Response | None, body: bytes) -> ProviderError:
+        status, headers = (response.status, response.headers) if response else (None, None)
+        return classify(status, body, headers, hook=_class_of, secrets=(self._api_key,))
+
+
+def _described(model: str | ModelInfo) -> ModelInfo:
+    given = model if isinstance(model, ModelInfo) else ModelInfo(bare(model))
+    if given != ModelInfo(given.vendor_id):
+        return given
+    return next((info for info in DEFAULT_MODELS if info.vendor_id == bare(given.vendor_id)), given)
+
+
+def _class_of(detail: ErrorDetail) -> ErrorClass | None:
+    # A wrong key is answered with 400, and told apart from a wrong request only by the reason in the details.
+    if detail.status == 400 and b"API_KEY_INVALID" in detail.body:
+        return "auth"
+    return None
+
+
+def _whole_answer(body: bytes) -> list[bytes]:
+    """The documents of an answer that did not come as events: one, or a list as the API gives it without `alt=sse`."""
+    if body.lstrip().startswith(b"["):
+        try:
+            return [bytes(document) for document in msgspec.json.decode(body, type=list[Raw])]
+        except msgspec.DecodeError:
+            pass
+    return [body]
+
+
+def _elide(value: Any) -> None:
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        blob: Any = fields.get("inlineData")
+        if isinstance(blob, dict) and isinstance(data := cast("dict[str, Any]", blob).get("data"), str):
+            blob["data"] = f"[{len(data)} base64 characters]"
+        for child in fields.values():
+            _elide(child)
+    elif isinstance(value, list):
+        for child in cast("list[Any]", value):
+            _elide(child)

@@ -1,0 +1,83 @@
+"""OpenAI Chat Completions, and every server that speaks it: OpenRouter, Groq, Cerebras, xAI, DeepSeek, Ollama, vLLM…"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from weftline.providers.base import ModelRequest
+from weftline.providers.names import NameMap
+from weftline.providers.openai.chat_request import ChatEncoder, marked_body
+from weftline.providers.openai.chat_stream import ChatReader
+from weftline.providers.openai.family import OpenAIFamily, joined
+
+_encode = msgspec.json.encode
+
+
+class OpenAIChat(OpenAIFamily):
+    """A server that speaks Chat Completions.
+
+    >>> provider = OpenAIChat(profile="groq", api_key="…")
+    >>> provider = OpenAIChat(profile="compatible", name="lab", base_url="http://gpu.lan:8000/v1")
+    """
+
+    path = "chat/completions"
+
+    def _reader(self, names: NameMap) -> ChatReader:
+        return ChatReader(self._name, self._profile, names, self._error)
+
+    def _body(self, request: ModelRequest, names: NameMap) -> bytes:
+        encoder = ChatEncoder(self._name, self._profile, names, self._takes_images(request.model), self._cache)
+        messages = self._native(request, encoder.message)
+        if self._cache:
+            messages = marked_body(messages)
+        if request.system:
+            system = encoder.system(request.system)
+            messages.insert(0, marked_body([system])[0] if self._cache else system)
+        # What never changes comes first, so that the whole body up to the last message is the same from turn to turn.
+        head = b'{"model":' + _encode(request.model)
+        if request.tools:
+            head += b',"tools":[' + encoder.tools(request.tools) + b"]"
+        settings = _encode(self._settings(request, names))
+        return joined(head + b',"messages":[', messages, b"]," + settings[1:])
+
+    def _settings(self, request: ModelRequest, names: NameMap) -> dict[str, Any]:
+        profile = self._profile
+        knob = self._knob(request.model)
+        settings: dict[str, Any] = {"stream": True}
+        if profile.stream_usage:
+            settings["stream_options"] = {"include_usage": True}
+        if request.tools:
+            settings["tool_choice"] = _tool_choice(request, names)
+            if request.parallel_tool_calls is not None and profile.parallel and knob.parallel:
+                settings["parallel_tool_calls"] = request.parallel_tool_calls
+        effort = self._effort(request)
+        if effort is not None and profile.reasoning != "none":
+            as_object = profile.reasoning == "object"
+            settings |= {"reasoning": {"effort": effort}} if as_object else {"reasoning_effort": effort}
+        schema = request.output_schema
+        if schema is not None and (profile.schema == "always" or (profile.schema == "no_tools" and not request.tools)):
+            settings["response_format"] = {
+                "type": "json_schema",
+                "json_schema": {"name": schema.name, "strict": True, "schema": schema.schema},
+            }
+        if request.max_output_tokens is not None:
+            settings[profile.max_tokens_field] = request.max_output_tokens
+        if not (profile.fixed_sampling and knob.levels and effort != "none"):
+            if request.temperature is not None:
+                settings["temperature"] = request.temperature
+            if request.top_p is not None:
+                settings["top_p"] = request.top_p
+            if request.stop:
+                settings["stop"] = list(request.stop)
+        if request.top_k is not None and profile.top_k:
+            settings["top_k"] = request.top_k
+        return settings
+
+
+def _tool_choice(request: ModelRequest, names: NameMap) -> str | dict[str, Any]:
+    choice = "none" if request.tools_disabled else request.tool_choice
+    if isinstance(choice, str):
+        return choice
+    return {"type": "function", "function": {"name": names.out(choice[1])}}

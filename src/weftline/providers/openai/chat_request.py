@@ -1,0 +1,222 @@
+"""Conversations and tools in the form of Chat Completions.
+
+Every message becomes bytes once: an object, or several joined by commas (a turn's tool results are one message each).
+Content stands last in an object that may carry a cache marker, so that the marker can be put in without encoding anew.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any, cast
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from weftline.messages import (
+    Assistant,
+    File,
+    Image,
+    Message,
+    Opaque,
+    System,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    ToolResults,
+    User,
+    UserPart,
+)
+from weftline.providers.base import ToolSpec
+from weftline.providers.names import NameMap
+from weftline.providers.openai.family import data_url
+from weftline.providers.openai.profiles import Profile
+from weftline.providers.openai.schema import described, tool_schema
+
+MARKER = b',"cache_control":{"type":"ephemeral"}'
+_MARKABLE = (b'"}]}', b'"}}]}')
+"""How a message ends whose last part is text, or an image or file."""
+_encode = msgspec.json.encode
+
+
+class ChatEncoder(Struct, frozen=True):
+    """How messages are written for one server and one model."""
+
+    provider: str
+    profile: Profile
+    names: NameMap
+    images: bool
+    marked: bool
+    """Cache markers are on: content is written as parts, which can carry one."""
+
+    def message(self, message: Message) -> bytes:
+        """The message as one or more JSON objects joined by commas; nothing when there is nothing to say."""
+        match message:
+            case System(content):
+                return self.system(content)
+            case User(parts):
+                return _encode({"role": "user", "content": self._content(parts)})
+            case Assistant():
+                return self._assistant(message)
+            case ToolResults(results):
+                return self._results(results)
+
+    def system(self, text: str) -> bytes:
+        return _encode({"role": "system", "content": self._content((Text(text),))})
+
+    def tools(self, specs: Sequence[ToolSpec]) -> bytes:
+        encoded = [self._tool(spec) for spec in specs]
+        if self.marked and encoded:
+            encoded[-1] = encoded[-1][:-1] + MARKER + b"}"
+        return b",".join(encoded)
+
+    def _tool(self, spec: ToolSpec) -> bytes:
+        schema = tool_schema(spec)
+        function: dict[str, Any] = {
+            "name": self.names.out(spec.name),
+            "description": described(spec),
+            "parameters": Raw(schema.parameters),
+        }
+        if self.profile.strict_tools and schema.strict:
+            function["strict"] = True
+        return _encode({"type": "function", "function": function})
+
+    def _content(self, parts: Sequence[UserPart]) -> str | list[dict[str, Any]]:
+        if not self.marked and all(isinstance(part, Text) for part in parts):
+            return "".join(part.text for part in parts if isinstance(part, Text))
+        # A part without text is refused by some servers.
+        return [self._part(part) for part in parts if not (isinstance(part, Text) and not part.text)] or [
+            {"type": "text", "text": "(empty)"}
+        ]
+
+    def _part(self, part: UserPart) -> dict[str, Any]:
+        match part:
+            case Text(text):
+                return {"type": "text", "text": text}
+            case Image():
+                return self._image(part)
+            case File():
+                return self._file(part)
+
+    def _image(self, image: Image) -> dict[str, Any]:
+        url = image.url if image.data is None else data_url(image.media_type, image.data)
+        if not self.images or url is None:
+            return {"type": "text", "text": f"[An image ({image.media_type}) that this model cannot see.]"}
+        return {"type": "image_url", "image_url": {"url": url}}
+
+    def _file(self, file: File) -> dict[str, Any]:
+        name = file.name or "file"
+        if file.media_type.startswith("text/") and file.data is not None:
+            text = base64.b64decode(file.data).decode("utf-8", "replace")
+            return {"type": "text", "text": f'<file name="{name}">\n{text}\n</file>'}
+        if self.profile.files and file.data is not None:
+            return {
+                "type": "file",
+                "file": {"filename": name, "file_data": data_url(file.media_type, file.data)},
+            }
+        where = f" at {file.url}" if file.url else ""
+        return {"type": "text", "text": f"[The file {name} ({file.media_type}){where}, which this model cannot read.]"}
+
+    def _assistant(self, message: Assistant) -> bytes:
+        fields: dict[str, Any] = {"role": "assistant"}
+        thinking: list[Raw] = []
+        thoughts: list[str] = []
+        calls: list[dict[str, Any]] = []
+        for part in message.parts:
+            match part:
+                case Thinking(text=text, provider=provider, opaque=opaque) if provider == self.provider:
+                    thoughts.append(text)
+                    if opaque is not UNSET:
+                        thinking += _details(opaque)
+                case ToolCall():
+                    calls.append(self._call(part))
+                case Opaque(provider, data) if provider == self.provider:
+                    fields |= _message_fields(data)
+                case _:
+                    pass
+        if self.profile.thinking_back == "reasoning_details" and thinking:
+            fields["reasoning_details"] = thinking
+        elif self.profile.thinking_back == "reasoning_content" and calls:
+            # Wanted back inside a tool round, and refused outside of one.
+            fields["reasoning_content"] = "".join(thoughts)
+        if calls:
+            fields["tool_calls"] = calls
+        elif not message.text and "reasoning_details" not in fields:
+            return b""
+        fields["content"] = self._content((Text(message.text),)) if message.text else None
+        return _encode(fields)
+
+    def _call(self, call: ToolCall) -> dict[str, Any]:
+        native: dict[str, Any] = {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": self.names.out(call.name), "arguments": readable_arguments(call.args)},
+        }
+        if call.extra is not UNSET and call.provider == self.provider:
+            native |= _message_fields(call.extra)
+        return native
+
+    def _results(self, results: Sequence[ToolResult]) -> bytes:
+        messages = [self._result(result) for result in results]
+        images = [part for result in results for part in self._shown(result)]
+        if images:
+            # A tool message takes text only; a user message may not stand between the results of one turn.
+            messages.append(_encode({"role": "user", "content": images}))
+        return b",".join(messages)
+
+    def _result(self, result: ToolResult) -> bytes:
+        texts = [
+            part for part in result.parts if not (isinstance(part, Image) and self.images) and not self._is_file(part)
+        ]
+        if not texts:
+            texts = [Text("The result follows in the next message." if result.parts else "")]
+        return _encode({"role": "tool", "tool_call_id": result.id, "content": self._content(texts)})
+
+    def _is_file(self, part: UserPart) -> bool:
+        return isinstance(part, File) and self._part(part)["type"] == "file"
+
+    def _shown(self, result: ToolResult) -> list[dict[str, Any]]:
+        shown = [
+            self._part(part)
+            for part in result.parts
+            if (isinstance(part, Image) and self.images) or self._is_file(part)
+        ]
+        if not shown:
+            return []
+        return [{"type": "text", "text": f"Returned by {self.names.out(result.name)} ({result.id}):"}, *shown]
+
+
+def marked_body(encoded: Sequence[bytes]) -> list[bytes]:
+    """The messages with a cache marker on the last block that may carry one."""
+    messages = list(encoded)
+    for index in range(len(messages) - 1, -1, -1):
+        message = messages[index]
+        if message.endswith(_MARKABLE):
+            messages[index] = message[:-3] + MARKER + b"}]}"
+            break
+    return messages
+
+
+def readable_arguments(args: str) -> str:
+    """Argument text that every server can read: some parse it, and refuse the whole request over a malformed call."""
+    try:
+        value = msgspec.json.decode(args or "{}")
+    except (msgspec.DecodeError, RecursionError):
+        value = None
+    if isinstance(value, dict):
+        return args or "{}"
+    return _encode({"malformed_arguments": args}).decode()
+
+
+def _details(opaque: Raw) -> list[Raw]:
+    try:
+        return msgspec.json.decode(opaque, type=list[Raw])
+    except msgspec.DecodeError:
+        return []
+
+
+def _message_fields(data: Raw) -> dict[str, Any]:
+    value = msgspec.json.decode(data)
+    fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    return {"extra_content": fields["extra_content"]} if "extra_content" in fields else {}

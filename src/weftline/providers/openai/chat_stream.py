@@ -1,0 +1,367 @@
+"""Answers of Chat Completions as chunks, streamed or whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from weftline.messages import Image, Opaque, ProviderCall
+from weftline.providers.base import (
+    CallArgs,
+    CallDone,
+    CallStart,
+    Chunk,
+    Finish,
+    ProviderError,
+    TextDelta,
+    ThinkingDelta,
+    ThinkingDone,
+    UsageUpdate,
+    Whole,
+)
+from weftline.providers.names import NameMap
+from weftline.providers.openai.family import decode, present, usage_of
+from weftline.providers.openai.profiles import Profile
+from weftline.providers.openai.think_tags import ThinkTags
+
+_REASONS: dict[str, str] = {
+    "stop": "end_turn",
+    "eos": "end_turn",
+    "tool_calls": "tool_use",
+    "function_call": "tool_use",
+    "length": "max_tokens",
+    "model_length": "max_tokens",
+    "content_filter": "refusal",
+}
+_MALFORMED = "malformed_function_call"
+
+
+class _Function(Struct):
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+
+class _Call(Struct):
+    index: int | None = None
+    id: str | None = None
+    function: _Function | None = None
+    extra_content: Raw | UnsetType = UNSET
+
+
+class _Url(Struct):
+    url: str = ""
+
+
+class _Image(Struct):
+    image_url: _Url | None = None
+    index: int | None = None
+
+
+class _TextPart(Struct):
+    text: str | None = None
+
+
+class _Delta(Struct):
+    content: str | list[_TextPart] | None = None
+    refusal: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    reasoning_details: list[dict[str, Any]] | None = None
+    tool_calls: list[_Call] | None = None
+    images: list[_Image] | None = None
+    annotations: list[Raw] | None = None
+    executed_tools: list[Raw] | None = None
+    extra_content: Raw | UnsetType = UNSET
+
+
+class _Choice(Struct):
+    index: int | None = 0
+    delta: _Delta | None = None
+    message: _Delta | None = None
+    finish_reason: str | None = None
+    native_finish_reason: str | None = None
+
+
+class _Answer(Struct):
+    choices: list[_Choice] | None = None
+    usage: Raw | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET
+
+
+class _ExecutedTool(Struct):
+    type: str = "tool"
+    arguments: Raw | UnsetType = UNSET
+    output: Raw | UnsetType = UNSET
+
+
+class _FailedCall(Struct):
+    name: str
+    arguments: Raw
+
+
+class _Failure(Struct):
+    code: str | int | None = None
+    failed_generation: str | None = None
+
+
+class _FailureBody(Struct):
+    error: _Failure
+
+
+_answers = msgspec.json.Decoder(_Answer)
+
+
+class _OpenCall(Struct):
+    key: int
+    id: str | None
+    written: list[str] = []
+    late_extra: Raw | UnsetType = UNSET
+
+
+class ChatReader:
+    """One answer. `error` makes the failure out of an error object inside a stream."""
+
+    def __init__(
+        self,
+        provider: str,
+        profile: Profile,
+        names: NameMap,
+        error: Callable[[int | None, bytes], ProviderError],
+    ) -> None:
+        self.failure: ProviderError | None = None
+        self.finished = False
+        self._provider = provider
+        self._profile = profile
+        self._names = names
+        self._error = error
+        self._tags = ThinkTags() if profile.think_tags else None
+        self._thinking = False
+        self._details: list[dict[str, Any]] = []
+        self._calls: list[_OpenCall] = []
+        self._at: dict[int, _OpenCall] = {}
+        self._images: dict[int, Image] = {}
+        self._annotations: list[Raw] = []
+        self._executed: list[Raw] = []
+        self._extra: Raw | UnsetType = UNSET
+        self._reason: str | None = None
+        self._answered = False
+        self._refused = False
+
+    def feed(self, data: bytes) -> list[Chunk]:
+        if self.finished or self.failure is not None:
+            return []
+        if data == b"[DONE]":
+            return self._finish() if self._answered else []
+        answer = decode(data, _Answer, _answers)
+        chunks: list[Chunk] = []
+        for choice in answer.choices or ():
+            if not choice.index:
+                self._take(choice, chunks)
+        if present(answer.usage):
+            usage = usage_of(answer.usage, reasoning_outside_output=self._profile.reasoning_outside_output)
+            if usage is not None:
+                chunks.append(UsageUpdate(usage))
+        if present(answer.error):
+            recovered = self.recover(data)
+            if recovered:
+                return chunks + recovered
+            self.failure = self._error(None, data)
+        elif self._reason == "error":
+            self.failure = ProviderError("server", f"{self._provider}: the model API broke its answer off.")
+        return chunks
+
+    def whole(self, body: bytes) -> list[Chunk]:
+        return self.feed(body) + ([] if self.failure is not None else self.end())
+
+    def end(self) -> list[Chunk]:
+        # The finish reason is in an event before the last; a stream that has none was cut.
+        return self._finish() if self._reason is not None and not self.finished else []
+
+    def recover(self, body: bytes) -> list[Chunk]:
+        """The call that the server itself found malformed: the model reads what was wrong with it and tries again."""
+        if self._profile.failed_call_code is None:
+            return []
+        try:
+            failure = msgspec.json.decode(body, type=_FailureBody).error
+        except msgspec.DecodeError:
+            return []
+        if failure.code != self._profile.failed_call_code or failure.failed_generation is None:
+            return []
+        chunks: list[Chunk] = self._end_thinking()
+        try:
+            call = msgspec.json.decode(failure.failed_generation, type=_FailedCall)
+        except msgspec.DecodeError:
+            chunks.append(TextDelta(failure.failed_generation))
+        else:
+            key = len(self._calls)
+            chunks += (
+                CallStart(key, self._names.back(call.name)),
+                CallDone(key, bytes(call.arguments).decode()),
+            )
+        self._reason = _MALFORMED
+        return chunks + self._finish()
+
+    def _take(self, choice: _Choice, chunks: list[Chunk]) -> None:
+        self._answered = True
+        delta = choice.message if choice.delta is None else choice.delta
+        if delta is not None:
+            self._take_delta(delta, chunks)
+        if choice.finish_reason:
+            native = (choice.native_finish_reason or "").lower()
+            self._reason = _MALFORMED if native == _MALFORMED else choice.finish_reason
+
+    def _take_delta(self, delta: _Delta, chunks: list[Chunk]) -> None:
+        thought = delta.reasoning or delta.reasoning_content
+        if delta.reasoning_details:
+            self._take_details(delta.reasoning_details)
+        if thought:
+            self._thinking = True
+            chunks.append(ThinkingDelta(thought))
+        text = delta.content
+        if isinstance(text, list):
+            text = "".join(part.text or "" for part in text)
+        if text:
+            chunks += self._end_thinking()
+            chunks += [TextDelta(text)] if self._tags is None else self._tags.feed(text)
+        if delta.refusal:
+            self._refused = True
+            chunks += self._end_thinking()
+            chunks.append(TextDelta(delta.refusal))
+        for call in delta.tool_calls or ():
+            self._take_call(call, chunks)
+        for image in delta.images or ():
+            self._take_image(image)
+        self._annotations += delta.annotations or ()
+        self._executed += delta.executed_tools or ()
+        if present(delta.extra_content):
+            self._extra = delta.extra_content
+
+    def _take_details(self, details: list[dict[str, Any]]) -> None:
+        for detail in details:
+            same = next((one for one in self._details if _continues(detail, one)), None)
+            if same is None:
+                self._details.append(dict(detail))
+                continue
+            for name, value in detail.items():
+                before = same.get(name)
+                if name in ("text", "summary") and isinstance(before, str) and isinstance(value, str):
+                    same[name] = before + value
+                elif value or name not in same:
+                    same[name] = value
+
+    def _end_thinking(self) -> list[Chunk]:
+        """Ends the block of reasoning that is open, and hands on what the server wants back with it."""
+        if not self._thinking and not self._details:
+            return []
+        opaque: Raw | UnsetType = UNSET
+        if self._details and self._profile.thinking_back == "reasoning_details":
+            opaque = Raw(msgspec.json.encode(self._details))
+        ended = self._thinking or opaque is not UNSET
+        self._thinking = False
+        self._details = []
+        return [ThinkingDone(opaque=opaque)] if ended else []
+
+    def _take_call(self, piece: _Call, chunks: list[Chunk]) -> None:
+        function = piece.function or _Function()
+        call = self._call_of(piece, function)
+        extra: Raw | UnsetType = UNSET
+        if present(piece.extra_content):
+            extra = Raw(msgspec.json.encode({"extra_content": piece.extra_content}))
+        if call is None:
+            if self._tags is not None:
+                chunks += self._tags.end()
+            chunks += self._end_thinking()
+            call = _OpenCall(len(self._calls), piece.id or None)
+            self._calls.append(call)
+            self._at[call.key if piece.index is None else piece.index] = call
+            chunks.append(CallStart(call.key, self._names.back(function.name or ""), call.id, extra))
+        elif extra is not UNSET:
+            call.late_extra = extra
+        args = function.arguments
+        if isinstance(args, dict):
+            args = msgspec.json.encode(args).decode()
+        if args:
+            call.written.append(args)
+            chunks.append(CallArgs(call.key, args))
+
+    def _call_of(self, piece: _Call, function: _Function) -> _OpenCall | None:
+        """The call that a piece continues, if any. Some servers number every call 0, some repeat its name."""
+        if piece.index is None:
+            if function.name:
+                return None
+            return next((call for call in self._calls if call.id == piece.id), None) if piece.id else self._last()
+        call = self._at.get(piece.index)
+        if call is None or not function.name:
+            return call
+        if piece.id:
+            return call if call.id == piece.id else None
+        return None if _is_json("".join(call.written)) else call
+
+    def _last(self) -> _OpenCall | None:
+        return self._calls[-1] if self._calls else None
+
+    def _take_image(self, image: _Image) -> None:
+        url = image.image_url.url if image.image_url else ""
+        index = len(self._images) if image.index is None else image.index
+        head, comma, data = url.partition(",")
+        if head.startswith("data:") and comma:
+            self._images[index] = Image(head[5:].split(";")[0] or "image/png", data=data)
+        elif url:
+            self._images[index] = Image("image/png", url=url)
+
+    def _finish(self) -> list[Chunk]:
+        chunks: list[Chunk] = self._tags.end() if self._tags is not None else []
+        chunks += self._end_thinking()
+        chunks += [Whole(self._images[index]) for index in sorted(self._images)]
+        chunks += self._provider_calls()
+        if self._extra is not UNSET:
+            data = Raw(msgspec.json.encode({"extra_content": self._extra}))
+            chunks.append(Whole(Opaque(self._provider, data)))
+        chunks += [CallDone(call.key, None if call.written else "{}", call.late_extra) for call in self._calls]
+        self.finished = True
+        chunks.append(Finish(self._canonical()))
+        return chunks
+
+    def _provider_calls(self) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        for index, raw in enumerate(self._executed):
+            tool = msgspec.json.decode(raw, type=_ExecutedTool)
+            chunks.append(
+                Whole(
+                    ProviderCall(
+                        f"executed_{index}", tool.type, self._provider, input=tool.arguments, result=tool.output
+                    )
+                )
+            )
+        if self._annotations:
+            # The sources of a search that the server made before it answered.
+            sources = Raw(msgspec.json.encode(self._annotations))
+            chunks.append(Whole(ProviderCall("web_search_0", "web_search", self._provider, result=sources)))
+        return chunks
+
+    def _canonical(self) -> str | None:
+        reason = (self._reason or "").lower()
+        if self._refused:
+            return "refusal"
+        if _MALFORMED in reason:
+            return _MALFORMED
+        known = _REASONS.get(reason, reason) or None
+        return "tool_use" if self._calls and known in ("end_turn", None) else known
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
+
+
+def _continues(detail: dict[str, Any], before: dict[str, Any]) -> bool:
+    kind = detail.get("type")
+    if kind != before.get("type") or kind == "reasoning.encrypted":
+        return False
+    return detail.get("index") == before.get("index")

@@ -1,0 +1,366 @@
+"""What the two OpenAI APIs have in common: one request, its answer streamed or whole, errors, inspection."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol, TypeVar, cast
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+from msgspec.structs import replace
+
+from weftline.messages import Message, Usage
+from weftline.net.sse import SseParser
+from weftline.net.transport import AiohttpTransport, NativeRequest, Transport
+from weftline.providers.assemble import clean_usage
+from weftline.providers.base import Chunk, ErrorClass, ModelInfo, ModelRequest, ProviderError
+from weftline.providers.http_errors import REDACTED, ErrorDetail, classify
+from weftline.providers.listing import ModelPage, count, fetch, has, nested, page_of, rows, text, words
+from weftline.providers.names import NameMap
+from weftline.providers.openai.profiles import PROFILES, Knob, Profile, effort_at, knob_of
+from weftline.providers.reasoning import nearest
+
+T = TypeVar("T")
+
+UNREADABLE = "The answer of the model API could not be read."
+ELIDED = b"[elided]"
+_BINARY = re.compile(rb'(data:[^"\\,]{1,200};base64,|"result":"(?=[A-Za-z0-9+/=]{64}))[A-Za-z0-9+/=]+')
+_SECRET_CHARS = 8
+"""A header's value may be a secret from this length on."""
+_DRAIN_S = 0.25
+"""How long to wait for the end of a body after the last event, so that its connection can be used again."""
+
+
+class Reader(Protocol):
+    """Turns one answer into chunks. After each call `failure` and `finished` tell how it stands."""
+
+    failure: ProviderError | None
+    finished: bool
+
+    def feed(self, data: bytes) -> list[Chunk]:
+        """One event of a stream."""
+        ...
+
+    def whole(self, body: bytes) -> list[Chunk]:
+        """An answer that was not streamed."""
+        ...
+
+    def end(self) -> list[Chunk]:
+        """The stream is over."""
+        ...
+
+    def recover(self, body: bytes) -> list[Chunk]:
+        """What can be made of an error answer; nothing, as a rule."""
+        ...
+
+
+class OpenAIFamily(ABC):
+    """A server that speaks one of OpenAI's APIs, with one key.
+
+    `profile` is a name in `PROFILES` or a profile; `base_url`, `api_key` and `name` override what it says. Without a
+    key the profile's environment variable is looked at, unless the address is another one. `models` are the models to
+    offer, the first being the default. `reasoning_levels` declares, by model id, the native words at places of the
+    scale 0–100 (None or empty: off) for models that the profile does not know. `cache` asks for cache markers, or for
+    none, where the profile leaves the choice. `timeout_s` bounds every call that does not ask for less. A `transport`
+    that is handed in is not closed.
+    """
+
+    path: str
+
+    def __init__(
+        self,
+        *,
+        profile: str | Profile = "openai",
+        transport: Transport | None = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        models: Sequence[str | ModelInfo] = (),
+        name: str | None = None,
+        default_model: str | None = None,
+        timeout_s: float | None = None,
+        cache: bool | None = None,
+        reasoning_levels: Mapping[str, Mapping[int | str, str | None]] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        found = PROFILES.get(profile) if isinstance(profile, str) else profile
+        if found is None:
+            raise ValueError(f"There is no profile {profile!r}; there are {', '.join(PROFILES)}.")
+        self._profile = found
+        url = base_url or found.base_url
+        if not url:
+            raise ValueError(f"The profile {found.name!r} needs a base URL.")
+        self._url = f"{url.rstrip('/')}/{self.path}"
+        self._name = name or found.name
+        # The key in the environment belongs to the profile's own address and is sent nowhere else.
+        usual = os.environ.get(found.key_env or "", "") if base_url in (None, found.base_url) else ""
+        self._key = usual if api_key is None else api_key
+        first = next(iter(models), None)
+        self._default_model = default_model or (first if isinstance(first, str) or first is None else first.vendor_id)
+        self._default_model = self._default_model or found.default_model
+        offered = models or ((self._default_model,) if self._default_model else ())
+        self._models = tuple(ModelInfo(model) if isinstance(model, str) else model for model in offered)
+        self._by_id = {model.vendor_id: model for model in self._models}
+        self._timeout_s = timeout_s
+        self._cache = found.cache == "on" if cache is None else cache and found.cache != "never"
+        self._levels = {
+            model: {int(level): word or None for level, word in levels.items()}
+            for model, levels in (reasoning_levels or {}).items()
+        }
+        self._extra_headers = dict(headers or {})
+        self._transport: Transport = transport or AiohttpTransport()
+        self._own_transport = transport is None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(name={self._name!r}, url={self._url!r})"
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def profile(self) -> Profile:
+        return self._profile
+
+    def models(self) -> Sequence[ModelInfo]:
+        return self._models
+
+    def takes_reasoning(self, model: str) -> bool:
+        """Whether a reasoning level reaches this model at all."""
+        return bool(self._levels.get(model)) or bool(self._knob(model).levels)
+
+    async def aclose(self) -> None:
+        if self._own_transport:
+            await self._transport.aclose()
+
+    def native_request(self, request: ModelRequest) -> NativeRequest:
+        """The request that `stream` would send, with binary content elided and the key redacted."""
+        request = self._named(request)
+        body = _BINARY.sub(rb"\1" + ELIDED, self._body(request, self._names(request)))
+        headers = {
+            name: REDACTED if name == "Authorization" or name in self._extra_headers else value
+            for name, value in self._headers().items()
+        }
+        return NativeRequest(self._url, headers, body)
+
+    async def list_models(self, *, search: str = "", cursor: str | None = None) -> ModelPage:
+        """The models that the server lists, with the hints that some servers add; see `weftline.providers.listing`."""
+        query = {"after": cursor} if cursor else {}
+        url = f"{self._url.removesuffix(self.path)}models"
+        document = await fetch(self._transport, url, query, headers=self._headers(), secrets=self._secrets())
+        models: list[ModelInfo] = []
+        for row in rows(document, "data"):
+            takes = words(row, "supported_parameters")
+            window = count(row, "context_length", "context_window", "max_model_len")
+            most = count(row, "max_completion_tokens") or count(nested(row, "top_provider"), "max_completion_tokens")
+            vision = has(words(nested(row, "architecture"), "input_modalities"), "image")
+            reasons, calls = has(takes, "reasoning"), has(takes, "tools")
+            models.append(ModelInfo(text(row, "id"), text(row, "name"), window, most, vision, reasons, calls))
+        following = text(document, "last_id") if document.get("has_more") is True else ""
+        return page_of(models, search=search, cursor=following or None)
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Sequence[Chunk]]:
+        request = self._named(request)
+        names = self._names(request)
+        body = self._body(request, names)
+        reader = self._reader(names)
+        chunks: list[Chunk] = []
+        timeout_s = request.timeout_s if self._timeout_s is None else min(request.timeout_s, self._timeout_s)
+        async with self._transport.post(self._url, headers=self._headers(), body=body, timeout_s=timeout_s) as response:
+            if not 200 <= response.status < 300:
+                answer = await response.read()
+                chunks = reader.recover(answer)
+                if not chunks:
+                    raise self._error(response.status, answer, response.headers)
+                yield chunks
+            elif response.headers.get("content-type", "").startswith("application/json"):
+                answer = await response.read()
+                with _failing(reader):
+                    chunks = reader.whole(answer)
+                if chunks:
+                    yield chunks
+            else:
+                parser = SseParser()
+                pieces = response.chunks()
+                async for piece in pieces:
+                    chunks = []
+                    with _failing(reader):
+                        for event in parser.feed(piece):
+                            chunks += reader.feed(event.data)
+                    if chunks:
+                        yield chunks
+                    if reader.finished or reader.failure is not None:
+                        break
+                else:
+                    chunks = reader.end()
+                    if chunks:
+                        yield chunks
+                if reader.finished:
+                    await _drained(pieces)
+            if reader.failure is not None:
+                raise reader.failure
+            if not reader.finished:
+                raise ProviderError("server", f"{self._name}: the stream ended without its finish")
+
+    @abstractmethod
+    def _body(self, request: ModelRequest, names: NameMap) -> bytes: ...
+
+    @abstractmethod
+    def _reader(self, names: NameMap) -> Reader: ...
+
+    def _native(self, request: ModelRequest, encode: Callable[[Message], bytes]) -> list[bytes]:
+        """The messages in native form. Each is encoded once; its bytes are kept with the request for later turns."""
+        native, messages = request.native, request.messages
+        native.extend(encode(messages[index]) for index in range(len(native), len(messages)))
+        while None in native:
+            index = native.index(None)
+            native[index] = encode(messages[index])
+        # A message that says nothing to this family has no bytes.
+        return [encoded for encoded in native[: len(messages)] if encoded]
+
+    def _names(self, request: ModelRequest) -> NameMap:
+        return NameMap(spec.name for spec in request.tools)
+
+    def _named(self, request: ModelRequest) -> ModelRequest:
+        if request.model:
+            return request
+        if not self._default_model:
+            raise ProviderError("invalid_request", f"{self._name}: no model was named and there is no default.")
+        return replace(request, model=self._default_model)
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Content-Type": "application/json", "Accept": "text/event-stream", **self._extra_headers}
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        return headers
+
+    def _error(self, status: int | None, body: bytes, headers: Mapping[str, str] | None = None) -> ProviderError:
+        error = classify(status, body, headers, hook=_class_by_code, secrets=self._secrets())
+        if error.code == "insufficient_quota":
+            # A 429 that no waiting will cure.
+            error.retryable = False
+        return error
+
+    def _secrets(self) -> Sequence[str]:
+        return (self._key, *(value for value in self._extra_headers.values() if len(value) >= _SECRET_CHARS))
+
+    def _knob(self, model: str) -> Knob:
+        return knob_of(self._profile.knobs, model)
+
+    def _effort(self, request: ModelRequest) -> str | None:
+        """The native word for the request's reasoning level; None when no field is to be sent."""
+        level = request.reasoning
+        if level is None:
+            return None
+        declared = self._levels.get(request.model)
+        if declared:
+            return declared[nearest(list(declared), level)]
+        levels = self._knob(request.model).levels
+        return effort_at(levels, level) if levels else None
+
+    def _takes_images(self, model: str) -> bool:
+        info = self._by_id.get(model)
+        return info is None or info.vision is not False
+
+
+def _class_by_code(detail: ErrorDetail) -> ErrorClass | None:
+    code = detail.code or ""
+    if detail.status is None and code.startswith(("invalid_", "unsupported_", "image_", "empty_image", "failed_to_")):
+        return "auth" if code == "invalid_api_key" else "invalid_request"
+    return None
+
+
+@contextmanager
+def _failing(reader: Reader) -> Generator[None]:
+    """An answer that cannot be read fails the call, after what was read of it."""
+    try:
+        yield
+    except ProviderError as error:
+        reader.failure = error
+    except msgspec.DecodeError:
+        reader.failure = ProviderError("server", UNREADABLE)
+
+
+async def _drained(pieces: AsyncIterator[bytes]) -> None:
+    with suppress(TimeoutError, ProviderError):
+        async with asyncio.timeout(_DRAIN_S):
+            async for _ in pieces:
+                pass
+
+
+def decode(data: bytes, kind: type[T], decoder: msgspec.json.Decoder[T]) -> T:
+    """One JSON document of an answer. Numbers that JSON does not know (NaN) count as missing."""
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    try:
+        loose = json.loads(data, parse_constant=lambda _: None)
+        return msgspec.json.decode(msgspec.json.encode(loose), type=kind)
+    except (ValueError, RecursionError):
+        raise ProviderError("server", UNREADABLE) from None
+
+
+_NOTHING = frozenset({b"null", b"[]", b"{}", b'""'})
+
+
+def present(value: Raw | UnsetType) -> bool:
+    """Whether a field was there and said something."""
+    return value is not UNSET and bytes(value) not in _NOTHING
+
+
+def loose_object(value: Raw | UnsetType) -> dict[str, Any]:
+    """A JSON object whose fields are not to be trusted; empty for anything else."""
+    if value is UNSET:
+        return {}
+    try:
+        found = json.loads(bytes(value))
+    except (ValueError, RecursionError):
+        return {}
+    return _object(found)
+
+
+def _object(value: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def usage_of(value: Raw | UnsetType, *, reasoning_outside_output: bool = False) -> Usage | None:
+    """Token counts in the names of either API, and in those that servers have added."""
+    fields = loose_object(value) if present(value) else None
+    if not fields:
+        return None
+    reading = _object(_first(fields, "prompt_tokens_details", "input_tokens_details"))
+    writing = _object(_first(fields, "completion_tokens_details", "output_tokens_details"))
+    usage = clean_usage(
+        Usage(
+            input=_first(fields, "prompt_tokens", "input_tokens"),
+            cached=_first(reading, "cached_tokens") or _first(fields, "prompt_cache_hit_tokens"),
+            output=_first(fields, "completion_tokens", "output_tokens"),
+            cache_write=_first(reading, "cache_write_tokens", "cache_creation_tokens"),
+        )
+    )
+    reasoning = clean_usage(Usage(output=_first(writing, "reasoning_tokens"))).output
+    output = usage.output + reasoning if reasoning_outside_output else usage.output
+    return replace(usage, output=output, reasoning=min(reasoning, output))
+
+
+def _first(fields: dict[str, Any], *names: str) -> Any:
+    return next((fields[name] for name in names if fields.get(name) is not None), 0)
+
+
+def joined(head: bytes, items: Sequence[bytes], tail: bytes) -> bytes:
+    """A body whose long middle is copied only once."""
+    if not items:
+        return head + tail
+    if len(items) == 1:
+        return b"".join((head, items[0], tail))
+    return b",".join((head + items[0], *items[1:-1], items[-1] + tail))
+
+
+def data_url(media_type: str, data: str) -> str:
+    return f"data:{media_type};base64,{data}"

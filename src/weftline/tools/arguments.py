@@ -1,0 +1,60 @@
+"""The arguments of a tool call: what a model wrote, read as a JSON object, and what is wrong with it.
+
+Server tools and the client's share this. It imports nothing heavy: a client that only makes tools stays light.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+
+from msgspec import Struct
+
+from weftline.canonical import NotCanonical, canonical_value, parse
+
+MAX_ISSUES = 20
+
+
+class Issue(Struct, frozen=True, omit_defaults=True):
+    """One thing that is wrong with the arguments of a call."""
+
+    path: str
+    message: str
+    constraint: str = ""
+
+
+class InvalidArguments(Exception):
+    """The model's arguments do not fit the tool."""
+
+    def __init__(self, message: str, issues: tuple[Issue, ...] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.issues = issues
+
+
+def object_args(text: str) -> tuple[dict[str, object], bytes]:
+    """The arguments that a model wrote, as a dict and as canonical bytes. No text at all stands for `{}`.
+
+    Raises:
+        InvalidArguments: when the text is not a JSON object.
+    """
+    try:
+        value = parse("{}" if not text or text.isspace() else text)
+        if isinstance(value, dict):
+            args = cast("dict[str, object]", value)
+            return args, canonical_value(args)
+    except NotCanonical as error:
+        message = f"The arguments are not valid JSON: {error}."
+        raise InvalidArguments(message, (Issue("", str(error), "json"),)) from None
+    raise InvalidArguments("The arguments must be a JSON object.", (Issue("", "must be a JSON object", "type"),))
+
+
+def described(name: str, issues: tuple[Issue, ...]) -> str:
+    """One sentence for the model that lists what is wrong."""
+    listed = "; ".join(f"{issue.path or '(root)'}: {issue.message}" for issue in issues)
+    return f"The arguments do not fit the tool {name}: {listed}"
+
+
+def pointer(path: Iterable[str | int]) -> str:
+    """JSON Pointer of a path; empty for the root."""
+    return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)

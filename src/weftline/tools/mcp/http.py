@@ -1,0 +1,149 @@
+"""The HTTP side of MCP connections: the official client's requests, carried by our own dialer.
+
+That way one egress policy holds for all tools. What goes wrong below MCP is handed up as a JSON-RPC error of the one
+request it happened to, with a code of our own, instead of tearing down a connection that other calls are using.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from http import HTTPStatus
+from typing import cast
+
+import httpx2
+import msgspec
+
+from weftline.net.dial import Dialer, DialFailed, Reply, TooMuch
+
+NOT_SENT = -32901
+"""The request reached nobody."""
+BROKEN = -32902
+"""The request may have been carried out; its answer is lost."""
+SESSION_LOST = -32903
+"""The server does not know our session (any more) and has not looked at the request."""
+REFUSED = -32904
+"""The server answered with an HTTP error."""
+
+MAX_ANSWER_BYTES = 32 * 1024 * 1024
+NOTICE_S = 5.0
+_MAX_ERROR_BYTES = 64 * 1024
+_SESSION = "mcp-session-id"
+_OURS = frozenset({"host", "content-length", "connection", "accept-encoding", "transfer-encoding"})
+_FRAMING = frozenset({"content-length", "content-encoding", "transfer-encoding", "connection"})
+_MEANS_SESSION_LOST = ("session", "not initialized")
+
+
+class DialledTransport(httpx2.AsyncBaseTransport):
+    """Sends with `headers` on every request; those that the protocol sets itself win."""
+
+    def __init__(self, dialer: Dialer, *, headers: Mapping[str, str]) -> None:
+        self._dialer = dialer
+        self._headers = dict(headers)
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        protocol = {name: value for name, value in request.headers.items() if name.lower() not in _OURS}
+        own = {name: value for name, value in self._headers.items() if name.lower() not in protocol}
+        body = await request.aread()
+        call = self._dialer.request(
+            request.method,
+            str(request.url),
+            headers={**own, **protocol},
+            body=body or None,
+            timeout_s=None if _may_take_long(request.method, body) else NOTICE_S,
+        )
+        try:
+            reply = await call.__aenter__()
+        except DialFailed as error:
+            if request.method != "POST":
+                raise httpx2.ConnectError(error.message, request=request) from None
+            return _error(request, NOT_SENT if not error.sent else BROKEN, error.message)
+        if reply.status >= 400 and request.method == "POST":
+            try:
+                body, _ = await reply.read_up_to(_MAX_ERROR_BYTES)
+            except DialFailed:
+                body = b""
+            finally:
+                await call.__aexit__(None, None, None)
+            return _refusal(request, reply, body)
+        headers = [(name, value) for name, value in reply.headers.items() if name.lower() not in _FRAMING]
+        if request.method == "POST" and reply.media_type == "application/json":
+            # Read here, since the client takes a failure in the middle of it for the end of the whole connection.
+            try:
+                answer = await reply.read(limit=MAX_ANSWER_BYTES)
+            except DialFailed as error:
+                return _error(request, BROKEN, error.message)
+            except TooMuch:
+                return _error(request, REFUSED, "The answer is too large.")
+            finally:
+                await call.__aexit__(None, None, None)
+            return httpx2.Response(reply.status, headers=headers, content=answer, request=request)
+        return httpx2.Response(reply.status, headers=headers, stream=_Body(reply, call, request), request=request)
+
+
+class _Envelope(msgspec.Struct):
+    id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_envelope = msgspec.json.Decoder(_Envelope)
+
+
+def _may_take_long(method: str, body: bytes) -> bool:
+    """Calls and streams last as long as they last. Notices (a call was given up, the session ends) do not: others wait
+    behind them."""
+    return method == "GET" or (method == "POST" and _envelope.decode(body).id is not msgspec.UNSET)
+
+
+class _Body(httpx2.AsyncByteStream):
+    def __init__(self, reply: Reply, call: AbstractAsyncContextManager[Reply], request: httpx2.Request) -> None:
+        self._reply = reply
+        self._call = call
+        self._request = request
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = MAX_ANSWER_BYTES
+        try:
+            async for piece in self._reply.chunks():
+                left -= len(piece)
+                if left < 0 and self._request.method == "POST":
+                    raise httpx2.ReadError("The answer is too large.", request=self._request)
+                yield piece
+        except DialFailed as error:
+            raise httpx2.ReadError(error.message, request=self._request) from None
+
+    async def aclose(self) -> None:
+        await self._call.__aexit__(None, None, None)
+
+
+def _refusal(request: httpx2.Request, reply: Reply, body: bytes) -> httpx2.Response:
+    """An HTTP error as the JSON-RPC error that it carries or amounts to."""
+    message = _message(body)
+    in_session = _SESSION in request.headers
+    lost = message is not None and any(word in message.lower() for word in _MEANS_SESSION_LOST)
+    if in_session and (reply.status == 404 or (reply.status == 400 and lost)):
+        return _error(request, SESSION_LOST, message or "The session has ended.")
+    if message is not None and reply.media_type == "application/json":
+        return httpx2.Response(
+            reply.status, headers={"content-type": "application/json"}, content=body, request=request
+        )
+    try:
+        reason = HTTPStatus(reply.status).phrase
+    except ValueError:
+        reason = reply.reason
+    return _error(request, REFUSED, f"The server answered HTTP {reply.status} {reason}".rstrip() + ".")
+
+
+def _message(body: bytes) -> str | None:
+    """The message of a JSON-RPC error."""
+    try:
+        answer: object = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    error = cast("dict[str, object]", answer).get("error") if isinstance(answer, dict) else None
+    message = cast("dict[str, object]", error).get("message") if isinstance(error, dict) else None
+    return message if isinstance(message, str) else None
+
+
+def _error(request: httpx2.Request, code: int, message: str) -> httpx2.Response:
+    content = msgspec.json.encode({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}})
+    return httpx2.Response(502, headers={"content-type": "application/json"}, content=content, request=request)

@@ -1,0 +1,249 @@
+"""The tools of an MCP server that the server dials over Streamable HTTP, through the official client."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import re
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+from msgspec import Raw, Struct
+
+from weftline.canonical import NotCanonical, canonical_value, parse
+from weftline.kernel.entries import Effect
+from weftline.messages import File, Image, Text, UserPart
+from weftline.providers.base import ToolSpec
+from weftline.tools.base import ToolContext, ToolOutput
+from weftline.tools.mcp.pool import Connection, McpAddress, McpMissing, McpPool
+from weftline.tools.remote import RemoteTool, UnavailableTool, clipped
+from weftline.tools.schema import EMPTY_OBJECT_SCHEMA, object_root
+
+if TYPE_CHECKING:
+    from mcp.types import CallToolResult, ContentBlock
+    from mcp.types import Tool as Listed
+
+logger = logging.getLogger(__name__)
+
+MAX_TOOLS = 512
+MAX_PAGES = 64
+_MAX_NAME = 64
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
+
+
+class McpEntry(Struct, frozen=True):
+    """A tool as the server lists it, in our own words."""
+
+    name: str
+    description: str
+    parameters: Raw
+    effect: Effect
+
+
+class McpUnavailable(Exception):
+    """The server's tools could not be listed."""
+
+
+class McpTool(RemoteTool):
+    """One tool of an MCP server, under a name that the model can use.
+
+    A call goes over whatever connection is open at the time; one that the server has not taken is sent again over a new
+    connection, so a server may restart between calls.
+    """
+
+    def __init__(self, name: str, entry: McpEntry, *, pool: McpPool, address: McpAddress) -> None:
+        super().__init__(ToolSpec(name, entry.description, entry.parameters))
+        self.effect: Effect = entry.effect
+        self.concurrent = entry.effect == "read"
+        self._upstream = entry.name
+        self._pool = pool
+        self._address = address
+
+    async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
+        from mcp import MCPError
+
+        arguments = cast("dict[str, Any]", parse(args))
+        try:
+            for last in (False, True):
+                async with self._pool.use(self._address) as connection:
+                    try:
+                        return output_of(await connection.client.call_tool(self._upstream, arguments))
+                    except MCPError as error:
+                        if not self._once_more(connection, error) or last:
+                            raise
+            raise AssertionError("unreachable")
+        except McpMissing:
+            return ToolOutput.of(_MISSING, is_error=True)
+        except MCPError as error:
+            return ToolOutput.of(self._explained(error), is_error=True)
+        except TimeoutError as error:
+            return ToolOutput.of(f"{self.name} failed: {error}", is_error=True)
+        except Exception as error:
+            # What a server sends is not ours to trust: an answer that does not parse is its failure, not the run's.
+            logger.info("MCP tool %s failed", self.name, exc_info=True)
+            return ToolOutput.of(f"{self.name} failed: {type(error).__name__}: {error}", is_error=True)
+
+    def _once_more(self, connection: Connection, error: Exception) -> bool:
+        """Whether a failed call may be sent again, over a new connection."""
+        from mcp import MCPError
+        from mcp.types import CONNECTION_CLOSED
+
+        from weftline.tools.mcp.http import BROKEN, NOT_SENT, SESSION_LOST
+
+        assert isinstance(error, MCPError)
+        if error.code not in (NOT_SENT, SESSION_LOST, BROKEN, CONNECTION_CLOSED):
+            return False
+        self._pool.discard(connection)
+        return error.code in (NOT_SENT, SESSION_LOST) or self.effect in ("read", "idempotent")
+
+    def _explained(self, error: Exception) -> str:
+        from mcp import MCPError
+        from mcp.types import CONNECTION_CLOSED
+
+        from weftline.tools.mcp.http import BROKEN
+
+        assert isinstance(error, MCPError)
+        text = f"{self.name} failed: {error.message}"
+        if error.code in (BROKEN, CONNECTION_CLOSED) and self.effect not in ("read", "idempotent"):
+            text += " The call may or may not have taken effect."
+        return text
+
+
+async def list_tools(pool: McpPool, address: McpAddress) -> tuple[McpEntry, ...]:
+    """All tools of a server, over all pages. Raises `McpUnavailable` with what a model can be told."""
+    try:
+        async with asyncio.timeout(pool.connect_s):
+            return await _listed(pool, address)
+    except McpMissing:
+        raise McpUnavailable(_MISSING) from None
+    except TimeoutError:
+        raise McpUnavailable("The server did not answer in time.") from None
+    except Exception as error:
+        message = getattr(error, "message", None) or str(error) or type(error).__name__
+        raise McpUnavailable(str(message)) from None
+
+
+async def _listed(pool: McpPool, address: McpAddress) -> tuple[McpEntry, ...]:
+    for last in (False, True):
+        async with pool.use(address) as connection:
+            from mcp import MCPError
+
+            from weftline.tools.mcp.http import BROKEN, NOT_SENT, SESSION_LOST
+
+            try:
+                return await _pages(connection)
+            except MCPError as error:
+                if last or error.code not in (SESSION_LOST, NOT_SENT, BROKEN):
+                    raise
+                pool.discard(connection)
+    raise AssertionError("unreachable")
+
+
+async def _pages(connection: Connection) -> tuple[McpEntry, ...]:
+    found: dict[str, McpEntry] = {}
+    cursor: str | None = None
+    for _ in range(MAX_PAGES):
+        page = await connection.client.list_tools(cursor=cursor)
+        for tool in page.tools:
+            if len(found) < MAX_TOOLS:
+                found.setdefault(tool.name, _entry(tool))
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    return tuple(found.values())
+
+
+def _entry(tool: Listed) -> McpEntry:
+    hints = tool.annotations
+    effect: Effect = "once"
+    if hints is not None and hints.read_only_hint:
+        effect = "read"
+    elif hints is not None and hints.idempotent_hint:
+        effect = "idempotent"
+    schema = object_root(Raw(msgspec.json.encode(tool.input_schema))) or EMPTY_OBJECT_SCHEMA
+    return McpEntry(tool.name, tool.description or tool.title or "", schema, effect)
+
+
+def offered(
+    ref: str,
+    entries: tuple[McpEntry, ...],
+    *,
+    pool: McpPool,
+    address: McpAddress,
+    tool_filter: tuple[str, ...] | None,
+    taken: frozenset[str] | set[str] = frozenset(),
+) -> list[McpTool]:
+    """The tools of a server as `<ref>_<tool>`, under names that no other tool of the run has."""
+    names = set(taken)
+    tools: list[McpTool] = []
+    for entry in entries:
+        if tool_filter is not None and entry.name not in tool_filter:
+            continue
+        name = model_name(ref, entry.name, taken=names)
+        names.add(name)
+        tools.append(McpTool(name, entry, pool=pool, address=address))
+    return tools
+
+
+def model_name(ref: str, tool: str, *, taken: set[str]) -> str:
+    """A name that every model API takes, the same in every process."""
+    whole = f"{ref}_{tool}"
+    name = _NOT_IN_NAMES.sub("_", whole)
+    if len(name) <= _MAX_NAME and name not in taken:
+        return name
+    mark = hashlib.blake2b(whole.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+    return f"{name[: _MAX_NAME - len(mark) - 1]}_{mark}"
+
+
+def unavailable(ref: str, reason: str) -> UnavailableTool:
+    """The one tool that stands for a server that could not be reached."""
+    return UnavailableTool(
+        f"{ref[: _MAX_NAME - len('_unavailable')]}_unavailable",
+        description=f"The MCP server {ref} could not be reached, so its tools are missing. Call this to learn why.",
+        explanation=f"The MCP server {ref} is unavailable: {reason} Go on without its tools.",
+    )
+
+
+def output_of(result: CallToolResult) -> ToolOutput:
+    """What the model reads of a result: its text, images and files, or its structured content when it has no other."""
+    parts: list[UserPart] = []
+    for block in result.content:
+        parts += _part(block)
+    if not parts:
+        parts.append(Text(_structured_text(result)))
+    return ToolOutput(tuple(parts), is_error=result.is_error)
+
+
+def _structured_text(result: CallToolResult) -> str:
+    if result.structured_content is None:
+        return ""
+    try:
+        return clipped(canonical_value(result.structured_content).decode())
+    except NotCanonical:
+        return ""
+
+
+def _part(block: ContentBlock) -> list[UserPart]:
+    from mcp.types import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent, TextResourceContents
+
+    match block:
+        case TextContent():
+            return [Text(clipped(block.text))]
+        case ImageContent():
+            return [Image(block.mime_type, data=block.data)]
+        case AudioContent():
+            return [File(block.mime_type, data=block.data)]
+        case ResourceLink():
+            return [Text(f"{block.title or block.name}: {block.uri}")]
+        case EmbeddedResource():
+            resource = block.resource
+            if isinstance(resource, TextResourceContents):
+                return [Text(clipped(resource.text))]
+            media_type = resource.mime_type or "application/octet-stream"
+            if media_type.startswith("image/"):
+                return [Image(media_type, data=resource.blob)]
+            return [File(media_type, data=resource.blob, name=str(resource.uri))]
+
+
+_MISSING = "This server cannot reach MCP servers: install it with the extra `mcp` (pip install 'weftline[mcp]')."

@@ -1,0 +1,153 @@
+"""Threads for tools that block.
+
+A thread cannot be stopped from outside. When nobody waits for a call any more (its run was cancelled, it timed out)
+its thread is abandoned: the call goes on in it, but another thread takes its place in the pool. The number of
+abandoned threads is limited, because each may hold memory and sockets for ever; beyond the limit calls are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from weftline.tools.base import ToolFailed
+
+T = TypeVar("T")
+
+
+class _Job(Generic[T]):
+    __slots__ = ("abandoned", "begun", "call", "context", "done", "future", "loop")
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self.call = call
+        self.context = contextvars.copy_context()
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[T] = self.loop.create_future()
+        self.begun = False
+        self.done = False
+        self.abandoned = False
+
+    def carry_out(self) -> None:
+        try:
+            value = self.context.run(self.call)
+        except BaseException as error:
+            # A future refuses StopIteration, and SystemExit in a tool must not stop the server.
+            raised = error if isinstance(error, Exception) and not isinstance(error, StopIteration) else None
+            self._report(None, raised or RuntimeError(f"{type(error).__name__}: {error}"))
+        else:
+            self._report(value, None)
+
+    def _report(self, value: T | None, error: Exception | None) -> None:
+        try:
+            self.loop.call_soon_threadsafe(_settle, self.future, value, error)
+        except RuntimeError:
+            # The loop is closed: nobody is there to be told.
+            pass
+
+
+class ToolWorkers:
+    """A pool of `size` daemon threads, plus one for each abandoned thread up to `max_abandoned`.
+
+    Threads start when they are needed. They are daemons so that a call that never returns cannot keep the process
+    from stopping.
+    """
+
+    def __init__(self, *, size: int = 32, max_abandoned: int = 64) -> None:
+        self._size = size
+        self._max_abandoned = max_abandoned
+        self._lock = threading.Condition()
+        self._jobs: deque[_Job[Any]] = deque()
+        self._idle = 0
+        self._threads = 0
+        self._abandoned = 0
+
+    @property
+    def abandoned(self) -> int:
+        """How many threads still carry out calls that nobody waits for."""
+        return self._abandoned
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """Carries `call` out in a thread, in the caller's contextvars. When cancelled it returns at once.
+
+        A call that was still queued when it was cancelled never starts.
+
+        Raises:
+            ToolFailed: when too many threads are stuck already.
+        """
+        job = _Job(call)
+        with self._lock:
+            if self._abandoned >= self._max_abandoned:
+                raise ToolFailed(
+                    f"Too many earlier tool calls ({self._abandoned}) never returned from their threads; "
+                    "no further call can start until some of them do."
+                )
+            self._jobs.append(job)
+            if self._idle >= len(self._jobs):
+                self._lock.notify()
+            else:
+                self._grow()
+        try:
+            return await job.future
+        except asyncio.CancelledError:
+            self._give_up(job)
+            raise
+
+    def _give_up(self, job: _Job[Any]) -> None:
+        with self._lock:
+            job.abandoned = True
+            if not job.begun:
+                self._jobs.remove(job)
+            elif not job.done:
+                self._abandoned += 1
+                if len(self._jobs) > self._idle:
+                    self._grow()
+
+    def _grow(self) -> None:
+        if self._threads < self._size + self._abandoned:
+            self._threads += 1
+            threading.Thread(target=self._work, name="weftline-tool", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                while not self._jobs:
+                    self._idle += 1
+                    self._lock.wait()
+                    self._idle -= 1
+                job = self._jobs.popleft()
+                job.begun = True
+            job.carry_out()
+            with self._lock:
+                job.done = True
+                if job.abandoned:
+                    self._abandoned -= 1
+                surplus = self._threads > self._size + self._abandoned
+                if surplus:
+                    self._threads -= 1
+            # An idle thread must not keep the last call's arguments and result alive.
+            del job
+            if surplus:
+                return
+
+
+def _settle(future: asyncio.Future[Any], value: object, error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(value)
+    else:
+        future.set_exception(error)
+
+
+_shared: list[ToolWorkers] = []
+
+
+def shared_workers() -> ToolWorkers:
+    """The pool of this process."""
+    if not _shared:
+        _shared.append(ToolWorkers())
+    return _shared[0]
