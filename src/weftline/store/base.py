@@ -10,7 +10,9 @@ and then decides without awaiting.
 
 from __future__ import annotations
 
+from asyncio import Future
 from collections.abc import Generator, Sequence
+from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
@@ -28,7 +30,10 @@ LEAVE_DUE = -1
 
 
 class Item(Struct, frozen=True):
-    """One entry, or `count` observations of one kind whose bodies are joined by newlines. The store numbers them."""
+    """One entry, or `count` observations of one kind whose bodies are joined by newlines. The store numbers them.
+
+    A fact has a head; observations have none, and only they may be more than one.
+    """
 
     at: int
     kind: str
@@ -213,43 +218,8 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     """Only unfinished runs whose rules are none of these."""
 
 
-class LogStore(Protocol):
-    """The log half. All methods may be called from one event loop; `flush` calls take effect in the order given."""
-
-    @property
-    def id(self) -> str:
-        """Part of every idempotency key: another store is another timeline."""
-        ...
-
-    @property
-    def unclean(self) -> bool:
-        """Whether the owner before this one died without closing the store."""
-        ...
-
-    @property
-    def shared(self) -> bool:
-        """Whether others may append too; then nothing begins before its start entry is durable."""
-        ...
-
-    async def flush(self, writes: Sequence[Write]) -> list[Written]:
-        """One transaction for all; a member that does not fit is left out and harms nobody else. Durable on return."""
-        ...
-
-    async def probe(self) -> None:
-        """Writes something of no consequence. Raises `StoreError` while the store takes no writes."""
-        ...
-
-    def next_epoch(self) -> int:
-        """An epoch for the creator of a run: higher than that of every claim before."""
-        ...
-
-    async def claim(self, key: int, *, kinds: Sequence[str]) -> Loaded | None:
-        """Takes a run to drive it: every claim gets a new epoch, and writes of earlier claims no longer fit."""
-        ...
-
-    def release(self, key: int, epoch: int) -> None:
-        """The claimant is done with the run for now."""
-        ...
+class LogReader(Protocol):
+    """What may be read of the log, also by a process that does not own the store."""
 
     async def run(self, key: int) -> RunRow | None: ...
 
@@ -257,16 +227,23 @@ class LogStore(Protocol):
         """The newest first."""
         ...
 
-    async def last_key(self) -> int: ...
+    async def last_key(self) -> int:
+        """The key of the newest run; 0 when there is none."""
+        ...
 
-    async def entry(self, key: int, seq: int) -> Stored | None: ...
+    async def entry(self, key: int, seq: int) -> Stored | None:
+        """The item that holds this seq; observations that share a row come together."""
+        ...
 
     async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Stored]:
         """The run's facts in order; with `kinds` only those."""
         ...
 
     async def page(self, key: int, *, after: int, max_bytes: int) -> Page | None:
-        """What comes after seq `after`, at least one item if there is any; None for an unknown run."""
+        """What comes after seq `after`, at least one item if there is any; None for an unknown run.
+
+        Observations that share a row come whole, also those up to `after`.
+        """
         ...
 
     async def under_way(self, *, after: int, limit: int) -> list[UnderWay]:
@@ -279,26 +256,6 @@ class LogStore(Protocol):
 
     async def next_due(self, after: int) -> int | None: ...
 
-    async def begin_trial(self, keys: Sequence[int]) -> None:
-        """Notes, before anything of them is touched, that this owner is about to recover these runs.
-
-        A write with `progress` takes the note away.
-        """
-        ...
-
-    async def survived(self, keys: Sequence[int]) -> None:
-        """These runs have been recovered for a while and the process still lives, although none has made progress."""
-        ...
-
-    async def charge_death(self) -> None:
-        """After an unclean death: makes suspects of the runs that the owner before this one had on trial.
-
-        Those are the ones that had not survived for a while; without any, the ones that had. A run that was on trial
-        alone is charged with the death. If nobody was on trial, something else kills the process, and all that
-        suspects were charged with is taken back.
-        """
-        ...
-
     async def idempotent(self, workspace: int, route: str, key: str) -> tuple[bytes, int] | None:
         """Digest and run of an earlier create with this key."""
         ...
@@ -307,7 +264,9 @@ class LogStore(Protocol):
         """The heads of the terminal entries of a thread's runs, in order."""
         ...
 
-    async def unfinished_of_thread(self, thread: int) -> list[int]: ...
+    async def unfinished_of_thread(self, thread: int) -> list[int]:
+        """In the order in which they will move."""
+        ...
 
     async def ended_threads_with_runs(self) -> list[int]:
         """Threads that have ended while runs of theirs have not."""
@@ -321,6 +280,71 @@ class LogStore(Protocol):
 
     async def unfinished(self) -> int:
         """How many runs have not ended."""
+        ...
+
+
+class LogStore(LogReader, Protocol):
+    """The log half of an open store. All methods are called from one event loop."""
+
+    @property
+    def id(self) -> str:
+        """Part of every idempotency key: another store is another timeline."""
+        ...
+
+    @property
+    def unclean(self) -> bool:
+        """Whether an owner died without closing the store, and no owner since has called `charge_death`."""
+        ...
+
+    @property
+    def shared(self) -> bool:
+        """Whether others may append too; then nothing begins before its start entry is durable."""
+        ...
+
+    def flush(self, writes: Sequence[Write]) -> Future[list[Written]]:
+        """One transaction for all; a member that does not fit is left out and harms nobody else.
+
+        The future is done when what fits is durable. Flushes take effect in the order of the calls, awaited or not.
+        """
+        ...
+
+    async def probe(self) -> None:
+        """Writes something of no consequence. Raises `StoreError` while the store takes no writes."""
+        ...
+
+    def next_epoch(self) -> int:
+        """An epoch for the write that creates a run: its creator drives it without a claim."""
+        ...
+
+    async def claim(self, key: int, *, kinds: Sequence[str]) -> Loaded | None:
+        """Takes a run to drive it: every claim gets a new epoch, and writes of earlier claims no longer fit.
+
+        What was flushed before the claim is in what it loads. None for an unknown run.
+        """
+        ...
+
+    def release(self, key: int, epoch: int) -> None:
+        """The claimant is done with the run for now. Does nothing if the run was claimed again since."""
+        ...
+
+    async def begin_trial(self, keys: Sequence[int]) -> None:
+        """Notes, before anything of them is touched, that this owner is about to recover these runs.
+
+        A write with `progress` takes the note away.
+        """
+        ...
+
+    async def survived(self, keys: Sequence[int]) -> None:
+        """These runs have been recovered for a while and the process still lives, although none has made progress."""
+        ...
+
+    async def charge_death(self) -> None:
+        """After an unclean death: makes suspects of the runs that the dead owner had on trial.
+
+        Those are the ones that had not survived for a while; without any, the ones that had. A run that was on trial
+        alone is charged with the death. If nobody was on trial, something else kills the process, and all that
+        suspects were charged with is taken back. Each death is charged once.
+        """
         ...
 
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
@@ -360,6 +384,22 @@ class Database(Protocol):
         ...
 
 
+class ReadStore(Protocol):
+    """Both halves, open for reading beside the owner."""
+
+    @property
+    def log(self) -> LogReader: ...
+    @property
+    def records(self) -> Database:
+        """`write` raises `StoreError`."""
+        ...
+
+    @property
+    def vault(self) -> Vault: ...
+
+    async def close(self) -> None: ...
+
+
 class Store(Protocol):
     """Both halves, open."""
 
@@ -369,6 +409,14 @@ class Store(Protocol):
     def records(self) -> Database: ...
     @property
     def vault(self) -> Vault: ...
+    @property
+    def folder(self) -> Path | None:
+        """The directory of the store, for the files that belong to it; None if it has none."""
+        ...
+
+    def announce(self, *, admin_socket: str) -> None:
+        """Tells commands that cannot open the store where its owner takes orders."""
+        ...
 
     async def close(self) -> None:
         """Finishes what is queued, marks the store as cleanly left and gives it up. Closing again does nothing."""

@@ -38,12 +38,13 @@ class Vault:
     Args:
         folder: The store's directory, for the key file.
         environ: Where the key is looked for first; the process's own environment by default.
+        key: The key itself, for a store that has no directory.
     """
 
-    def __init__(self, folder: Path, *, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, *, environ: Mapping[str, str] | None = None, key: bytes | None = None) -> None:
         self._folder = folder
         self._environ = os.environ if environ is None else environ
-        self._key: bytes | None = None
+        self._key = key
 
     def seal(self, data: bytes, *, place: str) -> bytes:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM

@@ -7,14 +7,15 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from importlib import resources
 from pathlib import Path
 
 import apsw
 
 from weftline.errors import StoreError
+from weftline.store.sqlite.failures import read_error
 
 
 def connect(path: Path, *, read_only: bool = False, vfs: str | None = None) -> apsw.Connection:
@@ -39,6 +40,19 @@ def connect(path: Path, *, read_only: bool = False, vfs: str | None = None) -> a
             raise StoreError(f"The store {path.parent} cannot be opened: {error}.") from None
         undo.pop_all()
     return db
+
+
+@contextmanager
+def snapshot(db: apsw.Connection) -> Generator[apsw.Connection]:
+    """All reads inside see one moment of the store. Errors of the database are `StoreError`."""
+    try:
+        db.execute("SAVEPOINT snapshot")
+        try:
+            yield db
+        finally:
+            db.execute("RELEASE snapshot")
+    except apsw.Error as error:
+        raise read_error(error) from error
 
 
 def migrations() -> list[tuple[int, str]]:

@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import apsw
 
-from weftline.errors import StoreError
 from weftline.store.base import Query
+from weftline.store.sqlite.connection import migrate, snapshot
+from weftline.store.sqlite.failures import write_error
 
 T = TypeVar("T")
 
@@ -28,15 +30,8 @@ class SqliteDatabase:
 
     async def read(self, query: Query[T]) -> T:
         """Reads inline: a look-up takes tens of microseconds, less than handing it to a thread."""
-        db = self._reader
-        try:
-            db.execute("SAVEPOINT records")
-            try:
-                return run_query(db, query)
-            finally:
-                db.execute("RELEASE records")
-        except apsw.Error as error:
-            raise StoreError(f"The store cannot be read: {error}.") from error
+        with snapshot(self._reader) as db:
+            return run_query(db, query)
 
     async def write(self, query: Query[T]) -> T:
         return await self._write(lambda db: run_query(db, query))
@@ -51,3 +46,27 @@ def run_query(db: apsw.Connection, query: Query[T]) -> T:
             statement = query.send(rows)
     except StopIteration as done:
         return done.value
+
+
+def records_in_memory() -> apsw.Connection:
+    """A database for the records alone. Without the log's tables, a query that reads them there fails."""
+    db = apsw.Connection(":memory:", statementcachesize=256)
+    migrate(db, path=Path(":memory:"))
+    for table in ("runs", "entries", "deltas", "idempotency", "run_metadata"):
+        db.execute(f"DROP TABLE {table}")
+    return db
+
+
+def transact(db: apsw.Connection, body: Callable[[apsw.Connection], T]) -> T:
+    """Runs `body` as one transaction, here and now."""
+    try:
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            value = body(db)
+        except BaseException:
+            db.execute("ROLLBACK")
+            raise
+        db.execute("COMMIT")
+    except apsw.Error as error:
+        raise write_error(error) from error
+    return value

@@ -6,7 +6,8 @@ CREATE TABLE store (
   one INTEGER PRIMARY KEY CHECK (one = 1),
   id TEXT NOT NULL,               -- part of every idempotency key: another store is another timeline
   owner_epoch INTEGER NOT NULL,   -- raised by each owner at its start, checked in every write transaction
-  clean INTEGER NOT NULL          -- 0 while an owner is up: an owner that finds 0 follows an unclean death
+  clean INTEGER NOT NULL,         -- 0 while an owner is up: an owner that finds 0 follows an unclean death
+  died INTEGER                    -- the epoch of the last owner that died uncleanly, until that is charged to somebody
 ) STRICT;
 
 CREATE TABLE workspaces (
@@ -40,8 +41,9 @@ CREATE TABLE threads (
   created_at INTEGER NOT NULL,
   last_used_at INTEGER NOT NULL,
   ended_at INTEGER,
-  active_run INTEGER,             -- the one run that may move; the others of the thread wait in line
-  next_place INTEGER NOT NULL     -- the next place in the line
+  active_run INTEGER,             -- the one run that may move; the others of the thread are queued
+  next_place INTEGER NOT NULL,    -- the next place in the queue
+  secrets BLOB                    -- sealed: header values of the tools that the server dials
 ) STRICT;
 
 CREATE INDEX threads_by_workspace ON threads (workspace, key);
@@ -59,7 +61,7 @@ CREATE TABLE runs (
   salt TEXT NOT NULL,
   workspace INTEGER NOT NULL REFERENCES workspaces (key),
   thread INTEGER,
-  place INTEGER,                  -- in the thread's line, given at commit
+  place INTEGER,                  -- in the thread's queue, given at commit
   name TEXT NOT NULL,
   agent TEXT,
   metadata TEXT NOT NULL,
@@ -69,17 +71,23 @@ CREATE TABLE runs (
   ended_at INTEGER,
   next_seq INTEGER NOT NULL,
   version INTEGER NOT NULL,
-  epoch INTEGER NOT NULL,
+  epoch INTEGER NOT NULL,         -- of the claim that wrote last
   due_at INTEGER,                 -- 0 now, a time, or null: the only wake-up
   rules INTEGER NOT NULL,
-  state BLOB NOT NULL,            -- the fold of all facts up to here
-  recovering INTEGER NOT NULL DEFAULT 0,  -- recoveries begun without progress since
-  deaths INTEGER NOT NULL DEFAULT 0       -- unclean deaths of the server with this run in flight
+  suspect INTEGER NOT NULL DEFAULT 0,  -- how many were on trial with it when the process last died, without progress since
+  alone INTEGER NOT NULL DEFAULT 0,    -- unclean deaths while it was recovered alone, without progress since
+  deaths INTEGER NOT NULL DEFAULT 0,   -- the same, whatever the progress
+  trial INTEGER NOT NULL DEFAULT 0,    -- the owner epoch in which its recovery began, negative once it has survived for a while
+  fold INTEGER NOT NULL,          -- the version of the fold that made `state`
+  state_seq INTEGER NOT NULL,     -- the last seq that `state` has folded
+  state BLOB NOT NULL,
+  secrets BLOB                    -- sealed: header values of the tools that the server dials, until the run has ended
 ) STRICT;
 
 CREATE INDEX runs_due ON runs (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX runs_by_thread ON runs (thread, place) WHERE thread IS NOT NULL;
 CREATE INDEX runs_by_workspace ON runs (workspace, key);
+CREATE INDEX runs_on_trial ON runs (trial) WHERE trial != 0;
 
 CREATE TABLE entries (
   id INTEGER PRIMARY KEY,
@@ -93,7 +101,7 @@ CREATE TABLE entries (
 
 CREATE UNIQUE INDEX entries_by_seq ON entries (run, seq);
 
--- Streamed deltas: logically an entry each, physically one row for those of one kind in one commit.
+-- Observations (streamed deltas, notes): logically an entry each, physically one row for those of one kind in one commit.
 CREATE TABLE deltas (
   id INTEGER PRIMARY KEY,
   run INTEGER NOT NULL,
@@ -105,15 +113,6 @@ CREATE TABLE deltas (
 ) STRICT;
 
 CREATE UNIQUE INDEX deltas_by_seq ON deltas (run, seq);
-
--- What waits for somebody outside: client calls now, awaits later. A function of the logs, kept for listing.
-CREATE TABLE pending (
-  run INTEGER NOT NULL,
-  id TEXT NOT NULL,
-  kind TEXT NOT NULL,
-  deadline_at INTEGER,
-  PRIMARY KEY (run, id)
-) STRICT, WITHOUT ROWID;
 
 CREATE TABLE idempotency (
   workspace INTEGER NOT NULL,
@@ -253,9 +252,6 @@ CREATE TABLE tools (
 ) STRICT;
 
 CREATE UNIQUE INDEX tools_by_name ON tools (workspace, name);
-
-ALTER TABLE threads ADD COLUMN secrets BLOB;  -- sealed: header values of the tools that the server dials
-ALTER TABLE runs ADD COLUMN secrets BLOB;     -- the same, until the run has ended
 
 -- Agents that a workspace has stored, to be named by runs, sessions, A2A and MCP callers.
 CREATE TABLE agents (

@@ -14,8 +14,9 @@ from typing import TypeVar
 
 import apsw
 
+from weftline.store.base import SqlValue
+
 Row = TypeVar("Row")
-SqlValue = str | bytes | int | float | None
 
 _LARGEST = 256
 
@@ -23,23 +24,28 @@ INSERT_ENTRIES = ("INSERT INTO entries (run, seq, at, kind, head, body) VALUES "
 INSERT_DELTAS = ("INSERT INTO deltas (run, seq, count, at, kind, bodies) VALUES ", 6, "")
 INSERT_RUNS = (
     "INSERT INTO runs (key, salt, workspace, thread, place, name, agent, metadata, status, created_at, started_at,"
-    " ended_at, next_seq, version, epoch, due_at, rules, state, secrets) VALUES ",
-    19,
+    " ended_at, next_seq, version, epoch, due_at, rules, fold, state_seq, state, secrets) VALUES ",
+    21,
     "",
 )
 UPDATE_RUNS = (
-    "WITH v (key, base_seq, base_version, next_seq, version, epoch, due_at, status, started_at, ended_at, state)"
-    " AS (VALUES ",
-    11,
+    "WITH v (key, base_seq, base_version, next_seq, version, epoch, due_at, status, started_at, ended_at, state, fold,"
+    " progress) AS (VALUES ",
+    13,
     ") UPDATE runs SET next_seq = v.next_seq, version = v.version, epoch = v.epoch,"
     " due_at = CASE WHEN v.due_at = -1 THEN runs.due_at ELSE v.due_at END,"
-    " status = v.status, started_at = coalesce(runs.started_at, v.started_at), ended_at = v.ended_at,"
-    " state = coalesce(v.state, runs.state), secrets = CASE WHEN v.ended_at IS NULL THEN runs.secrets END,"
-    " recovering = CASE WHEN v.state IS NULL OR v.epoch != runs.epoch THEN runs.recovering ELSE 0 END"
-    " FROM v WHERE runs.key = v.key AND runs.next_seq = v.base_seq AND runs.version = v.base_version",
+    " status = v.status, started_at = coalesce(runs.started_at, v.started_at),"
+    " ended_at = coalesce(runs.ended_at, v.ended_at),"
+    " state = coalesce(v.state, runs.state),"
+    " state_seq = CASE WHEN v.state IS NULL THEN runs.state_seq ELSE v.next_seq - 1 END,"
+    " fold = CASE WHEN v.state IS NULL THEN runs.fold ELSE v.fold END,"
+    " secrets = CASE WHEN v.ended_at IS NULL THEN runs.secrets END,"
+    " suspect = CASE WHEN v.progress THEN 0 ELSE runs.suspect END,"
+    " alone = CASE WHEN v.progress THEN 0 ELSE runs.alone END,"
+    " trial = CASE WHEN v.progress THEN 0 ELSE runs.trial END"
+    " FROM v WHERE runs.key = v.key AND runs.next_seq = v.base_seq AND runs.version = v.base_version"
+    " AND runs.epoch <= v.epoch",
 )
-INSERT_PENDING = ("INSERT INTO pending (run, id, kind, deadline_at) VALUES ", 4, "")
-DELETE_PENDING = ("DELETE FROM pending WHERE (run, id) IN (VALUES ", 2, ")")
 INSERT_RUN_METADATA = ("INSERT INTO run_metadata (workspace, name, value, run) VALUES ", 4, "")
 INSERT_IDEMPOTENCY = ("INSERT INTO idempotency (workspace, route, key, digest, run, at) VALUES ", 6, "")
 

@@ -8,26 +8,24 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import apsw
 
 from weftline.errors import StoreError
 from weftline.store import crashpoints
-from weftline.store.base import OnFlushed, RunWrite
 from weftline.store.secrets import Vault
-from weftline.store.sqlite import transaction as tx
 from weftline.store.sqlite.connection import connect, migrate
 from weftline.store.sqlite.database import SqliteDatabase
 from weftline.store.sqlite.directory import StoreDirectory
-from weftline.store.sqlite.reads import Reader
+from weftline.store.sqlite.log import Ownership, SqliteLog
+from weftline.store.sqlite.log_reader import SqliteLogReader
+from weftline.store.sqlite.reader_threads import ReaderThreads
 from weftline.store.sqlite.writer import Writer
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 def stop_process(reason: str) -> NoReturn:
@@ -37,7 +35,7 @@ def stop_process(reason: str) -> NoReturn:
 
 
 class SqliteStore:
-    """A store that this process owns. Only `read` and `job` may be used beside the engine that drives its runs."""
+    """A store that this process owns. Opening it blocks for some milliseconds; it needs no event loop."""
 
     def __init__(
         self,
@@ -46,66 +44,44 @@ class SqliteStore:
         vfs: str | None = None,
         on_fatal: Callable[[str], None] = stop_process,
     ) -> None:
-        self.directory = StoreDirectory(Path(path))
-        self.directory.own()
+        self._directory = StoreDirectory(Path(path))
+        self._directory.own()
         with ExitStack() as undo:
-            undo.callback(self.directory.release)
-            database = self.directory.database
+            undo.callback(self._directory.release)
+            database = self._directory.database
             db = connect(database, vfs=vfs)
             undo.callback(db.close)
-            migrate(db, path=self.directory.path)
-            self.id, self.unclean, self.owner_epoch = self._take_over(db)
-            self.read = Reader(connect(database, read_only=True))
-            undo.callback(self.read.close)
-            self.vault = Vault(self.directory.path)
-            self.records = SqliteDatabase(self.read.db, self.job)
-            self._db = db
-            self._writer = Writer(db, database, owner_epoch=self.owner_epoch, on_fatal=on_fatal)
+            migrate(db, path=self._directory.path)
+            self._ownership = _take_over(db, self._directory.path)
+            reader = connect(database, read_only=True)
+            undo.callback(reader.close)
+            threads = ReaderThreads(database)
+            writer = Writer(db, database, owner_epoch=self._ownership.epoch, on_fatal=on_fatal)
             undo.pop_all()
+        self._db, self._reader, self._threads, self._writer = db, reader, threads, writer
+        self.log = SqliteLog(reader, threads, writer, ownership=self._ownership)
+        self.records = SqliteDatabase(reader, writer.job)
+        self.vault = Vault(self._directory.path)
 
     @property
-    def commits(self) -> int:
-        """How many flushes were committed since the store was opened."""
-        return self._writer.commits
+    def folder(self) -> Path:
+        return self._directory.path
 
-    def flush(self, writes: list[RunWrite], done: OnFlushed) -> None:
-        self._writer.flush(writes, done)
+    @property
+    def owner_epoch(self) -> int:
+        return self._ownership.epoch
 
-    async def job(self, job: Callable[[apsw.Connection], T]) -> T:
-        """Runs `job` in a write transaction of its own and returns its value once that is durable."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
+    def announce(self, *, admin_socket: str) -> None:
+        self._directory.announce(admin_socket=admin_socket)
 
-        def report(value: T | None, error: Exception | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(value)  # pyright: ignore[reportArgumentType]  # a value without an error is a T
-            elif isinstance(error, apsw.Error):
-                future.set_exception(tx.failure(error).error or error)
-            else:
-                future.set_exception(error)
-
-        def done(value: T | None, error: Exception | None) -> None:
-            # A loop that has gone leaves nobody to be told, which is no reason to end the writer.
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(report, value, error)
-
-        self._writer.job(job, done)
-        return await future
-
-    def close(self) -> None:
-        """Finishes what is queued, marks the store as cleanly left (unless it had to stop) and gives it up.
-
-        Closing again does nothing.
-        """
-        if not self.directory.owned:
+    async def close(self) -> None:
+        if not self._directory.owned:
             return
-        self._writer.close()
+        await asyncio.to_thread(self._finish)
         with ExitStack() as last:
-            last.callback(self.directory.release)
+            last.callback(self._directory.release)
             last.callback(self._db.close)
-            last.callback(self.read.close)
+            last.callback(self._reader.close)
             if self._writer.failed:
                 # The files may be somebody else's by now: leave them as they are, as a process that ended would.
                 self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -117,25 +93,43 @@ class SqliteStore:
             except apsw.Error:
                 logger.warning("the store could not be marked as cleanly left", exc_info=True)
 
-    def _take_over(self, db: apsw.Connection) -> tuple[str, bool, int]:
-        try:
-            row = db.execute("SELECT id, clean FROM store").fetchone()
-            assert row is not None
-            identity, clean = row
-            assert isinstance(identity, str)
-            crashpoints.hit(("store.opened",), "before")
-            taken = db.execute("UPDATE store SET owner_epoch = owner_epoch + 1, clean = 0 RETURNING owner_epoch")
-            epoch = taken.fetchall()[0][0]
-            crashpoints.hit(("store.opened",), "after")
-            assert isinstance(epoch, int)
-        except apsw.Error as error:
-            raise StoreError(f"The store {self.directory.path} cannot be written: {error}.") from None
-        return identity, not clean, epoch
+    def _finish(self) -> None:
+        self._writer.close()
+        self._threads.close()
 
 
-def open_for_reading(path: Path | str) -> Reader:
-    """Reads a store beside its owner."""
-    directory = StoreDirectory(Path(path), create=False)
-    if not directory.database.exists():
-        raise StoreError(f"There is no store at {directory.path}.")
-    return Reader(connect(directory.database, read_only=True))
+class SqliteReadStore:
+    """A store as seen beside its owner, or without one."""
+
+    def __init__(self, path: Path | str) -> None:
+        directory = StoreDirectory(Path(path), create=False)
+        if not directory.database.exists():
+            raise StoreError(f"There is no store at {directory.path}.")
+        self._reader = connect(directory.database, read_only=True)
+        self._threads = ReaderThreads(directory.database)
+        self.log = SqliteLogReader(self._reader, self._threads)
+        self.records = SqliteDatabase(self._reader, _read_only)
+        self.vault = Vault(directory.path)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._threads.close)
+        self._reader.close()
+
+
+async def _read_only(job: Callable[[apsw.Connection], Any]) -> Any:
+    raise StoreError("The store was opened for reading only.")
+
+
+def _take_over(db: apsw.Connection, path: Path) -> Ownership:
+    """Raises the owner epoch; a death that nobody was charged with is known until somebody is."""
+    try:
+        crashpoints.hit(("store.opened",), "before")
+        taken: list[Any] = db.execute(
+            "UPDATE store SET died = CASE WHEN clean = 0 THEN owner_epoch ELSE died END,"
+            " owner_epoch = owner_epoch + 1, clean = 0 RETURNING id, owner_epoch, died"
+        ).fetchall()
+        crashpoints.hit(("store.opened",), "after")
+    except apsw.Error as error:
+        raise StoreError(f"The store {path} cannot be written: {error}.") from None
+    identity, epoch, died = taken[0]
+    return Ownership(identity, epoch, unclean=died is not None)

@@ -5,62 +5,53 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import apsw
+from msgspec.json import decode
 
-from weftline.errors import Conflict, StoreError, WeftlineError
-from weftline.store.base import RunWrite, Written
+from weftline.store.base import LEAVE_DUE, NewRun, SqlValue, Write, Written
+from weftline.store.outcomes import ends_run, thread_has_ended
+from weftline.store.sqlite import deliveries, thread_queue
 from weftline.store.sqlite import statements as sql
-from weftline.store.sqlite.lists import metadata_rows
-from weftline.store.sqlite.webhooks import note_ends
+from weftline.store.sqlite.failures import Malformed, Moved
+from weftline.store.sqlite.thread_queue import Place
 
 
-class Fenced(Exception):
-    """Another process took the store over; this one must stop."""
-
-
-class Moved(Exception):
-    """A run row is not what a write of this transaction rests on."""
-
-
-def check_owner(db: apsw.Connection, *, owner_epoch: int) -> None:
-    """Raises `Fenced` unless the store is still this owner's, as seen by the transaction that has begun."""
-    row = db.execute("SELECT owner_epoch FROM store").fetchone()
-    if row is None or row[0] != owner_epoch:
-        raise Fenced
-
-
-def write_batch(db: apsw.Connection, writes: Sequence[RunWrite]) -> list[Written]:
+def write_batch(db: apsw.Connection, writes: Sequence[Write]) -> list[Written]:
     """Writes all of it, inside a transaction that the caller has begun; raises and has written nothing of use."""
-    results = [Written() for _ in writes]
-    accepted = [write for write, result in zip(writes, results, strict=True) if _take_place(db, write, result)]
-    _rows(db, accepted)
+    places: dict[int, Place] = {}
+    results = [_take_place(db, write, places) for write in writes]
+    accepted = [write for write, result in zip(writes, results, strict=True) if result.outcome == "ok"]
+    _Rows(accepted, places).write(db)
+    _note_ends(db, accepted)
     for write, result in zip(writes, results, strict=True):
         if write.thread_end is not None and result.outcome == "ok":
             result.promoted = _end_in_thread(db, write)
     return results
 
 
-def _rows(db: apsw.Connection, writes: Sequence[RunWrite]) -> None:
-    entries = [(write.key, *entry) for write in writes for entry in write.entries]
-    if entries:
-        sql.run_many(db, sql.INSERT_ENTRIES, entries)
-    deltas = [(write.key, *delta) for write in writes for delta in write.deltas]
-    if deltas:
-        sql.run_many(db, sql.INSERT_DELTAS, deltas)
-    created: list[tuple[sql.SqlValue, ...]] = []
-    updated: list[tuple[sql.SqlValue, ...]] = []
-    keyed: list[tuple[sql.SqlValue, ...]] = []
-    tagged: list[tuple[sql.SqlValue, ...]] = []
-    for write in writes:
-        new = write.new
-        if new is None:
-            updated.append(
+class _Rows:
+    """What a flush adds to each table. Every row comes from a write that is checked in the same transaction."""
+
+    def __init__(self, writes: Sequence[Write], places: dict[int, Place]) -> None:
+        self._entries: list[tuple[SqlValue, ...]] = []
+        self._deltas: list[tuple[SqlValue, ...]] = []
+        self._created: list[tuple[SqlValue, ...]] = []
+        self._updated: list[tuple[SqlValue, ...]] = []
+        self._keyed: list[tuple[SqlValue, ...]] = []
+        self._tagged: list[tuple[SqlValue, ...]] = []
+        for write in writes:
+            next_seq = self._number(write)
+            if write.new is not None:
+                self._create(write, write.new, places.get(write.key), next_seq)
+                continue
+            self._updated.append(
                 (
                     write.key,
                     write.base_seq,
                     write.base_version,
-                    write.next_seq,
+                    next_seq,
                     write.version,
                     write.epoch,
                     write.due_at,
@@ -68,16 +59,52 @@ def _rows(db: apsw.Connection, writes: Sequence[RunWrite]) -> None:
                     write.started_at,
                     write.ended_at,
                     write.state,
+                    write.fold,
+                    write.progress,
                 )
             )
-            continue
-        created.append(
+
+    def write(self, db: apsw.Connection) -> None:
+        if self._entries:
+            sql.run_many(db, sql.INSERT_ENTRIES, self._entries)
+        if self._deltas:
+            sql.run_many(db, sql.INSERT_DELTAS, self._deltas)
+        if self._created:
+            sql.run_many(db, sql.INSERT_RUNS, self._created)
+        if self._updated and sql.run_many(db, sql.UPDATE_RUNS, self._updated) != len(self._updated):
+            raise Moved
+        if self._keyed:
+            sql.run_many(db, sql.INSERT_IDEMPOTENCY, self._keyed)
+        if self._tagged:
+            sql.run_many(db, sql.INSERT_RUN_METADATA, self._tagged)
+
+    def _number(self, write: Write) -> int:
+        """Gives the items their seqs; returns the next one."""
+        key, seq = write.key, write.base_seq
+        for item in write.items:
+            if item.head:
+                if item.count != 1:
+                    raise Malformed("a fact is one entry")
+                self._entries.append((key, seq, item.at, item.kind, item.head, item.body))
+                seq += 1
+            else:
+                if item.count < 1:
+                    raise Malformed("an item without entries")
+                self._deltas.append((key, seq, item.count, item.at, item.kind, item.body))
+                seq += item.count
+        return seq
+
+    def _create(self, write: Write, new: NewRun, place: Place | None, next_seq: int) -> None:
+        if (write.base_seq, write.base_version) != (1, 0):
+            raise Moved
+        due_at = 0 if write.due_at == LEAVE_DUE else write.due_at
+        self._created.append(
             (
                 write.key,
                 new.salt,
                 new.workspace,
                 new.thread,
-                new.place,
+                place.number if place else None,
                 new.name,
                 new.agent,
                 new.metadata,
@@ -85,115 +112,58 @@ def _rows(db: apsw.Connection, writes: Sequence[RunWrite]) -> None:
                 new.created_at,
                 write.started_at,
                 write.ended_at,
-                write.next_seq,
+                next_seq,
                 write.version,
                 write.epoch,
-                write.due_at,
+                due_at if place is None else None if place.queued else 0,
                 new.rules,
-                write.state,
+                write.fold,
+                0 if write.state is None else next_seq - 1,
+                write.state or b"",
                 new.secrets if write.ended_at is None else None,
             )
         )
-        tagged += metadata_rows(new.workspace, new.metadata, write.key)
+        if new.metadata != "{}":
+            tags = decode(new.metadata, type=dict[str, str])
+            self._tagged += [(new.workspace, name, value, write.key) for name, value in tags.items()]
         if new.idempotency is not None:
             route, key, digest = new.idempotency
-            keyed.append((new.workspace, route, key, digest, write.key, new.created_at))
-    if created:
-        sql.run_many(db, sql.INSERT_RUNS, created)
-    if updated and sql.run_many(db, sql.UPDATE_RUNS, updated) != len(updated):
-        raise Moved
-    if keyed:
-        sql.run_many(db, sql.INSERT_IDEMPOTENCY, keyed)
-    if tagged:
-        sql.run_many(db, sql.INSERT_RUN_METADATA, tagged)
-    ended = [
-        (write.key, write.status, write.ended_at)
-        for write in writes
-        if write.ended_at is not None and write.entries and write.entries[-1][2] == "run.ended"
-    ]
-    if ended:
-        note_ends(db, ended)
-    opened = [(write.key, *pending) for write in writes for pending in write.opened]
-    if opened:
-        sql.run_many(db, sql.INSERT_PENDING, opened)
-    answered = [(write.key, call) for write in writes for call in write.answered]
-    if answered:
-        sql.run_many(db, sql.DELETE_PENDING, answered)
+            self._keyed.append((new.workspace, route, key, digest, write.key, new.created_at))
 
 
-def _take_place(db: apsw.Connection, write: RunWrite, result: Written) -> bool:
-    """Gives a new run of a thread its place in the line; the first in line may move at once."""
-    if write.new is None or write.new.thread is None:
-        return True
-    row = db.execute(
-        "SELECT ended_at, active_run, next_place FROM threads WHERE key = ?", (write.new.thread,)
-    ).fetchone()
-    if row is None or row[0] is not None:
-        result.outcome = "failed"
-        result.error = Conflict("This session has ended.", code="session_ended")
-        return False
-    busy, place = row[1] is not None, row[2]
-    assert isinstance(place, int)
-    write.new.place = place
-    result.queued = busy
-    write.due_at = None if busy else 0
-    db.execute(
-        "UPDATE threads SET next_place = next_place + 1, last_used_at = ?, active_run = coalesce(active_run, ?)"
-        " WHERE key = ?",
-        (write.new.created_at, write.key, write.new.thread),
-    )
-    return True
+def _take_place(db: apsw.Connection, write: Write, places: dict[int, Place]) -> Written:
+    """Gives a new run its place in the queue of its thread."""
+    new, written = write.new, Written(first_seq=write.base_seq)
+    if new is not None and new.thread is not None:
+        place = thread_queue.take_place(db, new.thread, run=write.key, at=new.created_at)
+        if place is None:
+            return thread_has_ended()
+        places[write.key], written.queued = place, place.queued
+    return written
 
 
-def _end_in_thread(db: apsw.Connection, write: RunWrite) -> int | None:
-    """Adds the messages of a run that succeeded, releases the thread and moves the next run in line up."""
+def _note_ends(db: apsw.Connection, writes: Sequence[Write]) -> None:
+    ended = [write for write in writes if ends_run(write)]
+    if ended and deliveries.any_webhooks(db):
+        for write in ended:
+            row: Any = db.execute("SELECT workspace FROM runs WHERE key = ?", (write.key,)).fetchone()
+            deliveries.note_end(db, write.key, workspace=row[0], status=write.status, at=write.ended_at or 0)
+
+
+def _end_in_thread(db: apsw.Connection, write: Write) -> int | None:
+    """Adds the messages of a run that succeeded, releases the thread and lets the next queued run move."""
     end = write.thread_end
     assert end is not None
     if end.messages:
-        row = db.execute("SELECT coalesce(max(pos), 0) FROM thread_messages WHERE thread = ?", (end.thread,)).fetchone()
-        assert row is not None and isinstance(row[0], int)
-        for pos, message in enumerate(end.messages, row[0] + 1):
-            db.execute(
-                "INSERT INTO thread_messages (thread, pos, run, message) VALUES (?, ?, ?, ?)",
-                (end.thread, pos, write.key, message),
-            )
-    row = db.execute("SELECT active_run FROM threads WHERE key = ?", (end.thread,)).fetchone()
-    if row is None or row[0] != write.key:
+        thread_queue.add_messages(db, end.thread, run=write.key, messages=end.messages)
+    if thread_queue.active_run(db, end.thread) != write.key:
         return None
-    following = db.execute(
+    following: Any = db.execute(
         "SELECT key FROM runs WHERE thread = ? AND ended_at IS NULL AND key != ? ORDER BY place LIMIT 1",
         (end.thread, write.key),
     ).fetchone()
     promoted = following[0] if following else None
-    assert promoted is None or isinstance(promoted, int)
-    db.execute(
-        "UPDATE threads SET active_run = ?, last_used_at = max(last_used_at, ?) WHERE key = ?",
-        (promoted, write.ended_at or 0, end.thread),
-    )
+    thread_queue.pass_on(db, end.thread, to=promoted, at=write.ended_at or 0)
     if promoted is not None:
         db.execute("UPDATE runs SET due_at = 0 WHERE key = ?", (promoted,))
     return promoted
-
-
-def probe(db: apsw.Connection) -> None:
-    """Writes nothing new, but writes: tells whether the store takes writes at all."""
-    # An update to the same value would write nothing: SQLite compares.
-    db.execute("INSERT INTO idempotency (workspace, route, key, digest, run, at) VALUES (0, '', '', x'', 0, 0)")
-    db.execute("DELETE FROM idempotency WHERE workspace = 0")
-
-
-def failure(error: Exception) -> Written:
-    """What a write that failed alone means: try again later, or never."""
-    if isinstance(error, Moved):
-        return Written("failed", Conflict("The run has moved on.", code="conflict"))
-    if isinstance(error, apsw.ConstraintError):
-        return Written("failed", Conflict(f"What was to be written is there already: {error}.", code="conflict"))
-    if isinstance(error, apsw.FullError | apsw.BusyError | apsw.LockedError | apsw.ReadOnlyError | apsw.IOError):
-        return Written("refused", _refusal(error))
-    if isinstance(error, apsw.CantOpenError | apsw.NoMemError | apsw.InterruptError):
-        return Written("refused", _refusal(error))
-    return Written("failed", WeftlineError(f"The write was not possible: {error}.", code="internal_error"))
-
-
-def _refusal(error: Exception) -> WeftlineError:
-    return StoreError(f"The store takes no writes at the moment: {error}.", code="unavailable")

@@ -10,19 +10,23 @@ log was deleted under it, when another process took the store over, and when thi
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeVar
 
 import apsw
 
+from weftline.errors import StoreError
 from weftline.store import crashpoints
-from weftline.store.base import OnFlushed, RunWrite, Written
-from weftline.store.sqlite.transaction import Fenced, check_owner, failure, write_batch
+from weftline.store.base import Write, Written
+from weftline.store.sqlite.failures import Fenced, failure, write_error
+from weftline.store.sqlite.transaction import write_batch
 
 logger = logging.getLogger(__name__)
 
@@ -43,31 +47,57 @@ _CLOSED_TO_ALL = (apsw.BusyError, apsw.LockedError, apsw.ReadOnlyError)
 
 
 class Writer:
-    """Runs flushes and jobs in the order they come. `on_fatal` must not return control to anything that writes."""
+    """Runs flushes and jobs in the order they come. `on_fatal` must not return control to anything that writes.
+
+    Futures belong to the loop that runs when a method is called. After a fatal error they are never done.
+    """
 
     def __init__(self, db: apsw.Connection, path: Path, *, owner_epoch: int, on_fatal: Callable[[str], None]) -> None:
         self.commits = 0
+        self.flushes = 0
+        """How many flushes are done with."""
         self.failed = False
         self._db = db
         self._wal = str(path) + "-wal"
         self._wal_inode = os.stat(self._wal).st_ino
         self._owner_epoch = owner_epoch
         self._on_fatal = on_fatal
+        self._closed = False
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="weftline-writer", daemon=True)
         self._thread.start()
 
-    def flush(self, writes: list[RunWrite], done: OnFlushed) -> None:
-        """Commits `writes`, then calls `done` from the writer's thread."""
-        self._queue.put(lambda: done(list(writes), self._flush(writes)))
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        """Commits `writes` and tells what became of each."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[Written]] = loop.create_future()
+        self._put(lambda: _tell(loop, future, self._flush(writes)))
+        return future
 
-    def job(self, job: Callable[[apsw.Connection], T], done: Callable[[T | None, Exception | None], None]) -> None:
-        """Runs `job` between two flushes in a transaction of its own, then calls `done` with its value or failure."""
-        self._queue.put(lambda: self._job(job, done))
+    def caught_up(self) -> asyncio.Future[None]:
+        """Done when everything that was handed over before is."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._put(lambda: _tell(loop, future, None))
+        return future
+
+    def job(self, job: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
+        """Runs `job` between two flushes in a transaction of its own and gives its value once that is durable."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._put(lambda: self._job(job, loop, future))
+        return future
 
     def close(self) -> None:
+        """Blocks until everything in the queue is written."""
+        self._closed = True
         self._queue.put(None)
         self._thread.join()
+
+    def _put(self, item: Callable[[], None]) -> None:
+        if self._closed and not self.failed:
+            raise StoreError("The store is closed.")
+        self._queue.put(item)
 
     def _run(self) -> None:
         try:
@@ -89,7 +119,7 @@ class Writer:
         self.failed = True
         self._on_fatal(reason)
 
-    def _flush(self, writes: Sequence[RunWrite]) -> list[Written]:
+    def _flush(self, writes: Sequence[Write]) -> list[Written]:
         if crashpoints.armed():
             crashpoints.hit(_names(writes), "before")
         try:
@@ -100,9 +130,10 @@ class Writer:
             results = self._apart(writes, error)
         if crashpoints.armed():
             crashpoints.hit(_names(writes), "after")
+        self.flushes += 1
         return results
 
-    def _apart(self, writes: Sequence[RunWrite], error: Exception) -> list[Written]:
+    def _apart(self, writes: Sequence[Write], error: Exception) -> list[Written]:
         """Runs the members of a flush that failed one by one."""
         if len(writes) == 1 or isinstance(error, _CLOSED_TO_ALL):
             return [failure(error) for _ in writes]
@@ -116,22 +147,26 @@ class Writer:
                 results.append(failure(alone))
         return results
 
-    def _commit(self, writes: Sequence[RunWrite]) -> list[Written]:
+    def _commit(self, writes: Sequence[Write]) -> list[Written]:
         results = self._transact(lambda db: write_batch(db, writes))
         self.commits += 1
         return results
 
-    def _job(self, job: Callable[[apsw.Connection], T], done: Callable[[T | None, Exception | None], None]) -> None:
+    def _job(
+        self, job: Callable[[apsw.Connection], T], loop: asyncio.AbstractEventLoop, future: asyncio.Future[T]
+    ) -> None:
         crashpoints.job_begins()
         try:
             value = self._transact(job)
         except _FATAL:
             raise
+        except apsw.Error as error:
+            _tell(loop, future, error=write_error(error))
         except Exception as error:
-            done(None, error)
+            _tell(loop, future, error=error)
         else:
             crashpoints.job_committed()
-            done(value, None)
+            _tell(loop, future, value)
 
     def _transact(self, body: Callable[[apsw.Connection], T]) -> T:
         """Runs `body` as one transaction; returns when it is durable and the log it went to is still in its place."""
@@ -165,8 +200,33 @@ class Writer:
         raise _LostWal
 
 
-def _names(writes: Sequence[RunWrite]) -> set[str]:
-    names = {entry[2] for write in writes for entry in write.entries}
-    if any(write.deltas for write in writes):
-        names.add("deltas")
-    return names
+def check_owner(db: apsw.Connection, *, owner_epoch: int) -> None:
+    """Raises `Fenced` unless the store is still this owner's, as seen by the transaction that has begun."""
+    row = db.execute("SELECT owner_epoch FROM store").fetchone()
+    if row is None or row[0] != owner_epoch:
+        raise Fenced
+
+
+def _tell(
+    loop: asyncio.AbstractEventLoop,
+    future: asyncio.Future[T],
+    value: T | None = None,
+    *,
+    error: Exception | None = None,
+) -> None:
+    # A loop that has gone leaves nobody to be told, which is no reason to end the writer.
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(_settle, future, value, error)
+
+
+def _settle(future: asyncio.Future[T], value: T | None, error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(value)  # pyright: ignore[reportArgumentType]  # a value without an error is a T
+    else:
+        future.set_exception(error)
+
+
+def _names(writes: Sequence[Write]) -> set[str]:
+    return {item.kind if item.head else "deltas" for write in writes for item in write.items}

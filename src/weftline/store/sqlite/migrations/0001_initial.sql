@@ -1,9 +1,9 @@
-
 CREATE TABLE store (
   one INTEGER PRIMARY KEY CHECK (one = 1),
   id TEXT NOT NULL,               -- part of every idempotency key: another store is another timeline
   owner_epoch INTEGER NOT NULL,   -- raised by each owner at its start, checked in every write transaction
-  clean INTEGER NOT NULL          -- 0 while an owner is up: an owner that finds 0 follows an unclean death
+  clean INTEGER NOT NULL,         -- 0 while an owner is up: an owner that finds 0 follows an unclean death
+  died INTEGER                    -- the epoch of the last owner that died uncleanly, until that is charged to somebody
 ) STRICT;
 
 CREATE TABLE workspaces (
@@ -37,8 +37,9 @@ CREATE TABLE threads (
   created_at INTEGER NOT NULL,
   last_used_at INTEGER NOT NULL,
   ended_at INTEGER,
-  active_run INTEGER,             -- the one run that may move; the others of the thread wait in line
-  next_place INTEGER NOT NULL     -- the next place in the line
+  active_run INTEGER,             -- the one run that may move; the others of the thread are queued
+  next_place INTEGER NOT NULL,    -- the next place in the queue
+  secrets BLOB                    -- sealed: header values of the tools that the server dials
 ) STRICT;
 
 CREATE INDEX threads_by_workspace ON threads (workspace, key);
@@ -56,7 +57,7 @@ CREATE TABLE runs (
   salt TEXT NOT NULL,
   workspace INTEGER NOT NULL REFERENCES workspaces (key),
   thread INTEGER,
-  place INTEGER,                  -- in the thread's line, given at commit
+  place INTEGER,                  -- in the thread's queue, given at commit
   name TEXT NOT NULL,
   agent TEXT,
   metadata TEXT NOT NULL,
@@ -66,17 +67,23 @@ CREATE TABLE runs (
   ended_at INTEGER,
   next_seq INTEGER NOT NULL,
   version INTEGER NOT NULL,
-  epoch INTEGER NOT NULL,
+  epoch INTEGER NOT NULL,         -- of the claim that wrote last
   due_at INTEGER,                 -- 0 now, a time, or null: the only wake-up
   rules INTEGER NOT NULL,
-  state BLOB NOT NULL,            -- the fold of all facts up to here
-  recovering INTEGER NOT NULL DEFAULT 0,  -- recoveries begun without progress since
-  deaths INTEGER NOT NULL DEFAULT 0       -- unclean deaths of the server with this run in flight
+  suspect INTEGER NOT NULL DEFAULT 0,  -- how many were on trial with it when the process last died, without progress since
+  alone INTEGER NOT NULL DEFAULT 0,    -- unclean deaths while it was recovered alone, without progress since
+  deaths INTEGER NOT NULL DEFAULT 0,   -- the same, whatever the progress
+  trial INTEGER NOT NULL DEFAULT 0,    -- the owner epoch in which its recovery began, negative once it has survived for a while
+  fold INTEGER NOT NULL,          -- the version of the fold that made `state`
+  state_seq INTEGER NOT NULL,     -- the last seq that `state` has folded
+  state BLOB NOT NULL,
+  secrets BLOB                    -- sealed: header values of the tools that the server dials, until the run has ended
 ) STRICT;
 
 CREATE INDEX runs_due ON runs (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX runs_by_thread ON runs (thread, place) WHERE thread IS NOT NULL;
 CREATE INDEX runs_by_workspace ON runs (workspace, key);
+CREATE INDEX runs_on_trial ON runs (trial) WHERE trial != 0;
 
 CREATE TABLE entries (
   id INTEGER PRIMARY KEY,
@@ -90,7 +97,7 @@ CREATE TABLE entries (
 
 CREATE UNIQUE INDEX entries_by_seq ON entries (run, seq);
 
--- Streamed deltas: logically an entry each, physically one row for those of one kind in one commit.
+-- Observations (streamed deltas, notes): logically an entry each, physically one row for those of one kind in one commit.
 CREATE TABLE deltas (
   id INTEGER PRIMARY KEY,
   run INTEGER NOT NULL,
@@ -103,15 +110,6 @@ CREATE TABLE deltas (
 
 CREATE UNIQUE INDEX deltas_by_seq ON deltas (run, seq);
 
--- What waits for somebody outside: client calls now, awaits later. A function of the logs, kept for listing.
-CREATE TABLE pending (
-  run INTEGER NOT NULL,
-  id TEXT NOT NULL,
-  kind TEXT NOT NULL,
-  deadline_at INTEGER,
-  PRIMARY KEY (run, id)
-) STRICT, WITHOUT ROWID;
-
 CREATE TABLE idempotency (
   workspace INTEGER NOT NULL,
   route TEXT NOT NULL,
@@ -123,3 +121,211 @@ CREATE TABLE idempotency (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX idempotency_by_age ON idempotency (at);
+
+-- Features that are switched off; a workspace has every feature that is not listed here.
+CREATE TABLE features_off (
+  workspace INTEGER NOT NULL REFERENCES workspaces (key),
+  feature TEXT NOT NULL,          -- apiKeys or oauthApps
+  PRIMARY KEY (workspace, feature)
+) STRICT, WITHOUT ROWID;
+
+-- People, who sign in to give OAuth apps access to their workspaces.
+CREATE TABLE users (
+  key INTEGER PRIMARY KEY,
+  id TEXT NOT NULL UNIQUE,
+  email TEXT NOT NULL UNIQUE,     -- in lower case
+  password TEXT NOT NULL,         -- argon2id, with its own salt and cost
+  created_at INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE memberships (
+  user INTEGER NOT NULL REFERENCES users (key),
+  workspace INTEGER NOT NULL REFERENCES workspaces (key),
+  PRIMARY KEY (user, workspace)
+) STRICT, WITHOUT ROWID;
+
+-- All `hash` columns from here on are HMAC-SHA-256 under the key in the file beside the database; `prefix` is the
+-- first 12 characters of the secret's random part, by which its row is found.
+CREATE TABLE user_sessions (
+  key INTEGER PRIMARY KEY,
+  prefix TEXT NOT NULL,
+  hash BLOB NOT NULL,
+  user INTEGER NOT NULL REFERENCES users (key),
+  expires_at INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX user_sessions_by_prefix ON user_sessions (prefix);
+
+CREATE TABLE oauth_apps (
+  key INTEGER PRIMARY KEY,
+  client_id TEXT NOT NULL UNIQUE,
+  workspace INTEGER NOT NULL REFERENCES workspaces (key),
+  prefix TEXT NOT NULL,
+  hash BLOB NOT NULL,             -- of the client secret
+  name TEXT NOT NULL,
+  description TEXT NOT NULL,
+  logo TEXT NOT NULL,
+  visibility TEXT NOT NULL,       -- private: for the workspace's own users; public: for everybody
+  redirect_uris TEXT NOT NULL,    -- JSON list
+  scopes TEXT NOT NULL,           -- separated by blanks
+  client_credentials INTEGER NOT NULL,
+  created_at INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX oauth_apps_by_workspace ON oauth_apps (workspace, key);
+
+CREATE TABLE oauth_codes (
+  key INTEGER PRIMARY KEY,
+  prefix TEXT NOT NULL,
+  hash BLOB NOT NULL,
+  app INTEGER NOT NULL REFERENCES oauth_apps (key),
+  user INTEGER NOT NULL REFERENCES users (key),
+  workspace INTEGER NOT NULL REFERENCES workspaces (key),
+  scopes TEXT NOT NULL,
+  agents TEXT NOT NULL,           -- JSON list, empty for all
+  redirect_uri TEXT NOT NULL,
+  challenge TEXT NOT NULL,        -- PKCE, S256
+  expires_at INTEGER NOT NULL,
+  spent_on INTEGER                -- the grant it was exchanged for
+) STRICT;
+
+CREATE INDEX oauth_codes_by_prefix ON oauth_codes (prefix);
+
+-- What a user allowed an app to do in one workspace, with the refresh token that stands for it.
+CREATE TABLE oauth_grants (
+  key INTEGER PRIMARY KEY,
+  id TEXT NOT NULL UNIQUE,
+  prefix TEXT NOT NULL,
+  hash BLOB NOT NULL,             -- of the refresh token
+  app INTEGER NOT NULL REFERENCES oauth_apps (key),
+  user INTEGER NOT NULL REFERENCES users (key),
+  workspace INTEGER NOT NULL REFERENCES workspaces (key),
+  scopes TEXT NOT NULL,
+  agents TEXT NOT NULL,
+  created_at INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX oauth_grants_by_prefix ON oauth_grants (prefix);
+CREATE INDEX oauth_grants_by_user ON oauth_grants (user, key);
+CREATE INDEX oauth_grants_by_app ON oauth_grants (app);
+
+CREATE TABLE oauth_tokens (
+  key INTEGER PRIMARY KEY,
+  prefix TEXT NOT NULL,
+  hash BLOB NOT NULL,             -- of the access token
+  app INTEGER NOT NULL REFERENCES oauth_apps (key),
+  grant_key INTEGER,              -- null for client credentials: the app acts for itself
+  workspace INTEGER NOT NULL REFERENCES workspaces (key),
+  scopes TEXT NOT NULL,
+  agents TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  expires_at INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX oauth_tokens_by_prefix ON oauth_tokens (prefix);
+CREATE INDEX oauth_tokens_by_grant ON oauth_tokens (grant_key) WHERE grant_key IS NOT NULL;
+CREATE INDEX oauth_tokens_by_app ON oauth_tokens (app);
+CREATE INDEX oauth_tokens_by_age ON oauth_tokens (expires_at);
+
+-- One-time tokens of consent pages that were used, until they expire by themselves.
+CREATE TABLE oauth_spent (
+  nonce TEXT PRIMARY KEY,
+  expires_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Tools that a workspace has stored. `secrets` columns hold what only the server may read, sealed under the key of
+-- `WEFTLINE_SECRET_KEY` or of the file beside the database.
+CREATE TABLE tools (
+  key INTEGER PRIMARY KEY,
+  id TEXT NOT NULL UNIQUE,
+  workspace INTEGER NOT NULL REFERENCES workspaces (key),
+  name TEXT NOT NULL,             -- what a model calls it
+  kind TEXT NOT NULL,             -- http
+  spec BLOB NOT NULL,             -- JSON, without secrets
+  secrets BLOB,                   -- sealed: values by name
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL
+) STRICT;
+
+CREATE UNIQUE INDEX tools_by_name ON tools (workspace, name);
+
+-- Agents that a workspace has stored, to be named by runs, sessions, A2A and MCP callers.
+CREATE TABLE agents (
+  key INTEGER PRIMARY KEY,
+  id TEXT NOT NULL UNIQUE,
+  workspace INTEGER NOT NULL REFERENCES workspaces (key),
+  slug TEXT NOT NULL,             -- its name in addresses
+  name TEXT NOT NULL,
+  description TEXT NOT NULL,
+  spec BLOB NOT NULL,             -- JSON of the shape of a run's spec, without input and without secrets
+  secrets BLOB,                   -- sealed: header values of the tools that the server dials
+  metadata TEXT NOT NULL,
+  system INTEGER NOT NULL,        -- 1: only for credentials that name it in their allow-list
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL
+) STRICT;
+
+CREATE UNIQUE INDEX agents_by_slug ON agents (workspace, slug);
+
+-- The metadata of runs and threads once more, by value, for the lists. Written with its run or thread.
+CREATE TABLE run_metadata (
+  workspace INTEGER NOT NULL,
+  name TEXT NOT NULL,
+  value TEXT NOT NULL,
+  run INTEGER NOT NULL,
+  PRIMARY KEY (workspace, name, value, run)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE thread_metadata (
+  workspace INTEGER NOT NULL,
+  name TEXT NOT NULL,
+  value TEXT NOT NULL,
+  thread INTEGER NOT NULL,
+  PRIMARY KEY (workspace, name, value, thread)
+) STRICT, WITHOUT ROWID;
+
+-- Who is to be told about the ends of a workspace's runs.
+CREATE TABLE webhooks (
+  key INTEGER PRIMARY KEY,
+  id TEXT NOT NULL UNIQUE,
+  workspace INTEGER NOT NULL REFERENCES workspaces (key),
+  url TEXT NOT NULL,
+  events TEXT NOT NULL,           -- JSON list of statuses: succeeded, failed, cancelled
+  secret BLOB NOT NULL,           -- sealed: what deliveries are signed with
+  enabled INTEGER NOT NULL,
+  created_at INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX webhooks_by_workspace ON webhooks (workspace, key);
+
+-- What is to be delivered: a row is written in the transaction that ends its run. The body is made from the log.
+CREATE TABLE deliveries (
+  key INTEGER PRIMARY KEY,
+  webhook INTEGER NOT NULL REFERENCES webhooks (key),
+  run INTEGER NOT NULL,
+  status TEXT NOT NULL,           -- pending, delivered or failed
+  attempts INTEGER NOT NULL,
+  due_at INTEGER,                 -- null once it is delivered or given up
+  created_at INTEGER NOT NULL,
+  last_at INTEGER,
+  last_status INTEGER,            -- HTTP, null when no answer came
+  last_error TEXT NOT NULL
+) STRICT;
+
+CREATE UNIQUE INDEX deliveries_by_webhook ON deliveries (webhook, run);
+CREATE INDEX deliveries_due ON deliveries (due_at) WHERE due_at IS NOT NULL;
+
+-- Model providers that a workspace brought, with keys of its own.
+CREATE TABLE providers (
+  key INTEGER PRIMARY KEY,
+  id TEXT NOT NULL UNIQUE,
+  workspace INTEGER NOT NULL REFERENCES workspaces (key),
+  name TEXT NOT NULL,             -- the prefix of its models' ids
+  spec BLOB NOT NULL,             -- JSON, without secrets
+  secrets BLOB,                   -- sealed: the API key and header values
+  version INTEGER NOT NULL,
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL
+) STRICT;
+
+CREATE UNIQUE INDEX providers_by_name ON providers (workspace, name);

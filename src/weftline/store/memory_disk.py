@@ -1,0 +1,66 @@
+"""What would outlive a process that keeps its store in memory: the runs, the records, and who owned them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+from weftline.store.base import Write
+from weftline.store.memory_run import MemoryRun
+from weftline.store.sqlite.database import records_in_memory
+
+
+class MemoryDisk:
+    """Stores are opened on it one after another; the one opened last is the owner.
+
+    Args:
+        id: Of the store; a random one by default.
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:
+        self.id = id or secrets.token_hex(8)
+        self.key = secrets.token_bytes(32)
+        """What the store's secrets are sealed with."""
+        self.owner_epoch = 0
+        self.clean = True
+        self.died: int | None = None
+        """The epoch of the last owner that died uncleanly, until that is charged to somebody."""
+        self.records = records_in_memory()
+        self.runs: dict[int, MemoryRun] = {}
+        self.idempotency: dict[tuple[int, str, str], tuple[bytes, int]] = {}
+        self._due: dict[int, MemoryRun] = {}
+        self._of_thread: dict[int, list[MemoryRun]] = {}
+
+    def take_over(self) -> int:
+        """The epoch of a new owner."""
+        if not self.clean:
+            self.died = self.owner_epoch
+        self.owner_epoch += 1
+        self.clean = False
+        return self.owner_epoch
+
+    def add(self, run: MemoryRun) -> None:
+        """A new run, the last in the queue of its thread."""
+        self.runs[run.row.key] = run
+        if run.row.thread is not None:
+            self._of_thread.setdefault(run.row.thread, []).append(run)
+
+    def apply(self, run: MemoryRun, write: Write) -> None:
+        run.apply(write)
+        self.set_due(run, run.row.due_at)
+
+    def set_due(self, run: MemoryRun, at: int | None) -> None:
+        run.row.due_at = at
+        if at is None:
+            self._due.pop(run.row.key, None)
+        else:
+            self._due[run.row.key] = run
+
+    def of_thread(self, thread: int) -> Sequence[MemoryRun]:
+        """In the order of its queue."""
+        return self._of_thread.get(thread, ())
+
+    def due(self) -> list[tuple[int, MemoryRun]]:
+        """Runs with a time at which they are due, by that time and by key."""
+        found = [(run.row.due_at, key, run) for key, run in self._due.items() if run.row.due_at is not None]
+        return [(at, run) for at, _, run in sorted(found, key=lambda one: one[:2])]

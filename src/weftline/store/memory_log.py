@@ -1,0 +1,245 @@
+"""The log in memory: what `store/base.py` promises, on dicts and lists. Thread rows are records and stay there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from weftline.store.base import Loaded, Page, RunFilter, RunRow, Stored, UnderWay, Write, Written
+from weftline.store.claims import Claims
+from weftline.store.memory_disk import MemoryDisk
+from weftline.store.memory_run import MemoryRun, check_possible
+from weftline.store.outcomes import already_there, ends_run, impossible, moved_on, thread_has_ended
+from weftline.store.sqlite import deliveries, thread_queue
+from weftline.store.sqlite.database import transact
+
+_TRIM_BATCH = 100
+
+
+class MemoryLog:
+    """`check_owner` raises when the disk is another owner's."""
+
+    def __init__(self, disk: MemoryDisk, *, owner_epoch: int, check_owner: Callable[[], None]) -> None:
+        self._disk = disk
+        self._records = disk.records
+        self._owner_epoch = owner_epoch
+        self._check_owner = check_owner
+        self._claims = Claims(owner_epoch)
+        self._unclean = disk.died is not None
+
+    @property
+    def id(self) -> str:
+        return self._disk.id
+
+    @property
+    def unclean(self) -> bool:
+        return self._unclean
+
+    @property
+    def shared(self) -> bool:
+        return False
+
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        self._check_owner()
+        future: asyncio.Future[list[Written]] = asyncio.get_running_loop().create_future()
+        future.set_result(transact(self._records, lambda _: self._commit(writes)))
+        return future
+
+    async def probe(self) -> None:
+        self._check_owner()
+
+    def next_epoch(self) -> int:
+        return self._claims.next_epoch()
+
+    async def claim(self, key: int, *, kinds: Sequence[str]) -> Loaded | None:
+        run = self._disk.runs.get(key)
+        if run is None:
+            return None
+        row = self._shown(run)
+        first = run.item(1)
+        return Loaded(
+            row,
+            self._claims.claim(key),
+            first.body if first else b"",
+            facts=run.facts(after=row.state_seq),
+            conversation=run.facts(kinds=kinds) if kinds else [],
+            history=[] if row.thread is None else thread_queue.messages(self._records, row.thread),
+            secrets=run.secrets,
+        )
+
+    def release(self, key: int, epoch: int) -> None:
+        self._claims.release(key, epoch)
+
+    async def run(self, key: int) -> RunRow | None:
+        run = self._disk.runs.get(key)
+        return self._shown(run) if run else None
+
+    async def runs(self, wanted: RunFilter) -> list[RunRow]:
+        found = [run for key, run in sorted(self._disk.runs.items(), reverse=True) if run.matches(wanted)]
+        return [self._shown(run) for run in found[: wanted.limit]]
+
+    async def last_key(self) -> int:
+        return max(self._disk.runs, default=0)
+
+    async def entry(self, key: int, seq: int) -> Stored | None:
+        run = self._disk.runs.get(key)
+        return run.item(seq) if run else None
+
+    async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Stored]:
+        run = self._disk.runs.get(key)
+        return run.facts(kinds=kinds) if run else []
+
+    async def page(self, key: int, *, after: int, max_bytes: int) -> Page | None:
+        run = self._disk.runs.get(key)
+        return run.page(after=after, max_bytes=max_bytes) if run else None
+
+    async def under_way(self, *, after: int, limit: int) -> list[UnderWay]:
+        rows = [run.row for at, run in self._disk.due() if at == 0 and run.row.key > after]
+        return [UnderWay(row.key, row.suspect, row.alone, row.deaths) for row in rows[:limit]]
+
+    async def due(self, now: int, *, limit: int) -> list[int]:
+        return [run.row.key for at, run in self._disk.due() if 0 < at <= now][:limit]
+
+    async def next_due(self, after: int) -> int | None:
+        return next((at for at, _ in self._disk.due() if at > after), None)
+
+    async def idempotent(self, workspace: int, route: str, key: str) -> tuple[bytes, int] | None:
+        return self._disk.idempotency.get((workspace, route, key))
+
+    async def ends_of_thread(self, thread: int) -> list[bytes]:
+        ended = [run for run in self._disk.of_thread(thread) if run.row.ended_at is not None]
+        last = [run.item(run.row.next_seq - 1) for run in ended]
+        return [item.head for item in last if item is not None and item.head]
+
+    async def unfinished_of_thread(self, thread: int) -> list[int]:
+        return [run.row.key for run in self._disk.of_thread(thread) if run.row.ended_at is None]
+
+    async def ended_threads_with_runs(self) -> list[int]:
+        return thread_queue.ended_with_runs(self._records)
+
+    async def thread_messages(self, thread: int) -> list[bytes]:
+        return thread_queue.messages(self._records, thread)
+
+    async def last_message(self, thread: int) -> int:
+        return thread_queue.last_message(self._records, thread)
+
+    async def unfinished(self) -> int:
+        return sum(run.row.ended_at is None for run in self._disk.runs.values())
+
+    async def begin_trial(self, keys: Sequence[int]) -> None:
+        self._set_trial(keys, self._owner_epoch)
+
+    async def survived(self, keys: Sequence[int]) -> None:
+        self._set_trial(keys, -self._owner_epoch)
+
+    def _set_trial(self, keys: Sequence[int], trial: int) -> None:
+        self._check_owner()
+        for key in keys:
+            if run := self._disk.runs.get(key):
+                run.trial = trial
+
+    async def charge_death(self) -> None:
+        self._check_owner()
+        dead, self._disk.died = self._disk.died, None
+        if dead is None:
+            return
+        unfinished = [run for run in self._disk.runs.values() if run.row.ended_at is None]
+        tried = [run for run in unfinished if run.trial == dead] or [run for run in unfinished if run.trial == -dead]
+        for run in tried:
+            run.row.suspect = len(tried)
+        if len(tried) == 1:
+            tried[0].row.alone += 1
+            tried[0].row.deaths += 1
+        elif not tried:
+            for run in unfinished:
+                run.row.alone = run.row.deaths = 0
+
+    async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
+        self._check_owner()
+        old = [
+            run
+            for key, run in sorted(self._disk.runs.items())
+            if key > after
+            and run.row.ended_at is not None
+            and run.row.ended_at < before
+            and workspace in (None, run.row.workspace)
+        ][:_TRIM_BATCH]
+        return (old[-1].row.key if old else 0), sum(run.trim() for run in old)
+
+    def _shown(self, run: MemoryRun) -> RunRow:
+        thread = run.row.thread
+        return run.shown(active_run=None if thread is None else thread_queue.active_run(self._records, thread))
+
+    def _commit(self, writes: Sequence[Write]) -> list[Written]:
+        results = [self._write(write) for write in writes]
+        for write, result in zip(writes, results, strict=True):
+            if result.outcome == "ok" and write.thread_end is not None:
+                result.promoted = self._end_in_thread(write)
+        return results
+
+    def _write(self, write: Write) -> Written:
+        """Carries a write out as a whole, or not at all."""
+        if self._claims.stale(write):
+            return moved_on()
+        try:
+            check_possible(write)
+        except ValueError as error:
+            return impossible(error)
+        written = Written(first_seq=write.base_seq)
+        run = self._disk.runs.get(write.key)
+        if write.new is not None:
+            refusal = self._create(write, written)
+            if refusal is not None:
+                return refusal
+        elif run is None or not run.fits(write):
+            return moved_on()
+        else:
+            self._disk.apply(run, write)
+        if ends_run(write) and deliveries.any_webhooks(self._records):
+            row = self._disk.runs[write.key].row
+            deliveries.note_end(
+                self._records, write.key, workspace=row.workspace, status=write.status, at=write.ended_at or 0
+            )
+        return written
+
+    def _create(self, write: Write, written: Written) -> Written | None:
+        """Adds the run, or says why not."""
+        new, disk = write.new, self._disk
+        assert new is not None
+        if (write.base_seq, write.base_version) != (1, 0):
+            return moved_on()
+        if write.key in disk.runs:
+            return Written("conflict", error=already_there(f"run {write.key}"))
+        used = (new.workspace, *new.idempotency[:2]) if new.idempotency else None
+        if used in disk.idempotency:
+            return Written("conflict", error=already_there("an idempotency key"))
+        place = None
+        if new.thread is not None:
+            place = thread_queue.take_place(self._records, new.thread, run=write.key, at=new.created_at)
+            if place is None:
+                return thread_has_ended()
+            written.queued = place.queued
+        run = MemoryRun(write, new)
+        disk.add(run)
+        disk.apply(run, write)
+        if place is not None:
+            disk.set_due(run, None if place.queued else 0)
+        if used is not None and new.idempotency is not None:
+            disk.idempotency[used] = (new.idempotency[2], write.key)
+        return None
+
+    def _end_in_thread(self, write: Write) -> int | None:
+        """Adds the messages of a run that succeeded, releases the thread and lets the next queued run move."""
+        end, records = write.thread_end, self._records
+        assert end is not None
+        if end.messages:
+            thread_queue.add_messages(records, end.thread, run=write.key, messages=end.messages)
+        if thread_queue.active_run(records, end.thread) != write.key:
+            return None
+        waiting = [run for run in self._disk.of_thread(end.thread) if run.row.ended_at is None]
+        promoted = next((run for run in waiting if run.row.key != write.key), None)
+        thread_queue.pass_on(records, end.thread, to=promoted.row.key if promoted else None, at=write.ended_at or 0)
+        if promoted is None:
+            return None
+        self._disk.set_due(promoted, 0)
+        return promoted.row.key

@@ -1,0 +1,136 @@
+"""One run in memory: its row, and its log as a list."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from msgspec.json import decode
+from msgspec.structs import replace
+
+from weftline.store.base import LEAVE_DUE, NewRun, Page, RunFilter, RunRow, Stored, Write
+
+_INTEGERS = range(-(2**63), 2**63)
+
+
+class MemoryRun:
+    def __init__(self, write: Write, new: NewRun) -> None:
+        self.row = RunRow(
+            key=write.key,
+            salt=new.salt,
+            workspace=new.workspace,
+            thread=new.thread,
+            name=new.name,
+            agent=new.agent,
+            metadata=new.metadata,
+            status=write.status,
+            created_at=new.created_at,
+            started_at=None,
+            ended_at=None,
+            next_seq=1,
+            version=0,
+            epoch=write.epoch,
+            due_at=0,
+            rules=new.rules,
+            queued=False,
+            state=b"",
+            state_seq=0,
+            fold=write.fold,
+            suspect=0,
+            alone=0,
+            deaths=0,
+        )
+        self.trial = 0
+        """The owner epoch in which its recovery began."""
+        self.secrets = new.secrets
+        self.items: list[Stored] = []
+        self._tags: dict[str, str] = decode(new.metadata, type=dict[str, str])
+
+    def fits(self, write: Write) -> bool:
+        row = self.row
+        return (row.next_seq, row.version) == (write.base_seq, write.base_version) and row.epoch <= write.epoch
+
+    def apply(self, write: Write) -> None:
+        """Carries out a write that fits."""
+        row, seq = self.row, write.base_seq
+        for item in write.items:
+            self.items.append(Stored(seq, item.at, item.kind, item.head, item.body, item.count))
+            seq += item.count
+        row.next_seq, row.version, row.epoch, row.status = seq, write.version, write.epoch, write.status
+        if write.due_at != LEAVE_DUE:
+            row.due_at = write.due_at
+        row.started_at = write.started_at if row.started_at is None else row.started_at
+        row.ended_at = write.ended_at if row.ended_at is None else row.ended_at
+        if write.state is not None:
+            row.state, row.state_seq, row.fold = write.state, seq - 1, write.fold
+        if write.ended_at is not None:
+            self.secrets = None
+        if write.progress:
+            row.suspect = row.alone = self.trial = 0
+
+    def shown(self, *, active_run: int | None) -> RunRow:
+        """The row as a reader gets it, by which run of its thread may move."""
+        row = self.row
+        queued = row.thread is not None and row.ended_at is None and active_run != row.key
+        return replace(row, queued=queued)
+
+    def facts(self, *, after: int = 0, kinds: Sequence[str] = ()) -> list[Stored]:
+        return [item for item in self.items if item.head and item.seq > after and (not kinds or item.kind in kinds)]
+
+    def item(self, seq: int) -> Stored | None:
+        """The item that holds this seq."""
+        place = bisect_right(self.items, seq, key=lambda item: item.seq) - 1
+        found = self.items[place] if place >= 0 else None
+        return found if found and found.last_seq >= seq else None
+
+    def page(self, *, after: int, max_bytes: int) -> Page:
+        first = bisect_right(self.items, after, key=lambda item: item.last_seq)
+        items: list[Stored] = []
+        size = 0
+        for item in self.items[first:]:
+            if items and size + item.size > max_bytes:
+                break
+            items.append(item)
+            size += item.size
+        upto = self.row.next_seq - 1
+        whole = first + len(items) == len(self.items)
+        return Page(items, upto if whole else items[-1].last_seq, upto, self.row.ended_at is not None)
+
+    def trim(self) -> bool:
+        """Keeps the last entry; returns whether there was something to remove."""
+        last = [item for item in self.items if item.seq >= self.row.next_seq - 1]
+        trimmed, self.items = len(last) < len(self.items), last
+        return trimmed
+
+    def matches(self, wanted: RunFilter) -> bool:
+        row = self.row
+        return (
+            (wanted.workspace is None or row.workspace == wanted.workspace)
+            and (wanted.before is None or row.key < wanted.before)
+            and (wanted.thread is None or row.thread == wanted.thread)
+            and (wanted.agent is None or row.agent == wanted.agent)
+            and (not wanted.statuses or row.status in wanted.statuses)
+            and all(self._tags.get(name) == value for name, value in wanted.metadata)
+            and (wanted.unknown_to is None or (row.ended_at is None and row.rules not in wanted.unknown_to))
+        )
+
+
+def check_possible(write: Write) -> None:
+    """Raises `ValueError` for what a database could not hold either: broken text, integers of more than 64 bits."""
+    numbers = [write.key, write.epoch, write.version, write.fold, write.due_at, write.started_at, write.ended_at]
+    texts = [write.status]
+    for item in write.items:
+        if item.count < 1 or (item.head and item.count != 1):
+            raise ValueError("an item is one fact, or one or more observations")
+        numbers.append(item.at)
+        texts.append(item.kind)
+    new = write.new
+    if new is not None:
+        numbers += [new.workspace, new.thread, new.created_at, new.rules]
+        texts += [new.salt, new.name, new.metadata, new.agent or "", *(new.idempotency or ())[:2]]
+        decode(new.metadata, type=dict[str, str])
+    for number in numbers:
+        if number is not None and number not in _INTEGERS:
+            raise ValueError(f"{number} has more than 64 bits")
+    for text in texts:
+        text.encode()

@@ -1,0 +1,63 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""What an error of SQLite means to the one whose write or read it was."""
+
+from __future__ import annotations
+
+import apsw
+
+from weftline.errors import StoreError, WeftlineError
+from weftline.store.base import Written
+from weftline.store.outcomes import already_there, impossible, moved_on
+
+
+class Fenced(Exception):
+    """Another process took the store over; this one must stop."""
+
+
+class Moved(Exception):
+    """A run row is not what a write of this transaction rests on."""
+
+
+class Malformed(ValueError):
+    """A write that no store could carry out."""
+
+
+def failure(error: Exception) -> Written:
+    """What a write that failed alone means: try again later, decide again, or never."""
+    if isinstance(error, Moved):
+        return moved_on()
+    if isinstance(error, apsw.ConstraintError):
+        return Written("conflict", error=already_there(error))
+    if isinstance(error, _REFUSALS):
+        return Written("refused", error=_refusal(error))
+    return impossible(error)
+
+
+def write_error(error: apsw.Error) -> WeftlineError:
+    """What is raised for a failed write of records."""
+    if isinstance(error, apsw.ConstraintError):
+        return already_there(error)
+    if isinstance(error, _REFUSALS):
+        return _refusal(error)
+    return StoreError(f"The write was not possible: {error}.", code="internal_error")
+
+
+def read_error(error: apsw.Error) -> StoreError:
+    return StoreError(f"The store cannot be read: {error}.")
+
+
+def _refusal(error: Exception) -> StoreError:
+    return StoreError(f"The store takes no writes at the moment: {error}.", code="unavailable")
+
+
+_REFUSALS = (
+    apsw.FullError,
+    apsw.BusyError,
+    apsw.LockedError,
+    apsw.ReadOnlyError,
+    apsw.IOError,
+    apsw.CantOpenError,
+    apsw.NoMemError,
+    apsw.InterruptError,
+)

@@ -1,0 +1,163 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""The log on SQLite: writes go to the one writer, reads to connections of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+from msgspec import Struct
+
+from weftline.store.base import Loaded, Write, Written
+from weftline.store.claims import Claims
+from weftline.store.outcomes import moved_on
+from weftline.store.sqlite import pages, recovering, retention, thread_queue
+from weftline.store.sqlite.connection import snapshot
+from weftline.store.sqlite.log_reader import SqliteLogReader, read_facts, read_run
+from weftline.store.sqlite.reader_threads import ReaderThreads
+from weftline.store.sqlite.writer import Writer
+
+
+class Ownership(Struct, frozen=True):
+    """What an owner learns when it takes a store over."""
+
+    id: str
+    epoch: int
+    unclean: bool
+
+
+class SqliteLog(SqliteLogReader):
+    def __init__(
+        self, reader: apsw.Connection, threads: ReaderThreads, writer: Writer, *, ownership: Ownership
+    ) -> None:
+        super().__init__(reader, threads)
+        self._writer = writer
+        self._ownership = ownership
+        self._claims = Claims(ownership.epoch)
+        self._flushes = 0
+        self._flying: deque[tuple[int, Sequence[Write]]] = deque()
+        """Flushes that may not be committed yet, with their numbers."""
+
+    @property
+    def id(self) -> str:
+        return self._ownership.id
+
+    @property
+    def unclean(self) -> bool:
+        return self._ownership.unclean
+
+    @property
+    def shared(self) -> bool:
+        return False
+
+    @property
+    def commits(self) -> int:
+        """How many flushes were committed since the store was opened."""
+        return self._writer.commits
+
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        if any(map(self._claims.stale, writes)):
+            return self._flush_without_stale(writes)
+        self._flushes += 1
+        self._landed()
+        self._flying.append((self._flushes, writes))
+        return self._writer.flush(writes)
+
+    async def probe(self) -> None:
+        await self._writer.job(_probe)
+
+    def next_epoch(self) -> int:
+        return self._claims.next_epoch()
+
+    async def claim(self, key: int, *, kinds: Sequence[str]) -> Loaded | None:
+        epoch = self._claims.claim(key)
+        loaded: Loaded | None = None
+        try:
+            self._landed()
+            if any(write.key == key for _, writes in self._flying for write in writes):
+                await self._writer.caught_up()
+            with snapshot(self._reader) as db:
+                if not _is_large(db, key):
+                    loaded = _load(db, key, epoch=epoch, kinds=kinds)
+                    return loaded
+            loaded = await self._threads.read(lambda db: _load(db, key, epoch=epoch, kinds=kinds))
+            return loaded
+        finally:
+            if loaded is None:
+                self._claims.release(key, epoch)
+
+    def release(self, key: int, epoch: int) -> None:
+        self._claims.release(key, epoch)
+
+    async def begin_trial(self, keys: Sequence[int]) -> None:
+        owner_epoch = self._ownership.epoch
+        await self._writer.job(lambda db: recovering.begin_trial(db, keys, owner_epoch=owner_epoch))
+
+    async def survived(self, keys: Sequence[int]) -> None:
+        owner_epoch = self._ownership.epoch
+        await self._writer.job(lambda db: recovering.survived(db, keys, owner_epoch=owner_epoch))
+
+    async def charge_death(self) -> None:
+        await self._writer.job(recovering.charge_death)
+
+    async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
+        return await self._writer.job(lambda db: retention.trim(db, before=before, after=after, workspace=workspace))
+
+    def _landed(self) -> None:
+        while self._flying and self._flying[0][0] <= self._writer.flushes:
+            self._flying.popleft()
+
+    def _flush_without_stale(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        """Writes of earlier claims never reach the writer."""
+        stale = [self._claims.stale(write) for write in writes]
+        told: asyncio.Future[list[Written]] = asyncio.get_running_loop().create_future()
+
+        def tell(others: asyncio.Future[list[Written]]) -> None:
+            if told.done():
+                return
+            rest = iter(others.result())
+            told.set_result([moved_on() if old else next(rest) for old in stale])
+
+        self.flush([write for write, old in zip(writes, stale, strict=True) if not old]).add_done_callback(tell)
+        return told
+
+
+def _load(db: apsw.Connection, key: int, *, epoch: int, kinds: Sequence[str]) -> Loaded | None:
+    row = read_run(db, key)
+    if row is None:
+        return None
+    created: Any = db.execute("SELECT body FROM entries WHERE run = ? AND seq = 1", (key,)).fetchone()
+    secrets: Any = db.execute("SELECT secrets FROM runs WHERE key = ?", (key,)).fetchone()
+    return Loaded(
+        row,
+        epoch,
+        created[0] if created else b"",
+        facts=read_facts(db, key, after=row.state_seq) if row.state_seq < row.next_seq - 1 else [],
+        conversation=read_facts(db, key, kinds=kinds) if kinds else [],
+        history=[] if row.thread is None else thread_queue.messages(db, row.thread),
+        secrets=secrets[0],
+    )
+
+
+def _is_large(db: apsw.Connection, key: int) -> bool:
+    """Whether a run is too much to be read on the loop, by its own log and by its thread's messages."""
+    for query in (
+        "SELECT count(*), total(size) FROM (SELECT length(body) AS size FROM entries WHERE run = ? LIMIT ?)",
+        "SELECT count(*), total(size) FROM (SELECT length(message) AS size FROM thread_messages"
+        " WHERE thread = (SELECT thread FROM runs WHERE key = ?) LIMIT ?)",
+    ):
+        row: Any = db.execute(query, (key, pages.INLINE_ROWS)).fetchone()
+        if row[0] == pages.INLINE_ROWS or row[1] > pages.INLINE_BYTES:
+            return True
+    return False
+
+
+def _probe(db: apsw.Connection) -> None:
+    """Writes nothing new, but writes: tells whether the store takes writes at all."""
+    # An update to the same value would write nothing: SQLite compares.
+    db.execute("INSERT INTO idempotency (workspace, route, key, digest, run, at) VALUES (0, '', '', x'', 0, 0)")
+    db.execute("DELETE FROM idempotency WHERE workspace = 0")

@@ -1,0 +1,140 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""Reading the log: short look-ups on the loop, each statement finished before it returns; long ones in a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+
+from weftline.store.base import Page, RunFilter, RunRow, SqlValue, Stored, UnderWay
+from weftline.store.sqlite import pages, run_lists, thread_queue
+from weftline.store.sqlite.connection import snapshot
+from weftline.store.sqlite.failures import read_error
+from weftline.store.sqlite.reader_threads import ReaderThreads
+from weftline.store.sqlite.rows import DELTA_COLUMNS, ENTRY_COLUMNS, RUN_COLUMNS, run_row, stored
+
+_RUN = f"SELECT {RUN_COLUMNS} FROM runs WHERE key = ?"
+_ENTRY = f"SELECT {ENTRY_COLUMNS} FROM entries WHERE run = ?"
+_LARGE_PAGE_ROWS = 16_384
+
+
+class SqliteLogReader:
+    """A look-up takes tens of microseconds, less than handing it to a thread would."""
+
+    def __init__(self, db: apsw.Connection, threads: ReaderThreads) -> None:
+        self._reader = db
+        self._threads = threads
+
+    async def run(self, key: int) -> RunRow | None:
+        with snapshot(self._reader) as db:
+            return read_run(db, key)
+
+    async def runs(self, wanted: RunFilter) -> list[RunRow]:
+        return await self._threads.read(lambda db: run_lists.runs(db, wanted))
+
+    async def last_key(self) -> int:
+        return self._one("SELECT coalesce(max(key), 0) FROM runs")[0]
+
+    async def entry(self, key: int, seq: int) -> Stored | None:
+        with snapshot(self._reader) as db:
+            row: Any = db.execute(f"{_ENTRY} AND seq = ?", (key, seq)).fetchone()
+            if row is None:
+                row = db.execute(
+                    f"SELECT {DELTA_COLUMNS} FROM deltas WHERE run = ? AND seq <= ? ORDER BY seq DESC LIMIT 1",
+                    (key, seq),
+                ).fetchone()
+        found = Stored(*row) if row else None
+        return found if found and found.last_seq >= seq else None
+
+    async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Stored]:
+        with snapshot(self._reader) as db:
+            return read_facts(db, key, kinds=kinds)
+
+    async def page(self, key: int, *, after: int, max_bytes: int) -> Page | None:
+        with snapshot(self._reader) as db:
+            plan = pages.plan(db, key, after=after, max_bytes=max_bytes, max_rows=pages.INLINE_ROWS)
+            if plan is None:
+                return None
+            if plan.small:
+                return pages.content(db, plan)
+        return await self._threads.read(lambda db: _large_page(db, key, after=after, max_bytes=max_bytes))
+
+    async def under_way(self, *, after: int, limit: int) -> list[UnderWay]:
+        rows = self._all(
+            "SELECT key, suspect, alone, deaths FROM runs WHERE due_at = 0 AND key > ? ORDER BY key LIMIT ?",
+            after,
+            limit,
+        )
+        return [UnderWay(*row) for row in rows]
+
+    async def due(self, now: int, *, limit: int) -> list[int]:
+        return self._ints(
+            "SELECT key FROM runs WHERE due_at > 0 AND due_at <= ? ORDER BY due_at, key LIMIT ?", now, limit
+        )
+
+    async def next_due(self, after: int) -> int | None:
+        return self._one("SELECT min(due_at) FROM runs WHERE due_at > ?", after)[0]
+
+    async def idempotent(self, workspace: int, route: str, key: str) -> tuple[bytes, int] | None:
+        return self._one(
+            "SELECT digest, run FROM idempotency WHERE workspace = ? AND route = ? AND key = ?", workspace, route, key
+        )
+
+    async def ends_of_thread(self, thread: int) -> list[bytes]:
+        rows = self._all(
+            "SELECT e.head FROM runs r JOIN entries e ON e.run = r.key AND e.seq = r.next_seq - 1"
+            " WHERE r.thread = ? AND r.ended_at IS NOT NULL ORDER BY r.place",
+            thread,
+        )
+        return [row[0] for row in rows]
+
+    async def unfinished_of_thread(self, thread: int) -> list[int]:
+        return self._ints("SELECT key FROM runs WHERE thread = ? AND ended_at IS NULL ORDER BY place", thread)
+
+    async def ended_threads_with_runs(self) -> list[int]:
+        with snapshot(self._reader) as db:
+            return thread_queue.ended_with_runs(db)
+
+    async def thread_messages(self, thread: int) -> list[bytes]:
+        with snapshot(self._reader) as db:
+            return thread_queue.messages(db, thread)
+
+    async def last_message(self, thread: int) -> int:
+        with snapshot(self._reader) as db:
+            return thread_queue.last_message(db, thread)
+
+    async def unfinished(self) -> int:
+        return self._one("SELECT count(*) FROM runs WHERE ended_at IS NULL")[0]
+
+    def _one(self, query: str, *values: SqlValue) -> Any:
+        """The first row, or None. Rows are typed by their queries, which no checker reads."""
+        rows = self._all(query, *values)
+        return rows[0] if rows else None
+
+    def _ints(self, query: str, *values: SqlValue) -> list[int]:
+        return [row[0] for row in self._all(query, *values)]
+
+    def _all(self, query: str, *values: SqlValue) -> list[Any]:
+        try:
+            return self._reader.execute(query, values).fetchall()
+        except apsw.Error as error:
+            raise read_error(error) from error
+
+
+def read_run(db: apsw.Connection, key: int) -> RunRow | None:
+    row = db.execute(_RUN, (key,)).fetchone()
+    return run_row(row) if row else None
+
+
+def read_facts(db: apsw.Connection, key: int, *, after: int = 0, kinds: Sequence[str] = ()) -> list[Stored]:
+    """The facts above seq `after`, in order; with `kinds` only those."""
+    wanted = f" AND kind IN ({','.join('?' * len(kinds))})" if kinds else ""
+    return stored(db.execute(f"{_ENTRY} AND seq > ?{wanted} ORDER BY seq", (key, after, *kinds)).fetchall())
+
+
+def _large_page(db: apsw.Connection, key: int, *, after: int, max_bytes: int) -> Page | None:
+    plan = pages.plan(db, key, after=after, max_bytes=max_bytes, max_rows=_LARGE_PAGE_ROWS)
+    return pages.content(db, plan) if plan else None

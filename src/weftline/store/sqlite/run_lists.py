@@ -1,0 +1,58 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""Lists of runs: newest first, a page at a time.
+
+A filter without an index of its own (status, agent) walks the workspace's rows; that is why these run in a thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+
+from weftline.store.base import RunFilter, RunRow
+from weftline.store.sqlite.rows import RUN_COLUMNS, run_row
+
+
+def runs(db: apsw.Connection, wanted: RunFilter) -> list[RunRow]:
+    """Up to `limit` runs that match."""
+    where: list[str] = []
+    values: list[int | str] = []
+
+    def add(condition: str, *given: int | str) -> None:
+        where.append(condition)
+        values.extend(given)
+
+    key = "m0.run" if wanted.metadata else "runs.key"
+    if wanted.workspace is not None:
+        # With a thread given, its own index has the few rows; the sign keeps the planner from walking the workspace's.
+        add(f"{'+' if wanted.thread is not None else ''}runs.workspace = ?", wanted.workspace)
+    if wanted.before is not None:
+        add(f"{key} < ?", wanted.before)
+    if wanted.agent is not None:
+        add("runs.agent = ?", wanted.agent)
+    if wanted.thread is not None:
+        add("runs.thread = ?", wanted.thread)
+    if wanted.statuses:
+        add(f"runs.status IN ({_marks(wanted.statuses)})", *wanted.statuses)
+    if wanted.unknown_to is not None:
+        add(f"runs.ended_at IS NULL AND runs.rules NOT IN ({_marks(wanted.unknown_to)})", *wanted.unknown_to)
+    # The index of the first pair has its rows in order, so that the walk ends with the page; cross joins keep the order
+    # of the loops, so that a row itself is read only when all pairs match.
+    source = "".join(f"run_metadata AS m{number} CROSS JOIN " for number in range(len(wanted.metadata))) + "runs"
+    for number, (name, value) in enumerate(wanted.metadata):
+        if wanted.workspace is not None:
+            add(f"m{number}.workspace = ?", wanted.workspace)
+        add(f"m{number}.name = ? AND m{number}.value = ?", name, value)
+        add(f"m{number}.run = {'m0.run' if number else 'runs.key'}")
+    query = (
+        f"SELECT {RUN_COLUMNS} FROM {source}{' WHERE ' if where else ''}{' AND '.join(where)}"
+        f" ORDER BY {key} DESC LIMIT ?"
+    )
+    rows: list[Any] = db.execute(query, (*values, wanted.limit)).fetchall()
+    return [run_row(row) for row in rows]
+
+
+def _marks(values: tuple[int, ...] | tuple[str, ...]) -> str:
+    return ",".join("?" * len(values))

@@ -1,0 +1,73 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""What a commit of the log does to a thread's row and messages: one run moves, the others are queued.
+
+Threads are records; these are the few columns of theirs that belong to the log. The log in memory uses this too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+from msgspec import Struct
+
+
+class Place(Struct, frozen=True):
+    """A new run's place in the queue of its thread."""
+
+    number: int
+    queued: bool
+    """Whether another run of the thread may move now."""
+
+
+def take_place(db: apsw.Connection, thread: int, *, run: int, at: int) -> Place | None:
+    """Adds a run to the queue; an idle thread is its at once. None if the thread has ended or is unknown."""
+    row: Any = db.execute("SELECT ended_at, active_run, next_place FROM threads WHERE key = ?", (thread,)).fetchone()
+    if row is None or row[0] is not None:
+        return None
+    db.execute(
+        "UPDATE threads SET next_place = next_place + 1, last_used_at = ?, active_run = coalesce(active_run, ?)"
+        " WHERE key = ?",
+        (at, run, thread),
+    )
+    return Place(row[2], row[1] is not None)
+
+
+def add_messages(db: apsw.Connection, thread: int, *, run: int, messages: Sequence[bytes]) -> None:
+    for pos, message in enumerate(messages, last_message(db, thread) + 1):
+        db.execute(
+            "INSERT INTO thread_messages (thread, pos, run, message) VALUES (?, ?, ?, ?)", (thread, pos, run, message)
+        )
+
+
+def active_run(db: apsw.Connection, thread: int) -> int | None:
+    """The run of the thread that may move."""
+    row: Any = db.execute("SELECT active_run FROM threads WHERE key = ?", (thread,)).fetchone()
+    return row[0] if row else None
+
+
+def pass_on(db: apsw.Connection, thread: int, *, to: int | None, at: int) -> None:
+    """The active run has ended: the thread is the run `to`'s, or idle."""
+    db.execute("UPDATE threads SET active_run = ?, last_used_at = max(last_used_at, ?) WHERE key = ?", (to, at, thread))
+
+
+def messages(db: apsw.Connection, thread: int) -> list[bytes]:
+    rows: list[Any] = db.execute(
+        "SELECT message FROM thread_messages WHERE thread = ? ORDER BY pos", (thread,)
+    ).fetchall()
+    return [row[0] for row in rows]
+
+
+def last_message(db: apsw.Connection, thread: int) -> int:
+    row: Any = db.execute("SELECT coalesce(max(pos), 0) FROM thread_messages WHERE thread = ?", (thread,)).fetchone()
+    return row[0]
+
+
+def ended_with_runs(db: apsw.Connection) -> list[int]:
+    """Threads that have ended while runs of theirs have not: who ended them died before they were cancelled."""
+    rows: list[Any] = db.execute(
+        "SELECT key FROM threads WHERE ended_at IS NOT NULL AND active_run IS NOT NULL"
+    ).fetchall()
+    return [row[0] for row in rows]
