@@ -28,7 +28,7 @@ class SqliteDatabase:
         self._reader = reader
         self._write = write
 
-    async def read(self, query: Query[T]) -> T:
+    async def read(self, query: Query[T], *, heavy: bool = False) -> T:
         """Reads inline: a look-up takes tens of microseconds, less than handing it to a thread."""
         with snapshot(self._reader) as db:
             return run_query(db, query)
