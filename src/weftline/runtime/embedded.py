@@ -83,8 +83,8 @@ class EmbeddedEngine:
         self._hub = Hub(store)
         self._residents = Residents(store, clock=self.clock, hub=self._hub)
         self._log = self._residents.log
-        names = StoredNames(self._store.records)
-        opener = RunOpener(store, models=self._models, tools=self._tools, names=names)
+        self._names = StoredNames(self._store.records)
+        opener = RunOpener(store, models=self._models, tools=self._tools, names=self._names)
         services = Services(store.id, self.clock, self._model_timeout_s)
         self._driver = Driver(self._log, services, opener, on_deadline=self._residents.deadline)
         self._residents.driver = self._driver
@@ -373,6 +373,18 @@ class EmbeddedEngine:
 
     async def entry(self, key: int, seq: int) -> Stored | None:
         return await self._log_store.entry(key, seq)
+
+    async def session_id(self, thread: int | None) -> str | None:
+        return None if thread is None else await self._names.session(thread)
+
+    async def ends_of_thread(self, thread: int) -> list[bytes]:
+        return await self._log_store.ends_of_thread(thread)
+
+    async def thread_messages(self, thread: int) -> list[bytes]:
+        return await self._log_store.thread_messages(thread)
+
+    async def unfinished(self) -> int:
+        return await self._log_store.unfinished()
 
     def follow(self, key: int, run_id: str, *, after: int = 0) -> Subscription:
         return self._hub.follow(key, run_id, after=after)

@@ -106,6 +106,22 @@ class Engine(Protocol):
         """One entry of a run's log; None when there is none or retention has removed it."""
         ...
 
+    async def session_id(self, thread: int | None) -> str | None:
+        """The id of the session that a thread is on the outside."""
+        ...
+
+    async def ends_of_thread(self, thread: int) -> list[bytes]:
+        """The heads of the terminal entries of a thread's runs, in order."""
+        ...
+
+    async def thread_messages(self, thread: int) -> list[bytes]:
+        """The messages of a thread, oldest first."""
+        ...
+
+    async def unfinished(self) -> int:
+        """How many runs have not ended."""
+        ...
+
     def follow(self, key: int, run_id: str, *, after: int = 0) -> Follower: ...
 
     def beat(self) -> None:

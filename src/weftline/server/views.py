@@ -1,0 +1,36 @@
+"""Reads what a snapshot of a run is made from; `wire.snapshots` makes it."""
+
+from __future__ import annotations
+
+from weftline.kernel.entries import RunEnded, decode_fact
+from weftline.runtime import ids
+from weftline.runtime.engine import Engine
+from weftline.store.base import RunRow
+from weftline.wire import snapshots
+from weftline.wire.responses import RunView, SessionUsage
+
+
+async def run_view(engine: Engine, row: RunRow) -> RunView:
+    """What a snapshot shows. The spec is `{}` when retention has removed the entry that held it."""
+    first = await engine.entry(row.key, 1)
+    return snapshots.run_view(
+        row,
+        run_id=ids.run_id(row.key, row.salt),
+        session_id=await engine.session_id(row.thread),
+        created=first.body if first is not None else None,
+        ended=await _end(engine, row),
+    )
+
+
+async def session_usage(engine: Engine, thread: int) -> SessionUsage:
+    """What the ended runs of a thread used."""
+    heads = [decode_fact.decode(head) for head in await engine.ends_of_thread(thread)]
+    return snapshots.session_usage([head for head in heads if isinstance(head, RunEnded)])
+
+
+async def _end(engine: Engine, row: RunRow) -> tuple[RunEnded, bytes] | None:
+    last = await engine.entry(row.key, row.next_seq - 1) if row.ended_at is not None else None
+    if last is None:
+        return None
+    head = decode_fact.decode(last.head)
+    return (head, last.body) if isinstance(head, RunEnded) else None
