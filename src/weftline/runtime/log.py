@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from weftline.errors import Unavailable, WeftlineError
+from weftline.errors import StoreError, Unavailable, WeftlineError
 from weftline.kernel.bodies import encode
 from weftline.kernel.entries import KIND, AttemptFailed, AttemptStarted, CallClosed, Fact, RunEnded, TurnCompleted
 from weftline.kernel.state import FOLD, State, encode_state
@@ -169,7 +169,10 @@ class Log:
                 runs = self._take()
                 writes = [self._complete(run) for run in runs]
                 drafts = [run.log.taken_drafts() for run in runs]
-                results = await self._store.flush(writes)
+                try:
+                    results = await self._store.flush(writes)
+                except StoreError as error:
+                    results = [Written("refused", error=error) for _ in writes]
                 self._written(runs, writes, drafts, results)
                 if self.refusal is not None:
                     break

@@ -236,9 +236,13 @@ class Recovery:
         if due is not None:
             self._fleet.wake_at(due)
 
-    async def again(self, run: LiveRun) -> None:
-        """A driver raised, which it never should: tries again, and gives the run up after the third time in a row."""
-        run.failures += 1
+    async def again(self, run: LiveRun, error: BaseException) -> None:
+        """A driver raised, which it never should: tries again, and gives the run up after the third time in a row.
+
+        A store that cannot be read is not the run's fault.
+        """
+        if not isinstance(error, StoreError):
+            run.failures += 1
         if run.state.ended or run.gone:
             return
         if run.failures >= MAX_DRIVER_FAILURES:

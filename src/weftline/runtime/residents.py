@@ -44,7 +44,7 @@ class Overseer(Protocol):
 
     def holds(self, key: int) -> bool: ...
     def progressed(self, key: int) -> None: ...
-    async def again(self, run: LiveRun) -> None: ...
+    async def again(self, run: LiveRun, error: BaseException) -> None: ...
     async def pick_up(self) -> None: ...
 
 
@@ -95,11 +95,16 @@ class Residents:
             loading = self._loading.get(key)
             if loading is None:
                 loading = self._loading[key] = self._loop.create_task(self._load(key))
-                loading.add_done_callback(lambda _: self._loading.pop(key, None))
+                loading.add_done_callback(lambda done: self._loaded(key, done))
             loaded = await asyncio.shield(loading)
             if loaded.state.ended:
                 return loaded
         return run
+
+    def _loaded(self, key: int, done: asyncio.Task[LiveRun]) -> None:
+        self._loading.pop(key, None)
+        if not done.cancelled():
+            done.exception()  # whoever waited has got it; nobody may be left
 
     async def _load(self, key: int) -> LiveRun:
         run = await load_run(self._store, key)
@@ -176,9 +181,9 @@ class Residents:
         """A cancel is carried out by whoever received it: drivers are told afterwards."""
         try:
             self.driver.advance(run)
-        except Exception:
+        except Exception as error:
             logger.exception("run %s: it could not be ended", run.id)
-            self._spawn(self.overseer.again(run))
+            self._spawn(self.overseer.again(run, error))
             return
         if run.task is not None:
             run.task.cancel()
@@ -235,7 +240,7 @@ class Residents:
             logger.error("run %s: its driver failed", run.id, exc_info=error)
             run.log.epoch, run.work.opened = self._store.next_epoch(), False
             run.log.due_at = 0
-            self._spawn(self.overseer.again(run))
+            self._spawn(self.overseer.again(run, error))
         elif run.state.ended:
             if run.log.idle:
                 self._forget(run)
@@ -338,6 +343,8 @@ class Residents:
 
     def _ring(self, late_us: int) -> None:
         """Some run is due. After a stall, clients that were about to answer get their grace first."""
+        if self.stopping:
+            return
         now = self._clock.now_us()
         if late_us > _STALL_US:
             self._away_until = now
