@@ -137,6 +137,8 @@ def test_the_table_of_defaults_applies_when_only_other_limits_are_given() -> Non
         ({"kind": "local", "name": "other"}, {}),
         ({"kind": "local", "name": "recall"}, {"recall": 4}),
         ({"kind": "mantyx_plugin", "name": "traverse"}, {"traverse": 3}),
+        ({"kind": "mantyx_plugin", "name": "@graph/traverse"}, {"traverse": 3}),
+        ({"kind": "mantyx_plugin", "name": "@hive/hive-search-deals"}, {"hive_search_deals": 5}),
         ({"kind": "mcp_local", "name": "s", "tools": [{"name": "recall"}, {"name": "x"}]}, {"recall": 4}),
         ({"kind": "mantyx", "id": "tool_1"}, DEFAULT_TOOL_BUDGETS),
         ({"kind": "mcp", "name": "m", "url": "https://m"}, DEFAULT_TOOL_BUDGETS),

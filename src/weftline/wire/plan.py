@@ -266,7 +266,10 @@ def _default_budgets(tools: tuple[ToolRef, ...]) -> dict[str, int]:
                 return dict(DEFAULT_TOOL_BUDGETS)  # what these bring is not known yet
             case McpLocalRef():
                 names.update([entry.name for entry in ref.tools])
-            case LocalRef() | A2ALocalRef() | A2ARef() | ServerRef():
+            case ServerRef():
+                # The model knows `@package/tool-name` as `tool_name`.
+                names.add(ref.name.rpartition("/")[2].replace("-", "_"))
+            case LocalRef() | A2ALocalRef() | A2ARef():
                 names.add(ref.name)
     return {name: most for name, most in DEFAULT_TOOL_BUDGETS.items() if name in names}
 
