@@ -76,7 +76,7 @@ def _names(log: RunLog, calls: set[tuple[int, int]]) -> set[str]:
 def _check_counts(seen: list[Event], log: RunLog) -> None:
     """Every model call counts once; a cut one is one more attempt of its turn and is marked."""
     cut = abandoned(log)
-    assert len(log.of(AttemptStarted)) == MODEL_CALLS + len(cut) == seen[-1].data["turns"]
+    assert len(log.of(AttemptStarted)) == MODEL_CALLS + len(cut) == seen[-1].data["attempts"]
     assert len(log.of(TurnCompleted)) == MODEL_CALLS - 1
     assert all(fact.estimated and fact.usage.input > 0 and not fact.usage.output for fact in cut)
     assert seen[-1].data["tokens"]["outputTokens"] == TOKENS_OUT

@@ -56,7 +56,7 @@ def test_a_stop_in_the_middle_of_a_stream_ends_it_between_frames_and_the_run_goe
         server.follow(run)
         (log,) = server.check().values()
         assert not log.of(RunAdopted) and not log.of(AttemptFailed), "something was in doubt"
-        assert len(log.of(AttemptStarted)) == 2 == seen[-1].data["turns"]
+        assert len(log.of(AttemptStarted)) == 2 == seen[-1].data["attempts"]
 
 
 @pytest.mark.requirement("run.crash.graceful")

@@ -18,7 +18,7 @@ def hold(s: State) -> None:
 
 
 def exactly(s: State) -> None:
-    """Besides, of a log that is not damaged: the cursor stands at the first call that waits, and questions are right."""
+    """Besides, of a log that is not damaged: the cursor stands at the first waiting call, and questions are right."""
     hold(s)
     batch = s.batch
     assert batch.next == min(waiting(batch), default=len(batch.calls))

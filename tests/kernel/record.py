@@ -1,21 +1,21 @@
 """Writes the logs that a release leaves behind as fixtures.
 
-Once for each release, from the folder `tests`: `python -m kernel.record v0.2.0`. What is there is never written again:
-it stands for logs in the stores of users.
+Once for each release, from the folder `tests`: `python -m kernel.record`, which takes the version of the package. What
+is there is never written again: it stands for logs in the stores of users.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from weftline.kernel.entries import Entry, Limits, decode_fact
-from weftline.kernel.state import State
+from weftline._version import __version__
+from weftline.kernel.entries import Limits, decode_fact
+from weftline.kernel.state import FOLD, State
 
-from .world import SECOND, Ask, Fault, World, call, text
+from .world import SECOND, Ask, Entry, Fault, Reply, World, call, text
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -27,6 +27,13 @@ class Line(msgspec.Struct):
     at: int
     head: msgspec.Raw
     body: str
+
+
+class Snapshot(msgspec.Struct):
+    """The state after a log, and the number of the fold that made it."""
+
+    fold: int
+    state: msgspec.Raw
 
 
 def plain_answer() -> World:
@@ -81,6 +88,22 @@ def waiting_to_try_again() -> World:
     return world
 
 
+def more_calls_than_may_run_at_once() -> World:
+    world = World(Limits(max_concurrent_calls=2))
+    world.reply(call(*[Ask("scan", {"page": page}) for page in range(4)], "local_read"))
+    world.finish(world.tool_calls[1])
+    return world
+
+
+def asked_again_and_steered() -> World:
+    world = World(Limits(fallbacks=1))
+    world.reply(Fault("auth"))
+    world.steer("m1")
+    world.reply(Reply("Not JSON", output_invalid=True))
+    world.play(Reply("{}"))
+    return world.play(text("{}"))
+
+
 def cancelled_in_a_batch() -> World:
     world = World()
     world.steer("m1")
@@ -98,19 +121,22 @@ SCENARIOS: tuple[Callable[[], World], ...] = (
     paused_in_a_batch,
     waiting_to_try_again,
     cancelled_in_a_batch,
+    more_calls_than_may_run_at_once,
+    asked_again_and_steered,
 )
 
 
 def write_log(path: Path, log: list[Entry]) -> None:
     lines = [
-        Line(entry.seq, entry.at, msgspec.Raw(msgspec.json.encode(entry.head)), entry.body.decode()) for entry in log
+        Line(seq, entry.at, msgspec.Raw(msgspec.json.encode(entry.head)), entry.body.decode())
+        for seq, entry in enumerate(log, 1)
     ]
     path.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
 
 
 def read_log(path: Path) -> list[Entry]:
-    decoded = (msgspec.json.decode(line, type=Line) for line in path.read_bytes().splitlines())
-    return [Entry(line.seq, line.at, decode_fact.decode(line.head), line.body.encode()) for line in decoded]
+    lines = [msgspec.json.decode(line, type=Line) for line in path.read_bytes().splitlines()]
+    return [Entry(line.at, decode_fact.decode(line.head), line.body.encode()) for line in lines]
 
 
 def state_path(log: Path) -> Path:
@@ -118,15 +144,17 @@ def state_path(log: Path) -> Path:
 
 
 def write_state(path: Path, state: State) -> None:
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(msgspec.to_builtins(state)), indent=1) + b"\n")
+    snapshot = Snapshot(FOLD, msgspec.Raw(msgspec.json.encode(state)))
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(snapshot), indent=1) + b"\n")
 
 
-def read_state(path: Path) -> State:
-    return msgspec.convert(msgspec.json.decode(path.read_bytes()), State)
+def read_state(path: Path) -> State | None:
+    """The state as it was recorded; None when another fold made it."""
+    snapshot = msgspec.json.decode(path.read_bytes(), type=Snapshot)
+    return msgspec.json.decode(snapshot.state, type=State) if snapshot.fold == FOLD else None
 
 
-def main(version: str) -> None:
-    folder = FIXTURES / version
+def main(folder: Path) -> None:
     folder.mkdir(parents=True)
     for scenario in SCENARIOS:
         world = scenario()
@@ -136,4 +164,4 @@ def main(version: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(FIXTURES / f"v{__version__}")

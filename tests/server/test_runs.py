@@ -96,8 +96,8 @@ async def test_a_terminal_snapshot_says_what_the_terminal_event_said(
     assert shown["finalText"] == text
     assert shown["error"] == terminal.body.get("error")
     assert shown["failureReason"] == reason
-    assert [shown[key] for key in ("tokens", "turns", "model")] == [
-        terminal[key] for key in ("tokens", "turns", "model")
+    assert [shown[key] for key in ("tokens", "turns", "attempts", "model")] == [
+        terminal[key] for key in ("tokens", "turns", "attempts", "model")
     ]
 
 

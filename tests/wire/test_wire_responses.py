@@ -105,7 +105,7 @@ def test_created_answers() -> None:
 
 KEYS = {
     *("id", "runId", "sessionId", "status", "finalText", "error", "failureReason", "spec", "agentSpec", "metadata"),
-    *("name", "createdAt", "startedAt", "finishedAt", "tokens", "turns", "model"),
+    *("name", "createdAt", "startedAt", "finishedAt", "tokens", "turns", "attempts", "model"),
 }
 SPEC = b'{"prompt":"hi","x":1.0}'
 
@@ -125,7 +125,7 @@ def test_a_snapshot_always_has_every_key(status: Status) -> None:
     assert body["status"] == ("running" if status == "paused" else status)
     assert body["paused"] is (status == "paused")
     ended = status in {"succeeded", "failed", "cancelled"}
-    assert [body[key] is not None for key in ("tokens", "turns", "model")] == [ended] * 3
+    assert [body[key] is not None for key in ("tokens", "turns", "attempts", "model")] == [ended] * 4
 
 
 FULL: dict[str, Any] = {
@@ -167,6 +167,7 @@ def test_a_snapshot_shows_what_the_run_is() -> None:
                 finished_us=AT + 2,
                 usage=Usage(10, 4, 2, 5),
                 turns=2,
+                attempts=5,
                 model=ModelRef("platform:x", "openai", "gpt-5.5", 50),
             )
         )
@@ -174,7 +175,7 @@ def test_a_snapshot_shows_what_the_run_is() -> None:
     assert (body["sessionId"], body["name"], body["metadata"]) == ("ses_1", "n", {"a": "b"})
     assert (body["startedAt"], body["finishedAt"]) == (iso(AT + 1), iso(AT + 2))
     assert body["tokens"] == {"inputTokens": 10, "cachedTokens": 4, "reasoningTokens": 2, "outputTokens": 5}
-    assert body["turns"] == 2
+    assert (body["turns"], body["attempts"]) == (2, 5)
     assert body["model"] == {
         "id": "platform:x",
         "provider": "openai",
@@ -188,24 +189,24 @@ def test_a_snapshot_shows_what_the_run_is() -> None:
     [(0, "off"), (1, "low"), (35, "low"), (36, "medium"), (65, "medium"), (66, "high"), (100, "high")],
 )
 def test_the_reasoning_effort_is_a_word(level: int, word: str) -> None:
-    assert usage_triple(Usage(), 1, ModelRef(reasoning=level)).model.reasoning_effort == word
+    assert usage_triple(Usage(), 1, ModelRef(reasoning=level), attempts=1).model.reasoning_effort == word
 
 
 def test_no_effort_is_told_when_none_was_asked_for() -> None:
-    model = read(msgspec.json.encode(usage_triple(Usage(), 1, ModelRef(vendor_id="m")).model))
+    model = read(msgspec.json.encode(usage_triple(Usage(), 1, ModelRef(vendor_id="m"), attempts=1).model))
     assert model == {"id": "", "provider": "", "vendorModelId": "m"}
 
 
 @given(st.builds(Usage, st.integers(), st.integers(), st.integers(), st.integers()))
 def test_tokens_are_never_negative_and_parts_never_more_than_the_whole(usage: Usage) -> None:
-    tokens = usage_triple(usage, 1, ModelRef()).tokens
+    tokens = usage_triple(usage, 1, ModelRef(), attempts=1).tokens
     assert 0 <= tokens.cached_tokens <= tokens.input_tokens
     assert 0 <= tokens.reasoning_tokens <= tokens.output_tokens
 
 
 def test_a_count_that_is_no_number_is_nought() -> None:
     used: Any = Usage(float("nan"), 0, 0, 0)  # pyright: ignore[reportArgumentType] a provider's answer is not typed
-    assert usage_triple(used, 1, ModelRef()).tokens.input_tokens == 0
+    assert usage_triple(used, 1, ModelRef(), attempts=1).tokens.input_tokens == 0
 
 
 @pytest.mark.requirement("wire.session.info")

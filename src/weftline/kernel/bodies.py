@@ -130,7 +130,8 @@ def _line(raw: Raw | UnsetType) -> Raw | UnsetType:
     """JSON without white space; what is not JSON becomes a string."""
     if raw is UNSET:
         return UNSET
+    text = bytes(raw).decode(errors="replace")
     try:
-        return Raw(formatted(bytes(raw), indent=-1))
+        return Raw(formatted(text, indent=-1).encode())
     except (DecodeError, RecursionError):
-        return Raw(encode(bytes(raw).decode(errors="replace")))
+        return Raw(encode(text))

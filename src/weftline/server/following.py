@@ -70,7 +70,7 @@ def usage(run: RunView) -> dict[str, Any] | None:
     """Tokens, turns and model of a run that has ended; None when no model was reached."""
     if not run.model.provider:
         return None
-    return {"mantyx": to_builtins(usage_triple(run.usage, run.turns, run.model))}
+    return {"mantyx": to_builtins(usage_triple(run.usage, run.turns, run.model, attempts=run.attempts))}
 
 
 async def start(app: App, agent: AgentRow, prompt: str, *, metadata: dict[str, str] | None = None) -> str:

@@ -55,6 +55,7 @@ _RUN: Schema = {
     "finishedAt": nullable(TIME),
     "tokens": nullable(ref("Tokens")),
     "turns": nullable(COUNT),
+    "attempts": nullable(COUNT),
     "model": nullable(ref("ModelUsed")),
     "costUsd": nullable(NUMBER),
 }

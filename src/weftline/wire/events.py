@@ -6,9 +6,10 @@ the payload is encoded once and stands in the frame twice, flat and under `data`
 
 from __future__ import annotations
 
-from typing import Any, assert_never
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
-from msgspec import UNSET, DecodeError, Raw
+from msgspec import UNSET, DecodeError, Raw, ValidationError
 from msgspec.json import decode, encode
 
 from weftline.kernel import bodies
@@ -37,8 +38,9 @@ from weftline.kernel.entries import (
     RunResumed,
     TimerFired,
     TurnCompleted,
+    decode_fact,
 )
-from weftline.messages import Assistant, ProviderCall, Text, ToolCall, joined_text
+from weftline.messages import Text, joined_text
 from weftline.wire.responses import usage_triple
 
 ERROR_CLASSES = frozenset(
@@ -67,7 +69,7 @@ NESTED_LIMIT = 1_000_000
 """Bytes of a payload above which the nested copy is left out."""
 SUMMARY_LIMIT = 140
 
-_DELTA_TEMPLATES = {
+_OBSERVATIONS = {
     kind: b'id: %%d\nevent: %s\ndata: {"seq":%%d,"type":"%s",%%b,"data":%%b}\n\n' % (event, event)
     for kind, event in (
         (TEXT_DELTA, b"assistant_delta"),
@@ -88,82 +90,79 @@ def frame(seq: int, event: str, payload: bytes) -> bytes:
 
 
 def delta_frames(first_seq: int, kind: str, bodies_joined: bytes, *, after: int, upto: int) -> list[bytes]:
-    """The frames of consecutive deltas of one kind, those of (after, upto]. Deltas are most of what is ever sent."""
-    template = _DELTA_TEMPLATES[kind]
+    """The frames of consecutive observations of one kind, those of (after, upto]. Most of what is ever sent is deltas,
+    and their stored bodies are their payloads."""
+    template = _OBSERVATIONS[kind]
     split = bodies_joined.split(b"\n")
     if first_seq <= after:
         split, first_seq = split[after + 1 - first_seq :], after + 1
     if first_seq + len(split) - 1 > upto:
         split = split[: upto + 1 - first_seq]
+    if kind == PROVIDER_CALL:
+        split = [provider_call(body) for body in split]
     return [template % (seq, seq, body[1:-1], body) for seq, body in enumerate(split, first_seq)]
 
 
 def project(head: Fact, body: bytes, *, run_id: str) -> tuple[str, bytes] | None:
     """The event of an entry and its payload, a JSON object; None for what clients do not see."""
-    match head:
-        case RunCreated():
-            return "started", encode({"runId": run_id})
-        case TurnCompleted():
-            return "assistant_message", _assistant_message(head, body)
-        case CallOpened():
-            return None if head.blocked else _offer(head, body)
-        case CallClosed():
-            return _result(head, body)
-        case RunEnded():
-            return _terminal(head, body)
-        case AttemptStarted():
-            if head.attempt == 1:
-                return None
-            return "turn_restarted", encode({"turn": head.turn, "attempt": head.attempt, "reason": head.cause})
-        case LoopDetected():
-            return "loop_detected", encode(
-                {"consecutiveCount": head.count, "hardCutoff": head.hard, "tools": head.tools}
-            )
-        case BudgetExceeded():
-            return "tool_budget_exceeded", encode(
-                {"tool": head.tool, "maxCalls": head.max_calls, "callIndex": head.call_index}
-            )
-        case RunPaused():
-            return "run_paused", encode({"reason": head.reason, "requestedBy": head.requested_by})
-        case RunResumed():
-            return "run_resumed", encode({"notes": head.notes, "requestedBy": head.requested_by})
-        case (
-            HistoryPinned()
-            | RunAdopted()
-            | AttemptFailed()
-            | OutputRejected()
-            | CallStarted()
-            | FinalForced()
-            | MessageQueued()
-            | MessagesTaken()
-            | CancelRequested()
-            | TimerFired()
-        ):
-            return None
-        case _:
-            assert_never(head)
+    kind = type(head)
+    if kind is RunCreated:
+        return "started", encode({"runId": run_id})
+    projection = PROJECTIONS.get(kind)
+    return None if projection is None else projection(head, body)
 
 
-def _assistant_message(head: TurnCompleted, body: bytes) -> bytes:
-    message = bodies.decode_message(body)
-    assert isinstance(message, Assistant)
+def project_stored(head: bytes, body: bytes, *, run_id: str) -> tuple[str, bytes] | None:
+    """`project` of a head as it is stored. An entry of newer code that is not known here is not shown."""
+    try:
+        fact = decode_fact.decode(head)
+    except ValidationError:
+        return None
+    return project(fact, body, run_id=run_id)
+
+
+def _turn_restarted(head: AttemptStarted, body: bytes) -> tuple[str, bytes] | None:
+    if head.attempt == 1:
+        return None
+    return "turn_restarted", encode({"turn": head.turn, "attempt": head.attempt, "reason": head.cause})
+
+
+def _loop_detected(head: LoopDetected, body: bytes) -> tuple[str, bytes]:
+    return "loop_detected", encode({"consecutiveCount": head.count, "hardCutoff": head.hard, "tools": head.tools})
+
+
+def _budget_exceeded(head: BudgetExceeded, body: bytes) -> tuple[str, bytes]:
+    payload = {"tool": head.tool, "maxCalls": head.max_calls, "callIndex": head.call_index}
+    return "tool_budget_exceeded", encode(payload)
+
+
+def _run_paused(head: RunPaused, body: bytes) -> tuple[str, bytes]:
+    return "run_paused", encode({"reason": head.reason, "requestedBy": head.requested_by})
+
+
+def _run_resumed(head: RunResumed, body: bytes) -> tuple[str, bytes]:
+    return "run_resumed", encode({"notes": head.notes, "requestedBy": head.requested_by})
+
+
+def _assistant_message(head: TurnCompleted, body: bytes) -> tuple[str, bytes]:
+    message = bodies.decode_turn(body).message
     payload: dict[str, Any] = {"text": message.text, "turn": head.turn, "finishReason": head.finish}
     if head.metadata:
         payload["providerMetadata"] = head.metadata
     if head.calls:
         payload["toolCalls"] = [
-            {"id": part.id, "name": part.name, "input": _input(part.args)}
-            for part in message.parts
-            if isinstance(part, ToolCall)
+            {"id": part.id, "name": part.name, "input": _input(part.args)} for part in message.calls
         ]
-    return encode(payload)
+    return "assistant_message", encode(payload)
 
 
-def provider_call(part: ProviderCall, *, turn: int) -> bytes:
-    """The payload of the `tool_result` that tells of a tool which the provider ran by itself.
+def provider_call(body: bytes) -> bytes:
+    """The payload of the `tool_result` that tells of a tool which the provider ran by itself, from the stored note.
 
-    One line, whatever the provider sent. `toolType` repeats the name: `type` is the event's own.
+    `toolType` repeats the name: `type` is the event's own.
     """
+    note = bodies.decode_note(body)
+    part = note.call
     result = "" if part.result is UNSET else encode(_json(part.result)).decode()
     return encode(
         {
@@ -174,10 +173,10 @@ def provider_call(part: ProviderCall, *, turn: int) -> bytes:
             "status": part.status,
             "ok": part.status != "failed",
             "summary": _summary(result),
-            "result": _copy(result),
+            "result": _excerpt(result),
             "args": {} if part.input is UNSET else _json(part.input),
             "phase": "end",
-            "turn": turn,
+            "turn": note.turn,
         }
     )
 
@@ -190,14 +189,16 @@ def _json(raw: Raw) -> Any:
 
 
 def _input(args: str) -> Raw:
-    """A call's arguments as the model wrote them, or an empty object when they are no JSON object."""
+    """A call's arguments as the model wrote them, or an empty object when they are not a JSON object."""
     try:
         return Raw(args.encode()) if isinstance(decode(args), dict) else Raw(b"{}")
     except (DecodeError, UnicodeEncodeError, RecursionError):
         return Raw(b"{}")
 
 
-def _offer(head: CallOpened, body: bytes) -> tuple[str, bytes]:
+def _offer(head: CallOpened, body: bytes) -> tuple[str, bytes] | None:
+    if head.blocked:
+        return None
     content = bodies.decode_opened(body)
     if head.client is None:
         return "tool_call", encode(
@@ -214,17 +215,17 @@ def _result(head: CallClosed, body: bytes) -> tuple[str, bytes] | None:
         return None
     content = bodies.decode_closed(body)
     text = joined_text(content.parts)
-    shown = _copy(text)
+    excerpt = _excerpt(text)
     if head.client is not None and head.how in ("returned", "failed", "timeout"):
         if head.is_error:
-            return "local_tool_result_in", encode({"toolUseId": head.id, "error": shown})
-        return "local_tool_result_in", encode({"toolUseId": head.id, "output": shown, "result": shown})
+            return "local_tool_result_in", encode({"toolUseId": head.id, "error": excerpt})
+        return "local_tool_result_in", encode({"toolUseId": head.id, "output": excerpt, "result": excerpt})
     payload: dict[str, Any] = {
         "toolUseId": head.id,
         "name": head.name,
         "ok": not head.is_error,
         "summary": _summary(text),
-        "result": shown,
+        "result": excerpt,
         "args": content.args if content.args is not UNSET else {},
         "phase": "end",
     }
@@ -234,7 +235,7 @@ def _result(head: CallClosed, body: bytes) -> tuple[str, bytes] | None:
     return "tool_result", encode(payload)
 
 
-def _copy(text: str) -> str:
+def _excerpt(text: str) -> str:
     """As much of a result as an event shows."""
     if len(text) * 4 <= COPY_LIMIT:
         return text
@@ -276,4 +277,36 @@ def _terminal(head: RunEnded, body: bytes) -> tuple[str, bytes]:
         payload["terminationReason"] = head.reason
     if head.cost_nusd is not None:
         payload["costUsd"] = head.cost_nusd / 1_000_000_000
-    return event, encode(payload)[:-1] + b"," + encode(usage_triple(head.usage, head.turns, head.model))[1:]
+    used = usage_triple(head.usage, head.turns, head.model, attempts=head.attempts)
+    return event, encode(payload)[:-1] + b"," + encode(used)[1:]
+
+
+Projection: TypeAlias = Callable[[Any, bytes], tuple[str, bytes] | None]
+
+PROJECTIONS: dict[type[Fact], Projection] = {
+    TurnCompleted: _assistant_message,
+    CallOpened: _offer,
+    CallClosed: _result,
+    RunEnded: _terminal,
+    AttemptStarted: _turn_restarted,
+    LoopDetected: _loop_detected,
+    BudgetExceeded: _budget_exceeded,
+    RunPaused: _run_paused,
+    RunResumed: _run_resumed,
+}
+"""Besides `run.created`, which needs the run's id."""
+INTERNAL: frozenset[type[Fact]] = frozenset(
+    {
+        HistoryPinned,
+        RunAdopted,
+        AttemptFailed,
+        OutputRejected,
+        CallStarted,
+        FinalForced,
+        MessageQueued,
+        MessagesTaken,
+        CancelRequested,
+        TimerFired,
+    }
+)
+"""What clients do not see. A test holds the two to all facts that there are."""

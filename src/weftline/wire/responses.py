@@ -89,14 +89,16 @@ class Model(Struct, frozen=True, rename="camel"):
 
 
 class UsageTriple(Struct, frozen=True):
-    """The fields `tokens`, `turns` and `model` of terminal events and snapshots."""
+    """The fields `tokens`, `turns`, `attempts` and `model` of terminal events and snapshots."""
 
     tokens: Tokens
     turns: int
+    attempts: int
+    """Model calls, where `turns` counts each turn once."""
     model: Model
 
 
-def usage_triple(usage: Usage, turns: int, model: ModelRef) -> UsageTriple:
+def usage_triple(usage: Usage, turns: int, model: ModelRef, *, attempts: int) -> UsageTriple:
     """Counts are never negative, and a part is never more than its whole."""
     whole_input, whole_output = _count(usage.input), _count(usage.output)
     return UsageTriple(
@@ -107,6 +109,7 @@ def usage_triple(usage: Usage, turns: int, model: ModelRef) -> UsageTriple:
             whole_output,
         ),
         _count(turns),
+        _count(attempts),
         Model(model.id, model.provider, model.vendor_id, _effort(model.reasoning)),
     )
 
@@ -146,6 +149,7 @@ class RunView(Struct, frozen=True):
     """Why the run is paused, or which limit brought about its end."""
     usage: Usage = Usage()
     turns: int = 0
+    attempts: int = 0
     model: ModelRef = ModelRef()
     cost_nusd: int | None = None
     """Billionths of a US dollar; None when some price is not known."""
@@ -175,6 +179,7 @@ class _Snapshot(Struct, rename="camel"):
     finished_at: str | None
     tokens: Tokens | None
     turns: int | None
+    attempts: int | None
     model: Model | None
     cost_usd: float | None
 
@@ -183,7 +188,7 @@ def snapshot(run: RunView) -> bytes:
     failed = run.status == "failed"
     paused = run.status == "paused"
     ended = run.status in TERMINAL
-    used = usage_triple(run.usage, run.turns, run.model) if ended else None
+    used = usage_triple(run.usage, run.turns, run.model, attempts=run.attempts) if ended else None
     spec = Raw(run.spec)
     return _encode(
         _Snapshot(
@@ -205,6 +210,7 @@ def snapshot(run: RunView) -> bytes:
             finished_at=_iso_or_none(run.finished_us),
             tokens=used.tokens if used else None,
             turns=used.turns if used else None,
+            attempts=used.attempts if used else None,
             model=used.model if used else None,
             cost_usd=None if run.cost_nusd is None else run.cost_nusd / 1_000_000_000,
         )
@@ -281,7 +287,7 @@ def session_info(session: SessionView, messages: Iterable[Message]) -> bytes:
 
 
 def _session_usage(usage: SessionUsage) -> _SessionUsage:
-    triple = usage_triple(usage.tokens, usage.turns, ModelRef())
+    triple = usage_triple(usage.tokens, usage.turns, ModelRef(), attempts=0)
     cost = None if usage.cost_nusd is None else usage.cost_nusd / 1_000_000_000
     return _SessionUsage(usage.runs, triple.turns, triple.tokens, cost)
 

@@ -85,6 +85,7 @@ def _ended(run: RunView, head: RunEnded, body: bytes) -> RunView:
         reason=head.reason or None if head.status != "cancelled" else None,
         usage=head.usage,
         turns=head.turns,
+        attempts=head.attempts,
         model=head.model or ModelRef(),
         cost_nusd=head.cost_nusd,
     )

@@ -1,0 +1,329 @@
+"""Entries as events: what each kind becomes, and that everything in a log becomes one event or none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import UNSET, Raw
+
+from weftline.kernel import bodies
+from weftline.kernel.entries import (
+    FACTS,
+    KIND,
+    PROVIDER_CALL,
+    TEXT_DELTA,
+    AskedCall,
+    AttemptStarted,
+    BudgetExceeded,
+    CallClosed,
+    CallOpened,
+    Fact,
+    Limits,
+    LoopDetected,
+    ModelRef,
+    RunCreated,
+    RunEnded,
+    RunPaused,
+    RunResumed,
+    TurnCompleted,
+)
+from weftline.messages import Assistant, Image, ProviderCall, Text, ToolCall, Usage
+from weftline.wire.events import INTERNAL, PROJECTIONS, delta_frames, project, project_stored, provider_call
+
+json = msgspec.json
+
+
+def event(head: Fact, body: msgspec.Struct | None = None) -> tuple[str, Any]:
+    shown = project(head, b"" if body is None else bodies.encode(body), run_id="run_1")
+    assert shown is not None
+    assert project_stored(json.encode(head), b"" if body is None else bodies.encode(body), run_id="run_1") == shown
+    return shown[0], json.decode(shown[1])
+
+
+def test_every_fact_is_an_event_or_internal() -> None:
+    assert PROJECTIONS.keys() | INTERNAL | {RunCreated} == set(FACTS.values())
+    assert not PROJECTIONS.keys() & INTERNAL
+
+
+@pytest.mark.parametrize("kind", sorted(KIND[fact] for fact in INTERNAL))
+def test_internal_facts_are_not_shown(kind: str) -> None:
+    cls = FACTS[kind]
+    required = {name: () if name == "ids" else 1 for name in cls.__struct_fields__[: _required(cls)]}
+    assert project(cls(**required), b"", run_id="run_1") is None
+
+
+def _required(cls: type[msgspec.Struct]) -> int:
+    return len(cls.__struct_fields__) - len(cls.__struct_defaults__)
+
+
+def test_an_entry_of_newer_code_is_not_shown() -> None:
+    assert project_stored(b'{"type":"gate.asked","turn":0}', b"{}", run_id="run_1") is None
+    assert project_stored(b'{"type":"run.paused","newer":1}', b"{}", run_id="run_1") is None
+
+
+def test_the_start_names_the_run_and_nothing_of_its_plan() -> None:
+    assert event(RunCreated(1, Limits()), bodies.CreatedBody(Raw(b'{"v":1}'), Raw(b"{}"))) == ("started", {"runId": "run_1"})
+
+
+def test_a_message_shows_arguments_as_the_model_wrote_them() -> None:
+    message = Assistant((Text("I look."), ToolCall("c1", "look", '{"at": "here"}'), ToolCall("c2", "look", "not JSON")))
+    body = bodies.turn_body(message, args=[b'{"at":"here","injected":1}', b"{}"], invalid={1: "No."})
+    calls = (AskedCall("c1", "look", "d1"), AskedCall("c2", "look", "d2", "invalid"))
+    head = TurnCompleted(0, 1, "tool_use", calls=calls, metadata={"response_id": "r"})
+    assert event(head, body) == (
+        "assistant_message",
+        {
+            "text": "I look.",
+            "turn": 0,
+            "finishReason": "tool_use",
+            "providerMetadata": {"response_id": "r"},
+            "toolCalls": [
+                {"id": "c1", "name": "look", "input": {"at": "here"}},
+                {"id": "c2", "name": "look", "input": {}},
+            ],
+        },
+    )
+    plain = bodies.turn_body(Assistant((Text("Done."),)), args=[], invalid={})
+    assert event(TurnCompleted(1, 1, "end_turn"), plain)[1] == {"text": "Done.", "turn": 1, "finishReason": "end_turn"}
+
+
+def test_an_offer_shows_the_final_arguments_and_a_blocked_call_is_not_offered() -> None:
+    body = bodies.OpenedBody(Raw(b'{"at":"here"}'), Raw(b'{"mcpServer":"files"}'))
+    args = {"at": "here"}
+    server = {"toolUseId": "c1", "name": "look", "input": args, "args": args}
+    client = {"toolUseId": "c1", "name": "look", "args": args, "kind": "mcp_local", "mcpServer": "files"}
+    assert event(CallOpened(0, 0, "c1", "look", "d"), body) == ("tool_call", server)
+    assert event(CallOpened(0, 0, "c1", "look", "d", client="mcp_local"), body) == ("local_tool_call", client)
+    assert project(CallOpened(0, 0, "c1", "look", "d", blocked=True), bodies.encode(body), run_id="r") is None
+
+
+def test_a_result_is_shown_with_its_arguments_and_attachments() -> None:
+    body = bodies.ClosedBody((Text("two\nlines"), Image("image/png", "AA==")), Raw(b'{"at":1}'))
+    assert event(CallClosed(0, 0, "c1", "look", "returned"), body) == (
+        "tool_result",
+        {
+            "toolUseId": "c1",
+            "name": "look",
+            "ok": True,
+            "summary": "two lines",
+            "result": "two\nlines",
+            "args": {"at": 1},
+            "phase": "end",
+            "attachments": [{"type": "image", "mediaType": "image/png"}],
+        },
+    )
+
+
+def test_a_result_of_a_client_comes_back_as_it_went_in() -> None:
+    closed = CallClosed(0, 0, "c1", "look", "returned", client="local")
+    failed = CallClosed(0, 0, "c1", "look", "timeout", is_error=True, client="local")
+    body = bodies.ClosedBody((Text("found"),))
+    assert event(closed, body) == ("local_tool_result_in", {"toolUseId": "c1", "output": "found", "result": "found"})
+    assert event(failed, body) == ("local_tool_result_in", {"toolUseId": "c1", "error": "found"})
+    cancelled = CallClosed(0, 0, "c1", "look", "cancelled", is_error=True, client="local")
+    assert project(cancelled, bodies.encode(body), run_id="run_1") is None
+    skipped = event(CallClosed(0, 0, "c1", "look", "invalid", is_error=True, client="local"), body)
+    assert skipped[0] == "tool_result" and skipped[1]["ok"] is False
+
+
+USED = {
+    "tokens": {"inputTokens": 9, "cachedTokens": 0, "reasoningTokens": 0, "outputTokens": 4},
+    "turns": 2,
+    "attempts": 5,
+    "model": {"id": "m", "provider": "p", "vendorModelId": "v"},
+}
+
+
+def ended(status: Any, **fields: Any) -> RunEnded:
+    return RunEnded(
+        status, usage=Usage(input=9, output=4), turns=2, attempts=5, model=ModelRef("m", "p", "v"), **fields
+    )
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "kind", "payload"),
+    [
+        (
+            ended("succeeded", reason="loop_detected", cost_nusd=1_500_000_000),
+            bodies.EndedBody(text="Done."),
+            "result",
+            {"subtype": "success", "ok": True, "text": "Done.", "terminationReason": "loop_detected", "costUsd": 1.5},
+        ),
+        (ended("cancelled", reason="parent"), bodies.EndedBody(), "cancelled", {"reason": "parent"}),
+        (
+            ended("failed", code="max_tool_turns", reason="max_tool_turns"),
+            bodies.EndedBody(error="Too many."),
+            "result",
+            {
+                "subtype": "error_max_tool_turns",
+                "ok": False,
+                "error": "Too many.",
+                "terminationReason": "max_tool_turns",
+            },
+        ),
+        (
+            ended("failed", code="local_timeout"),
+            bodies.EndedBody(error="Too late."),
+            "result",
+            {
+                "subtype": "error_local_tool_timeout",
+                "ok": False,
+                "error": "Too late.",
+                "code": "local_timeout",
+                "errorClass": "local_timeout",
+            },
+        ),
+        (
+            ended("failed", code="truncation", finish="max_tokens"),
+            bodies.EndedBody(error="Cut.", partial_text="So f"),
+            "error",
+            {
+                "error": "Cut.",
+                "code": "truncation",
+                "errorClass": "truncation",
+                "retryable": False,
+                "partialText": "So f",
+                "finishReason": "max_tokens",
+            },
+        ),
+        (
+            ended("failed", code="worker_error"),
+            bodies.EndedBody(error="Damaged."),
+            "error",
+            {"error": "Damaged.", "code": "worker_error", "errorClass": "unknown", "retryable": False},
+        ),
+    ],
+)
+def test_the_end_says_how_and_what_was_used(head: RunEnded, body: bodies.EndedBody, kind: str, payload: Any) -> None:
+    assert event(head, body) == (kind, payload | USED)
+
+
+@pytest.mark.parametrize(
+    ("head", "kind", "payload"),
+    [
+        (
+            AttemptStarted(3, 2, ModelRef(), cause="overloaded"),
+            "turn_restarted",
+            {"turn": 3, "attempt": 2, "reason": "overloaded"},
+        ),
+        (
+            LoopDetected(3, False, ("look",)),
+            "loop_detected",
+            {"consecutiveCount": 3, "hardCutoff": False, "tools": ["look"]},
+        ),
+        (BudgetExceeded("pay", 2, 3), "tool_budget_exceeded", {"tool": "pay", "maxCalls": 2, "callIndex": 3}),
+        (RunPaused("look", "ops"), "run_paused", {"reason": "look", "requestedBy": "ops"}),
+        (RunResumed("go", "ops"), "run_resumed", {"notes": "go", "requestedBy": "ops"}),
+    ],
+)
+def test_small_facts_are_events_of_their_own(head: Fact, kind: str, payload: Any) -> None:
+    assert event(head) == (kind, payload)
+
+
+def test_the_first_attempt_of_a_turn_restarts_nothing() -> None:
+    assert project(AttemptStarted(3, 1, ModelRef()), b"", run_id="run_1") is None
+
+
+SEARCH = ProviderCall(
+    "s1",
+    "web_search",
+    "anthropic",
+    input=Raw(b'{"query": "x"}'),
+    result=Raw(b'[\n {"url": "u"}\n]'),
+    opaque=Raw(b"[1]"),
+)
+
+
+def test_a_tool_of_the_provider_is_noted_in_our_words_and_shown_as_a_result() -> None:
+    note = bodies.note_body(SEARCH, turn=4)
+    assert json.decode(note) == {
+        "call": {
+            "type": "provider_call",
+            "id": "s1",
+            "name": "web_search",
+            "provider": "anthropic",
+            "input": {"query": "x"},
+            "result": [{"url": "u"}],
+        },
+        "turn": 4,
+    }
+    assert json.decode(provider_call(note)) == {
+        "toolUseId": "s1",
+        "name": "web_search",
+        "toolType": "web_search",
+        "provider": "anthropic",
+        "status": "completed",
+        "ok": True,
+        "summary": '[{"url":"u"}]',
+        "result": '[{"url":"u"}]',
+        "args": {"query": "x"},
+        "phase": "end",
+        "turn": 4,
+    }
+
+
+def test_a_note_without_input_and_result_is_shown_all_the_same() -> None:
+    failed = ProviderCall("s1", "web_search", "openai", status="failed")
+    shown = json.decode(provider_call(bodies.note_body(failed, turn=0)))
+    assert (shown["ok"], shown["result"], shown["args"]) == (False, "", {})
+
+
+any_json = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab\n\r", max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+raws = st.one_of(
+    any_json.map(lambda value: json.format(json.encode(value), indent=2)), st.binary(min_size=1, max_size=12)
+)
+
+
+@given(raws, raws)
+def test_a_note_is_one_line_whatever_the_provider_sent(given_in: bytes, result: bytes) -> None:
+    call = ProviderCall("s1", "search", "openai", input=Raw(given_in), result=Raw(result), opaque=Raw(given_in))
+    note = bodies.note_body(call, turn=1)
+    assert b"\n" not in note
+    assert bodies.decode_note(note).call.opaque is UNSET
+    shown = json.decode(provider_call(note))
+    text = given_in.decode(errors="replace")
+    try:
+        expected: Any = json.decode(text)
+    except msgspec.DecodeError:
+        expected = text
+    assert shown["args"] == expected
+
+
+@pytest.mark.parametrize("sent", [b'"\xff"', b"1e999", b'"\\ud800"', b"01", b"", b" \n", b"[" * 3000 + b"]" * 3000])
+def test_what_is_not_json_is_noted_as_text(sent: bytes) -> None:
+    call = ProviderCall("s1", "search", "openai", input=Raw(sent), result=Raw(sent))
+    shown = json.decode(provider_call(bodies.note_body(call, turn=1)))
+    assert isinstance(shown["args"], str)
+
+
+def test_notes_stand_in_frames_between_deltas_by_their_own_seq() -> None:
+    notes = [bodies.note_body(msgspec.structs.replace(SEARCH, id=f"s{n}"), turn=0) for n in range(3)]
+    frames = delta_frames(7, PROVIDER_CALL, b"\n".join(notes), after=7, upto=8)
+    assert len(frames) == 1
+    head, data = frames[0].decode().split("data: ")
+    assert head == "id: 8\nevent: tool_result\n"
+    shown = json.decode(data)
+    assert (shown["seq"], shown["type"], shown["toolUseId"], shown["data"]["toolUseId"]) == (
+        8,
+        "tool_result",
+        "s1",
+        "s1",
+    )
+    assert "call" not in shown
+
+
+def test_deltas_are_shown_as_they_are_stored() -> None:
+    joined = b'{"text":"a","turn":0,"attempt":1}\n{"text":"b","turn":0,"attempt":1}'
+    (frame,) = delta_frames(2, TEXT_DELTA, joined, after=2, upto=9)
+    assert frame == (
+        b'id: 3\nevent: assistant_delta\ndata: {"seq":3,"type":"assistant_delta","text":"b","turn":0,"attempt":1,'
+        b'"data":{"text":"b","turn":0,"attempt":1}}\n\n'
+    )
