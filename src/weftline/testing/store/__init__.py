@@ -1,0 +1,32 @@
+"""A conformance suite for stores: shows that a store keeps the promises of `store/base.py`.
+
+It needs a `Subject` around a new, empty store, and runs on any of them:
+
+    @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+    async def test_my_store_conforms(check):
+        subject = await MySubject.create()
+        try:
+            await check(subject)
+        finally:
+            await subject.store.close()
+
+Every broken promise is an `AssertionError`.
+"""
+
+from __future__ import annotations
+
+from weftline.testing.store import appending, claims, queues, reading, records, starting
+from weftline.testing.store.chain import Chain, check_log, read_log
+from weftline.testing.store.subject import Check, Subject
+
+__all__ = ["CHECKS", "Chain", "Check", "Subject", "check_log", "read_log"]
+
+CHECKS: tuple[Check, ...] = (
+    *appending.CHECKS,
+    *queues.CHECKS,
+    *claims.CHECKS,
+    *starting.CHECKS,
+    *reading.CHECKS,
+    *records.CHECKS,
+)
+"""Every promise, each to be shown on a new store."""

@@ -1,0 +1,143 @@
+"""Threads: one run moves, the others are queued, and the end of one lets the next move in the same transaction."""
+
+from __future__ import annotations
+
+from weftline.testing.store.chain import check_log
+from weftline.testing.store.subject import (
+    Subject,
+    active_run,
+    chain_of,
+    code,
+    commit,
+    due_times,
+    end_thread,
+    new_thread,
+    new_workspace,
+    outcomes,
+    the_row,
+)
+
+
+async def runs_of_a_thread_move_one_after_another(subject: Subject) -> None:
+    log, records = subject.store.log, subject.store.records
+    workspace = await new_workspace(subject)
+    thread = await new_thread(subject, workspace)
+    chains = [chain_of(log, key, workspace, thread=thread) for key in (1, 2, 3)]
+    results = await commit(log, *[chain.create() for chain in chains])
+    assert [result.queued for result in results] == [False, True, True]
+    assert [(await the_row(log, key)).queued for key in (1, 2, 3)] == [False, True, True]
+    assert await due_times(log, 1, 2, 3) == [0, None, None]
+    (result,) = await commit(log, chains[0].end(messages=[b"q1", b"a1"]))
+    assert (result.outcome, result.promoted) == ("ok", 2)
+    assert await due_times(log, 1, 2, 3) == [None, 0, None]
+    assert [(await the_row(log, key)).queued for key in (1, 2, 3)] == [False, False, True]
+    assert await log.thread_messages(thread) == [b"q1", b"a1"]
+    assert await log.unfinished_of_thread(thread) == [2, 3]
+    results = await commit(log, chains[1].end(messages=[b"q2"]), chains[2].append(b"x", status="queued", due_at=None))
+    assert (outcomes(results), results[0].promoted) == (["ok", "ok"], 3)
+    assert await due_times(log, 3) == [0]
+    (result,) = await commit(log, chains[2].end())
+    assert result.promoted is None and await records.read(active_run(thread)) is None
+    assert await log.thread_messages(thread) == [b"q1", b"a1", b"q2"]
+    assert await log.last_message(thread) == 3
+    (result,) = await commit(log, chain_of(log, 4, workspace, thread=thread).create())
+    assert not result.queued and await due_times(log, 4) == [0]
+
+
+async def a_queued_run_is_written_without_moving_it(subject: Subject) -> None:
+    log = subject.store.log
+    workspace = await new_workspace(subject)
+    thread = await new_thread(subject, workspace)
+    first, second = (chain_of(log, key, workspace, thread=thread) for key in (1, 2))
+    await commit(log, first.create(), second.create())
+    await commit(log, second.append(b"a", status="queued", due_at=None))
+    assert await due_times(log, 2) == [None] and await log.under_way(after=1, limit=9) == []
+
+
+async def an_end_that_fails_releases_nothing(subject: Subject) -> None:
+    log = subject.store.log
+    workspace = await new_workspace(subject)
+    thread = await new_thread(subject, workspace)
+    first, second = (chain_of(log, key, workspace, thread=thread) for key in (1, 2))
+    await commit(log, first.create(), second.create())
+    end = first.end(messages=[b"never"])
+    end.base_version += 1
+    (result,) = await commit(log, end)
+    assert (result.outcome, result.promoted) == ("conflict", None)
+    assert await subject.store.records.read(active_run(thread)) == 1
+    assert await log.thread_messages(thread) == [] and await due_times(log, 2) == [None]
+
+
+async def a_run_that_leaves_the_queue_promotes_nobody(subject: Subject) -> None:
+    log = subject.store.log
+    workspace = await new_workspace(subject)
+    thread = await new_thread(subject, workspace)
+    chains = [chain_of(log, key, workspace, thread=thread) for key in (1, 2, 3)]
+    await commit(log, *[chain.create() for chain in chains])
+    (left,) = await commit(log, chains[1].end())
+    assert left.promoted is None and await due_times(log, 3) == [None]
+    (ended,) = await commit(log, chains[0].end())
+    assert ended.promoted == 3
+
+
+async def a_run_created_as_the_one_before_it_ends_is_not_forgotten(subject: Subject) -> None:
+    log = subject.store.log
+    workspace = await new_workspace(subject)
+    thread = await new_thread(subject, workspace)
+    first, second = (chain_of(log, key, workspace, thread=thread) for key in (1, 2))
+    await commit(log, first.create())
+    results = await commit(log, first.end(), second.create())
+    assert outcomes(results) == ["ok", "ok"]
+    assert await subject.store.records.read(active_run(thread)) == 2 and await due_times(log, 2) == [0]
+
+
+async def a_thread_that_has_ended_takes_no_runs(subject: Subject) -> None:
+    log = subject.store.log
+    workspace = await new_workspace(subject)
+    thread = await new_thread(subject, workspace)
+    await subject.store.records.write(end_thread(thread))
+    late, free = chain_of(log, 1, workspace, thread=thread).create(), chain_of(log, 2, workspace).create()
+    results = await commit(log, late, free)
+    assert [(result.outcome, code(result)) for result in results] == [("failed", "session_ended"), ("ok", None)]
+    assert await check_log(log, 1) == [] and await check_log(log, 2) == [b"{}"]
+
+
+async def a_thread_that_ended_over_its_runs_is_found(subject: Subject) -> None:
+    log = subject.store.log
+    workspace = await new_workspace(subject)
+    thread, idle = await new_thread(subject, workspace), await new_thread(subject, workspace)
+    chain = chain_of(log, 1, workspace, thread=thread)
+    await commit(log, chain.create())
+    assert await log.ended_threads_with_runs() == []
+    for one in (thread, idle):
+        await subject.store.records.write(end_thread(one))
+    assert await log.ended_threads_with_runs() == [thread]
+    await commit(log, chain.end())
+    assert await log.ended_threads_with_runs() == []
+
+
+async def the_ends_of_a_thread_are_in_the_order_of_its_queue(subject: Subject) -> None:
+    log = subject.store.log
+    workspace = await new_workspace(subject)
+    thread = await new_thread(subject, workspace)
+    chains = [chain_of(log, key, workspace, thread=thread) for key in (5, 3, 4)]
+    for chain in chains:
+        await commit(log, chain.create())
+    for chain in (chains[1], chains[0]):
+        end = chain.end()
+        end.items = [type(item)(item.at, item.kind, b"end %d" % chain.key, item.body) for item in end.items]
+        await commit(log, end)
+    assert await log.ends_of_thread(thread) == [b"end 5", b"end 3"]
+    assert await log.unfinished_of_thread(thread) == [4]
+
+
+CHECKS = (
+    runs_of_a_thread_move_one_after_another,
+    a_queued_run_is_written_without_moving_it,
+    an_end_that_fails_releases_nothing,
+    a_run_that_leaves_the_queue_promotes_nobody,
+    a_run_created_as_the_one_before_it_ends_is_not_forgotten,
+    a_thread_that_has_ended_takes_no_runs,
+    a_thread_that_ended_over_its_runs_is_found,
+    the_ends_of_a_thread_are_in_the_order_of_its_queue,
+)

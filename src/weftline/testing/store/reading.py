@@ -1,0 +1,163 @@
+"""Reads: pages cut by bytes, look-ups, lists, and what retention leaves."""
+
+from __future__ import annotations
+
+from weftline.store.base import LogReader, Page, RunFilter
+from weftline.testing.store.chain import EVERYTHING, read_log
+from weftline.testing.store.subject import Subject, chain_of, commit, new_chain, new_thread, new_workspace, the_row
+
+
+async def the_page(log: LogReader, key: int, *, after: int = 0, max_bytes: int = EVERYTHING) -> Page:
+    page = await log.page(key, after=after, max_bytes=max_bytes)
+    assert page is not None
+    return page
+
+
+def seqs(page: Page) -> list[tuple[int, int]]:
+    """The first and last seq of each item."""
+    return [(item.seq, item.last_seq) for item in page.items]
+
+
+async def a_page_tells_how_far_it_goes(subject: Subject) -> None:
+    log = subject.store.log
+    chain = await new_chain(subject)
+    await commit(log, chain.append(b"a", deltas=[b"b", b"c"]))
+    page = await the_page(log, 1)
+    assert (seqs(page), page.last_seq, page.upto, page.ended) == ([(1, 1), (2, 2), (3, 4)], 4, 4, False)
+    await commit(log, chain.end())
+    page = await the_page(log, 1, after=4)
+    assert (seqs(page), page.last_seq, page.upto, page.ended) == ([(5, 5)], 5, 5, True)
+    page = await the_page(log, 1, after=5)
+    assert (page.items, page.last_seq, page.upto, page.ended) == ([], 5, 5, True)
+    assert await log.page(2, after=0, max_bytes=EVERYTHING) is None
+
+
+async def a_page_begins_inside_observations_that_share_a_row(subject: Subject) -> None:
+    log = subject.store.log
+    chain = await new_chain(subject)
+    await commit(log, chain.append(deltas=[b"2", b"3", b"4"]))
+    await commit(log, chain.append(b"5", deltas=[b"6", b"7"]))
+    expected = {1: [(2, 4), (5, 5), (6, 7)], 3: [(2, 4), (5, 5), (6, 7)], 4: [(5, 5), (6, 7)], 6: [(6, 7)], 7: []}
+    assert {after: seqs(await the_page(log, 1, after=after)) for after in expected} == expected
+
+
+async def pages_are_cut_by_bytes(subject: Subject) -> None:
+    """And have one item at the least, so that whoever goes on always gets on."""
+    log = subject.store.log
+    chain = await new_chain(subject)
+    for number in range(10):
+        await commit(log, chain.append(b"x" * 900, deltas=[b"y" * 450, b"%d" % number * 450]))
+    for max_bytes in (1, 2_000, 5_000, EVERYTHING):
+        seen: list[int] = []
+        after = pages = 0
+        while after < chain.seq - 1:
+            page = await the_page(log, 1, after=after, max_bytes=max_bytes)
+            assert len(page.items) == 1 or sum(item.size for item in page.items) <= max_bytes
+            assert page.last_seq == page.items[-1].last_seq and page.upto == chain.seq - 1
+            seen += [seq for item in page.items for seq in range(item.seq, item.last_seq + 1)]
+            after, pages = page.last_seq, pages + 1
+        assert seen == list(range(1, chain.seq))
+        assert (pages == 1) is (max_bytes == EVERYTHING)
+
+
+async def a_large_page_is_read_like_a_small_one(subject: Subject) -> None:
+    log = subject.store.log
+    chain = await new_chain(subject)
+    for number in range(8):
+        await commit(log, chain.append(b"%d" % number * 100_000, deltas=[b"a", b"b"]))
+    large = await the_page(log, 1)
+    assert sum(item.size for item in large.items) > 800_000 and large.last_seq == chain.seq - 1
+    assert large.items == await read_log(log, 1)
+    await commit(log, chain.append(*[b"%d" % number for number in range(1_000)]))
+    many = await the_page(log, 1, after=large.last_seq)
+    assert [item.body for item in many.items] == [b"%d" % number for number in range(1_000)]
+    (one,) = (await the_page(log, 1, after=1, max_bytes=10)).items
+    assert one.size > 100_000
+
+
+async def an_entry_is_found_by_its_seq(subject: Subject) -> None:
+    log = subject.store.log
+    chain = await new_chain(subject, body=b"first")
+    await commit(log, chain.append(b"second", deltas=[b"3", b"4"]))
+    found = [await log.entry(1, seq) for seq in range(6)]
+    assert [entry.seq if entry else None for entry in found] == [None, 1, 2, 3, 3, None]
+    assert await log.entry(2, 1) is None
+
+
+async def facts_are_found_by_their_kind(subject: Subject) -> None:
+    log = subject.store.log
+    chain = await new_chain(subject)
+    await commit(log, chain.append(b"a", kind="turn.completed", deltas=[b"d"]))
+    await commit(log, chain.append(b"b", b"c"))
+    assert [fact.body for fact in await log.facts(1)] == [b"{}", b"a", b"b", b"c"]
+    assert [fact.seq for fact in await log.facts(1, kinds=("run.created", "call.closed"))] == [1, 4, 5]
+    assert await log.facts(1, kinds=("delta.text",)) == [] == await log.facts(2)
+
+
+async def runs_are_listed_the_newest_first(subject: Subject) -> None:
+    log = subject.store.log
+    workspace, other = await new_workspace(subject), await new_workspace(subject, "other")
+    thread = await new_thread(subject, workspace)
+    chains = [chain_of(log, key, workspace, thread=thread if key < 3 else None) for key in range(1, 6)]
+    await commit(
+        log,
+        chains[0].create(agent="a", metadata='{"env":"prod","team":"x"}'),
+        chains[1].create(agent="b", metadata='{"env":"prod"}'),
+        chains[2].create(agent="a", metadata='{"env":"test","team":"x"}', rules=2),
+        chains[3].create(rules=3),
+        chains[4].create(),
+        chain_of(log, 6, other).create(metadata='{"env":"prod"}'),
+    )
+    await commit(log, chains[3].end())
+    await commit(log, chains[4].append(b"a"))
+
+    async def keys(wanted: RunFilter) -> list[int]:
+        return [row.key for row in await log.runs(wanted)]
+
+    assert await keys(RunFilter()) == [6, 5, 4, 3, 2, 1]
+    assert await keys(RunFilter(workspace=workspace)) == [5, 4, 3, 2, 1]
+    assert await keys(RunFilter(workspace=workspace, limit=2)) == [5, 4]
+    assert await keys(RunFilter(workspace=workspace, before=4, limit=2)) == [3, 2]
+    assert await keys(RunFilter(workspace=workspace, statuses=("succeeded", "running"))) == [5, 4]
+    assert await keys(RunFilter(workspace=workspace, thread=thread)) == [2, 1]
+    assert await keys(RunFilter(workspace=workspace, agent="a")) == [3, 1]
+    assert await keys(RunFilter(workspace=workspace, metadata=(("env", "prod"),))) == [2, 1]
+    assert await keys(RunFilter(workspace=workspace, metadata=(("env", "prod"), ("team", "x")))) == [1]
+    assert await keys(RunFilter(workspace=workspace, metadata=(("env", "prod"),), before=2)) == [1]
+    assert await keys(RunFilter(unknown_to=(1,))) == [3]
+    assert await keys(RunFilter(unknown_to=(1, 2, 3))) == []
+    assert [row.queued for row in await log.runs(RunFilter(thread=thread))] == [True, False]
+    assert await log.runs(RunFilter(workspace=other)) == [await the_row(log, 6)]
+    assert (await log.last_key(), await log.unfinished()) == (6, 5)
+
+
+async def retention_leaves_the_row_and_the_last_entry(subject: Subject) -> None:
+    log = subject.store.log
+    chains = [await new_chain(subject, key) for key in (1, 2, 3)]
+    for chain in chains:
+        await commit(log, chain.append(b"a", deltas=[b"b", b"c"]))
+    await commit(log, chains[0].end(ended_at=100), chains[1].end(ended_at=200))
+    rows = [await log.run(key) for key in (1, 2, 3)]
+    assert await log.trim(before=150, after=0, workspace=None) == (1, 1)
+    assert await log.trim(before=150, after=1, workspace=None) == (0, 0)
+    assert await log.trim(before=150, after=0, workspace=None) == (1, 0)
+    assert [await log.run(key) for key in (1, 2, 3)] == rows
+    page = await the_page(log, 1)
+    assert (seqs(page), page.last_seq, page.upto) == ([(5, 5)], 5, 5)
+    assert [item.kind for item in page.items] == ["run.ended"]
+    assert [len(await read_log(log, key)) for key in (2, 3)] == [4, 3]
+    assert await log.trim(before=999, after=0, workspace=12345) == (0, 0)
+    assert await log.trim(before=999, after=0, workspace=rows[0].workspace if rows[0] else None) == (2, 1)
+    assert [len(await read_log(log, key)) for key in (2, 3)] == [1, 3]
+
+
+CHECKS = (
+    a_page_tells_how_far_it_goes,
+    a_page_begins_inside_observations_that_share_a_row,
+    pages_are_cut_by_bytes,
+    a_large_page_is_read_like_a_small_one,
+    an_entry_is_found_by_its_seq,
+    facts_are_found_by_their_kind,
+    runs_are_listed_the_newest_first,
+    retention_leaves_the_row_and_the_last_entry,
+)

@@ -1,0 +1,132 @@
+"""Records: a query is one transaction, whole or not at all, and what it wrote is read at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+from weftline.errors import Conflict, StoreError
+from weftline.store.base import Query, statement
+from weftline.testing.store.subject import TIMEOUT_S, Subject, create_workspace, find_workspace
+
+
+class Refused(Exception):
+    """What a query of this suite raises itself."""
+
+
+def create_two(first: str, second: str) -> Query[tuple[int, int]]:
+    one = yield from create_workspace(first)
+    other = yield from create_workspace(second)
+    return one, other
+
+
+def create_and_refuse(slug: str) -> Query[None]:
+    yield from create_workspace(slug)
+    raise Refused
+
+
+def create_and_break(slug: str) -> Query[None]:
+    yield from create_workspace(slug)
+    yield from statement("INSERT INTO nowhere (a) VALUES ($1)", 1)
+
+
+def create_twice(slug: str) -> Query[None]:
+    for _ in range(2):
+        yield from statement("INSERT INTO workspaces (slug, name, created_at) VALUES ($1, $2, $3)", slug, "", 1)
+
+
+def add_letter(slug: str) -> Query[str]:
+    """Reads and writes: two of them at once must not see the same value."""
+    rows = yield from statement("SELECT name FROM workspaces WHERE slug = $1", slug)
+    name: str = rows[0][0] + "x"
+    yield from statement("UPDATE workspaces SET name = $1 WHERE slug = $2", name, slug)
+    return name
+
+
+async def a_transaction_is_whole_and_read_at_once(subject: Subject) -> None:
+    records = subject.store.records
+    first, second = await records.write(create_two("a", "b"))
+    assert first != second
+    assert [await records.read(find_workspace(slug)) for slug in ("a", "b", "c")] == [first, second, None]
+    await subject.reopen()
+    assert await subject.store.records.read(find_workspace("b")) == second
+
+
+async def what_a_query_raises_takes_everything_back(subject: Subject) -> None:
+    records = subject.store.records
+    for query, expected in (
+        (create_and_refuse("a"), Refused),
+        (create_and_break("a"), StoreError),
+        (create_twice("a"), Conflict),
+    ):
+        try:
+            await records.write(query)
+        except expected:
+            pass
+        else:
+            raise AssertionError(f"{expected.__name__} was not raised")
+    assert await records.read(find_workspace("a")) is None
+    assert await records.write(create_workspace("a")) == await records.read(find_workspace("a"))
+
+
+async def what_a_reading_query_raises_passes(subject: Subject) -> None:
+    def refuse() -> Query[None]:
+        yield from find_workspace("a")
+        raise Refused
+
+    def look_nowhere() -> Query[None]:
+        yield from statement("SELECT a FROM nowhere")
+
+    for query, expected in ((refuse(), Refused), (look_nowhere(), StoreError)):
+        try:
+            await subject.store.records.read(query)
+        except expected:
+            pass
+        else:
+            raise AssertionError(f"{expected.__name__} was not raised")
+
+
+async def transactions_happen_one_after_another(subject: Subject) -> None:
+    records = subject.store.records
+    await records.write(create_workspace("a"))
+    async with asyncio.timeout(TIMEOUT_S):
+        names = await asyncio.gather(*[records.write(add_letter("a")) for _ in range(20)])
+    assert sorted(names, key=len) == ["a" + "x" * count for count in range(1, 21)]
+
+
+async def values_come_back_as_they_were(subject: Subject) -> None:
+    def echo() -> Query[list[object]]:
+        rows = yield from statement(
+            "INSERT INTO agents (id, workspace, slug, name, description, spec, secrets, metadata, system, created_at,"
+            " updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10)"
+            " RETURNING id, spec, secrets, description, created_at",
+            "x",
+            1,
+            "s",
+            "n",
+            "é\U0001f9f5",
+            b"\x00\xff",
+            None,
+            "{}",
+            0,
+            2**62,
+        )
+        return list(rows[0])
+
+    await subject.store.records.write(create_workspace("a"))
+    assert await subject.store.records.write(echo()) == ["x", b"\x00\xff", None, "é\U0001f9f5", 2**62]
+
+
+async def a_secret_opens_after_the_store_was_opened_again(subject: Subject) -> None:
+    sealed = subject.store.vault.seal(b"secret", place="here")
+    await subject.reopen()
+    assert subject.store.vault.open(sealed, place="here") == b"secret"
+
+
+CHECKS = (
+    a_transaction_is_whole_and_read_at_once,
+    what_a_query_raises_takes_everything_back,
+    what_a_reading_query_raises_passes,
+    transactions_happen_one_after_another,
+    values_come_back_as_they_were,
+    a_secret_opens_after_the_store_was_opened_again,
+)

@@ -1,0 +1,164 @@
+"""What a start finds: everything that was told, what is due, and which runs an owner was recovering when it died."""
+
+from __future__ import annotations
+
+from weftline.store.base import UnderWay
+from weftline.testing.store.chain import check_log, read_log
+from weftline.testing.store.subject import (
+    Subject,
+    active_run,
+    chain_of,
+    commit,
+    new_chain,
+    new_thread,
+    new_workspace,
+    outcomes,
+    the_row,
+)
+
+
+async def everything_is_there_after_the_store_was_opened_again(subject: Subject) -> None:
+    workspace = await new_workspace(subject)
+    thread = await new_thread(subject, workspace)
+    chains = [chain_of(subject.store.log, key, workspace, thread=thread) for key in (1, 2)]
+    creates = [chain.create(idempotency=("runs", f"k{chain.key}", b"d")) for chain in chains]
+    await commit(subject.store.log, *creates)
+    await commit(subject.store.log, chains[0].append(b"a", deltas=[b"b"]))
+    log = subject.store.log
+    before = [log.id, await log.run(1), await log.run(2), await read_log(log, 1)]
+    await subject.reopen()
+    log = subject.store.log
+    assert [log.id, await log.run(1), await log.run(2), await read_log(log, 1)] == before
+    assert await subject.store.records.read(active_run(thread)) == 1
+    loaded = await log.claim(1, kinds=())
+    assert loaded is not None
+    chains[0].epoch = loaded.epoch
+    (result,) = await commit(log, chains[0].end(messages=[b"m"]))
+    assert result.promoted == 2 and await log.idempotent(workspace, "runs", "k1") == (b"d", 1)
+
+
+async def what_was_told_is_there_after_the_owner_died(subject: Subject) -> None:
+    chain = await new_chain(subject)
+    for number in range(5):
+        await commit(subject.store.log, chain.append(b"%d" % number))
+    await subject.reopen(cleanly=False)
+    assert await check_log(subject.store.log, 1) == [b"{}", b"0", b"1", b"2", b"3", b"4"]
+
+
+async def what_is_queued_is_written_before_the_store_is_closed(subject: Subject) -> None:
+    log = subject.store.log
+    chain = await new_chain(subject)
+    told = [log.flush([chain.append(b"%d" % number)]) for number in range(20)]
+    await subject.reopen()
+    assert [outcomes(await future) for future in told] == [["ok"]] * 20
+    assert len(await check_log(subject.store.log, 1)) == 21
+
+
+async def due_runs_are_those_whose_time_has_come(subject: Subject) -> None:
+    log = subject.store.log
+    chains = [await new_chain(subject, key) for key in range(1, 6)]
+    for chain, at in zip(chains, [0, 200, None, 100, 0], strict=True):
+        await commit(log, chain.append(b"a", due_at=at))
+    assert await log.under_way(after=0, limit=9) == [UnderWay(1, 0, 0, 0), UnderWay(5, 0, 0, 0)]
+    assert await log.under_way(after=0, limit=1) == [UnderWay(1, 0, 0, 0)]
+    assert await log.under_way(after=1, limit=9) == [UnderWay(5, 0, 0, 0)]
+    assert [await log.due(now, limit=9) for now in (99, 100, 200)] == [[], [4], [4, 2]]
+    assert await log.due(200, limit=1) == [4]
+    assert [await log.next_due(after) for after in (0, 100, 200)] == [100, 200, None]
+
+
+async def an_unclean_death_is_known_until_it_is_charged(subject: Subject) -> None:
+    assert not subject.store.log.unclean
+    await subject.reopen(cleanly=False)
+    assert subject.store.log.unclean
+    await subject.reopen()
+    assert subject.store.log.unclean, "an owner that charged nobody hid the death of the one before it"
+    await subject.store.log.charge_death()
+    assert subject.store.log.unclean
+    await subject.reopen()
+    assert not subject.store.log.unclean
+
+
+async def a_death_is_charged_once_to_the_run_that_was_recovered_alone(subject: Subject) -> None:
+    for key in (1, 2, 3):
+        await new_chain(subject, key)
+    await subject.reopen(cleanly=False)
+    await subject.store.log.charge_death()
+    await subject.store.log.mark_suspects([2], group=1)
+    await subject.store.log.mark_suspects([3], group=2)
+    assert await charges(subject) == [(0, 0, 0), (1, 0, 0), (2, 0, 0)]
+    await subject.reopen(cleanly=False)
+    await subject.store.log.charge_death()
+    await subject.store.log.charge_death()
+    assert await charges(subject) == [(0, 0, 0), (1, 1, 1), (2, 0, 0)]
+    await subject.store.log.mark_suspects([3], group=1)
+    await subject.reopen(cleanly=False)
+    await subject.store.log.charge_death()
+    assert await charges(subject) == [(0, 0, 0), (1, 1, 1), (1, 1, 1)]
+
+
+async def a_death_of_a_group_is_charged_to_nobody(subject: Subject) -> None:
+    for key in (1, 2, 3):
+        await new_chain(subject, key)
+    await subject.store.log.mark_suspects([1, 3], group=2)
+    await subject.reopen(cleanly=False)
+    await subject.store.log.charge_death()
+    assert await charges(subject) == [(2, 0, 0), (0, 0, 0), (2, 0, 0)]
+
+
+async def charges_are_taken_back_after_a_death_while_nobody_was_recovered(subject: Subject) -> None:
+    for key in (1, 2):
+        await new_chain(subject, key)
+    await subject.store.log.mark_suspects([1], group=1)
+    await subject.reopen(cleanly=False)
+    await subject.store.log.charge_death()
+    assert await charges(subject) == [(1, 1, 1), (0, 0, 0)]
+    await subject.reopen(cleanly=False)
+    await subject.store.log.charge_death()
+    assert await charges(subject) == [(1, 0, 0), (0, 0, 0)]
+
+
+async def progress_clears_a_suspect_but_not_its_deaths(subject: Subject) -> None:
+    chain = await new_chain(subject)
+    await subject.store.log.mark_suspects([1, 99], group=1)
+    await subject.reopen(cleanly=False)
+    await subject.store.log.charge_death()
+    loaded = await subject.store.log.claim(1, kinds=())
+    assert loaded is not None
+    chain.epoch = loaded.epoch
+    await commit(subject.store.log, chain.append(b"a"))
+    assert await charges(subject, 1) == [(1, 1, 1)]
+    await commit(subject.store.log, chain.append(deltas=[b"b"], progress=True))
+    assert await charges(subject, 1) == [(0, 0, 1)]
+    await subject.reopen(cleanly=False)
+    await subject.store.log.charge_death()
+    assert await charges(subject, 1) == [(0, 0, 1)]
+
+
+async def a_run_that_has_ended_is_charged_with_nothing(subject: Subject) -> None:
+    chain = await new_chain(subject)
+    await subject.store.log.mark_suspects([1], group=1)
+    await commit(subject.store.log, chain.end())
+    await subject.reopen(cleanly=False)
+    await subject.store.log.charge_death()
+    assert (await the_row(subject.store.log, 1)).deaths == 0
+
+
+async def charges(subject: Subject, *keys: int) -> list[tuple[int, int, int]]:
+    """Suspect, alone and deaths of each run; of all that are under way by default."""
+    runs = await subject.store.log.under_way(after=0, limit=99)
+    return [(run.suspect, run.alone, run.deaths) for run in runs if not keys or run.key in keys]
+
+
+CHECKS = (
+    everything_is_there_after_the_store_was_opened_again,
+    what_was_told_is_there_after_the_owner_died,
+    what_is_queued_is_written_before_the_store_is_closed,
+    due_runs_are_those_whose_time_has_come,
+    an_unclean_death_is_known_until_it_is_charged,
+    a_death_is_charged_once_to_the_run_that_was_recovered_alone,
+    a_death_of_a_group_is_charged_to_nobody,
+    charges_are_taken_back_after_a_death_while_nobody_was_recovered,
+    progress_clears_a_suspect_but_not_its_deaths,
+    a_run_that_has_ended_is_charged_with_nothing,
+)
