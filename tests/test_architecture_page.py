@@ -1,0 +1,39 @@
+"""`docs/architecture.md` names functions; they exist."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "architecture.md"
+SRC = Path(__file__).resolve().parent.parent / "src" / "weftline"
+TOP = sorted(path.stem for path in SRC.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists())
+NAME = re.compile(rf"`((?:{'|'.join(TOP)})(?:\.\w+)+)`")
+FILE = re.compile(r"`((?:\w+/)*\w+(?:\.py|/))`")
+
+
+def _resolve(name: str) -> object:
+    parts = name.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found: object = importlib.import_module("weftline." + ".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for attribute in parts[cut:]:
+            found = getattr(found, attribute)
+        return found
+    raise AssertionError(f"there is no module for {name}")
+
+
+@pytest.mark.parametrize("name", sorted(set(NAME.findall(PAGE.read_text(encoding="utf-8")))))
+def test_a_name_of_the_architecture_page_exists(name: str) -> None:
+    assert _resolve(name) is not None
+
+
+def test_the_architecture_page_names_many_functions_and_only_files_that_exist() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert len(set(NAME.findall(text))) > 30
+    assert [path for path in FILE.findall(text) if not (SRC / path).exists()] == []
