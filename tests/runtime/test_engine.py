@@ -19,7 +19,7 @@ from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime.embedded import Engine
 from weftline.store.sqlite.accounts import workspace_key
 from weftline.store.sqlite.store import SqliteStore
-from weftline.testing.faults import FaultyDisk
+from weftline.store.sqlite.faults import FaultyDisk
 from weftline.tools.base import ToolContext, ToolOutput
 from weftline.tools.function import tool
 
