@@ -24,7 +24,7 @@ from weftline.runtime.embedded import Engine
 from weftline.runtime.view import run_view
 from weftline.store.sqlite.accounts import workspace_key
 from weftline.store.sqlite.store import SqliteStore
-from weftline.testing.faults import FaultyDisk
+from weftline.store.sqlite.faults import FaultyDisk
 from weftline.tools.base import ToolContext, ToolOutput
 from weftline.tools.function import tool
 from weftline.wire.plan import plan_from_spec

@@ -1,5 +1,3 @@
-# apsw's stubs name a type that Python 3.11 does not have.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """A store of one's own with blocking flushes, a ledger of what was told, and processes that own a store."""
 
 from __future__ import annotations
@@ -7,69 +5,83 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import TypeVar
 
-import apsw
-
-from weftline.store.base import RunWrite, Written
-from weftline.store.sqlite.accounts import workspace_key
+from weftline.store.base import LogReader, Query, Write, Written, statement
 from weftline.store.sqlite.store import SqliteStore
-from weftline.testing.store import StoreReads, check_log
+from weftline.testing.store import Chain, check_log
+from weftline.testing.store.subject import create_workspace
 
 T = TypeVar("T")
 
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 
 
 class Owned:
-    """A store whose fatal stops are noted instead of carried out."""
+    """A store whose fatal stops are noted instead of carried out, used by a test that has no loop."""
 
     def __init__(self, path: Path, *, vfs: str | None = None) -> None:
         self.fatal: str | None = None
-        self._told: SimpleQueue[list[Written] | None] = SimpleQueue()
-        self._stop_waiting: Callable[[], object] = bool
-        self.store = SqliteStore(path, vfs=vfs, on_fatal=self._stopped)
-        self.workspace = self.job(lambda db: workspace_key(db, "acme", now=1))
+        self._runner = asyncio.Runner()
+        self._waiting: asyncio.Task[None] | None = None
+        try:
+            self.store = SqliteStore(path, vfs=vfs, on_fatal=self._stopped)
+        except BaseException:
+            self._runner.close()
+            raise
+        self.workspace = self.write(create_workspace("acme"))
 
-    def commit(self, *writes: RunWrite) -> list[Written] | None:
+    def chain(self, key: int = 1) -> Chain:
+        """The writes of a run that is to be created."""
+        return Chain(key, self.workspace, epoch=self.store.log.next_epoch())
+
+    def commit(self, *writes: Write) -> list[Written] | None:
         """What became of each write; None when nobody was told because the store had to stop."""
-        self.store.flush(list(writes), lambda _, results: self._told.put(results))
-        return self._told.get(timeout=TIMEOUT_S)
+        try:
+            return self.run(self._flush(writes))
+        except asyncio.CancelledError:
+            return None
 
-    def outcomes(self, *writes: RunWrite) -> list[str]:
+    def outcomes(self, *writes: Write) -> list[str]:
         return [written.outcome for written in self.commit(*writes) or ()]
 
-    def job(self, job: Callable[[apsw.Connection], T]) -> T:
-        """The job's value; `CancelledError` when nobody was told because the store had to stop."""
-        return asyncio.run(self._job(job))
+    def write(self, query: Query[T]) -> T:
+        """The query's value; `CancelledError` when nobody was told because the store had to stop."""
+        return self.run(self.store.records.write(query))
 
-    def nothing_was_told(self) -> bool:
-        try:
-            self._told.get_nowait()
-        except Empty:
-            return True
-        return False
+    def read(self, query: Query[T]) -> T:
+        return self.run(self.store.records.read(query))
+
+    def bodies(self, key: int) -> list[bytes]:
+        """The facts of a run, whose log is checked."""
+        return self.run(check_log(self.store.log, key))
 
     def close(self) -> None:
-        self.store.close()
+        self._runner.run(self.store.close())
+        self._runner.close()
 
-    async def _job(self, job: Callable[[apsw.Connection], T]) -> T:
-        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(self.store.job(job))
-        self._stop_waiting = lambda: loop.call_soon_threadsafe(task.cancel)
+    def run(self, awaitable: Awaitable[T]) -> T:
+        return self._runner.run(self._bounded(awaitable))
+
+    async def _flush(self, writes: Sequence[Write]) -> list[Written]:
+        return await self.store.log.flush(writes)
+
+    async def _bounded(self, awaitable: Awaitable[T]) -> T:
+        self._waiting = asyncio.current_task()
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                return await task
+                return await awaitable
         finally:
-            self._stop_waiting = bool
+            self._waiting = None
 
     def _stopped(self, reason: str) -> None:
         self.fatal = reason
-        self._stop_waiting()
-        self._told.put(None)
+        waiting = self._waiting
+        if waiting is not None:
+            self._runner.get_loop().call_soon_threadsafe(waiting.cancel)
 
 
 @contextmanager
@@ -81,11 +93,17 @@ def owned(path: Path, *, vfs: str | None = None) -> Generator[Owned]:
         store.close()
 
 
-def limit_pages(db: apsw.Connection, pages: int) -> None:
+def pragma(text: str) -> Query[object]:
+    """Sets or asks something on the writer's connection."""
+    rows = yield from statement(f"PRAGMA {text}")
+    return rows[0][0] if rows else None
+
+
+def limit_pages(pages: int) -> Query[None]:
     """Lets the database grow by `pages` and no more: after that SQLite's answer is SQLITE_FULL."""
-    count = db.execute("PRAGMA page_count").fetchall()[0][0]
+    count = yield from pragma("page_count")
     assert isinstance(count, int)
-    db.execute(f"PRAGMA max_page_count = {count + pages}")
+    yield from pragma(f"max_page_count = {count + pages}")
 
 
 class Ledger:
@@ -95,11 +113,11 @@ class Ledger:
         self._durable: dict[int, list[bytes]] = {}
         self._open: dict[int, list[bytes]] = {}
 
-    def begin(self, *writes: RunWrite) -> None:
+    def begin(self, *writes: Write) -> None:
         """These were handed over and nobody was told: each may be there, whole, or not."""
         self._open = {write.key: _bodies(write) for write in writes}
 
-    def told(self, writes: Sequence[RunWrite], results: Sequence[Written] | None) -> None:
+    def told(self, writes: Sequence[Write], results: Sequence[Written] | None) -> None:
         if results is None:
             return
         self._open = {}
@@ -112,16 +130,16 @@ class Ledger:
         copy._durable, copy._open = {**self._durable}, {**self._open}
         return copy
 
-    def check(self, read: StoreReads) -> None:
+    async def check(self, log: LogReader) -> None:
         """Asserts S1 to S4: acknowledged is there, refused is not, in order, without holes."""
         for key in self._durable.keys() | self._open.keys():
             told = self._durable.get(key, [])
-            held = check_log(read, key)
+            held = await check_log(log, key)
             assert held in (told, told + self._open.get(key, [])), f"run {key} holds {len(held)}, told {len(told)}"
 
 
-def _bodies(write: RunWrite) -> list[bytes]:
-    return [entry[4] for entry in write.entries]
+def _bodies(write: Write) -> list[bytes]:
+    return [item.body for item in write.items if item.head]
 
 
 @contextmanager

@@ -12,21 +12,20 @@ import apsw
 import pytest
 
 from weftline.errors import StoreError
-from weftline.store.sqlite.accounts import workspace_key
-from weftline.store.sqlite.connection import migrations, schema_version
+from weftline.store.sqlite.connection import migrations
+from weftline.store.sqlite.faults import Call, FaultyDisk
 from weftline.store.sqlite.store import SqliteStore
-from weftline.testing.faults import Call, FaultyDisk
 from weftline.testing.store import Chain
+from weftline.testing.store.subject import create_workspace
 
-from .kit import Ledger, Owned, owned
+from .kit import Ledger, Owned, owned, pragma
 
 NEVER = 10**9
 FOREVER = 10**9
 
 
-def small_cache(db: apsw.Connection) -> None:
-    """With a cache of a few pages a transaction writes to the log before its COMMIT, too."""
-    db.execute("PRAGMA cache_size = 10")
+SMALL_CACHE = "cache_size = 10"
+"""With a cache of a few pages a transaction writes to the log before its COMMIT, too."""
 
 
 def flush_under(store: Owned, ledger: Ledger, chains: list[Chain], number: int) -> None:
@@ -48,10 +47,10 @@ def run_story(path: Path, disk: FaultyDisk, *, call: Call, code: int, nth: int, 
     """Three flushes of three runs with a fault in them; then the store is opened again and held against the ledger."""
     ledger = Ledger()
     store = Owned(path, vfs=disk.vfs)
-    chains = [Chain(key, store.workspace) for key in (1, 2, 3)]
+    chains = [store.chain(key) for key in (1, 2, 3)]
     created = [chain.create(body=b"created %d" % chain.key) for chain in chains]
     ledger.told(created, store.commit(*created))
-    store.job(small_cache)
+    store.write(pragma(SMALL_CACHE))
     disk.fail(call, code=code, nth=nth, times=times)
     killed: Ledger | None = None
     for number in range(3):
@@ -66,11 +65,11 @@ def run_story(path: Path, disk: FaultyDisk, *, call: Call, code: int, nth: int, 
         flush_under(store, ledger, chains, 9)
     store.close()
     with owned(path) as again:
-        ledger.check(again.store.read)
-        assert again.store.unclean is (store.fatal is not None)
+        again.run(ledger.check(again.store.log))
+        assert again.store.log.unclean is (store.fatal is not None)
     if killed is not None:
         with owned(path.with_suffix(".killed")) as image:
-            killed.check(image.store.read)
+            image.run(killed.check(image.store.log))
     return store.fatal
 
 
@@ -111,23 +110,27 @@ def test_a_failed_sync_stops_the_process_and_nobody_is_told(tmp_path: Path) -> N
 def test_after_an_unknown_commit_the_store_acknowledges_nothing_more(tmp_path: Path) -> None:
     """S3, F11."""
     with FaultyDisk() as disk, owned(tmp_path / "store", vfs=disk.vfs) as store:
-        chain = Chain(1, store.workspace)
+        chain = store.chain()
         store.commit(chain.create())
         disk.fail("xSync", code=apsw.SQLITE_IOERR_FSYNC)
         assert store.commit(chain.append(b"a")) is None
         disk.heal()
-        store.store.flush([chain.append(b"b")], lambda _, results: pytest.fail(f"told {results}"))
-        store.store.close()
-        assert store.nothing_was_told()
+
+        async def flush_and_close() -> bool:
+            late = store.store.log.flush([chain.append(b"b")])
+            await store.store.close()
+            return late.done()
+
+        assert store.run(flush_and_close()) is False
 
 
-def test_a_job_whose_commit_is_unknown_stops_the_process_too(tmp_path: Path) -> None:
+def test_a_query_whose_commit_is_unknown_stops_the_process_too(tmp_path: Path) -> None:
     """S3, F11: keys and threads are written under the same rules as runs."""
     with FaultyDisk() as disk:
         store = Owned(tmp_path / "store", vfs=disk.vfs)
         disk.fail("xSync", code=apsw.SQLITE_IOERR_FSYNC)
         with pytest.raises(asyncio.CancelledError):
-            store.job(lambda db: workspace_key(db, "other", now=1))
+            store.write(create_workspace("other"))
         store.close()
         assert store.fatal is not None and "unknown" in store.fatal
 
@@ -151,10 +154,10 @@ def test_an_error_while_a_store_is_made_is_told_in_one_sentence_and_leaves_a_who
         disk.fail(call, code=apsw.SQLITE_IOERR, nth=NEVER, file=file)
         store = SqliteStore(tmp_path / "none", vfs=disk.vfs)
         disk.heal()
-        store.close()
+        asyncio.run(store.close())
         calls = disk.calls[call, file]
         assert calls > 0
-        for nth in range(1, calls + 1):
+        for nth in range(1, calls + 1, 1 + calls // 40):
             path = tmp_path / str(nth)
             disk.fail(call, code=apsw.SQLITE_IOERR, nth=nth, file=file)
             with pytest.raises(StoreError) as told:
@@ -162,4 +165,4 @@ def test_an_error_while_a_store_is_made_is_told_in_one_sentence_and_leaves_a_who
             assert told.value.code == "store_unusable"
             disk.heal()
             with owned(path) as again:
-                assert again.job(schema_version) == migrations()[-1][0]
+                assert again.write(pragma("user_version")) == migrations()[-1][0]

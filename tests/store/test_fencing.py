@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from weftline.store.sqlite.accounts import workspace_key
 from weftline.store.sqlite.connection import connect
-from weftline.testing.store import Chain, check_log
+from weftline.testing.store import Chain
+from weftline.testing.store.subject import create_workspace, find_workspace
 
 from .kit import TIMEOUT_S, Owned, owned, process
 
@@ -52,7 +52,7 @@ def a_file_is_read_and_another_process_reads(path: Path) -> None:
 
 def written(path: Path) -> tuple[Owned, Chain]:
     store = Owned(path)
-    chain = Chain(1, store.workspace)
+    chain = store.chain()
     assert store.outcomes(chain.create(body=b"kept")) == ["ok"]
     return store, chain
 
@@ -64,13 +64,13 @@ def test_an_old_owner_is_refused_and_stops(tmp_path: Path) -> None:
     take_over(path)
     assert store.commit(chain.append(b"late")) is None
     assert store.fatal is not None and "taken the store over" in store.fatal
-    assert check_log(store.store.read, 1) == [b"kept"]
+    assert store.bodies(1) == [b"kept"]
     store.close()
     store = Owned(path)
     take_over(path)
     with pytest.raises(asyncio.CancelledError):
-        store.job(lambda db: workspace_key(db, "late", now=1))
-    assert store.store.read.workspace("late") is None
+        store.write(create_workspace("late"))
+    assert store.read(find_workspace("late")) is None
     store.close()
 
 
@@ -80,11 +80,11 @@ def test_an_old_owner_does_not_mark_the_store_as_cleanly_left(tmp_path: Path) ->
     take_over(tmp_path / "store")
     store.close()
     with owned(tmp_path / "store") as again:
-        assert again.store.unclean
+        assert again.store.log.unclean
 
 
 @pytest.mark.parametrize("meddle", [standard_sqlite_reads, a_file_is_read_and_another_process_reads])
-@pytest.mark.parametrize("late", ["flush", "job"])
+@pytest.mark.parametrize("late", ["flush", "query"])
 def test_a_log_that_was_deleted_under_the_owner_stops_it_before_it_acknowledges(
     tmp_path: Path, meddle: object, late: str
 ) -> None:
@@ -98,12 +98,12 @@ def test_a_log_that_was_deleted_under_the_owner_stops_it_before_it_acknowledges(
         assert store.commit(chain.append(b"lost")) is None
     else:
         with pytest.raises(asyncio.CancelledError):
-            store.job(lambda db: workspace_key(db, "lost", now=1))
+            store.write(create_workspace("lost"))
     assert store.fatal is not None and "write-ahead log" in store.fatal
     store.close()
     with owned(path) as again:
-        assert again.store.unclean
-        assert check_log(again.store.read, 1) == [b"kept"]
+        assert again.store.log.unclean
+        assert again.bodies(1) == [b"kept"]
 
 
 def test_another_process_that_reads_the_store_does_no_harm(tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 import apsw
 import pytest
 
-from weftline.store.base import RunWrite, Written
+from weftline.store.base import Write, Written
 from weftline.store.sqlite.connection import connect
-from weftline.store.sqlite.transaction import Moved, failure, write_batch
-from weftline.testing.store import Chain
+from weftline.store.sqlite.database import run_query
+from weftline.store.sqlite.failures import Moved, failure
+from weftline.store.sqlite.transaction import write_batch
 
 from .kit import Ledger, Owned, limit_pages, owned
 
@@ -27,7 +28,7 @@ class Careless(Owned):
         super().__init__(path)
         self._db = connect(path / "weftline.db")
 
-    def commit(self, *writes: RunWrite) -> list[Written]:
+    def commit(self, *writes: Write) -> list[Written]:
         results: list[Written] = []
         self._db.execute("BEGIN IMMEDIATE")
         for write in writes:
@@ -45,7 +46,7 @@ class Careless(Owned):
         return results
 
     def limit(self, pages: int) -> None:
-        limit_pages(self._db, pages)
+        run_query(self._db, limit_pages(pages))
 
     def close(self) -> None:
         self._db.close()
@@ -54,12 +55,12 @@ class Careless(Owned):
 
 class Careful(Owned):
     def limit(self, pages: int) -> None:
-        self.job(lambda db: limit_pages(db, pages))
+        self.write(limit_pages(pages))
 
 
 def fill_the_disk(store: Careful | Careless) -> list[str]:
     """Five runs append in one flush, the third more than fits; returns what they were told after checking it."""
-    chains = [Chain(key, store.workspace) for key in range(1, 6)]
+    chains = [store.chain(key) for key in range(1, 6)]
     ledger = Ledger()
     created = [chain.create(body=b"created %d" % chain.key) for chain in chains]
     ledger.told(created, store.commit(*created))
@@ -68,12 +69,12 @@ def fill_the_disk(store: Careful | Careless) -> list[str]:
     writes = [chain.append(b"%d" % chain.key * size) for chain, size in zip(chains, sizes, strict=True)]
     results = store.commit(*writes)
     ledger.told(writes, results)
-    ledger.check(store.store.read)
+    store.run(ledger.check(store.store.log))
     store.limit(PLENTY)
     chains[2].take_back(writes[2])
     again = [chains[2].append(b"again"), chains[4].append(b"more")]
     ledger.told(again, store.commit(*again))
-    ledger.check(store.store.read)
+    store.run(ledger.check(store.store.log))
     return [result.outcome for result in results or ()]
 
 
@@ -96,21 +97,21 @@ def test_going_on_after_the_transaction_is_gone_would_be_noticed(tmp_path: Path)
 def test_a_full_disk_refuses_with_an_error_that_says_to_try_again(tmp_path: Path) -> None:
     """S3, F77: `refused` means that nothing was written and that the same write may succeed later."""
     with owned(tmp_path / "store") as store:
-        chain = Chain(1, store.workspace)
+        chain = store.chain()
         store.commit(chain.create())
-        store.job(lambda db: limit_pages(db, 0))
+        store.write(limit_pages(0))
         write = chain.append(b"x" * 50_000)
         refused = (store.commit(write) or [])[0]
         assert refused.outcome == "refused"
         assert refused.error is not None and refused.error.code == "unavailable" and refused.error.retryable
-        store.job(lambda db: limit_pages(db, PLENTY))
+        store.write(limit_pages(PLENTY))
         assert store.outcomes(write) == ["ok"]
 
 
 def test_a_locked_store_refuses_all_members_at_once_and_takes_them_later(tmp_path: Path) -> None:
     """F77: BUSY at BEGIN is the same for everybody, so nobody waits for it one by one."""
     with owned(tmp_path / "store") as store:
-        chains = [Chain(key, store.workspace) for key in range(1, 101)]
+        chains = [store.chain(key) for key in range(1, 101)]
         store.commit(*[chain.create() for chain in chains])
         writes = [chain.append(b"a") for chain in chains]
         other = connect(tmp_path / "store" / "weftline.db")

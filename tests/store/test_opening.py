@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import stat
 from importlib import resources
 from pathlib import Path
@@ -12,13 +13,15 @@ import apsw
 import pytest
 
 from weftline.errors import StoreError
+from weftline.store import open_for_reading, open_store, owner_of
+from weftline.store.base import Query, ReadStore, statement
 from weftline.store.sqlite.connection import connect, migrate, migrations, schema_version
 from weftline.store.sqlite.directory import StoreDirectory, file_system
-from weftline.store.sqlite.store import SqliteStore, open_for_reading
-from weftline.testing.faults import FaultyDisk
-from weftline.testing.store import Chain
+from weftline.store.sqlite.faults import FaultyDisk
+from weftline.store.sqlite.store import SqliteStore
+from weftline.testing.store.subject import create_workspace, find_workspace
 
-from .kit import owned
+from .kit import owned, pragma
 
 MOUNTS = """\
 /dev/vda / ext4 rw,relatime 0 0
@@ -38,15 +41,23 @@ def refusal(path: Path, *, vfs: str | None = None) -> StoreError:
     return refused.value
 
 
+SCHEMA = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name"
+
+
 def schema(db: apsw.Connection) -> list[object]:
-    return list(db.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name"))
+    return list(db.execute(SCHEMA))
+
+
+def schema_of_store() -> Query[list[object]]:
+    rows = yield from statement(SCHEMA)
+    return list(rows)
 
 
 def test_a_new_store_is_private(tmp_path: Path) -> None:
     """F12: only its owner may look into it."""
     path = tmp_path / "deep" / "store"
     with owned(path) as store:
-        store.commit(Chain(1, store.workspace).create())
+        store.commit(store.chain().create())
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
         modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.iterdir()}
         assert set(modes) == {"lock", "weftline.db", "weftline.db-wal", "weftline.db-shm"}
@@ -105,7 +116,7 @@ def test_a_store_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
             assert refusal(tmp_path / name, vfs=disk.vfs).code == "store_unusable"
             disk.heal()
     with owned(tmp_path / "old") as store:
-        assert store.outcomes(Chain(1, store.workspace).create()) == ["ok"]
+        assert store.outcomes(store.chain().create()) == ["ok"]
 
 
 def test_a_store_that_was_refused_is_not_kept_from_the_next(tmp_path: Path) -> None:
@@ -133,18 +144,55 @@ def test_reading_needs_a_store(tmp_path: Path) -> None:
 def test_a_store_is_read_beside_its_owner_and_without_one(tmp_path: Path) -> None:
     """S8: commands that only read work beside the owner."""
     path = tmp_path / "store"
+
+    async def bodies(reader: ReadStore) -> list[bytes]:
+        return [fact.body for fact in await reader.log.facts(1)]
+
     with owned(path) as store:
-        chain = Chain(1, store.workspace)
+        chain = store.chain()
         store.commit(chain.create(body=b"a"))
         reader = open_for_reading(path)
-        assert [fact[4] for fact in reader.facts(1)] == [b"a"]
+        assert store.run(bodies(reader)) == [b"a"]
         store.commit(chain.append(b"b"))
-        assert [fact[4] for fact in reader.facts(1)] == [b"a", b"b"]
-        reader.close()
+        assert store.run(bodies(reader)) == [b"a", b"b"]
+        assert store.run(reader.records.read(find_workspace("acme"))) == store.workspace
+        with pytest.raises(StoreError):
+            store.run(reader.records.write(create_workspace("other")))
+        store.run(reader.close())
         assert store.outcomes(chain.append(b"c")) == ["ok"]
-    reader = open_for_reading(path)
-    assert len(reader.facts(1)) == 3
-    reader.close()
+
+    async def read_alone() -> list[bytes]:
+        reader = open_for_reading(path)
+        try:
+            return await bodies(reader)
+        finally:
+            await reader.close()
+
+    assert asyncio.run(read_alone()) == [b"a", b"b", b"c"]
+
+
+async def test_a_command_finds_out_who_owns_the_store(tmp_path: Path) -> None:
+    """S8: and does not make one by asking."""
+    with pytest.raises(StoreError):
+        owner_of(tmp_path / "store")
+    store = open_store(tmp_path / "store")
+    store.announce(admin_socket="/run/w.sock")
+    owner = owner_of(tmp_path / "store")
+    assert owner is not None and owner.admin_socket == "/run/w.sock"
+    assert store.folder == tmp_path / "store"
+    await store.close()
+
+
+async def test_a_store_that_was_closed_says_so(tmp_path: Path) -> None:
+    """S8: nobody waits for a writer that has gone."""
+    store = open_store(tmp_path / "store")
+    await store.close()
+    with pytest.raises(StoreError):
+        store.log.flush([])
+    with pytest.raises(StoreError):
+        await store.log.run(1)
+    with pytest.raises(StoreError):
+        await store.records.write(create_workspace("late"))
 
 
 @pytest.mark.parametrize(
@@ -176,8 +224,8 @@ def test_the_schema_page_is_what_the_migrations_leave(tmp_path: Path) -> None:
     page = apsw.Connection(":memory:")
     page.execute((resources.files("weftline.store.sqlite") / "schema.sql").read_text(encoding="utf-8"))
     with owned(tmp_path / "store") as store:
-        assert store.job(schema) == schema(page)
-        assert store.job(schema_version) == len(migrations())
+        assert store.read(schema_of_store()) == schema(page)
+        assert store.write(pragma("user_version")) == len(migrations())
     page.close()
 
 
@@ -190,7 +238,7 @@ def test_a_newer_store_is_refused_and_left_untouched(tmp_path: Path) -> None:
     """F64."""
     path = tmp_path / "store"
     with owned(path) as store:
-        store.commit(Chain(1, store.workspace).create())
+        store.commit(store.chain().create())
     db = connect(path / "weftline.db")
     db.execute("PRAGMA user_version = 999")
     db.close()

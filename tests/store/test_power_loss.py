@@ -7,17 +7,19 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 from msgspec import Struct
 
 from weftline.errors import StoreError
-from weftline.store.sqlite.store import open_for_reading
-from weftline.testing.faults import PowerDisk, Unsynced, Wreck
+from weftline.store.base import LogReader
+from weftline.store.sqlite.connection import connect
+from weftline.store.sqlite.faults import PowerDisk, Unsynced, Wreck
 from weftline.testing.store import Chain
 
-from .kit import Ledger, owned
+from .kit import Ledger, owned, pragma
 
 FLUSHES = 24
 KINDS: tuple[Unsynced, ...] = ("lost", "torn", "reordered", "kept")
@@ -31,27 +33,23 @@ class Cut(Struct):
     seen: dict[int, int]
 
 
-def often_checkpoint(db: apsw.Connection) -> None:
-    db.execute("PRAGMA wal_autocheckpoint = 25")
-
-
 def cut_at_every_sync(path: Path) -> list[Cut]:
     """Three runs write; the power is cut as each sync begins and as each flush is acknowledged."""
     cuts: list[Cut] = []
     ledger = Ledger()
     chains: list[Chain] = []
     with PowerDisk() as disk, owned(path, vfs=disk.vfs) as store:
-        store.job(often_checkpoint)
-        reader = open_for_reading(path)
+        store.write(pragma("wal_autocheckpoint = 25"))
+        reader = connect(path / "weftline.db", read_only=True)
 
         def cut() -> None:
-            rows = [reader.run(chain.key) for chain in chains]
-            cuts.append(Cut(disk.cut(), ledger.copy(), {row.key: row.next_seq for row in rows if row}))
+            rows: list[Any] = reader.execute("SELECT key, next_seq FROM runs").fetchall()
+            cuts.append(Cut(disk.cut(), ledger.copy(), dict(rows)))
 
         disk.on_sync = cut
         for number in range(FLUSHES):
             if number % 8 == 0:
-                chains.append(Chain(len(chains) + 1, store.workspace))
+                chains.append(store.chain(len(chains) + 1))
                 write = chains[-1].create(body=b"created %d" % number)
                 writes = [write]
             else:
@@ -76,13 +74,17 @@ def losses(cuts: list[Cut], images: Path) -> list[str]:
             cut.wreck.restore(image, unsynced=kind)
             try:
                 with owned(image) as store:
-                    cut.told.check(store.store.read)
-                    for key, seen in cut.seen.items():
-                        row = store.store.read.run(key)
-                        assert row is not None and row.next_seq >= seen, f"run {key}: a reader saw what is gone"
+                    store.run(check(store.store.log, cut))
             except (AssertionError, StoreError) as error:
                 found.append(f"{image.name}: {error}")
     return found
+
+
+async def check(log: LogReader, cut: Cut) -> None:
+    await cut.told.check(log)
+    for key, seen in cut.seen.items():
+        row = await log.run(key)
+        assert row is not None and row.next_seq >= seen, f"run {key}: a reader saw what is gone"
 
 
 @contextmanager
@@ -124,6 +126,7 @@ def test_a_store_that_does_not_sync_its_commits_would_be_noticed(tmp_path: Path,
 def test_the_store_syncs_before_anybody_is_told(tmp_path: Path) -> None:
     """S2: nothing of the log is left unsynced when a flush is acknowledged."""
     with PowerDisk() as disk, owned(tmp_path / "store", vfs=disk.vfs) as store:
-        chain = Chain(1, store.workspace)
-        store.commit(chain.create(), chain.append(b"a"))
+        chain = store.chain()
+        store.commit(chain.create())
+        store.commit(chain.append(b"a"))
         assert [len(changes) for _, changes in disk.cut().files.values()] == [0, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -11,23 +12,23 @@ from pathlib import Path
 import pytest
 
 from weftline.errors import StoreError
-from weftline.store.sqlite.store import SqliteStore, open_for_reading
-from weftline.testing.store import Chain, check_log
+from weftline.store import open_for_reading
+from weftline.store.sqlite.store import SqliteStore
 
 from .kit import TIMEOUT_S, line, owned, process
 
 WRITES_UNTIL_KILLED = """
-import sys
-from queue import SimpleQueue
-from weftline.store.sqlite.store import SqliteStore
+import asyncio, sys
+from weftline.store import open_store
 from weftline.testing.store import Chain
-store = SqliteStore(sys.argv[1])
-chain, told = Chain(1, 1), SimpleQueue()
-for n in range(100_000):
-    write = chain.create(body=b"0") if n == 0 else chain.append(b"%d" % n)
-    store.flush([write], lambda _, results: told.put(results))
-    assert told.get()[0].outcome == "ok"
-    print(n, flush=True)
+async def main():
+    log = open_store(sys.argv[1]).log
+    chain = Chain(1, 1, epoch=log.next_epoch())
+    for n in range(100_000):
+        write = chain.create(body=b"0") if n == 0 else chain.append(b"%d" % n)
+        assert (await log.flush([write]))[0].outcome == "ok"
+        print(n, flush=True)
+asyncio.run(main())
 """
 
 WRITES_UNTIL_NO_FILE_MAY_GROW = (
@@ -48,14 +49,16 @@ child.wait()
 """
 
 STOPS_WHEN_FENCED = """
-import sys, threading
+import asyncio, sys
 from weftline.store.sqlite.store import SqliteStore
 from weftline.testing.store import Chain
-store = SqliteStore(sys.argv[1])
-print(store.owner_epoch, flush=True)
-sys.stdin.readline()
-store.flush([Chain(1, 1).create()], lambda *_: print("told", flush=True))
-threading.Event().wait()
+async def main():
+    store = SqliteStore(sys.argv[1])
+    print(store.owner_epoch, flush=True)
+    sys.stdin.readline()
+    await store.log.flush([Chain(1, 1, epoch=store.log.next_epoch()).create()])
+    print("told", flush=True)
+asyncio.run(main())
 """
 
 
@@ -72,8 +75,8 @@ def test_what_was_told_is_there_after_the_process_was_killed(tmp_path: Path) -> 
         told += [int(rest) for rest in child.stdout if rest.endswith("\n")]
         assert child.wait(TIMEOUT_S) == -signal.SIGKILL
     with owned(path) as store:
-        assert store.store.unclean
-        held = [int(body) for body in check_log(store.store.read, 1)]
+        assert store.store.log.unclean
+        held = [int(body) for body in store.bodies(1)]
         assert held[: len(told)] == told and len(held) <= len(told) + 1
 
 
@@ -87,8 +90,8 @@ def test_a_process_whose_log_cannot_grow_ends_and_what_it_told_is_there(tmp_path
         assert child.returncode == 70 and "unknown" in errors
     told = [int(number) for number in out.split()]
     with owned(path) as store:
-        assert store.store.unclean
-        held = [int(body) for body in check_log(store.store.read, 1)]
+        assert store.store.log.unclean
+        held = [int(body) for body in store.bodies(1)]
         assert held[: len(told)] == told and 0 < len(told) <= len(held) <= len(told) + 1
 
 
@@ -105,7 +108,7 @@ def test_a_process_dies_at_the_point_it_was_told_to(
         out, _ = child.communicate(timeout=TIMEOUT_S)
         assert (child.returncode, out.split()) == (-signal.SIGKILL, ["0", "1", "2"])
     with owned(path) as store:
-        assert len(check_log(store.store.read, 1)) == held
+        assert len(store.bodies(1)) == held
 
 
 @pytest.mark.requirement("run.engine.one_owner")
@@ -118,23 +121,29 @@ def test_a_second_owner_is_refused_by_name_and_the_next_one_is_free_once_the_fir
             SqliteStore(path)
         assert refused.value.code == "store_in_use"
         assert str(child.pid) in refused.value.message and socket.gethostname() in refused.value.message
-        reader = open_for_reading(path)
-        assert reader.unfinished() == 0
-        reader.close()
+        assert asyncio.run(unfinished(path)) == 0
         child.send_signal(signal.SIGKILL)
         assert os.waitpid(child.pid, 0)[1] == signal.SIGKILL
         child.returncode = -signal.SIGKILL
         with owned(path) as store:
-            assert store.store.unclean
+            assert store.store.log.unclean
+
+
+async def unfinished(path: Path) -> int:
+    reader = open_for_reading(path)
+    try:
+        return await reader.log.unfinished()
+    finally:
+        await reader.close()
 
 
 def test_a_store_can_be_closed_twice(tmp_path: Path) -> None:
     """S8: the second time it may be another owner's already."""
     first = SqliteStore(tmp_path / "store")
-    first.close()
+    asyncio.run(first.close())
     with owned(tmp_path / "store") as second:
-        first.close()
-        assert second.outcomes(Chain(1, second.workspace).create()) == ["ok"]
+        asyncio.run(first.close())
+        assert second.outcomes(second.chain().create()) == ["ok"]
 
 
 def test_a_second_owner_in_the_same_process_is_refused_too(tmp_path: Path) -> None:
@@ -143,7 +152,7 @@ def test_a_second_owner_in_the_same_process_is_refused_too(tmp_path: Path) -> No
         with pytest.raises(StoreError) as refused:
             SqliteStore(tmp_path / "store")
         assert (refused.value.code, str(os.getpid()) in refused.value.message) == ("store_in_use", True)
-        assert store.outcomes(Chain(1, store.workspace).create()) == ["ok"]
+        assert store.outcomes(store.chain().create()) == ["ok"]
 
 
 def test_a_store_knows_whether_it_was_left_cleanly(tmp_path: Path) -> None:
@@ -152,9 +161,9 @@ def test_a_store_knows_whether_it_was_left_cleanly(tmp_path: Path) -> None:
     ids: set[str] = set()
     for _ in range(3):
         store = SqliteStore(tmp_path / "store")
-        seen.append((store.unclean, store.owner_epoch))
-        ids.add(store.id)
-        store.close()
+        seen.append((store.log.unclean, store.owner_epoch))
+        ids.add(store.log.id)
+        asyncio.run(store.close())
     assert seen == [(False, 1), (False, 2), (False, 3)]
     assert len(ids) == 1
 
@@ -162,7 +171,7 @@ def test_a_store_knows_whether_it_was_left_cleanly(tmp_path: Path) -> None:
 def test_the_owner_is_announced_with_its_socket(tmp_path: Path) -> None:
     """S8."""
     with owned(tmp_path / "store") as store:
-        store.store.directory.announce(admin_socket="/run/w.sock")
+        store.store.announce(admin_socket="/run/w.sock")
         owner = json.loads((tmp_path / "store" / "lock").read_bytes())
         assert owner == {"pid": os.getpid(), "host": socket.gethostname(), "admin_socket": "/run/w.sock"}
 
@@ -179,4 +188,4 @@ def test_a_process_that_lost_the_store_ends_and_tells_nobody(tmp_path: Path) -> 
             assert store.store.owner_epoch == 3
             out, _ = child.communicate("go\n", timeout=TIMEOUT_S)
             assert (child.returncode, out) == (70, "")
-            assert check_log(store.store.read, 1) == []
+            assert store.bodies(1) == []

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from weftline.store.base import LogReader
 from weftline.store.sqlite.connection import connect
-from weftline.testing.store import Chain
 
 from .kit import Owned, owned
 
@@ -17,18 +17,22 @@ BOUND = 5_500_000
 """1,000 pages and the largest commit, with room; the writes come to 12 MB."""
 
 
+async def read_a_little(log: LogReader, *, next_seq: int) -> None:
+    row = await log.run(1)
+    assert row is not None and row.next_seq == next_seq
+    page = await log.page(1, after=row.next_seq - 3, max_bytes=1)
+    assert page is not None and len(page.items) == 1
+    assert await log.under_way(after=0, limit=1) and await log.entry(1, row.next_seq - 1)
+
+
 def write_and_read(store: Owned, path: Path) -> int:
     """Many commits with a read after each; returns the largest size of the log."""
-    chain = Chain(1, store.workspace)
+    chain = store.chain()
     store.commit(chain.create())
     largest = 0
     for number in range(COMMITS):
         assert store.outcomes(chain.append(b"%d" % number * (BODY // len(str(number))))) == ["ok"]
-        read = store.store.read
-        row = read.run(1)
-        assert row is not None and row.next_seq == chain.seq
-        assert len(read.entries(1, after=row.next_seq - 3, upto=row.next_seq, limit=1)) == 1
-        assert read.under_way(limit=1) and read.entry(1, row.next_seq - 1)
+        store.run(read_a_little(store.store.log, next_seq=chain.seq))
         largest = max(largest, (path / "weftline.db-wal").stat().st_size)
     return largest
 
@@ -42,7 +46,7 @@ def test_the_log_file_stays_small_while_it_is_read(tmp_path: Path) -> None:
 def test_a_reader_that_leaves_a_statement_open_would_be_noticed(tmp_path: Path) -> None:
     """E9: an unfinished read keeps the log from ever starting again."""
     with owned(tmp_path / "store") as store:
-        store.commit(Chain(7, store.workspace).create(), Chain(8, store.workspace).create())
+        store.commit(store.chain(7).create(), store.chain(8).create())
         reader = connect(tmp_path / "store" / "weftline.db", read_only=True)
         unfinished = reader.execute("SELECT key FROM runs")
         assert unfinished.fetchone() == (7,)

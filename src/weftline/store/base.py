@@ -373,8 +373,10 @@ Query: TypeAlias = Generator[Statement, list[Row], T]
 
 
 class Database(Protocol):
-    """Runs queries. Errors of the database are `StoreError`, what must be unique and is not is a `Conflict`; what a query
-    raises itself rolls it back and passes."""
+    """Runs queries. What a query raises itself rolls it back and passes.
+
+    Errors of the database are `StoreError`; a value that must be unique and is taken is a `Conflict`.
+    """
 
     async def read(self, query: Query[T], *, heavy: bool = False) -> T:
         """Runs a query that only reads, on one snapshot. A `heavy` one may walk many rows: it holds up nobody else."""

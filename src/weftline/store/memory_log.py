@@ -75,7 +75,7 @@ class MemoryLog:
         return self._shown(run) if run else None
 
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
-        found = [run for key, run in sorted(self._disk.runs.items(), reverse=True) if run.matches(wanted)]
+        found = [run for _, run in sorted(self._disk.runs.items(), reverse=True) if run.matches(wanted)]
         return [self._shown(run) for run in found[: wanted.limit]]
 
     async def last_key(self) -> int:

@@ -29,8 +29,8 @@ class SqliteLogReader:
         self._threads = threads
 
     async def run(self, key: int) -> RunRow | None:
-        with snapshot(self._reader) as db:
-            return read_run(db, key)
+        row = self._one(_RUN, key)
+        return run_row(row) if row else None
 
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
         return await self._threads.read(lambda db: run_lists.runs(db, wanted))
@@ -50,8 +50,7 @@ class SqliteLogReader:
         return found if found and found.last_seq >= seq else None
 
     async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Stored]:
-        with snapshot(self._reader) as db:
-            return read_facts(db, key, kinds=kinds)
+        return stored(self._all(_facts(kinds), key, 0, *kinds))
 
     async def page(self, key: int, *, after: int, max_bytes: int) -> Page | None:
         with snapshot(self._reader) as db:
@@ -131,8 +130,12 @@ def read_run(db: apsw.Connection, key: int) -> RunRow | None:
 
 def read_facts(db: apsw.Connection, key: int, *, after: int = 0, kinds: Sequence[str] = ()) -> list[Stored]:
     """The facts above seq `after`, in order; with `kinds` only those."""
+    return stored(db.execute(_facts(kinds), (key, after, *kinds)).fetchall())
+
+
+def _facts(kinds: Sequence[str]) -> str:
     wanted = f" AND kind IN ({','.join('?' * len(kinds))})" if kinds else ""
-    return stored(db.execute(f"{_ENTRY} AND seq > ?{wanted} ORDER BY seq", (key, after, *kinds)).fetchall())
+    return f"{_ENTRY} AND seq > ?{wanted} ORDER BY seq"
 
 
 def _large_page(db: apsw.Connection, key: int, *, after: int, max_bytes: int) -> Page | None:

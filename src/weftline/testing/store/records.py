@@ -5,8 +5,17 @@ from __future__ import annotations
 import asyncio
 
 from weftline.errors import Conflict, StoreError
-from weftline.store.base import Query, statement
-from weftline.testing.store.subject import TIMEOUT_S, Subject, create_workspace, find_workspace
+from weftline.store.base import Query, Row, statement
+from weftline.testing.store.subject import (
+    TIMEOUT_S,
+    Subject,
+    commit,
+    create_workspace,
+    find_workspace,
+    new_chain,
+    outcomes,
+    the_row,
+)
 
 
 class Refused(Exception):
@@ -116,6 +125,38 @@ async def values_come_back_as_they_were(subject: Subject) -> None:
     assert await subject.store.records.write(echo()) == ["x", b"\x00\xff", None, "é\U0001f9f5", 2**62]
 
 
+async def webhooks_hear_of_an_end_in_the_transaction_that_brings_it(subject: Subject) -> None:
+    log, records = subject.store.log, subject.store.records
+    chains = [await new_chain(subject, key) for key in (1, 2, 3)]
+    workspace = (await the_row(log, 1)).workspace
+    for hook, events, enabled in ((1, '["succeeded","failed"]', 1), (2, '["failed"]', 1), (3, '["succeeded"]', 0)):
+        await records.write(_add_webhook(hook, workspace, events, enabled))
+    end, stale = chains[0].end(ended_at=77), chains[1].end()
+    stale.base_version += 1
+    assert outcomes(await commit(log, end, stale, chains[2].append(b"a"))) == ["ok", "conflict", "ok"]
+    assert await records.read(_deliveries()) == [(1, 1, "pending", 77)]
+
+
+def _add_webhook(key: int, workspace: int, events: str, enabled: int) -> Query[None]:
+    yield from statement(
+        "INSERT INTO webhooks (key, id, workspace, url, events, secret, enabled, created_at)"
+        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+        key,
+        f"wh_{key}",
+        workspace,
+        "https://example.com",
+        events,
+        b"",
+        enabled,
+        1,
+    )
+
+
+def _deliveries() -> Query[list[Row]]:
+    rows = yield from statement("SELECT webhook, run, status, due_at FROM deliveries ORDER BY key")
+    return rows
+
+
 async def a_secret_opens_after_the_store_was_opened_again(subject: Subject) -> None:
     sealed = subject.store.vault.seal(b"secret", place="here")
     await subject.reopen()
@@ -128,5 +169,6 @@ CHECKS = (
     what_a_reading_query_raises_passes,
     transactions_happen_one_after_another,
     values_come_back_as_they_were,
+    webhooks_hear_of_an_end_in_the_transaction_that_brings_it,
     a_secret_opens_after_the_store_was_opened_again,
 )

@@ -1,0 +1,157 @@
+"""Stores with a bug, planted at the seam: a store around a store that breaks one promise of `store/base.py`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from weftline.store.base import Database, Loaded, LogStore, Page, Store, Write, Written
+from weftline.store.memory import MemoryDisk, MemoryStore
+
+
+class Planted:
+    """Passes everything on to a log that is in order. `LogStore` has many methods, a bug needs one."""
+
+    def __init__(self, inner: LogStore) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class EpochsOnlyForWorkInFlight(Planted):
+    """Two that claim an idle run after one another have the same epoch, and both may write."""
+
+    async def claim(self, key: int, *, kinds: Sequence[str]) -> Loaded | None:
+        loaded = await self.inner.claim(key, kinds=kinds)
+        if loaded is not None and loaded.row.state_seq == loaded.row.next_seq - 1:
+            self.inner.release(key, loaded.epoch)
+            loaded.epoch = loaded.row.epoch
+        return loaded
+
+
+class RowsJoinedToTheRun(Planted):
+    """What a fenced writer streams enters the log of whoever has the run now, and both hear that all is well."""
+
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        return asyncio.ensure_future(self._flush(writes))
+
+    async def _flush(self, writes: Sequence[Write]) -> list[Written]:
+        results = await self.inner.flush(writes)
+        for place, (write, result) in enumerate(zip(writes, results, strict=True)):
+            deltas = [item for item in write.items if not item.head]
+            row = await self.inner.run(write.key)
+            if result.outcome == "conflict" and deltas and row is not None:
+                joined = replace(write, items=deltas, state=None, base_seq=row.next_seq, base_version=row.version)
+                joined = replace(joined, version=row.version, epoch=self.inner.next_epoch())
+                results[place] = (await self.inner.flush([joined]))[0]
+        return results
+
+
+class LastFirst(Planted):
+    """Flushes that were given together take effect in another order."""
+
+    def __init__(self, inner: LogStore) -> None:
+        super().__init__(inner)
+        self._given: list[tuple[Sequence[Write], asyncio.Future[list[Written]]]] = []
+
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        loop = asyncio.get_running_loop()
+        told: asyncio.Future[list[Written]] = loop.create_future()
+        self._given.append((writes, told))
+        loop.call_soon(self._take_last)
+        return told
+
+    def _take_last(self) -> None:
+        writes, told = self._given.pop()
+        told.set_result(self.inner.flush(writes).result())
+
+
+class OneForAll(Planted):
+    """A member that does not fit takes its neighbours with it."""
+
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        return asyncio.ensure_future(self._flush(writes))
+
+    async def _flush(self, writes: Sequence[Write]) -> list[Written]:
+        rows = [await self.inner.run(write.key) for write in writes]
+        fits = [
+            write.new is not None
+            if row is None
+            else (row.next_seq, row.version) == (write.base_seq, write.base_version)
+            for write, row in zip(writes, rows, strict=True)
+        ]
+        return await self.inner.flush(writes) if all(fits) else [Written("conflict") for _ in writes]
+
+
+class ToldTooEarly(Planted):
+    """Says yes before anything is written."""
+
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        asyncio.get_running_loop().call_later(0.001, self.inner.flush, writes)
+        told: asyncio.Future[list[Written]] = asyncio.get_running_loop().create_future()
+        told.set_result([Written(first_seq=write.base_seq) for write in writes])
+        return told
+
+
+class EndInTwoTransactions(Planted):
+    """A run ends in one transaction and leaves its thread in the next, whatever became of the first."""
+
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        return asyncio.ensure_future(self._flush(writes))
+
+    async def _flush(self, writes: Sequence[Write]) -> list[Written]:
+        results = await self.inner.flush([replace(write, thread_end=None) for write in writes])
+        for write, result in zip(writes, results, strict=True):
+            row = await self.inner.run(write.key)
+            if write.thread_end is not None and row is not None:
+                leaves = replace(write, items=[], state=None, base_seq=row.next_seq, base_version=row.version)
+                leaves = replace(leaves, version=row.version, new=None)
+                result.promoted = (await self.inner.flush([leaves]))[0].promoted
+        return results
+
+
+class TellsTooMuch(Planted):
+    """A page that is cut in the middle leaves the rest of it out, and says that it told everything."""
+
+    async def page(self, key: int, *, after: int, max_bytes: int) -> Page | None:
+        page = await self.inner.page(key, after=after, max_bytes=max_bytes)
+        return page and replace(page, last_seq=page.upto)
+
+
+class ForgetsTheTrial(Planted):
+    """Who was being recovered is noted after they were touched: a death comes first."""
+
+    async def mark_suspects(self, keys: Sequence[int], *, group: int) -> None:
+        pass
+
+
+class PlantedStore:
+    """A store whose log has the bug."""
+
+    def __init__(self, inner: MemoryStore, plant: Callable[[LogStore], Any]) -> None:
+        self.inner = inner
+        self.log: LogStore = plant(inner.log)
+        self.records: Database = inner.records
+        self.vault = inner.vault
+        self.folder = None
+
+    def announce(self, *, admin_socket: str) -> None:
+        self.inner.announce(admin_socket=admin_socket)
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
+class PlantedSubject:
+    def __init__(self, plant: Callable[[LogStore], Any]) -> None:
+        self._disk, self._plant = MemoryDisk(), plant
+        self.store: Store = PlantedStore(MemoryStore(self._disk), plant)
+
+    async def reopen(self, *, cleanly: bool = True) -> None:
+        if cleanly:
+            await self.store.close()
+        self.store = PlantedStore(MemoryStore(self._disk), self._plant)
