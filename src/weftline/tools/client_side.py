@@ -9,15 +9,15 @@ from __future__ import annotations
 from typing import cast
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw
 
+from weftline import prompts
 from weftline.kernel.entries import Effect
 from weftline.messages import Text
 from weftline.providers.base import ToolSpec
 from weftline.tools.base import (
     ClientKind,
     InvalidArguments,
-    Issue,
     Reconciled,
     Tool,
     ToolContext,
@@ -30,11 +30,6 @@ from weftline.tools.schema import (
     object_args,
     object_root,
     object_schema,
-)
-
-LONG_RUNNING_NOTE = (
-    "NOTE: This is a long-running operation. "
-    "Do not call this tool again if it has already returned an intermediate or pending status."
 )
 
 A2A_PARAMETERS = Raw(
@@ -98,7 +93,7 @@ class LocalTool(_ClientTool):
         long_running: bool = False,
     ) -> None:
         if long_running:
-            description = f"{description}\n\n{LONG_RUNNING_NOTE}" if description else LONG_RUNNING_NOTE
+            description = f"{description}\n\n{prompts.LONG_RUNNING}" if description else prompts.LONG_RUNNING
         spec = ToolSpec(name, description, object_schema(parameters), object_root(output_schema) or UNSET)
         super().__init__(spec, client="local")
 
@@ -140,17 +135,10 @@ class McpLocalTool(_ClientTool):
         )
 
 
-class _InputInvalid(Struct):
-    error: str
-    tool: str
-    message: str
-    issues: tuple[Issue, ...]
-
-
 def input_invalid_result(tool: Tool, error: InvalidArguments) -> ToolOutput:
     """What the model reads in place of a call whose arguments do not fit; the client never sees that call."""
-    data = msgspec.json.encode(_InputInvalid("tool_input_invalid", tool.spec.name, error.message, error.issues))
-    return ToolOutput((Text(data.decode()),), is_error=True, structured=Raw(data))
+    text = prompts.invalid_input(tool.spec.name, message=error.message, issues=error.issues)
+    return ToolOutput((Text(text),), is_error=True, structured=Raw(text.encode()))
 
 
 def card_description(card: Raw, *, fallback: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 from msgspec import Raw
 
+from weftline import prompts
 from weftline.canonical import NotCanonical, canonical_value, parse
 from weftline.tools.base import InvalidArguments, Issue
 
@@ -80,8 +81,7 @@ def object_args(text: str) -> tuple[dict[str, object], bytes]:
 
 def described(name: str, issues: tuple[Issue, ...]) -> str:
     """One sentence for the model that lists what is wrong."""
-    listed = "; ".join(f"{issue.path or '(root)'}: {issue.message}" for issue in issues)
-    return f"The arguments do not fit the tool {name}: {listed}"
+    return prompts.invalid_arguments(name, [f"{issue.path or '(root)'}: {issue.message}" for issue in issues])
 
 
 def object_schema(raw: Raw | None) -> Raw:
