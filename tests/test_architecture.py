@@ -17,7 +17,7 @@ import pytest
 SRC = Path(__file__).resolve().parent.parent / "src"
 MAX_LINES = 600
 
-BASE = frozenset({"weftline.messages", "weftline.errors", "weftline.canonical"})
+BASE = frozenset({"weftline.messages", "weftline.errors", "weftline.canonical", "weftline.prompts"})
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
 SHELL = MIDDLE | {"weftline.net", "weftline.plan", "weftline.prompts", "weftline.providers", "weftline.tools"}
 ARGUMENTS = frozenset({"weftline.tools.arguments", "weftline.tools.schema", "weftline.tools.signature"})
@@ -181,7 +181,7 @@ def wrong_directions(modules: list[Module], *, root: Path = SRC) -> list[str]:
 def impurities(modules: list[Module], *, root: Path = SRC) -> list[str]:
     found: list[str] = []
     for module in modules:
-        if module.part not in {"weftline.kernel", "weftline.messages"}:
+        if module.part not in {"weftline.kernel", "weftline.messages", "weftline.prompts"}:
             continue
         outside = (one for one in imports(module, root=root) if not is_inside(one.module, "weftline"))
         found += [told(module, one) for one in outside if not is_pure_library(one.module)]

@@ -12,9 +12,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.json import encode
 
-SKIPPED = (
-    "Skipped: a new message arrived before this call began. Read it, then decide whether you still need this call."
-)
+SKIPPED = "Skipped: a new message arrived before this call began. Make the call again if you still need it."
 CANCELLED = "The run was cancelled before this call finished."
 NOT_RUN = "Not executed: the run ended first."
 NO_MORE_TOOLS = "Not executed: tools are no longer available in this run."
@@ -90,7 +88,7 @@ def tool_gone(tool: str) -> str:
 
 def in_doubt(tool: str) -> str:
     return (
-        f"It is not known whether this call to {tool} took effect: the server stopped while it was under way. "
+        f"This call to {tool} was cut off while it was under way, and it is not known whether it took effect. "
         "It was not repeated. Do not repeat it either: find out in another way whether it took effect, "
         "or say in your answer that this is uncertain."
     )
@@ -130,7 +128,7 @@ def repeating_calls(count: int) -> str:
 
 
 def repeating_results(count: int) -> str:
-    return f"Your last {count} rounds of tool calls returned the same, although the arguments differed. {_ANSWER_NOW}"
+    return f"Your last {count} rounds of tool calls returned the same, although their arguments differed. {_ANSWER_NOW}"
 
 
 FINAL_TURN = {

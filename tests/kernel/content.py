@@ -32,6 +32,7 @@ class Content:
 
     def __init__(self) -> None:
         self.turn = bodies.TurnBody(Assistant(()))
+        self.args: list[bytes] = []
 
     def body(self, head: Fact, text: str) -> bytes:
         """Of an entry, `text` being what the kernel has to say in it, or what its content is about."""
@@ -72,10 +73,10 @@ class Content:
             if call.verdict == "invalid"
         }
         self.turn = bodies.turn_body(Assistant(tuple(parts)), args=final, invalid=invalid)
+        self.args = bodies.turn_args(self.turn)
 
     def _args(self, index: int) -> Raw:
-        args = bodies.turn_args(self.turn)
-        return Raw(args[index]) if index < len(args) else Raw(b"{}")
+        return Raw(self.args[index]) if index < len(self.args) else Raw(b"{}")
 
     def _invalid(self, index: int) -> str:
         return self.turn.calls[index].invalid if index < len(self.turn.calls) else ""

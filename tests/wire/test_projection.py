@@ -13,22 +13,31 @@ from msgspec import UNSET, Raw
 from weftline.kernel import bodies
 from weftline.kernel.entries import (
     FACTS,
-    KIND,
     PROVIDER_CALL,
     TEXT_DELTA,
     AskedCall,
+    AttemptFailed,
     AttemptStarted,
     BudgetExceeded,
     CallClosed,
     CallOpened,
+    CallStarted,
+    CancelRequested,
     Fact,
+    FinalForced,
+    HistoryPinned,
     Limits,
     LoopDetected,
+    MessageQueued,
+    MessagesTaken,
     ModelRef,
+    OutputRejected,
+    RunAdopted,
     RunCreated,
     RunEnded,
     RunPaused,
     RunResumed,
+    TimerFired,
     TurnCompleted,
 )
 from weftline.messages import Assistant, Image, ProviderCall, Text, ToolCall, Usage
@@ -49,15 +58,25 @@ def test_every_fact_is_an_event_or_internal() -> None:
     assert not PROJECTIONS.keys() & INTERNAL
 
 
-@pytest.mark.parametrize("kind", sorted(KIND[fact] for fact in INTERNAL))
-def test_internal_facts_are_not_shown(kind: str) -> None:
-    cls = FACTS[kind]
-    required = {name: () if name == "ids" else 1 for name in cls.__struct_fields__[: _required(cls)]}
-    assert project(cls(**required), b"", run_id="run_1") is None
-
-
-def _required(cls: type[msgspec.Struct]) -> int:
-    return len(cls.__struct_fields__) - len(cls.__struct_defaults__)
+@pytest.mark.parametrize(
+    "head",
+    [
+        HistoryPinned(3),
+        RunAdopted(2),
+        AttemptFailed(0, 1, "server"),
+        OutputRejected(0),
+        CallStarted(0, 0, 1),
+        FinalForced("loop_detected"),
+        MessageQueued("m", "steer"),
+        MessagesTaken(("m",)),
+        CancelRequested(),
+        TimerFired(1),
+    ],
+    ids=lambda head: type(head).__name__,
+)
+def test_internal_facts_are_not_shown(head: Fact) -> None:
+    assert type(head) in INTERNAL
+    assert project(head, b"", run_id="run_1") is None
 
 
 def test_an_entry_of_newer_code_is_not_shown() -> None:
@@ -66,7 +85,8 @@ def test_an_entry_of_newer_code_is_not_shown() -> None:
 
 
 def test_the_start_names_the_run_and_nothing_of_its_plan() -> None:
-    assert event(RunCreated(1, Limits()), bodies.CreatedBody(Raw(b'{"v":1}'), Raw(b"{}"))) == ("started", {"runId": "run_1"})
+    body = bodies.CreatedBody(Raw(b'{"v":1}'), Raw(b"{}"))
+    assert event(RunCreated(1, Limits()), body) == ("started", {"runId": "run_1"})
 
 
 def test_a_message_shows_arguments_as_the_model_wrote_them() -> None:

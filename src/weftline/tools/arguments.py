@@ -10,6 +10,7 @@ from typing import cast
 
 from msgspec import Struct
 
+from weftline import prompts
 from weftline.canonical import NotCanonical, canonical_value, parse
 
 MAX_ISSUES = 20
@@ -51,8 +52,7 @@ def object_args(text: str) -> tuple[dict[str, object], bytes]:
 
 def described(name: str, issues: tuple[Issue, ...]) -> str:
     """One sentence for the model that lists what is wrong."""
-    listed = "; ".join(f"{issue.path or '(root)'}: {issue.message}" for issue in issues)
-    return f"The arguments do not fit the tool {name}: {listed}"
+    return prompts.invalid_arguments(name, [f"{issue.path or '(root)'}: {issue.message}" for issue in issues])
 
 
 def pointer(path: Iterable[str | int]) -> str:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import cast
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw
 
+from weftline import prompts
 from weftline.kernel.entries import Effect
 from weftline.providers.base import ToolSpec
-from weftline.tools.arguments import InvalidArguments, Issue, described, object_args
+from weftline.tools.arguments import InvalidArguments, described, object_args
 from weftline.tools.base import (
     ClientKind,
     Reconciled,
@@ -26,11 +27,6 @@ from weftline.tools.schema import (
     ArgsValidator,
     object_root,
     object_schema,
-)
-
-LONG_RUNNING_NOTE = (
-    "NOTE: This is a long-running operation. "
-    "Do not call this tool again if it has already returned an intermediate or pending status."
 )
 
 A2A_PARAMETERS = Raw(
@@ -94,7 +90,7 @@ class LocalTool(_ClientTool):
         long_running: bool = False,
     ) -> None:
         if long_running:
-            description = f"{description}\n\n{LONG_RUNNING_NOTE}" if description else LONG_RUNNING_NOTE
+            description = f"{description}\n\n{prompts.LONG_RUNNING}" if description else prompts.LONG_RUNNING
         spec = ToolSpec(name, description, object_schema(parameters), object_root(output_schema) or UNSET)
         super().__init__(spec, client="local")
 
@@ -136,17 +132,10 @@ class McpLocalTool(_ClientTool):
         )
 
 
-class _InputInvalid(Struct):
-    error: str
-    tool: str
-    message: str
-    issues: tuple[Issue, ...]
-
-
 def input_invalid_result(tool: Tool, error: InvalidArguments) -> ToolOutput:
     """What the model reads in place of a call whose arguments do not fit; the client never sees that call."""
-    data = msgspec.json.encode(_InputInvalid("tool_input_invalid", tool.spec.name, error.message, error.issues))
-    return ToolOutput.of(data.decode(), is_error=True)
+    text = prompts.invalid_input(tool.spec.name, message=error.message, issues=error.issues)
+    return ToolOutput.of(text, is_error=True)
 
 
 def card_description(card: Raw, *, fallback: str) -> str:

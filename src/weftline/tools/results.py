@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import msgspec
 
+from weftline import prompts
 from weftline.canonical import MAX_DEPTH, NotCanonical, canonical_value
 from weftline.messages import File, Image, Text, UserPart
 from weftline.tools.base import ToolFailed, ToolOutput
@@ -39,7 +40,7 @@ def output_of(value: object, *, tool_name: str) -> ToolOutput:
             # Most results are plain JSON already; only the others pay for the conversion.
             data = canonical_value(_plain(value, MAX_DEPTH))
     except (NotCanonical, UnicodeEncodeError, RecursionError, TypeError, ValueError) as error:
-        return ToolOutput.of(f"The result of {tool_name} cannot be written as JSON: {error}", is_error=True)
+        return ToolOutput.of(prompts.result_not_json(tool_name, str(error)), is_error=True)
     return ToolOutput.of(data.decode())
 
 

@@ -1,0 +1,106 @@
+"""The content beside the facts: arguments are durable with their turn, and every entry is at most one event."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from hypothesis import given
+from msgspec import UNSET, Raw
+
+from weftline.canonical import digest
+from weftline.kernel import bodies
+from weftline.kernel.entries import OBSERVATIONS, AskedCall, TurnCompleted
+from weftline.messages import Assistant, Text, ToolCall
+from weftline.wire.events import project
+
+from .histories import History, bring_to_its_end, histories, lived
+from .test_invariants import few
+from .world import Ask, World, call
+
+
+def asking(*args: str) -> Assistant:
+    return Assistant((Text("Let me see."), *(ToolCall(f"c{n}", "look", each) for n, each in enumerate(args))))
+
+
+def stored(body: bodies.TurnBody) -> bodies.TurnBody:
+    return bodies.decode_turn(bodies.encode(body))
+
+
+def test_final_arguments_that_are_the_models_own_text_are_stored_once() -> None:
+    body = bodies.turn_body(asking('{"a":1}', "{}"), args=[b'{"a":1}', b"{}"], invalid={})
+    assert body.calls == ()
+    assert bodies.encode(body).count(b"{}") == 1
+    assert bodies.turn_args(stored(body)) == [b'{"a":1}', b"{}"]
+
+
+def test_final_arguments_come_back_byte_for_byte() -> None:
+    final = [b'{"a":1,"b":1e2}', b'{"a":1}', '{"ü":"\u2028"}'.encode()]
+    body = stored(bodies.turn_body(asking('{"a": 1}', '{"a":1}', "not JSON"), args=final, invalid={}))
+    assert bodies.turn_args(body) == final
+    assert [one.args is UNSET for one in body.calls] == [False, True, False]
+
+
+def test_what_the_model_reads_of_invalid_arguments_stands_with_the_turn() -> None:
+    body = stored(bodies.turn_body(asking("{}", "{}"), args=[b"{}", b"{}"], invalid={1: "a is missing"}))
+    assert [one.invalid for one in body.calls] == ["", "a is missing"]
+    assert bodies.turn_args(body) == [b"{}", b"{}"]
+
+
+def test_every_call_needs_its_arguments() -> None:
+    with pytest.raises(ValueError):
+        bodies.turn_body(asking("{}", "{}"), args=[b"{}"], invalid={})
+
+
+def test_half_a_character_in_the_models_text_is_never_taken_for_the_final_arguments() -> None:
+    body = bodies.turn_body(asking('"\ud800"'), args=[b'"?"'], invalid={})
+    assert body.calls == (bodies.TurnCall(Raw(b'"?"')),)
+
+
+def test_a_created_run_gives_back_what_was_sent_byte_for_byte() -> None:
+    sent = b'{"prompt" : "hi",\t"x": 1.0}'
+    body = bodies.decode_created(bodies.encode(bodies.CreatedBody(Raw(b'{"v":1}'), Raw(sent))))
+    assert (bytes(body.plan), body.sent is not UNSET and bytes(body.sent)) == (b'{"v":1}', sent)
+    assert bodies.decode_created(b'{"plan":{}}').sent is UNSET
+
+
+def test_a_body_with_a_field_more_can_still_be_read() -> None:
+    assert bodies.decode_text(b'{"text":"x","newer":1}') == bodies.TextBody("x")
+
+
+@few
+@given(histories)
+def test_the_digest_of_a_call_is_that_of_the_bytes_stored_with_its_turn(history: History) -> None:
+    for entry in lived(history).entries:
+        if isinstance(entry.head, TurnCompleted):
+            args = bodies.turn_args(bodies.decode_turn(entry.body))
+            assert [digest(each) for each in args] == [one.digest for one in entry.head.calls]
+
+
+@few
+@given(histories)
+def test_every_entry_of_a_history_is_at_most_one_event(history: History) -> None:
+    """K25"""
+    world = lived(history)
+    bring_to_its_end(world)
+    shown = [project(entry.head, entry.body, run_id="run_1") for entry in world.entries]
+    events = [event for event in shown if event is not None]
+    assert events[0][0] == "started"
+    assert [name for name, _ in events if name in ("result", "error", "cancelled")] == [events[-1][0]]
+    assert all(isinstance(json.loads(payload), dict) for _, payload in events)
+
+
+def test_a_turn_that_stops_before_its_calls_open_has_all_that_the_next_process_needs() -> None:
+    world = World()
+    world.auto = False
+    world.reply(call(Ask("pay", {"amount": 1})))
+    last = world.entries[-1]
+    assert isinstance(last.head, TurnCompleted)
+    assert bodies.turn_args(bodies.decode_turn(last.body)) == [b'{"amount":1}']
+    assert last.head.calls == (AskedCall("c0-0", "pay", digest(b'{"amount":1}')),)
+
+
+def test_observations_have_names_of_their_own() -> None:
+    assert {kind.split(".")[0] for kind in OBSERVATIONS} == {"delta", "note"}
+    assert msgspec.json.decode(bodies.encode(bodies.TextBody("x"))) == {"text": "x"}
