@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Generator
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
 from weftline.errors import WeftlineError
 from weftline.kernel.entries import Fact
+
+T = TypeVar("T")
 
 LEAVE_DUE = -1
 """A `due_at` that leaves the row's as it is: whose turn it is in a thread's line, the store alone knows."""
@@ -90,3 +92,44 @@ class Written(Struct):
 
 
 OnFlushed: TypeAlias = Callable[[list[RunWrite], list[Written]], None]
+
+
+# Records
+
+SqlValue: TypeAlias = str | bytes | int | float | None
+Row: TypeAlias = tuple[Any, ...]
+
+
+class Statement(Struct, frozen=True):
+    """One SQL statement. Parameters are `$1`, `$2` …, first used in that order, which both databases understand."""
+
+    sql: str
+    values: tuple[SqlValue, ...] = ()
+
+
+Query: TypeAlias = Generator[Statement, list[Row], T]
+"""Yields statements and is sent their rows; returns what they amount to. Queries compose with `yield from`."""
+
+
+class Database(Protocol):
+    """Runs queries. Errors of the database are `StoreError`; what a query raises itself rolls it back and passes."""
+
+    async def read(self, query: Query[T]) -> T:
+        """Runs a query that only reads, on one snapshot."""
+        ...
+
+    async def write(self, query: Query[T]) -> T:
+        """Runs a query as one transaction and returns its value once that is durable."""
+        ...
+
+
+def statement(sql: str, *values: SqlValue) -> Generator[Statement, list[Row], list[Row]]:
+    """`rows = yield from statement("SELECT …", value)`."""
+    rows = yield Statement(sql, values)
+    return rows
+
+
+def one(sql: str, *values: SqlValue) -> Generator[Statement, list[Row], Row | None]:
+    """The first row, or None."""
+    rows = yield Statement(sql, values)
+    return rows[0] if rows else None

@@ -20,6 +20,7 @@ from weftline.store.base import OnFlushed, RunWrite
 from weftline.store.secrets import Vault
 from weftline.store.sqlite import transaction as tx
 from weftline.store.sqlite.connection import connect, migrate
+from weftline.store.sqlite.database import SqliteDatabase
 from weftline.store.sqlite.directory import StoreDirectory
 from weftline.store.sqlite.reads import Reader
 from weftline.store.sqlite.writer import Writer
@@ -57,6 +58,7 @@ class SqliteStore:
             self.read = Reader(connect(database, read_only=True))
             undo.callback(self.read.close)
             self.vault = Vault(self.directory.path)
+            self.records = SqliteDatabase(self.read.db, self.job)
             self._db = db
             self._writer = Writer(db, database, owner_epoch=self.owner_epoch, on_fatal=on_fatal)
             undo.pop_all()
