@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -58,7 +59,9 @@ class SqliteStore:
             self.read = Reader(connect(database, read_only=True))
             undo.callback(self.read.close)
             self.vault = Vault(self.directory.path)
-            self.records = SqliteDatabase(self.read.db, self.job)
+            self.records = SqliteDatabase(
+                self.read.db, self.job, open_reader=partial(connect, database, read_only=True)
+            )
             self._db = db
             self._writer = Writer(db, database, owner_epoch=self.owner_epoch, on_fatal=on_fatal)
             undo.pop_all()
@@ -139,3 +142,12 @@ def open_for_reading(path: Path | str) -> Reader:
     if not directory.database.exists():
         raise StoreError(f"There is no store at {directory.path}.")
     return Reader(connect(directory.database, read_only=True))
+
+
+def read_only(reader: Reader) -> SqliteDatabase:
+    """The records of a store that was opened for reading."""
+
+    async def refuse(job: object) -> NoReturn:
+        raise StoreError("This store was opened for reading only.")
+
+    return SqliteDatabase(reader.db, refuse)
