@@ -9,9 +9,9 @@ _BATCH = 1000
 """Rows in one transaction, so that runs under way do not wait for long."""
 
 
-async def forget_deliveries(at: Workspaces, *, before: int) -> int:
-    """Removes the deliveries that were created before that time and are settled; returns how many."""
+async def forget_deliveries(at: Workspaces, *, before: int, workspace: int | None = None) -> int:
+    """Removes settled deliveries from before that time, of one workspace or of all; returns how many."""
     removed = 0
-    while count := await at.records.write(deliveries.forget_settled(before, limit=_BATCH)):
+    while count := await at.records.write(deliveries.forget_settled(before, workspace=workspace, limit=_BATCH)):
         removed += count
     return removed

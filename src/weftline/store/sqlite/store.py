@@ -19,6 +19,7 @@ from weftline.errors import StoreError
 from weftline.store import crashpoints
 from weftline.store.base import OnFlushed, RunWrite
 from weftline.store.secrets import Vault
+from weftline.store.sqlite import retention
 from weftline.store.sqlite import transaction as tx
 from weftline.store.sqlite.connection import connect, migrate
 from weftline.store.sqlite.database import SqliteDatabase
@@ -96,6 +97,13 @@ class SqliteStore:
 
         self._writer.job(job, done)
         return await future
+
+    async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
+        """Removes the logs of the next runs above key `after` that ended before that time, but for their last entry.
+
+        Returns the last key looked at (0 when no run is left) and how many runs had something to remove.
+        """
+        return await self.job(partial(retention.trim, before=before, after=after, workspace=workspace))
 
     def close(self) -> None:
         """Finishes what is queued, marks the store as cleanly left (unless it had to stop) and gives it up.
