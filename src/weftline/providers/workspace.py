@@ -1,12 +1,13 @@
 """The models of each workspace: what the server offers to everybody, and the providers that the workspace brought.
 
 catalogs = WorkspaceCatalogs(base, own=load, transport=transport)
-model = (await catalogs.of(workspace)).resolve("mine:gpt-5.5")
-catalogs.forget(workspace)  # after its providers were changed
+model = (await catalogs.load(workspace)).resolve("mine:gpt-5.5")
+await catalogs.refresh(workspace)  # after its providers were changed
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
@@ -31,11 +32,11 @@ class OwnProvider(Struct, frozen=True):
 
 
 LoadOwn: TypeAlias = Callable[[int], Awaitable[Sequence[OwnProvider]]]
-"""The providers that a workspace brought, by its key."""
+"""Reads the providers that a workspace brought, by its key."""
 
 
 class WorkspaceCatalogs:
-    """Catalogs by workspace, each built once and kept until `forget`.
+    """Catalogs by workspace, each built once and kept until `refresh`.
 
     A provider that has not changed is kept too, with what its throttle has learned; one that has changed or was deleted
     serves the calls under way to their end. Without `own` every workspace has the catalog `base`.
@@ -47,32 +48,33 @@ class WorkspaceCatalogs:
         self._transport = transport
         self._own_transport: AiohttpTransport | None = None
         self._catalogs: dict[int, Catalog] = {}
-        self._changes = 0
+        self._loading = asyncio.Lock()
         self._built: dict[str, tuple[int, Provider]] = {}
         self._retired: list[Provider] = []
 
-    def known(self, workspace: int) -> Catalog | None:
-        """The models that this workspace may use, if they were looked up before."""
-        return self.base if self._load is None else self._catalogs.get(workspace)
+    def of(self, workspace: int) -> Catalog:
+        """The models that this workspace may use, by what was last loaded: `base` alone before anything was."""
+        return self._catalogs.get(workspace, self.base)
 
-    async def of(self, workspace: int) -> Catalog:
-        """The models that this workspace may use."""
-        found = self.known(workspace)
+    async def load(self, workspace: int) -> Catalog:
+        """The models that this workspace may use; its own providers are read the first time."""
+        if self._load is None:
+            return self.base
+        found = self._catalogs.get(workspace)
         if found is None:
-            assert self._load is not None
-            changes = self._changes
-            found = self._build(await self._load(workspace))
-            if changes == self._changes:  # otherwise what was read may be out of date by now
-                self._catalogs[workspace] = found
+            async with self._loading:
+                found = self._catalogs.get(workspace)
+                if found is None:
+                    found = self._catalogs[workspace] = self._build(await self._load(workspace))
         return found
 
-    def forget(self, workspace: int | None = None) -> None:
-        """Drops what is remembered of a workspace, or of all, after providers were stored, changed or deleted."""
-        self._changes += 1
-        if workspace is None:
-            self._catalogs.clear()
-        else:
-            self._catalogs.pop(workspace, None)
+    async def refresh(self, workspace: int | None = None) -> None:
+        """Reads again what is in memory, of one workspace or of all, after providers were changed."""
+        if self._load is None:
+            return
+        async with self._loading:
+            for key in [key for key in self._catalogs if workspace in (None, key)]:
+                self._catalogs[key] = self._build(await self._load(key))
 
     async def aclose(self) -> None:
         """Closes the providers that workspaces brought. Those of `base` are their owner's to close."""

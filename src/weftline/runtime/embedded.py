@@ -140,7 +140,7 @@ class EmbeddedEngine:
 
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
         """Raises `WeftlineError` when the plan names models or tools that the workspace does not have."""
-        catalog = self._models.known(workspace) or await self._models.of(workspace)
+        catalog = await self._models.load(workspace)
         for model in (plan.model, *plan.fallbacks):
             catalog.resolve(model)
         await self._tools.check(plan, workspace=workspace)

@@ -30,7 +30,7 @@ class RunOpener:
 
     async def open(self, run: LiveRun) -> Sequence[Draft]:
         work = run.work
-        work.catalog = self._models.known(run.workspace) or await self._models.of(run.workspace)
+        work.catalog = await self._models.load(run.workspace)
         if not work.opened:
             work.workspace_slug = await self._names.workspace(run.workspace)
             if run.thread is not None:

@@ -16,6 +16,7 @@ from weftline.server.oauth.app import OAuthServer
 from weftline.server.options import ServerOptions
 from weftline.server.router import Route, Router, WrongMethod
 from weftline.wire.responses import error_body
+from weftline.workspace.context import Change, Workspaces
 
 logger = logging.getLogger(__name__)
 
@@ -26,17 +27,18 @@ class App:
     def __init__(self, engine: Engine, routes: Iterable[Route], *, options: ServerOptions | None = None) -> None:
         options = options or ServerOptions()
         self.engine = engine
+        self.workspaces = Workspaces(engine.store.records, engine.store.vault, engine.clock, self._on_change)
         self.router = Router(routes)
         self.oauth = OAuthServer(engine, public_url=options.public_url)
         self.auth = Authenticator(
             engine.read,
-            clock=engine.clock,
+            self.workspaces,
             hasher=self.oauth.hasher,
             rate_limit=options.rate_limit_per_minute,
         )
         self.mcp = HostedMcp(self)
         self.webhooks_changed: Callable[[], None] = lambda: None
-        """To be called after webhooks were changed; set by whoever delivers them."""
+        """Called after webhooks were changed; set by whoever delivers them."""
         self._boot = secrets.token_hex(4)
         self._requests = 0
 
@@ -60,6 +62,15 @@ class App:
         if answer is not None:
             await send_answer(request, answer)
 
+    async def _on_change(self, change: Change) -> None:
+        match change.kind:
+            case "credentials":
+                self.auth.forget()
+            case "providers":
+                await self.engine.models.refresh(change.workspace)
+            case "webhooks":
+                self.webhooks_changed()
+
     async def _answer(self, request: Request) -> Answer | Later | None:
         found = self.router.match(request.method, request.path)
         if found is None:
@@ -70,7 +81,7 @@ class App:
             allow = ", ".join(found.allowed).encode()
             return Answer(answer.body, status=answer.status, headers=((b"allow", allow),))
         route, request.params = found.route, found.params
-        principal = NOBODY if route.access == "public" else self.auth.check(request, route)
+        principal = NOBODY if route.access == "public" else await self.auth.check(request, route)
         return await route.handler(self, request, principal)
 
 

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from weftline.errors import Forbidden, NotFound, RateLimited, Unauthorized
-from weftline.runtime.clock import Clock
 from weftline.server.http import Request
 from weftline.server.rate_limit import DEFAULT_PER_MINUTE, RateLimit
 from weftline.store.sqlite import oauth
 from weftline.store.sqlite.hashing import Hasher
-from weftline.store.sqlite.keys import find_api_key, hash_secret
 from weftline.store.sqlite.reads import Reader
+from weftline.workspace import keys
+from weftline.workspace.context import Workspaces
+from weftline.workspace.keys import hash_secret
 
 if TYPE_CHECKING:
     from weftline.server.router import Route
@@ -55,29 +56,31 @@ class Authenticator:
     def __init__(
         self,
         reader: Reader,
+        workspaces: Workspaces,
         *,
-        clock: Clock,
         hasher: Callable[[], Hasher],
         rate_limit: int = DEFAULT_PER_MINUTE,
     ) -> None:
         self.limit = RateLimit(rate_limit)
         self._reader = reader
-        self._clock = clock
+        self._workspaces = workspaces
         self._hasher = hasher
         self._known: OrderedDict[bytes, Principal] = OrderedDict()
+        self._forgotten = 0
 
     def forget(self) -> None:
         """Drops what is remembered, after a credential was created, changed or revoked."""
         self._known.clear()
+        self._forgotten += 1
 
-    def check(self, request: Request, route: Route) -> Principal:
+    async def check(self, request: Request, route: Route) -> Principal:
         secret = _credential(request)
         if secret is None:
             raise Unauthorized(
                 "API key or OAuth access token required: send Authorization: Bearer or X-API-Key.", error="Unauthorized"
             )
-        now = self._clock.now_us()
-        principal = self._principal(secret, now)
+        now = self._workspaces.clock.now_us()
+        principal = await self._principal(secret, now)
         slug = request.params.get("slug")
         if slug is not None and slug != principal.slug:
             raise NotFound(
@@ -103,22 +106,27 @@ class Authenticator:
             )
         return principal
 
-    def _principal(self, secret: str, now: int) -> Principal:
+    async def _principal(self, secret: str, now: int) -> Principal:
         digest = hash_secret(secret)
         principal = self._known.get(digest)
         if principal is None:
-            principal = self._token(secret) if secret.startswith(oauth.ACCESS) else self._key(digest)
+            forgotten = self._forgotten
+            principal = self._token(secret) if secret.startswith(oauth.ACCESS) else await self._key(digest)
             if principal is None:
                 raise _invalid()
-            self._known[digest] = principal
-            if len(self._known) > _CACHED:
-                self._known.popitem(last=False)
+            if forgotten == self._forgotten:  # otherwise it may have been revoked while it was read
+                self._remember(digest, principal)
         if principal.expires_us <= now:
             raise _invalid()
         return principal
 
-    def _key(self, digest: bytes) -> Principal | None:
-        key = find_api_key(self._reader.db, digest)
+    def _remember(self, digest: bytes, principal: Principal) -> None:
+        self._known[digest] = principal
+        if len(self._known) > _CACHED:
+            self._known.popitem(last=False)
+
+    async def _key(self, digest: bytes) -> Principal | None:
+        key = await keys.by_secret_hash(self._workspaces, digest)
         if key is None or key.revoked_at is not None:
             return None
         return Principal(key.id, key.workspace, key.slug, key.usage, key.agents, gated=key.gated)

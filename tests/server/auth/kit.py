@@ -15,7 +15,7 @@ from argon2 import PasswordHasher
 from weftline.runtime.embedded import Engine
 from weftline.server.app import App
 from weftline.server.oauth.tokens import challenge_of
-from weftline.server.operations import OPERATIONS
+from weftline.server.operations import operations
 
 NOW_US = 1_800_000_000_000_000
 SECOND_US = 1_000_000
@@ -75,12 +75,12 @@ class World:
         self.clock = clock
 
     async def admin(self, operation: str, **arguments: Any) -> Any:
-        value = await self.engine.store.job(lambda db: OPERATIONS[operation](db, **arguments))
+        value = await operations(self.app.workspaces, self.engine.store)[operation](**arguments)
         self.app.auth.forget()
         return value
 
     async def key(self, workspace: str = "acme", **arguments: Any) -> str:
-        _, secret = await self.admin("keys.create", workspace=workspace, now=self.clock.us, **arguments)
+        _, secret = await self.admin("keys.create", workspace=workspace, **arguments)
         return secret
 
     async def user(self, email: str = "ann@example.com", *workspaces: str) -> str:

@@ -10,10 +10,11 @@ import apsw
 from weftline.errors import Forbidden, InvalidRequest
 from weftline.server.oauth.redirects import redirect_uri
 from weftline.server.oauth.scopes import SCOPES, unknown_scopes
+from weftline.store.records import workspaces
 from weftline.store.sqlite import oauth
 from weftline.store.sqlite.accounts import workspace_key
+from weftline.store.sqlite.database import run_query
 from weftline.store.sqlite.hashing import hasher_beside
-from weftline.store.sqlite.keys import features
 from weftline.wire.responses import iso
 
 _TEXT_LIMITS = {"name": 256, "description": 4096, "logo": 2048}
@@ -75,7 +76,7 @@ def create(db: apsw.Connection, *, workspace: str, now: int, **fields: Any) -> d
     """Registers an app; the client secret is in the answer and nowhere else."""
     new = checked_app(**fields)
     key = workspace_key(db, workspace, now=now)
-    if not features(db, workspace=workspace)["oauthApps"]:
+    if "oauthApps" in run_query(db, workspaces.features_off(key)):
         raise Forbidden("OAuth applications are not available on this plan.", code="oauth_apps_plan")
     secret = hasher_beside(db).mint(oauth.CLIENT_SECRET)
     app = oauth.create_app(db, new, workspace=key, secret=secret, now=now)

@@ -20,7 +20,7 @@ from weftline.server.oauth.redirects import with_parameters
 from weftline.server.oauth.scopes import SCOPES, USING_AGENTS, parse_scope
 from weftline.store.sqlite import oauth, users
 from weftline.store.sqlite.hashing import Minted
-from weftline.store.sqlite.keys import checked_agents, hash_secret
+from weftline.workspace.keys import checked_agents, hash_secret
 
 CODE_S = 600
 _CONSENT_S = 600

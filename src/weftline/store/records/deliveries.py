@@ -101,12 +101,16 @@ def redeliver(key: int, *, webhook: int, now: int) -> Query[DeliveryRow | None]:
     return None if row is None else DeliveryRow(*row)
 
 
-def forget_settled(before: int, *, limit: int) -> Query[int]:
-    """Removes deliveries that were settled before that time; returns how many."""
+def forget_settled(before: int, *, workspace: int | None = None, limit: int) -> Query[int]:
+    """Removes deliveries that were settled and are from before that time; returns how many."""
+    where, values = "due_at IS NULL AND created_at < $1", list[SqlValue]([before])
+    if workspace is not None:
+        values.append(workspace)
+        where += f" AND webhook IN (SELECT key FROM webhooks WHERE workspace = ${len(values)})"
+    values.append(limit)
     rows = yield from statement(
-        "DELETE FROM deliveries WHERE key IN"
-        " (SELECT key FROM deliveries WHERE due_at IS NULL AND created_at < $1 LIMIT $2) RETURNING key",
-        before,
-        limit,
+        f"DELETE FROM deliveries WHERE key IN (SELECT key FROM deliveries WHERE {where} LIMIT ${len(values)})"
+        " RETURNING key",
+        *values,
     )
     return len(rows)

@@ -13,10 +13,11 @@ import apsw
 from msgspec import Struct
 
 from weftline.errors import Conflict, InvalidRequest, NotFound
+from weftline.store.records import workspaces
 from weftline.store.sqlite import oauth
 from weftline.store.sqlite.accounts import workspace_key
+from weftline.store.sqlite.database import run_query
 from weftline.store.sqlite.hashing import Hasher, Minted, prefix_of
-from weftline.store.sqlite.keys import known_workspace
 
 SESSION = "weft_us_"
 _EMAIL = re.compile(r"[^@\s]{1,64}@[^@\s]{1,190}")
@@ -60,7 +61,9 @@ def join_workspace(db: apsw.Connection, *, email: str, workspace: str, now: int)
 
 def leave_workspace(db: apsw.Connection, *, email: str, workspace: str) -> None:
     """Takes a user out of a workspace; what they allowed apps to do there ends."""
-    user, key = show_user(db, email=email).key, known_workspace(db, workspace)
+    user, key = show_user(db, email=email).key, run_query(db, workspaces.find(workspace))
+    if key is None:
+        raise NotFound(f"There is no workspace {workspace!r}.")
     db.execute("DELETE FROM memberships WHERE user = ? AND workspace = ?", (user, key))
     oauth.delete_grants_of(db, user=user, workspace=key)
 

@@ -1,0 +1,50 @@
+"""What every use case is handed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Literal, Protocol, TypeAlias
+
+from msgspec import Struct
+
+from weftline.store.base import Database
+from weftline.store.secrets import Vault
+
+
+class Clock(Protocol):
+    def now_us(self) -> int:
+        """Microseconds since the epoch, UTC."""
+        ...
+
+
+class Change(Struct, frozen=True):
+    """Something that others keep in memory has changed: they must read it again."""
+
+    kind: Literal["credentials", "providers", "webhooks"]
+    workspace: int | None = None
+    """None if it may concern every workspace."""
+
+
+OnChange: TypeAlias = Callable[[Change], Awaitable[None]]
+
+
+async def nobody_cares(change: Change) -> None:
+    """For a process that keeps nothing in memory."""
+
+
+class Workspaces(Struct, frozen=True):
+    """The stored things of all workspaces. `changed` is awaited after each change that is durable."""
+
+    records: Database
+    vault: Vault
+    clock: Clock
+    changed: OnChange = nobody_cares
+
+
+class Caller(Protocol):
+    """Who asks: bound to one workspace, and narrowed to the agents of its allow-list unless that is empty."""
+
+    @property
+    def workspace(self) -> int: ...
+    @property
+    def agents(self) -> tuple[str, ...]: ...
