@@ -100,16 +100,18 @@ async def _catalog(
     if db is None or workspace is None:
         return base
     from weftline.runtime.clock import SystemClock
-    from weftline.store import open_records
-    from weftline.store.secrets import Vault
+    from weftline.store import open_for_reading
     from weftline.workspace.context import Workspaces
     from weftline.workspace.providers import own_providers
     from weftline.workspace.workspaces import find
 
-    with open_records(db) as records:
-        at = Workspaces(records, Vault(db), SystemClock())
+    store = open_for_reading(db)
+    try:
+        at = Workspaces(store.records, store.vault, SystemClock())
         catalogs = WorkspaceCatalogs(base, own=partial(own_providers, at), transport=transport)
         return await catalogs.load(await find(at, workspace))
+    finally:
+        await store.close()
 
 
 def _shown(catalog: Catalog) -> dict[str, Any]:

@@ -136,13 +136,21 @@ class EmbeddedEngine:
             raise Unavailable("The server is starting or stopping.", retry_after_s=1)
         self._log.require_well()
 
+    def require_well(self) -> None:
+        """Raises `Unavailable` while the store refuses writes."""
+        self._log.require_well()
+
     # Creating
 
-    async def check(self, plan: RunPlan, *, workspace: int) -> None:
-        """Raises `WeftlineError` when the plan names models or tools that the workspace does not have."""
+    async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
+        """Raises `WeftlineError` when the plan names models or tools that the workspace does not have.
+
+        A plan that names no model needs a default model only if it `runs_now`.
+        """
         catalog = await self._models.load(workspace)
-        for model in (plan.model, *plan.fallbacks):
-            catalog.resolve(model)
+        if plan.model is not None or runs_now:
+            for model in (plan.model, *plan.fallbacks):
+                catalog.resolve(model)
         await self._tools.check(plan, workspace=workspace)
 
     async def create(

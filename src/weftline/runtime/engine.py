@@ -44,8 +44,15 @@ class Engine(Protocol):
         """Raises `Unavailable` while the engine is starting, stopping, or its store refuses writes."""
         ...
 
-    async def check(self, plan: RunPlan, *, workspace: int) -> None:
-        """Raises `WeftlineError` when the plan names models or tools that the workspace does not have."""
+    def require_well(self) -> None:
+        """Raises `Unavailable` while the store refuses writes."""
+        ...
+
+    async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
+        """Raises `WeftlineError` when the plan names models or tools that the workspace does not have.
+
+        A plan that names no model needs a default model only if it `runs_now`.
+        """
         ...
 
     async def create(

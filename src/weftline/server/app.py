@@ -8,13 +8,15 @@ import secrets
 from collections.abc import Callable, Iterable
 
 from weftline.errors import NotFound, WeftlineError
-from weftline.runtime.embedded import Engine
+from weftline.providers.workspace import WorkspaceCatalogs
+from weftline.runtime.engine import Engine
 from weftline.server.auth import NOBODY, Authenticator
 from weftline.server.hosted_mcp import HostedMcp
 from weftline.server.http import Answer, Later, Receive, Request, Scope, Send, send_answer
 from weftline.server.oauth.app import OAuthServer
 from weftline.server.options import ServerOptions
 from weftline.server.router import Route, Router, WrongMethod
+from weftline.store.base import Store
 from weftline.wire.responses import error_body
 from weftline.workspace.context import Change, Workspaces
 
@@ -24,10 +26,19 @@ logger = logging.getLogger(__name__)
 class App:
     """`engine` must have been started. The routes are a table; see `weftline.server.routes`."""
 
-    def __init__(self, engine: Engine, routes: Iterable[Route], *, options: ServerOptions | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        models: WorkspaceCatalogs,
+        routes: Iterable[Route],
+        *,
+        options: ServerOptions | None = None,
+    ) -> None:
         options = options or ServerOptions()
         self.engine = engine
-        self.workspaces = Workspaces(engine.store.records, engine.store.vault, engine.clock, self._on_change)
+        self.models = models
+        self.workspaces = Workspaces(store.records, store.vault, engine.clock, self._on_change)
         self.router = Router(routes)
         self.oauth = OAuthServer(engine, public_url=options.public_url)
         self.auth = Authenticator(
@@ -67,7 +78,7 @@ class App:
             case "credentials":
                 self.auth.forget()
             case "providers":
-                await self.engine.models.refresh(change.workspace)
+                await self.models.refresh(change.workspace)
             case "webhooks":
                 self.webhooks_changed()
 

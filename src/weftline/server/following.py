@@ -8,14 +8,15 @@ from typing import Any, NamedTuple
 from msgspec import to_builtins
 from msgspec.json import decode, encode
 
-from weftline.runtime.view import run_view
+from weftline.kernel.entries import TEXT_DELTA, decode_fact
+from weftline.runtime.hub import EntryBatch
 from weftline.server.app import App
-from weftline.server.sse import KEEP_ALIVE
+from weftline.server.views import run_view
+from weftline.store.base import RunRow
 from weftline.store.records.agents import AgentRow
 from weftline.store.records.threads import ThreadRow
-from weftline.store.sqlite.reads import RunRow
 from weftline.wire.bodies import MessageBody
-from weftline.wire.events import TERMINAL_EVENTS
+from weftline.wire.events import TERMINAL_EVENTS, project
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.responses import RunView, usage_triple
 from weftline.wire.sessions import effective_spec
@@ -37,30 +38,42 @@ class Event(NamedTuple):
 
 async def events(app: App, row: RunRow, run_id: str) -> AsyncGenerator[Event]:
     """The run's events from its first. Ends after the terminal one, or before it when the server is stopping."""
-    subscription = app.engine.follow(row.key, run_id)
+    follower = app.engine.follow(row.key, run_id)
     try:
-        while (data := subscription.take()) is not None:
-            if not data:
-                await subscription.wait()
-                continue
-            for frame in data.split(b"\n\n"):
-                if frame + b"\n\n" == KEEP_ALIVE:
-                    yield Event("", {})
-                elif frame:
-                    _, _, body = frame.partition(b"\ndata: ")
-                    payload = decode(body, type=dict[str, Any])
-                    yield Event(str(payload.pop("type")), payload)
+        while (batches := await follower.next()) is not None:
+            if not batches:
+                yield Event("", {})
+            for batch in batches:
+                for event in batch.view(_events):
+                    yield event
     finally:
-        subscription.close()
+        follower.close()
+
+
+def _events(batch: EntryBatch) -> list[Event]:
+    """What a batch of entries means to somebody who follows the run from its first entry on."""
+    found: list[Event] = []
+    heads = iter(batch.heads) if batch.heads is not None else None
+    for item in batch.items:
+        if not item.head:
+            if item.kind == TEXT_DELTA:
+                texts = [decode(body, type=dict[str, Any]) for body in item.body.split(b"\n")]
+                found += [Event("assistant_delta", text) for text in texts]
+            continue
+        fact = next(heads) if heads is not None else decode_fact.decode(item.head)
+        projected = project(fact, item.body, run_id=batch.run_id)
+        if projected is not None:
+            found.append(Event(projected[0], decode(projected[1], type=dict[str, Any])))
+    return found
 
 
 async def ended(app: App, row: RunRow, run_id: str) -> RunView | None:
     """The run once it has ended; None when the server stops first."""
     async for event in events(app, row, run_id):
         if event.is_terminal:
-            after = app.engine.read.run(row.key)
+            after = await app.engine.row(row.key)
             assert after is not None
-            return run_view(app.engine.read, after)
+            return await run_view(app.engine, after)
     return None
 
 
@@ -104,7 +117,6 @@ async def session_of_context(app: App, agent: AgentRow, context: str) -> ThreadR
     own = encode({"agentId": agent.id, "metadata": metadata})
     whole = merged(app.workspaces, agent, RunSpec(own, {}))
     plan = plan_from_spec(whole.spec)
-    await app.engine.check_models(plan, workspace=agent.workspace)
-    await app.engine.tools.check(plan, workspace=agent.workspace)
+    await app.engine.check(plan, workspace=agent.workspace)
     draft = ThreadDraft(name=plan.name, agent=agent.id, spec=whole.spec, headers=whole.headers, metadata=metadata)
     return await threads.of_context(app.workspaces, agent.workspace, draft)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from weftline._version import __version__
 from weftline.errors import Unavailable, WeftlineError
-from weftline.runtime.view import run_view
 from weftline.server.auth import Principal
 from weftline.server.http import Request
+from weftline.server.views import run_view
 from weftline.workspace import agents
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class HostedMcp:
             run_id = await following.start(self._app, agent, message)
         except WeftlineError as error:
             return CallToolResult(content=[TextContent(text=error.message)], is_error=True)
-        row = self._app.engine.find(run_id, workspace=principal.workspace)
+        row = await self._app.engine.find(run_id, workspace=principal.workspace)
         told = 0
         try:
             async for event in following.events(self._app, row, run_id):
@@ -125,9 +125,9 @@ class HostedMcp:
         except asyncio.CancelledError:
             await self._cancel(row.key, principal)
             raise
-        after = self._app.engine.read.run(row.key)
+        after = await self._app.engine.row(row.key)
         assert after is not None
-        run = run_view(self._app.engine.read, after)
+        run = await run_view(self._app.engine, after)
         text = run.final_text if run.status == "succeeded" else run.error or f"The run is {run.status}."
         return CallToolResult(
             content=[TextContent(text=text or "")],

@@ -28,7 +28,8 @@ from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.clock import SystemClock
-from weftline.runtime.embedded import DRAIN_S, Engine
+from weftline.runtime.embedded import DRAIN_S, EmbeddedEngine
+from weftline.runtime.engine import Engine
 from weftline.runtime.tool_source import DialledTools
 from weftline.server.app import App
 from weftline.server.control import Control
@@ -36,7 +37,7 @@ from weftline.server.operations import operations
 from weftline.server.options import server_options
 from weftline.server.protocol import CorkedHttpProtocol
 from weftline.server.routes import ROUTES
-from weftline.server.sse import KEEP_ALIVE, KEEP_ALIVE_S
+from weftline.server.sse import KEEP_ALIVE_S
 from weftline.server.webhook_body import webhook_body
 from weftline.store import open_store
 from weftline.tools.base import Tool
@@ -129,11 +130,9 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     own = AiohttpTransport(check=peers.egress.check)
     stored = Workspaces(store.records, store.vault, SystemClock())
     catalogs = WorkspaceCatalogs(models, own=partial(own_providers, stored), transport=own)
-    tools = DialledTools(
-        own_tools, read=store.read, records=store.records, vault=store.vault, dialled=peers, stored=pages
-    )
-    engine = await Engine(store, models=catalogs, tools=tools, model_timeout_s=options.model_timeout_s).start()
-    app = App(engine, ROUTES, options=options)
+    tools = DialledTools(own_tools, records=store.records, vault=store.vault, dialled=peers, stored=pages)
+    engine = await EmbeddedEngine(store, models=catalogs, tools=tools, model_timeout_s=options.model_timeout_s).start()
+    app = App(engine, store, catalogs, ROUTES, options=options)
 
     def watch_ends(ended: Callable[[], None] | None) -> None:
         engine.on_ended = ended
@@ -149,11 +148,10 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
 
     async def administered() -> None:
         app.auth.forget()
-        engine.hub.forget()
 
     control = Control(
-        operations(app.workspaces, store),
-        announce=lambda path: store.directory.announce(admin_socket=path),
+        operations(app.workspaces, engine),
+        announce=lambda path: store.announce(admin_socket=path),
         changed=administered,
     )
     await control.start()
@@ -193,12 +191,11 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     drain = asyncio.ensure_future(engine.drain(settings.drain_s))
     await asyncio.wait({drain, asyncio.ensure_future(hurry.wait())}, return_when=asyncio.FIRST_COMPLETED)
     drain.cancel()
-    await engine.settle()
-    engine.hub.end_all()
+    await engine.cut()
     await app.mcp.close()
     server.should_exit = True
     await listening
-    await engine.close()
+    await store.close()
     await tools.aclose()
     await pages.aclose()
     await catalogs.aclose()
@@ -211,7 +208,7 @@ async def _beat(engine: Engine) -> None:
     """Keeps silent streams open: one ticker for all of them."""
     while True:
         await asyncio.sleep(KEEP_ALIVE_S)
-        engine.hub.beat(KEEP_ALIVE)
+        engine.beat()
 
 
 def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:

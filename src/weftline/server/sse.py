@@ -12,7 +12,7 @@ from weftline.runtime.engine import Engine, Follower
 from weftline.runtime.hub import EntryBatch
 from weftline.server.http import ON_GONE, Request
 from weftline.server.views import run_view
-from weftline.wire.events import frame, observation_frames, project
+from weftline.wire.events import delta_frames, frame, project
 from weftline.wire.responses import snapshot
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ def sse_frames(batch: EntryBatch) -> bytes:
     heads = iter(batch.heads) if batch.heads is not None else None
     for item in batch.items:
         if not item.head:
-            frames += observation_frames(item.seq, item.kind, item.body, after=batch.after, upto=batch.last_seq)
+            frames += delta_frames(item.seq, item.kind, item.body, after=batch.after, upto=batch.last_seq)
             continue
         try:
             fact = next(heads) if heads is not None else decode_fact.decode(item.head)

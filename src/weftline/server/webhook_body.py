@@ -16,8 +16,7 @@ from weftline.workspace.delivering import delivery_id
 
 
 async def webhook_body(app: App, webhook: WebhookRow, row: DeliveryRow) -> bytes:
-    read = app.engine.read
-    run = read.run(row.run)
+    run = await app.engine.row(row.run)
     if run is None:
         raise WeftlineError("The run is gone.", code="not_found")
     return encode(
@@ -27,6 +26,6 @@ async def webhook_body(app: App, webhook: WebhookRow, row: DeliveryRow) -> bytes
             "webhookId": webhook.id,
             "workspace": await workspaces.slug_of(app.workspaces, webhook.workspace),
             "createdAt": iso(row.created_at),
-            "run": Raw(listed_run(read, run)),
+            "run": Raw(await listed_run(app.engine, run)),
         }
     )

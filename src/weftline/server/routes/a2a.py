@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.json import encode
 
 from weftline.errors import NotFound, WeftlineError
-from weftline.runtime.view import run_view
+from weftline.runtime import ids
 from weftline.server import a2a, following
 from weftline.server.a2a import RpcError
 from weftline.server.app import App
@@ -17,8 +17,9 @@ from weftline.server.auth import Principal
 from weftline.server.http import Answer, Request
 from weftline.server.router import Route
 from weftline.server.sse import HEADERS, KEEP_ALIVE
+from weftline.server.views import run_view
+from weftline.store.base import RunRow
 from weftline.store.records.agents import AgentRow
-from weftline.store.sqlite.reads import RunRow
 from weftline.wire.responses import RunView
 from weftline.workspace import agents
 
@@ -52,16 +53,16 @@ async def _result(app: App, request: Request, principal: Principal, agent: Agent
             params = a2a.message_params(sent)
             row = await _begin(app, agent, params)
             if params.configuration is not None and params.configuration.blocking is False:
-                return a2a.task_of(run_view(app.engine.read, row))
+                return a2a.task_of(await run_view(app.engine, row))
             return a2a.message_of(await _end(app, request, row))
         case "tasks/get":
-            return a2a.task_of(run_view(app.engine.read, _task(app, agent, a2a.task_params(sent).id)))
+            return a2a.task_of(await run_view(app.engine, await _task(app, agent, a2a.task_params(sent).id)))
         case "tasks/cancel":
-            row = _task(app, agent, a2a.task_params(sent).id)
+            row = await _task(app, agent, a2a.task_params(sent).id)
             if row.ended_at is not None:
                 raise RpcError(a2a.TASK_NOT_CANCELABLE, "The task has ended.")
             await app.engine.cancel(row.key, requested_by=principal.id)
-            return a2a.task_of(run_view(app.engine.read, _task(app, agent, _id(app, row))))
+            return a2a.task_of(await run_view(app.engine, await _task(app, agent, _id(row))))
         case _:
             raise RpcError(a2a.METHOD_NOT_FOUND, f"There is no method {sent.method[:100]!r}.")
 
@@ -70,15 +71,15 @@ async def _begin(app: App, agent: AgentRow, params: a2a.MessageParams) -> RunRow
     """Starts the run of a message, on the session of its context."""
     context = params.message.context_id
     if context is None and params.message.task_id is not None:
-        context = a2a.context_of(run_view(app.engine.read, _task(app, agent, params.message.task_id)))
+        context = a2a.context_of(await run_view(app.engine, await _task(app, agent, params.message.task_id)))
     thread = await following.session_of_context(app, agent, context or a2a.new_context())
     run_id = await following.send(app, thread, params.text)
-    return app.engine.find(run_id, workspace=agent.workspace)
+    return await app.engine.find(run_id, workspace=agent.workspace)
 
 
 async def _end(app: App, request: Request, row: RunRow) -> RunView:
     """The run when it has ended. A caller that goes away leaves the run as it is: it is a task of its own."""
-    ended = asyncio.ensure_future(following.ended(app, row, _id(app, row)))
+    ended = asyncio.ensure_future(following.ended(app, row, _id(row)))
     gone = asyncio.ensure_future(request.disconnected())
     try:
         await asyncio.wait({ended, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -89,7 +90,7 @@ async def _end(app: App, request: Request, row: RunRow) -> RunView:
         ended.cancel()
         gone.cancel()
     if run is None:
-        data = {"taskId": _id(app, row)}
+        data = {"taskId": _id(row)}
         raise RpcError(a2a.INTERNAL_ERROR, "The server is stopping; ask tasks/get for the result later.", data=data)
     return run
 
@@ -97,7 +98,7 @@ async def _end(app: App, request: Request, row: RunRow) -> RunView:
 async def _streamed(app: App, agent: AgentRow, sent: a2a.Call) -> RunRow:
     if sent.method == "message/stream":
         return await _begin(app, agent, a2a.message_params(sent))
-    return _task(app, agent, a2a.task_params(sent).id)
+    return await _task(app, agent, a2a.task_params(sent).id)
 
 
 async def _send_stream(app: App, request: Request, row: RunRow, identity: Any) -> None:
@@ -123,7 +124,7 @@ async def _frames(app: App, request: Request, row: RunRow, identity: Any) -> Non
 
 async def _updates(app: App, row: RunRow) -> AsyncGenerator[Any]:
     """The task as it begins, the text of each turn as it is produced, the final status; None to keep alive."""
-    run = run_view(app.engine.read, row)
+    run = await run_view(app.engine, row)
     yield a2a.task_of(run)
     turn, begun = 0, False
     async for event in following.events(app, row, run.id):
@@ -137,14 +138,14 @@ async def _updates(app: App, row: RunRow) -> AsyncGenerator[Any]:
         elif event.type == "assistant_message":
             turn, begun = turn + 1, False
         elif event.is_terminal:
-            after = app.engine.read.run(row.key)
+            after = await app.engine.row(row.key)
             assert after is not None
-            yield a2a.final_update(run_view(app.engine.read, after))
+            yield a2a.final_update(await run_view(app.engine, after))
 
 
-def _task(app: App, agent: AgentRow, task: str) -> RunRow:
+async def _task(app: App, agent: AgentRow, task: str) -> RunRow:
     try:
-        row = app.engine.find(task, workspace=agent.workspace)
+        row = await app.engine.find(task, workspace=agent.workspace)
     except NotFound:
         row = None
     if row is None or row.agent != agent.id:
@@ -152,8 +153,8 @@ def _task(app: App, agent: AgentRow, task: str) -> RunRow:
     return row
 
 
-def _id(app: App, row: RunRow) -> str:
-    return run_view(app.engine.read, row).id
+def _id(row: RunRow) -> str:
+    return ids.run_id(row.key, row.salt)
 
 
 async def card(app: App, request: Request, principal: Principal) -> Answer:

@@ -47,7 +47,7 @@ async def read(app: App, request: Request, principal: Principal) -> Answer:
 async def delete(app: App, request: Request, principal: Principal) -> Answer:
     row = await agents.find_visible(app.workspaces, principal, request.params["agentId"])
     _require_unnarrowed(principal)
-    app.engine.log.require_well()
+    app.engine.require_well()
     await agents.delete(app.workspaces, principal.workspace, row.id)
     return Answer(b'{"ok":true}')
 
@@ -56,9 +56,7 @@ async def _require_runnable(app: App, draft: AgentDraft, *, workspace: int) -> N
     """Raises what a run with this definition would meet: a model or a tool that is not there."""
     app.engine.require_accepting()
     plan = plan_from_spec(draft.spec)
-    if plan.model is not None:
-        await app.engine.check_models(plan, workspace=workspace)
-    await app.engine.tools.check(plan, workspace=workspace)
+    await app.engine.check(plan, workspace=workspace, runs_now=False)
 
 
 def _require_unnarrowed(principal: Principal) -> None:

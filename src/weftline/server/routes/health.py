@@ -16,7 +16,7 @@ async def healthz(app: App, request: Request, principal: Principal) -> Answer:
 async def readyz(app: App, request: Request, principal: Principal) -> Answer:
     if not app.engine.ready:
         raise Unavailable("The server is starting or stopping.", retry_after_s=1)
-    app.engine.log.require_well()
+    app.engine.require_well()
     return Answer(b'{"status":"ready"}')
 
 

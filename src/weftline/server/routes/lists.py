@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import re
-from functools import partial
 
 from msgspec import Raw, Struct
 from msgspec.json import encode
 
 from weftline.errors import InvalidRequest, NotFound
 from weftline.runtime import ids
-from weftline.runtime.view import run_view
+from weftline.runtime.engine import Engine
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Answer, Request
 from weftline.server.router import Route
+from weftline.server.views import run_view
+from weftline.store.base import RunFilter, RunRow
 from weftline.store.records.threads import ThreadFilter, ThreadRow
-from weftline.store.sqlite import lists
-from weftline.store.sqlite.lists import Filter
-from weftline.store.sqlite.reads import Reader, RunRow
 from weftline.wire.json_text import decode_fields
 from weftline.wire.limits import ID_PATTERN, MAX_METADATA_ENTRIES, MAX_METADATA_VALUE_CHARS, METADATA_KEY_PATTERN
 from weftline.wire.responses import iso, snapshot
@@ -51,7 +48,7 @@ async def runs(app: App, request: Request, principal: Principal) -> Answer:
     wanted = await _common(app, request, principal)
     # Clients see a paused run as one that is running; "paused" finds those alone.
     statuses = ("running", "paused") if status == "running" else (status,) if status else ()
-    matching = Filter(
+    matching = RunFilter(
         workspace=principal.workspace,
         before=wanted.before,
         limit=wanted.limit + 1,
@@ -60,11 +57,10 @@ async def runs(app: App, request: Request, principal: Principal) -> Answer:
         agent=wanted.agent,
         metadata=wanted.metadata,
     )
-    rows = await asyncio.to_thread(partial(lists.runs, app.engine.store.directory.database, matching))
+    rows = await app.engine.list(matching)
     page = rows[: wanted.limit]
-    return _page(
-        b"runs", [listed_run(app.engine.read, row) for row in page], page[-1].key if len(rows) > wanted.limit else None
-    )
+    listed = [await listed_run(app.engine, row) for row in page]
+    return _page(b"runs", listed, page[-1].key if len(rows) > wanted.limit else None)
 
 
 async def sessions(app: App, request: Request, principal: Principal) -> Answer:
@@ -84,9 +80,9 @@ async def sessions(app: App, request: Request, principal: Principal) -> Answer:
     return _page(b"sessions", [_session(row) for row in page], page[-1].key if len(rows) > wanted.limit else None)
 
 
-def listed_run(read: Reader, row: RunRow) -> bytes:
+async def listed_run(engine: Engine, row: RunRow) -> bytes:
     """The snapshot without the spec, which may be large."""
-    fields = decode_fields(snapshot(run_view(read, row)))
+    fields = decode_fields(snapshot(await run_view(engine, row)))
     for name in _NOT_LISTED:
         fields.pop(name, None)
     fields["agentId"] = Raw(encode(row.agent))

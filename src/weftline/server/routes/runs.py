@@ -7,14 +7,15 @@ from hashlib import blake2b
 
 from msgspec.json import encode
 
+from weftline import prompts
 from weftline.errors import InvalidRequest
 from weftline.runtime.receipts import CallName
-from weftline.runtime.view import run_view
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Answer, Later, Request
 from weftline.server.router import Route
 from weftline.server.sse import resume_point, send_events
+from weftline.server.views import run_view
 from weftline.tools.base import ToolOutput
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_run, parse_tool_result
@@ -45,25 +46,24 @@ async def create(app: App, request: Request, principal: Principal) -> Answer:
 
 
 async def read(app: App, request: Request, principal: Principal) -> Answer:
-    row = app.engine.find(request.params["runId"], workspace=principal.workspace)
-    return Answer(snapshot(run_view(app.engine.read, row)))
+    row = await app.engine.find(request.params["runId"], workspace=principal.workspace)
+    return Answer(snapshot(await run_view(app.engine, row)))
 
 
 async def stream(app: App, request: Request, principal: Principal) -> Later:
     run_id = request.params["runId"]
-    key = app.engine.locate(run_id, workspace=principal.workspace)
-    subscription = app.engine.follow(key, run_id, after=resume_point(request))
-    return partial(send_events, request, subscription)
+    key = await app.engine.locate(run_id, workspace=principal.workspace)
+    follower = app.engine.follow(key, run_id, after=resume_point(request))
+    return partial(send_events, request, app.engine, key, follower)
 
 
 async def tool_results(app: App, request: Request, principal: Principal) -> Answer:
-    key = app.engine.locate(request.params["runId"], workspace=principal.workspace)
+    key = await app.engine.locate(request.params["runId"], workspace=principal.workspace)
     raw = await request.body(limit=_RESULT_BODY_BYTES)
     body = parse_tool_result(raw, user_agent=request.header(b"user-agent") or "")
     if body.oversize:
         # The client may give up after this, so the model is told too and the run does not wait for the timeout.
-        too_large = "The client's result was too large to be taken."
-        await app.engine.answer(key, body.tool_use_id, ToolOutput.of(too_large, is_error=True))
+        await app.engine.answer(key, body.tool_use_id, ToolOutput.of(prompts.RESULT_TOO_LARGE, is_error=True))
         raise InvalidRequest("result or error: larger than the limit; the call was closed with an error.")
     failed = body.error is not None
     output = ToolOutput.of(body.error or body.result or "", is_error=failed)
@@ -72,7 +72,7 @@ async def tool_results(app: App, request: Request, principal: Principal) -> Answ
 
 
 async def cancel(app: App, request: Request, principal: Principal) -> Answer:
-    key = app.engine.locate(request.params["runId"], workspace=principal.workspace)
+    key = await app.engine.locate(request.params["runId"], workspace=principal.workspace)
     receipt = await app.engine.cancel(key, requested_by=principal.id)
     return Answer(
         encode(

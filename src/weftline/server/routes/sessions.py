@@ -7,12 +7,12 @@ from msgspec.json import decode, encode
 from weftline.errors import Conflict, Forbidden, NotFound
 from weftline.kernel import bodies
 from weftline.runtime import ids
-from weftline.runtime.view import session_usage
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Answer, Request
 from weftline.server.router import Route
 from weftline.server.routes.runs import idempotency
+from weftline.server.views import session_usage
 from weftline.store.records.threads import ThreadRow
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_message, parse_session
@@ -30,8 +30,7 @@ async def create(app: App, request: Request, principal: Principal) -> Answer:
     app.engine.require_accepting()
     whole = await agents.effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
     plan = plan_from_spec(whole.spec)
-    await app.engine.check_models(plan, workspace=principal.workspace)
-    await app.engine.tools.check(plan, workspace=principal.workspace)
+    await app.engine.check(plan, workspace=principal.workspace)
     draft = ThreadDraft(
         name=plan.name, agent=body.agent_id, spec=whole.spec, headers=whole.headers, metadata=body.metadata
     )
@@ -50,9 +49,9 @@ async def read(app: App, request: Request, principal: Principal) -> Answer:
         name=row.name,
         ended_us=row.ended_at,
         metadata=decode(row.metadata, type=dict[str, str]),
-        usage=session_usage(app.engine.read, row.key),
+        usage=await session_usage(app.engine, row.key),
     )
-    messages = [bodies.decode_message(message) for message in app.engine.read.thread_messages(row.key)]
+    messages = [bodies.decode_message(message) for message in await app.engine.thread_messages(row.key)]
     return Answer(session_info(view, messages))
 
 
@@ -87,10 +86,9 @@ async def message(app: App, request: Request, principal: Principal) -> Answer:
 async def end(app: App, request: Request, principal: Principal) -> Answer:
     row = await _find(app, request, principal)
     if row.ended_at is None:
-        app.engine.log.require_well()
+        app.engine.require_well()
         await threads.end(app.workspaces, row)
-    for key in reversed(app.engine.read.unfinished_of_thread(row.key)):
-        await app.engine.cancel(key, reason="session_ended", requested_by=principal.id)
+    await app.engine.end_thread(row.key, requested_by=principal.id)
     return Answer(b'{"ok":true}')
 
 

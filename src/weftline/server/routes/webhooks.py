@@ -57,7 +57,7 @@ async def change(app: App, request: Request, principal: Principal) -> Answer:
 
 async def delete(app: App, request: Request, principal: Principal) -> Answer:
     row = await _find(app, request, principal)
-    app.engine.log.require_well()
+    app.engine.require_well()
     await webhooks.delete(app.workspaces, principal.workspace, row.id)
     return Answer(b'{"ok":true}')
 
@@ -71,7 +71,7 @@ async def deliveries(app: App, request: Request, principal: Principal) -> Answer
     rows = await webhooks.deliveries_of(app.workspaces, webhook, status=status, before=before, limit=limit + 1)
     page = rows[:limit]
     following = cursor_of(page[-1].key) if len(rows) > limit else None
-    return Answer(encode({"deliveries": [_delivery(app, row) for row in page], "nextCursor": following}))
+    return Answer(encode({"deliveries": [await _delivery(app, row) for row in page], "nextCursor": following}))
 
 
 async def redeliver(app: App, request: Request, principal: Principal) -> Answer:
@@ -79,7 +79,7 @@ async def redeliver(app: App, request: Request, principal: Principal) -> Answer:
     key = parse_delivery_id(request.params["deliveryId"])
     app.engine.require_accepting()
     row = await webhooks.redeliver(app.workspaces, webhook, key)
-    return Answer(encode(_delivery(app, row)), status=202)
+    return Answer(encode(await _delivery(app, row)), status=202)
 
 
 async def _find(app: App, request: Request, principal: Principal) -> WebhookRow:
@@ -87,9 +87,9 @@ async def _find(app: App, request: Request, principal: Principal) -> WebhookRow:
     return await webhooks.find(app.workspaces, principal.workspace, request.params["webhookId"])
 
 
-def _delivery(app: App, row: DeliveryRow) -> Delivery:
-    owner = app.engine.read.owner(row.run)
-    return delivery_json(row, run_id=ids.run_id(row.run, owner[0]) if owner is not None else "")
+async def _delivery(app: App, row: DeliveryRow) -> Delivery:
+    run = await app.engine.row(row.run)
+    return delivery_json(row, run_id=ids.run_id(run.key, run.salt) if run is not None else "")
 
 
 _ONE = f"{_BASE}/{{webhookId}}"
