@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Self
@@ -28,8 +27,8 @@ from weftline.config import load_config
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime import ids
-from weftline.store.sqlite.accounts import workspace_key
 from weftline.store.sqlite.connection import connect
+from weftline.store.sqlite.store import SqliteStore
 from weftline.wire.plan import plan_from_spec
 
 COMMIT_BYTES = 3000
@@ -69,19 +68,19 @@ class Measured(Struct, frozen=True):
 
 
 class _Bench:
-    def __init__(self, engine: Engine, workspace: int) -> None:
+    def __init__(self, engine: Engine, workspace: int, commits: Callable[[], int]) -> None:
         self._engine = engine
+        self._commits = commits
         self._workspace = workspace
 
     async def run(self, body: bytes) -> None:
         run_id = await self._engine.create(self._workspace, plan_from_spec(body), sent=body)
         parsed = ids.parse(run_id, prefix="run_")
         assert parsed is not None
-        subscription = self._engine.follow(parsed[0], run_id)
-        while (data := subscription.take()) is not None:
-            if not data:
-                await subscription.wait()
-        subscription.close()
+        follower = self._engine.follow(parsed[0], run_id)
+        while await follower.next() is not None:
+            pass
+        follower.close()
 
     async def turns(self, model: str, *, history: int = 0) -> list[float]:
         """From one execution of the tool to the next: a turn of 20 deltas, and the commit that permits the call."""
@@ -103,10 +102,10 @@ class _Bench:
 
     async def commits_per_run(self, *, runs: int) -> float:
         body = workloads.body("scripted:one", tools=(workloads.SERVER_TOOL,)).encode()
-        before = self._engine.store.commits
+        before = self._commits()
         for _ in range(runs):
             await self.run(body)
-        return (self._engine.store.commits - before) / runs
+        return (self._commits() - before) / runs
 
     async def runs_per_s(self, *, clients: int, seconds: float) -> float:
         body = workloads.body("scripted:one", tools=(workloads.SERVER_TOOL,)).encode()
@@ -146,9 +145,9 @@ async def opened(folder: Path, model_port: int) -> AsyncGenerator[_Bench]:
     transport = AiohttpTransport()
     scripted = ScriptedProvider(parse_scripts(msgspec.json.encode(workloads.SCRIPTS)))
     models = load_config(folder / "config.toml").catalog(transport=transport, scripted=scripted)
-    async with Engine(folder / "store", models=models, tools={"add": add}) as engine:
-        workspace = await engine.store.job(partial(workspace_key, slug=workloads.WORKSPACE, now=1))
-        yield _Bench(engine, workspace)
+    store = SqliteStore(folder / "store")
+    async with Engine(store, models=models, tools={"add": add}) as engine:
+        yield _Bench(engine, await engine.workspace(workloads.WORKSPACE), lambda: store.commits)
     await models.aclose()
     await transport.aclose()
 

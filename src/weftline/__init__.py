@@ -12,18 +12,18 @@ __all__ = ["Engine", "ToolContext", "ToolFailed", "ToolOutput", "WeftlineError",
 
 if TYPE_CHECKING:
     from weftline.errors import WeftlineError
-    from weftline.runtime.embedded import Engine
+    from weftline.runtime.embedded import EmbeddedEngine as Engine
     from weftline.tools.base import ToolContext, ToolFailed, ToolOutput
     from weftline.tools.function import tool
 else:
     # Hidden from type checkers: they would take a module `__getattr__` to mean that every name exists.
     _HOMES = {
-        "Engine": "weftline.runtime.embedded",
-        "ToolContext": "weftline.tools.base",
-        "ToolFailed": "weftline.tools.base",
-        "ToolOutput": "weftline.tools.base",
-        "WeftlineError": "weftline.errors",
-        "tool": "weftline.tools.function",
+        "Engine": ("weftline.runtime.embedded", "EmbeddedEngine"),
+        "ToolContext": ("weftline.tools.base", "ToolContext"),
+        "ToolFailed": ("weftline.tools.base", "ToolFailed"),
+        "ToolOutput": ("weftline.tools.base", "ToolOutput"),
+        "WeftlineError": ("weftline.errors", "WeftlineError"),
+        "tool": ("weftline.tools.function", "tool"),
     }
 
     def __getattr__(name):
@@ -31,7 +31,8 @@ else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 
-        value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        module, attribute = _HOMES[name]
+        value = globals()[name] = getattr(import_module(module), attribute)
         return value
 
     def __dir__():

@@ -16,10 +16,13 @@ from msgspec.json import encode
 
 from weftline.config import Config
 from weftline.errors import Conflict
+from weftline.kernel.entries import CallOpened, decode_fact
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
-from weftline.runtime.embedded import Engine
+from weftline import Engine
+from weftline.store import open_store
+from weftline.store.base import LogReader
 from weftline.tools.base import ToolOutput
 from weftline.wire.plan import plan_from_spec
 
@@ -31,53 +34,54 @@ SPEC = {"modelId": "scripted:steered", "prompt": "Go.", "tools": [{"kind": "loca
 async def main(store: Path, scripts: Path, done: set[str]) -> None:
     transport = AiohttpTransport()
     models = Config().catalog(transport=transport, scripted=ScriptedProvider(load_scripts(scripts)))
-    engine = await Engine(store, models=models).start()
+    opened = open_store(store)
+    engine = await Engine(opened, models=models).start()
     for step in STEPS:
         if step not in done:
-            await take(engine, step)
+            await take(engine, opened.log, step)
             print(step, flush=True)
     await engine.stop()
     await models.aclose()
     await transport.aclose()
 
 
-async def take(engine: Engine, step: str) -> None:
+async def take(engine: Engine, log: LogReader, step: str) -> None:
     match step:
         case "created":
-            if engine.read.run(RUN) is None:
+            if await log.run(RUN) is None:
                 await engine.create(1, plan_from_spec(encode(SPEC)))
         case "steered" | "followed_up":
-            await seen(engine, b"local_tool_call")
-            queued = [row[4] for row in engine.read.of_kinds(RUN, ("message.queued",))]
-            if not any(step.encode() in body for body in queued):
+            await seen(engine, "call.opened")
+            queued = await log.facts(RUN, kinds=("message.queued",))
+            if not any(step.encode() in fact.body for fact in queued):
                 await (engine.steer if step == "steered" else engine.follow_up)(RUN, step)
         case "paused":
-            if not engine.read.of_kinds(RUN, ("run.paused",)):
+            if not await log.facts(RUN, kinds=("run.paused",)):
                 await engine.pause(RUN, requested_by="the test")
         case "resumed":
-            if not engine.read.of_kinds(RUN, ("run.resumed",)):
+            if not await log.facts(RUN, kinds=("run.resumed",)):
                 await engine.resume(RUN)
         case "answered":
-            (opened,) = engine.read.pending(RUN) or [None]
-            if opened is not None:
-                await engine.answer(RUN, opened[0], ToolOutput.of("yes"))
+            opened, closed = [await log.facts(RUN, kinds=(kind,)) for kind in ("call.opened", "call.closed")]
+            if len(opened) > len(closed):
+                call = decode_fact.decode(opened[-1].head)
+                assert isinstance(call, CallOpened)
+                await engine.answer(RUN, call.id, ToolOutput.of("yes"))
         case _:
-            await seen(engine, b"event: result")
+            await seen(engine, "run.ended")
 
 
-async def seen(engine: Engine, what: bytes) -> None:
-    """Returns when the run's stream has shown `what`."""
-    subscription = engine.follow(RUN, "run_of_this_process")
+async def seen(engine: Engine, kind: str) -> None:
+    """Returns when the run's log has shown an entry of that kind."""
+    follower = engine.follow(RUN, "run_of_this_process")
     try:
         async with asyncio.timeout(10):
-            while (data := subscription.take()) is not None:
-                if what in data:
+            while (batches := await follower.next()) is not None:
+                if any(item.kind == kind for batch in batches for item in batch.items):
                     return
-                if not data:
-                    await subscription.wait()
     finally:
-        subscription.close()
-    raise Conflict(f"the run ended without {what.decode()}")
+        follower.close()
+    raise Conflict(f"the run ended without {kind}")
 
 
 if __name__ == "__main__":

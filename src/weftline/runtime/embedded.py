@@ -1,7 +1,7 @@
 """The embedded engine: everything in one process on one store. The default.
 
-    async with EmbeddedEngine(store, models=catalog) as engine:
-        run_id = await engine.create(workspace, plan)
+    async with EmbeddedEngine("./data", models=catalog) as engine:
+        run_id = await engine.create(await engine.workspace("acme"), plan)
 
 Creates, answers, cancels and other requests are facts appended on the loop, checked against the folded state, and
 acknowledged when they are durable.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -49,7 +50,9 @@ from weftline.runtime.residents import Residents
 from weftline.runtime.services import Services
 from weftline.runtime.step import closed_body
 from weftline.runtime.toolbox import ServerTools, ToolSource
+from weftline.store import open_store
 from weftline.store.base import NewRun, RunFilter, RunRow, Store, Stored
+from weftline.store.records import workspaces
 from weftline.tools.base import Tool, ToolOutput
 
 DRAIN_S = 30.0
@@ -58,15 +61,14 @@ DRAIN_S = 30.0
 class EmbeddedEngine:
     def __init__(
         self,
-        store: Store,
+        store: Store | Path | str,
         *,
         models: Catalog | WorkspaceCatalogs,
         tools: ToolSource | Mapping[str, Tool] | None = None,
         clock: Clock | None = None,
         model_timeout_s: float = MODEL_TIMEOUT_S,
     ) -> None:
-        self._store = store
-        self._log_store = store.log
+        self._given = store
         self._models = models if isinstance(models, WorkspaceCatalogs) else WorkspaceCatalogs(models)
         self._tools: ToolSource = ServerTools(tools or {}) if tools is None or isinstance(tools, Mapping) else tools
         self._model_timeout_s = model_timeout_s
@@ -78,8 +80,10 @@ class EmbeddedEngine:
     # Life
 
     async def start(self) -> Self:
-        """Carries on what an earlier process left."""
-        store = self._log_store
+        """Opens the store if a path was given, and carries on what an earlier process left."""
+        given = self._given
+        self._store = await asyncio.to_thread(open_store, given) if isinstance(given, Path | str) else given
+        store = self._log_store = self._store.log
         self._hub = Hub(store)
         self._residents = Residents(store, clock=self.clock, hub=self._hub)
         self._log = self._residents.log
@@ -141,6 +145,10 @@ class EmbeddedEngine:
         self._log.require_well()
 
     # Creating
+
+    async def workspace(self, slug: str) -> int:
+        """The key of a workspace, which is created if it is new."""
+        return await self._store.records.write(workspaces.ensure(slug, now=self.clock.now_us()))
 
     async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
         """Raises `WeftlineError` when the plan names models or tools that the workspace does not have.
