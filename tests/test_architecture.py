@@ -27,6 +27,7 @@ TOP = SHELL | {
     "weftline.store",
     "weftline.threads",
     "weftline.sandbox",
+    "weftline.workspace",
 }
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
@@ -46,6 +47,15 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.store": SHELL,
     "weftline.threads": SHELL | {"weftline.store", "weftline.sandbox"},
     "weftline.runtime": SHELL | {"weftline.store", "weftline.threads", "weftline.sandbox"},
+    "weftline.workspace": MIDDLE
+    | {
+        "weftline.providers",
+        "weftline.tools",
+        "weftline.store.base",
+        "weftline.store.hashing",
+        "weftline.store.records",
+        "weftline.store.secrets",
+    },
     "weftline.server": TOP,
     "weftline.client": BASE | {"weftline.wire", "weftline._version"},
     "weftline.cli": TOP | {"weftline.server", "weftline.client"},

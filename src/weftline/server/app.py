@@ -16,6 +16,7 @@ from weftline.server.oauth.app import OAuthServer
 from weftline.server.options import ServerOptions
 from weftline.server.router import Route, Router, WrongMethod
 from weftline.wire.responses import error_body
+from weftline.workspace.context import Change, Workspaces
 
 logger = logging.getLogger(__name__)
 
@@ -27,13 +28,9 @@ class App:
         options = options or ServerOptions()
         self.engine = engine
         self.router = Router(routes)
-        self.oauth = OAuthServer(engine, public_url=options.public_url)
-        self.auth = Authenticator(
-            engine.read,
-            clock=engine.clock,
-            hasher=self.oauth.hasher,
-            rate_limit=options.rate_limit_per_minute,
-        )
+        self.workspaces = Workspaces(engine.store.records, engine.store.vault, engine.clock, self._changed)
+        self.oauth = OAuthServer(self.workspaces, public_url=options.public_url)
+        self.auth = Authenticator(self.workspaces, rate_limit=options.rate_limit_per_minute)
         self.mcp = HostedMcp(self)
         self.webhooks_changed: Callable[[], None] = lambda: None
         """To be called after webhooks were changed; set by whoever delivers them."""
@@ -60,6 +57,10 @@ class App:
         if answer is not None:
             await send_answer(request, answer)
 
+    async def _changed(self, change: Change) -> None:
+        if change.kind == "credentials":
+            self.auth.forget()
+
     async def _answer(self, request: Request) -> Answer | Later | None:
         found = self.router.match(request.method, request.path)
         if found is None:
@@ -70,7 +71,7 @@ class App:
             allow = ", ".join(found.allowed).encode()
             return Answer(answer.body, status=answer.status, headers=((b"allow", allow),))
         route, request.params = found.route, found.params
-        principal = NOBODY if route.access == "public" else self.auth.check(request, route)
+        principal = NOBODY if route.access == "public" else await self.auth.check(request, route)
         return await route.handler(self, request, principal)
 
 

@@ -7,19 +7,16 @@ a key of the wrong usage, a feature that the workspace lacks, a missing scope, t
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from weftline.errors import Forbidden, NotFound, RateLimited, Unauthorized
-from weftline.runtime.clock import Clock
 from weftline.server.http import Request
 from weftline.server.rate_limit import DEFAULT_PER_MINUTE, RateLimit
-from weftline.store.sqlite import oauth
-from weftline.store.sqlite.hashing import Hasher
-from weftline.store.sqlite.keys import find_api_key, hash_secret
-from weftline.store.sqlite.reads import Reader
+from weftline.workspace.context import Workspaces
+from weftline.workspace.grants import ACCESS, find_token
+from weftline.workspace.keys import by_secret_hash, hash_secret
 
 if TYPE_CHECKING:
     from weftline.server.router import Route
@@ -52,32 +49,28 @@ NOBODY = Principal("", 0, "")
 class Authenticator:
     """Remembers who is who, so that a request costs a hash and a look into a dict."""
 
-    def __init__(
-        self,
-        reader: Reader,
-        *,
-        clock: Clock,
-        hasher: Callable[[], Hasher],
-        rate_limit: int = DEFAULT_PER_MINUTE,
-    ) -> None:
+    def __init__(self, workspaces: Workspaces, *, rate_limit: int = DEFAULT_PER_MINUTE) -> None:
         self.limit = RateLimit(rate_limit)
-        self._reader = reader
-        self._clock = clock
-        self._hasher = hasher
+        self._workspaces = workspaces
         self._known: OrderedDict[bytes, Principal] = OrderedDict()
+        self._changes = 0
 
     def forget(self) -> None:
         """Drops what is remembered, after a credential was created, changed or revoked."""
         self._known.clear()
+        self._changes += 1
 
-    def check(self, request: Request, route: Route) -> Principal:
+    async def check(self, request: Request, route: Route) -> Principal:
         secret = _credential(request)
         if secret is None:
             raise Unauthorized(
                 "API key or OAuth access token required: send Authorization: Bearer or X-API-Key.", error="Unauthorized"
             )
-        now = self._clock.now_us()
-        principal = self._principal(secret, now)
+        now = self._workspaces.clock.now_us()
+        digest = hash_secret(secret)
+        principal = self._known.get(digest) or await self._look_up(secret, digest)
+        if principal.expires_us <= now:
+            raise _invalid()
         slug = request.params.get("slug")
         if slug is not None and slug != principal.slug:
             raise NotFound(
@@ -103,28 +96,26 @@ class Authenticator:
             )
         return principal
 
-    def _principal(self, secret: str, now: int) -> Principal:
-        digest = hash_secret(secret)
-        principal = self._known.get(digest)
+    async def _look_up(self, secret: str, digest: bytes) -> Principal:
+        changes = self._changes
+        principal = await (self._token(secret) if secret.startswith(ACCESS) else self._key(digest))
         if principal is None:
-            principal = self._token(secret) if secret.startswith(oauth.ACCESS) else self._key(digest)
-            if principal is None:
-                raise _invalid()
+            raise _invalid()
+        # What was read before a change must not be remembered after it.
+        if changes == self._changes:
             self._known[digest] = principal
             if len(self._known) > _CACHED:
                 self._known.popitem(last=False)
-        if principal.expires_us <= now:
-            raise _invalid()
         return principal
 
-    def _key(self, digest: bytes) -> Principal | None:
-        key = find_api_key(self._reader.db, digest)
+    async def _key(self, digest: bytes) -> Principal | None:
+        key = await by_secret_hash(self._workspaces, digest)
         if key is None or key.revoked_at is not None:
             return None
         return Principal(key.id, key.workspace, key.slug, key.usage, key.agents, gated=key.gated)
 
-    def _token(self, secret: str) -> Principal | None:
-        token = oauth.find_token(self._reader.db, self._hasher(), secret)
+    async def _token(self, secret: str) -> Principal | None:
+        token = await find_token(self._workspaces, secret)
         if token is None:
             return None
         return Principal(

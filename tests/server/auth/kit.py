@@ -14,8 +14,8 @@ from argon2 import PasswordHasher
 
 from weftline.runtime.embedded import Engine
 from weftline.server.app import App
-from weftline.server.oauth.tokens import challenge_of
 from weftline.server.operations import OPERATIONS
+from weftline.workspace.grants import challenge_of
 
 NOW_US = 1_800_000_000_000_000
 SECOND_US = 1_000_000

@@ -1,0 +1,91 @@
+"""API keys. Of a key's secret only the hash and the first characters are stored."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.json import decode, encode
+
+from weftline.store import crashpoints
+from weftline.store.base import Query, Row, one, statement
+
+_KEY = (
+    "SELECT k.id, k.workspace, w.slug, k.name, k.prefix, k.usage, k.agents, k.created_at, k.revoked_at,"
+    " EXISTS (SELECT 1 FROM features_off f WHERE f.workspace = k.workspace AND f.feature = 'apiKeys')"
+    " FROM api_keys k JOIN workspaces w ON w.key = k.workspace"
+)
+
+
+class ApiKey(Struct, frozen=True):
+    """A key without its secret."""
+
+    id: str
+    workspace: int
+    slug: str
+    name: str
+    prefix: str
+    usage: str
+    agents: tuple[str, ...]
+    """The agents that it may use; empty for all."""
+    created_at: int
+    revoked_at: int | None
+    gated: bool = False
+    """Whether its workspace has API keys switched off."""
+
+
+class NewKey(Struct, frozen=True, kw_only=True):
+    id: str
+    hash: bytes
+    prefix: str
+    name: str
+    usage: str
+    agents: tuple[str, ...]
+
+
+def by_hash(hash: bytes) -> Query[ApiKey | None]:
+    row = yield from one(f"{_KEY} WHERE k.hash = $1", hash)
+    return _key(row)
+
+
+def by_id(id: str) -> Query[ApiKey | None]:
+    row = yield from one(f"{_KEY} WHERE k.id = $1", id)
+    return _key(row)
+
+
+def of_workspace(workspace: int, *, revoked: bool = False) -> Query[list[ApiKey]]:
+    """The oldest first; with `revoked` also those that no longer work."""
+    where = "k.workspace = $1" if revoked else "k.workspace = $1 AND k.revoked_at IS NULL"
+    rows = yield from statement(f"{_KEY} WHERE {where} ORDER BY k.key", workspace)
+    return [_row(row) for row in rows]
+
+
+def insert(key: NewKey, *, workspace: int, now: int) -> Query[bool]:
+    """False if this store has a key with the same secret."""
+    crashpoints.hit(("key.created",), "before")
+    row = yield from one(
+        "INSERT INTO api_keys (id, workspace, hash, prefix, name, usage, agents, created_at)"
+        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (hash) DO NOTHING RETURNING id",
+        key.id,
+        workspace,
+        key.hash,
+        key.prefix,
+        key.name,
+        key.usage,
+        encode(key.agents).decode(),
+        now,
+    )
+    return row is not None
+
+
+def revoke(id: str, *, now: int) -> Query[None]:
+    """Leaves the time of a key that was revoked before."""
+    yield from statement("UPDATE api_keys SET revoked_at = coalesce(revoked_at, $1) WHERE id = $2", now, id)
+
+
+def _key(row: Row | None) -> ApiKey | None:
+    return None if row is None else _row(row)
+
+
+def _row(row: Row) -> ApiKey:
+    id, workspace, slug, name, prefix, usage, agents, created_at, revoked_at, gated = row
+    allowed = tuple(decode(agents, type=list[str]))
+    return ApiKey(id, workspace, slug, name, prefix, usage, allowed, created_at, revoked_at, bool(gated))

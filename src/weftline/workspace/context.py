@@ -1,0 +1,57 @@
+"""What every use case is handed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import cached_property
+from typing import Literal, Protocol, TypeAlias
+
+from msgspec import Struct
+
+from weftline.store.base import Database
+from weftline.store.hashing import Hasher
+from weftline.store.secrets import Vault
+
+
+class Clock(Protocol):
+    def now_us(self) -> int:
+        """Microseconds since the epoch, UTC."""
+        ...
+
+
+class Change(Struct, frozen=True):
+    """Something that others keep in memory has changed: they must read it again."""
+
+    kind: Literal["credentials", "providers", "webhooks"]
+    workspace: int | None = None
+    """None if it may concern every workspace."""
+
+
+OnChange: TypeAlias = Callable[[Change], Awaitable[None]]
+
+
+async def nobody_cares(change: Change) -> None:
+    """For a process that keeps nothing in memory."""
+
+
+class Workspaces(Struct, frozen=True, dict=True):
+    """The stored things of all workspaces. `changed` is awaited after each change that is durable."""
+
+    records: Database
+    vault: Vault
+    clock: Clock
+    changed: OnChange = nobody_cares
+
+    @cached_property
+    def hasher(self) -> Hasher:
+        """Hashes and signs the credentials of this store."""
+        return self.vault.hasher()
+
+
+class Caller(Protocol):
+    """Who asks: bound to one workspace, and narrowed to the agents of its allow-list unless that is empty."""
+
+    @property
+    def workspace(self) -> int: ...
+    @property
+    def agents(self) -> tuple[str, ...]: ...

@@ -1,0 +1,122 @@
+"""API keys: created, imported, listed, revoked."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from weftline.errors import InvalidRequest, NotFound
+from weftline.store.base import Query
+from weftline.store.records import keys
+from weftline.store.records.keys import ApiKey, NewKey
+from weftline.workspace.context import Change, Workspaces
+from weftline.workspace.workspaces import ensured
+
+PREFIX = "weft_"
+USAGES = ("developer_api", "mcp", "a2a")
+MAX_NAME_CHARS = 256
+_SHOWN_CHARS = len(PREFIX) + 4
+_AGENT = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_MAX_AGENTS = 1000
+_ACCESS_TOKEN = "mantyx_at_"
+
+
+class CreatedKey(NamedTuple):
+    key: ApiKey
+    secret: str
+    """Told this once; it is stored nowhere."""
+
+
+def hash_secret(secret: str) -> bytes:
+    """Keys are long and random, so a plain hash is enough to find and to protect them."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+async def create(
+    at: Workspaces, slug: str, *, name: str = "", usage: str = "developer_api", agents: Sequence[str] = ()
+) -> CreatedKey:
+    """Creates a key, and its workspace if that is new. `agents` narrows the key to these agents."""
+    if usage not in USAGES:
+        raise InvalidRequest(f"usage: {usage!r} is not a usage; use one of {', '.join(USAGES)}.")
+    if len(name) > MAX_NAME_CHARS:
+        raise InvalidRequest(f"name: must have at most {MAX_NAME_CHARS} characters.")
+    secret = PREFIX + secrets.token_urlsafe(32)
+    new = NewKey(
+        id=_new_id(),
+        hash=hash_secret(secret),
+        prefix=secret[:_SHOWN_CHARS],
+        name=name,
+        usage=usage,
+        agents=tuple(checked_agents(agents)),
+    )
+    return CreatedKey(await at.records.write(_insert(new, slug, now=at.clock.now_us())), secret)
+
+
+async def import_key(at: Workspaces, slug: str, secret: str, *, name: str = "") -> ApiKey:
+    """Takes over a key that clients already hold. Its length is all that protects it."""
+    if not 20 <= len(secret) <= 512 or not secret.isascii() or not secret.isprintable() or " " in secret:
+        raise InvalidRequest("secret: must have 20 to 512 printable ASCII characters without blanks.")
+    if secret.startswith(_ACCESS_TOKEN):
+        raise InvalidRequest(f"secret: the prefix {_ACCESS_TOKEN} is for OAuth access tokens.")
+    new = NewKey(id=_new_id(), hash=hash_secret(secret), prefix=secret[:8], name=name, usage="developer_api", agents=())
+    return await at.records.write(_insert(new, slug, now=at.clock.now_us()))
+
+
+async def by_secret_hash(at: Workspaces, hash: bytes) -> ApiKey | None:
+    """The key whose secret has this hash, revoked or not."""
+    return await at.records.read(keys.by_hash(hash))
+
+
+async def find(at: Workspaces, id: str, *, workspace: int | None = None) -> ApiKey:
+    """Raises `NotFound`, also for a key of another workspace if one is given."""
+    return await at.records.read(_known(id, workspace=workspace))
+
+
+async def of_workspace(at: Workspaces, workspace: int, *, revoked: bool = False) -> list[ApiKey]:
+    """The oldest first; with `revoked` also those that no longer work."""
+    return await at.records.read(keys.of_workspace(workspace, revoked=revoked))
+
+
+async def revoke(at: Workspaces, id: str, *, workspace: int | None = None) -> ApiKey:
+    """Ends a key for good; revoking it again changes nothing."""
+
+    def query() -> Query[ApiKey]:
+        yield from _known(id, workspace=workspace)
+        yield from keys.revoke(id, now=at.clock.now_us())
+        return (yield from _known(id))
+
+    revoked = await at.records.write(query())
+    await at.changed(Change("credentials", revoked.workspace))
+    return revoked
+
+
+def checked_agents(agents: Sequence[str]) -> list[str]:
+    """An allow-list without duplicates, in the order given."""
+    listed = list(dict.fromkeys(agents))
+    if len(listed) > _MAX_AGENTS:
+        raise InvalidRequest(f"agents: at most {_MAX_AGENTS} can be listed.")
+    for agent in listed:
+        if not _AGENT.fullmatch(agent):
+            raise InvalidRequest(f"agents: {agent[:200]!r} is not an agent id.")
+    return listed
+
+
+def _new_id() -> str:
+    return "key_" + secrets.token_hex(8)
+
+
+def _insert(new: NewKey, slug: str, *, now: int) -> Query[ApiKey]:
+    workspace = yield from ensured(slug, now=now)
+    if not (yield from keys.insert(new, workspace=workspace, now=now)):
+        raise InvalidRequest("secret: this store already has that key.")
+    return (yield from _known(new.id))
+
+
+def _known(id: str, *, workspace: int | None = None) -> Query[ApiKey]:
+    key = yield from keys.by_id(id)
+    if key is None or workspace not in (None, key.workspace):
+        raise NotFound("There is no such API key.")
+    return key

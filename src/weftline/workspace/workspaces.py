@@ -1,0 +1,75 @@
+"""Workspaces and the features they have."""
+
+from __future__ import annotations
+
+import re
+
+from weftline.errors import InvalidRequest, NotFound
+from weftline.store.base import Query
+from weftline.store.records import workspaces
+from weftline.workspace.context import Change, Workspaces
+
+FEATURES = ("apiKeys", "oauthApps")
+_SLUG = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,62}[a-z0-9])?")
+
+
+async def ensure(at: Workspaces, slug: str) -> int:
+    """The workspace's key; creates the workspace if it is new."""
+    return await at.records.write(ensured(slug, now=at.clock.now_us()))
+
+
+async def find(at: Workspaces, slug: str) -> int:
+    """The workspace's key. Raises `NotFound`."""
+    return await at.records.read(known(slug))
+
+
+async def slugs(at: Workspaces) -> list[str]:
+    return await at.records.read(workspaces.slugs())
+
+
+async def slug_of(at: Workspaces, workspace: int) -> str | None:
+    return await at.records.read(workspaces.slug_of(workspace))
+
+
+async def features(at: Workspaces, slug: str) -> dict[str, bool]:
+    """Every feature, and whether it is on."""
+    return await at.records.read(_features(slug))
+
+
+async def set_feature(at: Workspaces, slug: str, feature: str, *, on: bool) -> dict[str, bool]:
+    """Switches a feature and returns all of them."""
+    if feature not in FEATURES:
+        raise InvalidRequest(f"{feature!r} is not a feature; the features are {' and '.join(FEATURES)}.")
+
+    def switch() -> Query[dict[str, bool]]:
+        key = yield from known(slug)
+        yield from workspaces.switch_on(key, feature) if on else workspaces.switch_off(key, feature)
+        return (yield from _features(slug))
+
+    switched = await at.records.write(switch())
+    await at.changed(Change("credentials"))
+    return switched
+
+
+def ensured(slug: str, *, now: int) -> Query[int]:
+    """`ensure` as a part of a larger transaction."""
+    if not _SLUG.fullmatch(slug):
+        raise InvalidRequest(
+            f"{slug!r} is not a workspace slug: use 1 to 64 lowercase letters, digits, - and _,"
+            " beginning and ending with a letter or digit."
+        )
+    return (yield from workspaces.ensure(slug, now=now))
+
+
+def known(slug: str) -> Query[int]:
+    """`find` as a part of a larger transaction."""
+    key = yield from workspaces.find(slug)
+    if key is None:
+        raise NotFound(f"There is no workspace {slug!r}.")
+    return key
+
+
+def _features(slug: str) -> Query[dict[str, bool]]:
+    key = yield from known(slug)
+    off = yield from workspaces.features_off(key)
+    return {feature: feature not in off for feature in FEATURES}
