@@ -7,7 +7,8 @@ from typing import Any, TypeAlias
 
 from msgspec import to_builtins
 
-from weftline.server.oauth.views import app_view, created_app_view, grant_view, user_view
+from weftline.server.schemas.oauth import app_json, created_app_json, grant_json
+from weftline.server.schemas.users import user_json
 from weftline.workspace import apps, grants, users
 from weftline.workspace.context import Workspaces
 
@@ -28,32 +29,32 @@ async def leave_workspace(context: Workspaces, *, email: str, workspace: str) ->
 
 
 async def list_users(context: Workspaces, *, workspace: str | None = None) -> Any:
-    return to_builtins([user_view(one) for one in await users.list_users(context, slug=workspace)])
+    return to_builtins([user_json(one) for one in await users.list_users(context, slug=workspace)])
 
 
 async def show_user(context: Workspaces, *, email: str) -> Any:
-    return to_builtins(user_view(await users.show_user(context, email=email)))
+    return to_builtins(user_json(await users.show_user(context, email=email)))
 
 
 async def create_app(context: Workspaces, *, workspace: str, **fields: Any) -> Any:
     app, secret = await apps.register_app(context, apps.checked_app(**fields), slug=workspace)
-    return to_builtins(created_app_view(app, secret))
+    return to_builtins(created_app_json(app, secret))
 
 
 async def list_apps(context: Workspaces, *, workspace: str) -> Any:
-    return to_builtins([app_view(one) for one in await apps.list_apps(context, slug=workspace)])
+    return to_builtins([app_json(one) for one in await apps.list_apps(context, slug=workspace)])
 
 
 async def show_app(context: Workspaces, *, client_id: str) -> Any:
-    return to_builtins(app_view(await apps.show_app(context, client_id=client_id)))
+    return to_builtins(app_json(await apps.show_app(context, client_id=client_id)))
 
 
 async def delete_app(context: Workspaces, *, client_id: str) -> Any:
-    return to_builtins(app_view(await apps.delete_app(context, client_id=client_id)))
+    return to_builtins(app_json(await apps.delete_app(context, client_id=client_id)))
 
 
 async def list_grants(context: Workspaces, *, email: str) -> Any:
-    return to_builtins([grant_view(one) for one in await grants.list_grants(context, email=email)])
+    return to_builtins([grant_json(one) for one in await grants.list_grants(context, email=email)])
 
 
 OPERATIONS: dict[str, UseCase] = {

@@ -18,11 +18,22 @@ from weftline.server.oauth import consent
 from weftline.server.oauth.app import COOKIE, read_cookie, session_of
 from weftline.server.oauth.forms import NO_STORE, client, needed, read_form, refusal
 from weftline.server.oauth.pages import sign_in_page
-from weftline.server.oauth.views import app_view, created_app_view, grant_view, introspection_view, token_view
 from weftline.server.router import Handler, Route
 from weftline.server.routes.keys import read_body
+from weftline.server.schemas.oauth import (
+    NewOAuthApp,
+    OAuthApps,
+    OAuthGrants,
+    OAuthMetadata,
+    UserInfo,
+    UserInfoWorkspace,
+    app_json,
+    created_app_json,
+    grant_json,
+    introspection_json,
+    token_json,
+)
 from weftline.store.records.apps import App as StoredApp
-from weftline.wire.oauth import NewOAuthApp, OAuthApps, OAuthGrants, OAuthMetadata, UserInfo, UserInfoWorkspace
 from weftline.workspace import apps, grants
 from weftline.workspace.consent import InvalidConsent, UnknownApp
 from weftline.workspace.consent import decide as decide_consent
@@ -118,7 +129,7 @@ async def sign_out(app: App, request: Request, principal: Principal) -> Answer:
 async def token(app: App, request: Request, principal: Principal) -> Answer:
     form = await read_form(request)
     client_app = await client(app.workspaces, request, form)
-    return _json(token_view(await _issue(app.workspaces, client_app, form)))
+    return _json(token_json(await _issue(app.workspaces, client_app, form)))
 
 
 async def _issue(workspaces: Workspaces, client_app: StoredApp, form: Mapping[str, str]) -> Issued:
@@ -148,7 +159,7 @@ async def introspect(app: App, request: Request, principal: Principal) -> Answer
     form = await read_form(request)
     client_app = await client(app.workspaces, request, form)
     found = await grants.find_credential(app.workspaces, client_app, secret=needed(form, "token"))
-    return _json(introspection_view(found, now=app.workspaces.clock.now_us()))
+    return _json(introspection_json(found, now=app.workspaces.clock.now_us()))
 
 
 async def userinfo(app: App, request: Request, principal: Principal) -> Answer:
@@ -160,7 +171,7 @@ async def userinfo(app: App, request: Request, principal: Principal) -> Answer:
 async def list_grants(app: App, request: Request, principal: Principal) -> Answer:
     user = await app.oauth.require_user(request)
     found = await grants.list_grants(app.workspaces, email=user.email)
-    return _json(OAuthGrants([grant_view(grant) for grant in found]))
+    return _json(OAuthGrants([grant_json(grant) for grant in found]))
 
 
 async def delete_grant(app: App, request: Request, principal: Principal) -> Answer:
@@ -208,19 +219,19 @@ async def create_app(app: App, request: Request, principal: Principal) -> Answer
         logo=body.logo or "",
     )
     made, secret = await apps.register_app(app.workspaces, new, slug=principal.slug)
-    return _json(created_app_view(made, secret), status=201)
+    return _json(created_app_json(made, secret), status=201)
 
 
 async def list_apps(app: App, request: Request, principal: Principal) -> Answer:
     require_manager(principal)
     found = await apps.list_apps(app.workspaces, slug=principal.slug)
-    return _json(OAuthApps([app_view(one) for one in found]))
+    return _json(OAuthApps([app_json(one) for one in found]))
 
 
 async def read_app(app: App, request: Request, principal: Principal) -> Answer:
     require_manager(principal)
     client_id = request.params["clientId"]
-    return _json(app_view(await apps.show_app(app.workspaces, client_id=client_id, slug=principal.slug)))
+    return _json(app_json(await apps.show_app(app.workspaces, client_id=client_id, slug=principal.slug)))
 
 
 async def delete_app(app: App, request: Request, principal: Principal) -> Answer:

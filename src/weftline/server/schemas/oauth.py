@@ -1,10 +1,16 @@
-"""Requests and responses of the OAuth endpoints. Those that an RFC defines keep its snake_case names."""
+"""OAuth apps, grants and tokens as JSON. What an RFC defines keeps its snake_case names."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import asdict
+
+from weftline.store.records.apps import App
+from weftline.store.records.grants import Grant, Token
+from weftline.wire.responses import iso
+from weftline.workspace.grants import ACCESS_S, Issued
 
 
 class NewOAuthApp(Struct, rename="camel"):
@@ -114,10 +120,63 @@ class OAuthMetadata(Struct, frozen=True):
     introspection_endpoint_auth_methods_supported: list[str]
 
 
-class UserProfile(Struct, frozen=True, rename="camel"):
-    """A user, as an administrator sees them."""
+def app_json(app: App) -> OAuthApp:
+    return OAuthApp(
+        app.client_id,
+        app.slug,
+        app.name,
+        app.description,
+        app.logo or None,
+        app.visibility,
+        app.redirect_uris,
+        app.scopes,
+        app.client_credentials,
+        iso(app.created_at),
+    )
 
-    id: str
-    email: str
-    workspaces: tuple[str, ...]
-    created_at: str
+
+def created_app_json(app: App, secret: str) -> CreatedOAuthApp:
+    return CreatedOAuthApp(**asdict(app_json(app)), client_secret=secret)
+
+
+def grant_json(grant: Grant) -> OAuthGrant:
+    return OAuthGrant(
+        grant.id,
+        GrantedApp(grant.client_id, grant.app_name),
+        grant.slug,
+        grant.scopes,
+        grant.agents,
+        iso(grant.created_at),
+    )
+
+
+def token_json(issued: Issued) -> TokenResponse:
+    refresh = UNSET if issued.refresh is None else issued.refresh
+    return TokenResponse(issued.access, "Bearer", ACCESS_S, refresh, " ".join(issued.scopes))
+
+
+def introspection_json(found: Token | Grant | None, *, now: int) -> Introspection:
+    """Everything to the app that a token was issued to, and nothing about others."""
+    match found:
+        case Token() if found.expires_at > now:
+            return Introspection(
+                True,
+                " ".join(found.scopes),
+                found.client_id,
+                "Bearer",
+                found.expires_at // 1_000_000,
+                found.created_at // 1_000_000,
+                found.user or found.client_id,
+                found.email or UNSET,
+            )
+        case Grant():
+            return Introspection(
+                True,
+                " ".join(found.scopes),
+                found.client_id,
+                iat=found.created_at // 1_000_000,
+                sub=found.user,
+                username=found.email,
+            )
+        case _:
+            return Introspection(False)
