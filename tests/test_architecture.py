@@ -49,6 +49,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.runtime": SHELL | {"weftline.store", "weftline.threads", "weftline.sandbox"},
     "weftline.workspace": MIDDLE
     | {
+        "weftline.config",
+        "weftline.wire.agents",
         "weftline.providers",
         "weftline.tools",
         "weftline.store.base",

@@ -17,6 +17,7 @@ whether the same request may succeed later, and what to do.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 
@@ -113,3 +114,23 @@ class Unavailable(WeftlineError):
 
 class StoreError(WeftlineError):
     default_code = "store_unusable"
+
+
+MAX_ISSUES = 100
+"""Issues in one error; a body with more has them left out."""
+_ISSUES_IN_MESSAGE = 3
+
+
+class Issue(NamedTuple):
+    """What is wrong with one field, which is named as the caller names it."""
+
+    path: str
+    message: str
+
+
+def invalid(issues: Sequence[Issue]) -> InvalidRequest:
+    """One error for all these issues; its message has the first few."""
+    message = "; ".join(f"{path}: {text}" if path else text for path, text in issues[:_ISSUES_IN_MESSAGE])
+    more = len(issues) - _ISSUES_IN_MESSAGE
+    listed = [{"path": path, "message": text} for path, text in issues[:MAX_ISSUES]]
+    return InvalidRequest(f"{message} (and {more} more)" if more > 0 else message, issues=listed)

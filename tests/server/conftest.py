@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 import aiohttp
 import pytest
 
-from weftline.cli.admin import administer, now_us
+from weftline.cli.admin import administer
 from weftline.testing import ServerProcess
 
 from .kit import Api
@@ -26,7 +26,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[ServerProcess]
 
 def new_key(server: ServerProcess, slug: str = "acme") -> str:
     """An API key, made over the control socket of the running server."""
-    _, secret = administer(server.db, "keys.create", workspace=slug, name="test", now=now_us())
+    _, secret = administer(server.db, "keys.create", workspace=slug, name="test")
     assert isinstance(secret, str)
     return secret
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from weftline.store.sqlite.accounts import create_thread, end_thread, workspace_key
+from weftline.store.records import threads, workspaces
+from weftline.store.records.threads import NewThread
 from weftline.store.sqlite.store import SqliteStore
 from weftline.testing.store import CHECKS, Check
 
@@ -21,16 +22,14 @@ class SqliteSubject:
     async def create_workspace(self) -> int:
         self._workspaces += 1
         slug = f"w{self._workspaces}"
-        return await self.store.job(lambda db: workspace_key(db, slug, now=1))
+        return await self.store.records.write(workspaces.ensure(slug, now=1))
 
     async def create_thread(self, workspace: int) -> int:
-        key, _ = await self.store.job(
-            lambda db: create_thread(db, workspace=workspace, name="", agent=None, spec=b"{}", metadata="{}", now=1)
-        )
-        return key
+        new = NewThread(workspace=workspace, salt="0" * 12, name="", agent=None, spec=b"{}", metadata="{}")
+        return (await self.store.records.write(threads.insert(new, now=1))).key
 
     async def end_thread(self, thread: int) -> None:
-        await self.store.job(lambda db: end_thread(db, key=thread, now=2))
+        await self.store.records.write(threads.end(thread, now=2))
 
     async def reopen(self) -> None:
         self.store.close()

@@ -148,8 +148,8 @@ class RevokedMeanwhile:
         self._records = records
         self.then: Callable[[], Awaitable[object]] | None = None
 
-    async def read(self, query: Query[T]) -> T:
-        value = await self._records.read(query)
+    async def read(self, query: Query[T], *, heavy: bool = False) -> T:
+        value = await self._records.read(query, heavy=heavy)
         if self.then is not None:
             then, self.then = self.then, None
             await then()

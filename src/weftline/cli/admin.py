@@ -7,11 +7,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from weftline.errors import StoreError, WeftlineError
+from weftline.runtime.clock import SystemClock
 from weftline.server.control import send_order
-from weftline.server.operations import OPERATIONS
-from weftline.store.sqlite.directory import StoreDirectory
-from weftline.store.sqlite.store import SqliteStore
+from weftline.server.operations import operations
+from weftline.store import open_store, owner_of
+from weftline.workspace.context import Workspaces
 
 
 def now_us() -> int:
@@ -19,25 +22,26 @@ def now_us() -> int:
 
 
 def administer(db: Path, operation: str, **arguments: Any) -> Any:
-    """Carries out an operation in one write transaction and returns its value."""
+    """Carries out an operation and returns its value in JSON's own types."""
     try:
-        store = SqliteStore(db)
+        store = open_store(db)
     except StoreError as error:
         if error.code != "store_in_use":
             raise
         return _through_owner(db, operation, arguments, error)
 
     async def here() -> Any:
-        return await store.job(lambda connection: OPERATIONS[operation](connection, **arguments))
+        at = Workspaces(store.records, store.vault, SystemClock())
+        return await operations(at, store)[operation](**arguments)
 
     try:
-        return asyncio.run(here())
+        return msgspec.json.decode(msgspec.json.encode(asyncio.run(here())))
     finally:
         store.close()
 
 
 def _through_owner(db: Path, operation: str, arguments: dict[str, Any], in_use: WeftlineError) -> Any:
-    owner = StoreDirectory(db).owner()
+    owner = owner_of(db)
     if owner is None or not owner.admin_socket:
         raise in_use
     try:

@@ -29,11 +29,11 @@ def command() -> None:
 @JSON
 def create(workspace: str, file: Path, db: Path, as_json: bool) -> None:
     """Store an agent and print its id."""
-    from weftline.cli.admin import administer, now_us
+    from weftline.cli.admin import administer
 
     with click.open_file(str(file), encoding="utf-8") as source:
         definition = source.read()
-    made = administer(db, "agents.create", workspace=workspace, definition=definition, now=now_us())
+    made = administer(db, "agents.create", workspace=workspace, definition=definition)
     click.echo(json.dumps(made) if as_json else made["id"])
 
 

@@ -31,11 +31,9 @@ def command() -> None:
 @JSON
 def create(workspace: str, db: Path, name: str, usage: str, agents: tuple[str, ...], as_json: bool) -> None:
     """Create a key and print it. It is shown this once and stored nowhere."""
-    from weftline.cli.admin import administer, now_us
+    from weftline.cli.admin import administer
 
-    identity, secret = administer(
-        db, "keys.create", workspace=workspace, name=name, usage=usage, agents=list(agents), now=now_us()
-    )
+    identity, secret = administer(db, "keys.create", workspace=workspace, name=name, usage=usage, agents=list(agents))
     click.echo(json.dumps({"id": identity, "key": secret}) if as_json else secret)
 
 
@@ -45,10 +43,10 @@ def create(workspace: str, db: Path, name: str, usage: str, agents: tuple[str, .
 @click.option("--name", default="", help="A note to tell keys apart.")
 def import_key(workspace: str, db: Path, name: str) -> None:
     """Take over a key that clients hold already, read from standard input; prints its id."""
-    from weftline.cli.admin import administer, now_us
+    from weftline.cli.admin import administer
 
     secret = sys.stdin.readline().strip()
-    click.echo(administer(db, "keys.import", workspace=workspace, secret=secret, name=name, now=now_us()))
+    click.echo(administer(db, "keys.import", workspace=workspace, secret=secret, name=name))
 
 
 @command.command("list")
@@ -80,8 +78,8 @@ def show(key_id: str, db: Path, as_json: bool) -> None:
 @JSON
 def delete(key_id: str, db: Path, as_json: bool) -> None:
     """Revoke a key, at once and for good."""
-    from weftline.cli.admin import administer, now_us
+    from weftline.cli.admin import administer
 
-    gone = administer(db, "keys.delete", id=key_id, now=now_us())
+    gone = administer(db, "keys.delete", id=key_id)
     if as_json:
         show_one(gone, as_json=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,18 +99,17 @@ async def _catalog(
     base = (load_config(config) if config is not None else Config()).catalog(transport=transport, scripted=scripted)
     if db is None or workspace is None:
         return base
-    from weftline.server.stored_providers import own_providers
+    from weftline.runtime.clock import SystemClock
+    from weftline.store import open_records
     from weftline.store.secrets import Vault
-    from weftline.store.sqlite.keys import known_workspace
-    from weftline.store.sqlite.store import open_for_reading
+    from weftline.workspace.context import Workspaces
+    from weftline.workspace.providers import own_providers
+    from weftline.workspace.workspaces import find
 
-    reader = open_for_reading(db)
-    try:
-        key = known_workspace(reader.db, workspace)
-        own = own_providers(reader.db, Vault(db), key)
-    finally:
-        reader.close()
-    return WorkspaceCatalogs(base, own=lambda _: own, transport=transport).of(key)
+    with open_records(db) as records:
+        at = Workspaces(records, Vault(db), SystemClock())
+        catalogs = WorkspaceCatalogs(base, own=partial(own_providers, at), transport=transport)
+        return await catalogs.load(await find(at, workspace))
 
 
 def _shown(catalog: Catalog) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO, cast
 
 import click
 
@@ -25,16 +25,18 @@ def command() -> None:
 @JSON
 def create(workspace: str, db: Path, source: TextIO, secrets: tuple[str, ...], as_json: bool) -> None:
     """Store a tool, described as for POST …/tools, and print its id."""
-    from weftline.cli.admin import administer, now_us
-    from weftline.server.stored_tools import required_fields
+    from weftline.cli.admin import administer
 
     try:
-        tool = required_fields(json.load(source))
+        loaded: object = json.load(source)
     except ValueError as error:
         raise click.ClickException(f"The tool is not valid JSON: {error}") from None
+    if not isinstance(loaded, dict):
+        raise click.ClickException("The tool must be a JSON object.")
+    tool = cast("dict[str, Any]", loaded)
     if secrets:
         tool["secrets"] = {**(tool.get("secrets") or {}), **dict(_secret(one) for one in secrets)}
-    made = administer(db, "tools.create", workspace=workspace, tool=tool, now=now_us())
+    made = administer(db, "tools.create", workspace=workspace, tool=tool)
     if as_json:
         show_one(made, as_json=True)
     else:

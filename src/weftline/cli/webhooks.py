@@ -30,9 +30,9 @@ def command() -> None:
 @JSON
 def create(workspace: str, url: str, events: tuple[str, ...], db: Path, as_json: bool) -> None:
     """Create a webhook; prints its id and the secret that deliveries are signed with, which is shown this once."""
-    from weftline.cli.admin import administer, now_us
+    from weftline.cli.admin import administer
 
-    made = administer(db, "webhooks.create", workspace=workspace, url=url, events=list(events), now=now_us())
+    made = administer(db, "webhooks.create", workspace=workspace, url=url, events=list(events))
     click.echo(json.dumps(made) if as_json else f"{made['id']} {made['secret']}")
 
 

@@ -1,13 +1,14 @@
 """The models of each workspace: what the server offers to everybody, and the providers that the workspace brought.
 
 catalogs = WorkspaceCatalogs(base, own=load, transport=transport)
-model = catalogs.of(workspace).resolve("mine:gpt-5.5")
-catalogs.forget(workspace)  # after its providers were changed
+model = (await catalogs.load(workspace)).resolve("mine:gpt-5.5")
+await catalogs.refresh(workspace)  # after its providers were changed
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -30,12 +31,12 @@ class OwnProvider(Struct, frozen=True):
     """Why it cannot be used, when that is known already."""
 
 
-LoadOwn: TypeAlias = Callable[[int], Sequence[OwnProvider]]
-"""The providers that a workspace brought, by its key."""
+LoadOwn: TypeAlias = Callable[[int], Awaitable[Sequence[OwnProvider]]]
+"""Reads the providers that a workspace brought, by its key."""
 
 
 class WorkspaceCatalogs:
-    """Catalogs by workspace, each built once and kept until `forget`.
+    """Catalogs by workspace, each built once and kept until `refresh`.
 
     A provider that has not changed is kept too, with what its throttle has learned; one that has changed or was deleted
     serves the calls under way to their end. Without `own` every workspace has the catalog `base`.
@@ -47,24 +48,33 @@ class WorkspaceCatalogs:
         self._transport = transport
         self._own_transport: AiohttpTransport | None = None
         self._catalogs: dict[int, Catalog] = {}
+        self._loading = asyncio.Lock()
         self._built: dict[str, tuple[int, Provider]] = {}
         self._retired: list[Provider] = []
 
     def of(self, workspace: int) -> Catalog:
-        """The models that this workspace may use."""
+        """The models that this workspace may use, by what was last loaded: `base` alone before anything was."""
+        return self._catalogs.get(workspace, self.base)
+
+    async def load(self, workspace: int) -> Catalog:
+        """The models that this workspace may use; its own providers are read the first time."""
         if self._load is None:
             return self.base
         found = self._catalogs.get(workspace)
         if found is None:
-            found = self._catalogs[workspace] = self._build(self._load(workspace))
+            async with self._loading:
+                found = self._catalogs.get(workspace)
+                if found is None:
+                    found = self._catalogs[workspace] = self._build(await self._load(workspace))
         return found
 
-    def forget(self, workspace: int | None = None) -> None:
-        """Drops what is remembered of a workspace, or of all, after providers were stored, changed or deleted."""
-        if workspace is None:
-            self._catalogs.clear()
-        else:
-            self._catalogs.pop(workspace, None)
+    async def refresh(self, workspace: int | None = None) -> None:
+        """Reads again what is in memory, of one workspace or of all, after providers were changed."""
+        if self._load is None:
+            return
+        async with self._loading:
+            for key in [key for key in self._catalogs if workspace in (None, key)]:
+                self._catalogs[key] = self._build(await self._load(key))
 
     async def aclose(self) -> None:
         """Closes the providers that workspaces brought. Those of `base` are their owner's to close."""

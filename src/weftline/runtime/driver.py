@@ -158,6 +158,7 @@ class Driver:
 
     async def _open(self, run: LiveRun) -> None:
         """Makes a run ready to be driven: its tools, what an earlier driver left in flight, its thread's history."""
+        await self._models.load(run.workspace)
         if run.toolbox is None:
             self._load_plan(run)
             assert run.plan is not None

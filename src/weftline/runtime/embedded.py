@@ -80,8 +80,8 @@ class Engine(Fleet):
         """
         self.require_accepting()
         plan = plan or plan_from_spec(spec)
-        self.check_models(plan, workspace=workspace)
-        self.tools.check(plan, workspace=workspace)
+        await self.check_models(plan, workspace=workspace)
+        await self.tools.check(plan, workspace=workspace)
         slot: tuple[int, str, str] | None = None
         if idempotency is not None:
             slot = (workspace, idempotency[0], idempotency[1])
@@ -99,9 +99,9 @@ class Engine(Fleet):
             await durable
         return run.id
 
-    def check_models(self, plan: RunPlan, *, workspace: int) -> None:
+    async def check_models(self, plan: RunPlan, *, workspace: int) -> None:
         """Raises `WeftlineError` (`invalid_model`) when the plan names a model that the workspace does not have."""
-        catalog = self.models.of(workspace)
+        catalog = await self.models.load(workspace)
         for model in (plan.model, *plan.fallbacks):
             catalog.resolve(model)
 

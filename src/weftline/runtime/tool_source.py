@@ -22,8 +22,11 @@ from weftline.agent.plan import (
 )
 from weftline.errors import InvalidRequest, StoreError
 from weftline.runtime.toolbox import EMPTY, ServerTools, Toolbox
+from weftline.store.base import Database
+from weftline.store.records import tools as stored_tools
+from weftline.store.records.tools import ToolRow
 from weftline.store.secrets import Headers, Vault
-from weftline.store.sqlite.reads import Reader, ToolRow
+from weftline.store.sqlite.reads import Reader
 from weftline.tools.a2a import A2AForms, A2ATool, default_description
 from weftline.tools.base import Tool
 from weftline.tools.dial import Dialer
@@ -53,6 +56,7 @@ class DialledTools:
         tools: Mapping[str, Tool],
         *,
         read: Reader,
+        records: Database,
         vault: Vault,
         dialled: Dialer,
         stored: Dialer,
@@ -60,6 +64,7 @@ class DialledTools:
     ) -> None:
         self._own = ServerTools(tools)
         self._read = read
+        self._records = records
         self._vault = vault
         self._dialled = dialled
         self._stored = stored
@@ -73,14 +78,14 @@ class DialledTools:
         await self._dialled.aclose()
         await self._stored.aclose()
 
-    def check(self, plan: RunPlan, *, workspace: int) -> None:
+    async def check(self, plan: RunPlan, *, workspace: int) -> None:
         """Refuses unknown stored and plugin tools, and stored ones whose name another tool of the plan has."""
         taken = {name for ref in plan.tools for name in self._names(ref)}
         for index, ref in enumerate(plan.tools):
             if isinstance(ref, PluginRef):
                 self._own.check_plugin(ref, index)
             elif isinstance(ref, StoredRef):
-                row = self._read.tool(ref.id, workspace=workspace)
+                row = await self._records.read(stored_tools.by_id(ref.id, workspace=workspace))
                 if row is None:
                     raise InvalidRequest(f"tools[{index}].id: this workspace has no tool {ref.id!r}.")
                 if row.name in taken:
@@ -101,7 +106,7 @@ class DialledTools:
         found: list[tuple[ToolRef, list[Tool]]] = []
         taken: set[str] = set()
         for ref in plan.tools:
-            tools = [] if isinstance(ref, McpRef) else self._resolve(ref, headers, workspace=workspace)
+            tools = [] if isinstance(ref, McpRef) else await self._resolve(ref, headers, workspace=workspace)
             taken.update(tool.spec.name for tool in tools)
             found.append((ref, tools))
         by_name: dict[str, Tool] = {}
@@ -125,10 +130,10 @@ class DialledTools:
             case McpRef() | StoredRef():
                 return []
 
-    def _resolve(self, ref: ToolRef, headers: Headers | StoreError, *, workspace: int) -> list[Tool]:
+    async def _resolve(self, ref: ToolRef, headers: Headers | StoreError, *, workspace: int) -> list[Tool]:
         match ref:
             case StoredRef():
-                row = self._read.tool(ref.id, workspace=workspace)
+                row = await self._records.read(stored_tools.by_id(ref.id, workspace=workspace))
                 return [] if row is None else [self._http(row)]
             case A2ARef():
                 if isinstance(headers, StoreError):

@@ -43,7 +43,7 @@ EMPTY = Toolbox({})
 class ToolSource(Protocol):
     """Where the tools of runs come from."""
 
-    def check(self, plan: RunPlan, *, workspace: int) -> None:
+    async def check(self, plan: RunPlan, *, workspace: int) -> None:
         """Refuses a plan whose tools are not there, before a run exists. Asks nothing outside this process."""
         ...
 
@@ -59,7 +59,7 @@ class ServerTools:
         self.tools = tools
         self._boxes: OrderedDict[tuple[tuple[type[ToolRef], ...], bytes], Toolbox] = OrderedDict()
 
-    def check(self, plan: RunPlan, *, workspace: int) -> None:
+    async def check(self, plan: RunPlan, *, workspace: int) -> None:
         for index, ref in enumerate(plan.tools):
             if isinstance(ref, PluginRef):
                 self.check_plugin(ref, index)

@@ -10,7 +10,7 @@ from msgspec.json import Decoder, decode, encode
 
 from weftline.errors import WeftlineError
 from weftline.server.following import CONTEXT_KEY, usage
-from weftline.store.sqlite.agents import AgentRow
+from weftline.store.records.agents import AgentRow
 from weftline.wire.limits import MAX_METADATA_VALUE_CHARS
 from weftline.wire.responses import RunView, iso
 

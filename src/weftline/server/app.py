@@ -27,13 +27,13 @@ class App:
     def __init__(self, engine: Engine, routes: Iterable[Route], *, options: ServerOptions | None = None) -> None:
         options = options or ServerOptions()
         self.engine = engine
+        self.workspaces = Workspaces(engine.store.records, engine.store.vault, engine.clock, self._on_change)
         self.router = Router(routes)
-        self.workspaces = Workspaces(engine.store.records, engine.store.vault, engine.clock, self._changed)
         self.oauth = OAuthServer(self.workspaces, public_url=options.public_url)
         self.auth = Authenticator(self.workspaces, rate_limit=options.rate_limit_per_minute)
         self.mcp = HostedMcp(self)
         self.webhooks_changed: Callable[[], None] = lambda: None
-        """To be called after webhooks were changed; set by whoever delivers them."""
+        """Called after webhooks were changed; set by whoever delivers them."""
         self._boot = secrets.token_hex(4)
         self._requests = 0
 
@@ -57,9 +57,14 @@ class App:
         if answer is not None:
             await send_answer(request, answer)
 
-    async def _changed(self, change: Change) -> None:
-        if change.kind == "credentials":
-            self.auth.forget()
+    async def _on_change(self, change: Change) -> None:
+        match change.kind:
+            case "credentials":
+                self.auth.forget()
+            case "providers":
+                await self.engine.models.refresh(change.workspace)
+            case "webhooks":
+                self.webhooks_changed()
 
     async def _answer(self, request: Request) -> Answer | Later | None:
         found = self.router.match(request.method, request.path)

@@ -10,19 +10,17 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
 
-import apsw
 import msgspec
 
 from weftline.errors import TABLE, InvalidRequest, WeftlineError
-from weftline.store.sqlite.store import SqliteStore
 
 logger = logging.getLogger(__name__)
 
-Operation = Callable[..., Any]
-"""Called with a connection inside a write transaction and the command's own arguments; returns JSON's own types."""
+Operation: TypeAlias = Callable[..., Awaitable[Any]]
+"""Called with the command's own arguments by name; returns what can be told as JSON."""
 
 
 class Order(msgspec.Struct):
@@ -37,11 +35,20 @@ class Reply(msgspec.Struct):
 
 
 class Control:
-    """Listens for orders while the server runs. `changed` is called after each one that was carried out."""
+    """Listens for orders while the server runs.
 
-    def __init__(self, store: SqliteStore, operations: dict[str, Operation], *, changed: Callable[[], None]) -> None:
-        self._store = store
+    `announce` is told the socket's path, for others to find it; `changed` is awaited after each order.
+    """
+
+    def __init__(
+        self,
+        operations: Mapping[str, Operation],
+        *,
+        announce: Callable[[str], None],
+        changed: Callable[[], Awaitable[None]],
+    ) -> None:
         self._operations = operations
+        self._announce = announce
         self._changed = changed
         self._folder = ""
         self._server: asyncio.Server | None = None
@@ -51,7 +58,7 @@ class Control:
         self._folder = tempfile.mkdtemp(prefix="weftline-")
         path = os.path.join(self._folder, "control")
         self._server = await asyncio.start_unix_server(self._serve, path)
-        self._store.directory.announce(admin_socket=path)
+        self._announce(path)
 
     async def stop(self) -> None:
         if self._server is not None:
@@ -74,16 +81,12 @@ class Control:
             operation = self._operations.get(order.operation)
             if operation is None:
                 raise InvalidRequest(f"There is no operation {order.operation!r}.")
-
-            def job(db: apsw.Connection) -> Any:
-                return operation(db, **order.arguments)
-
-            value = await self._store.job(job)
+            value = await operation(**order.arguments)
         except WeftlineError as error:
             return Reply(error=error.message, code=error.code)
         except (msgspec.DecodeError, TypeError) as error:
             return Reply(error=f"The order could not be read: {error}", code="invalid_request")
-        self._changed()
+        await self._changed()
         return Reply(value)
 
 

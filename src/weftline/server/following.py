@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from functools import partial
 from typing import Any, NamedTuple
 
-import apsw
-from msgspec import Raw, to_builtins
+from msgspec import to_builtins
 from msgspec.json import decode, encode
 
 from weftline.runtime.view import run_view
 from weftline.server.app import App
-from weftline.server.routes.agents import merged
 from weftline.server.sse import KEEP_ALIVE
-from weftline.store.sqlite import accounts, lists
-from weftline.store.sqlite.agents import AgentRow
+from weftline.store.records.agents import AgentRow
+from weftline.store.records.threads import ThreadRow
 from weftline.store.sqlite.reads import RunRow
 from weftline.wire.bodies import MessageBody
 from weftline.wire.events import TERMINAL_EVENTS
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.responses import RunView, usage_triple
 from weftline.wire.sessions import effective_spec
-
-CONTEXT_KEY = "a2a_context_id"
+from weftline.workspace import threads
+from weftline.workspace.agents import RunSpec, merged
+from weftline.workspace.threads import CONTEXT_KEY, ThreadDraft
 
 
 class Event(NamedTuple):
@@ -76,53 +74,36 @@ def usage(run: RunView) -> dict[str, Any] | None:
 async def start(app: App, agent: AgentRow, prompt: str, *, metadata: dict[str, str] | None = None) -> str:
     """A run of the agent by itself; returns its id."""
     own = encode({"agentId": agent.id, "prompt": prompt, "metadata": metadata or {}})
-    spec, headers = merged(app, agent, own, {})
+    whole = merged(app.workspaces, agent, RunSpec(own, {}))
     return await app.engine.create(
         agent.workspace,
-        spec,
+        whole.spec,
         metadata=encode(metadata or {}).decode(),
-        secrets=app.engine.store.vault.seal_headers(headers, workspace=agent.workspace),
+        secrets=app.workspaces.vault.seal_headers(whole.headers, workspace=agent.workspace),
     )
 
 
-async def send(app: App, thread: int, workspace: int, prompt: str) -> str:
+async def send(app: App, thread: ThreadRow, prompt: str) -> str:
     """The run of a message to a session; returns its id."""
-    row = app.engine.read.thread(thread)
-    assert row is not None
-    spec = effective_spec(row.spec, MessageBody(encode({"prompt": prompt})))
+    spec = effective_spec(thread.spec, MessageBody(encode({"prompt": prompt})))
     plan = plan_from_spec(spec)
     return await app.engine.create(
-        workspace,
+        thread.workspace,
         spec,
         plan=plan,
-        thread=thread,
+        thread=thread.key,
         metadata=encode(plan.metadata).decode(),
-        secrets=app.engine.read.thread_secrets(thread),
+        secrets=await threads.sealed_headers(app.workspaces, thread),
     )
 
 
-async def session_of_context(app: App, agent: AgentRow, context: str) -> int:
-    """The agent's session of an A2A context, a new one when there is none yet."""
-    tags = {CONTEXT_KEY: context}
-    own = encode({"agentId": agent.id, "metadata": Raw(encode(tags))})
-    spec, headers = merged(app, agent, own, {})
-    plan = plan_from_spec(spec)
-    app.engine.check_models(plan, workspace=agent.workspace)
-    app.engine.tools.check(plan, workspace=agent.workspace)
-    create = partial(
-        accounts.create_thread,
-        workspace=agent.workspace,
-        name=plan.name,
-        agent=agent.id,
-        spec=spec,
-        metadata=encode(tags).decode(),
-        now=app.engine.clock.now_us(),
-        sealed=app.engine.store.vault.seal_headers(headers, workspace=agent.workspace),
-    )
-
-    def found_or_made(db: apsw.Connection) -> int:
-        known = lists.thread_of_context(db, workspace=agent.workspace, agent=agent.id, context=context)
-        return create(db)[0] if known is None else known
-
-    known = lists.thread_of_context(app.engine.read.db, workspace=agent.workspace, agent=agent.id, context=context)
-    return await app.engine.store.job(found_or_made) if known is None else known
+async def session_of_context(app: App, agent: AgentRow, context: str) -> ThreadRow:
+    """The agent's session of an A2A context, a new one if there is none yet."""
+    metadata = {CONTEXT_KEY: context}
+    own = encode({"agentId": agent.id, "metadata": metadata})
+    whole = merged(app.workspaces, agent, RunSpec(own, {}))
+    plan = plan_from_spec(whole.spec)
+    await app.engine.check_models(plan, workspace=agent.workspace)
+    await app.engine.tools.check(plan, workspace=agent.workspace)
+    draft = ThreadDraft(name=plan.name, agent=agent.id, spec=whole.spec, headers=whole.headers, metadata=metadata)
+    return await threads.of_context(app.workspaces, agent.workspace, draft)

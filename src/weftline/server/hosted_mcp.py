@@ -16,8 +16,7 @@ from weftline.errors import Unavailable, WeftlineError
 from weftline.runtime.view import run_view
 from weftline.server.auth import Principal
 from weftline.server.http import Request
-from weftline.store.sqlite import agents
-from weftline.store.sqlite.agents import AgentRow
+from weftline.workspace import agents
 
 if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
@@ -94,7 +93,7 @@ class HostedMcp:
         return ListToolsResult(
             tools=[
                 Tool(name=row.slug, title=row.name, description=row.description or row.name, input_schema=_INPUT)
-                for row in self._usable(_principal(context))
+                for row in await agents.usable(self._app.workspaces, _principal(context))
             ]
         )
 
@@ -105,7 +104,8 @@ class HostedMcp:
         from weftline.server import following
 
         principal = _principal(context)
-        agent = next((row for row in self._usable(principal) if row.slug == params.name), None)
+        usable = await agents.usable(self._app.workspaces, principal)
+        agent = next((row for row in usable if row.slug == params.name), None)
         message = (params.arguments or {}).get("message")
         if agent is None:
             raise MCPError(INVALID_PARAMS, f"There is no tool {params.name[:100]!r}.")
@@ -142,12 +142,6 @@ class HostedMcp:
         if not self._stop.is_set():
             with anyio.CancelScope(shield=True):
                 await self._app.engine.cancel(key, requested_by=principal.id)
-
-    def _usable(self, principal: Principal) -> list[AgentRow]:
-        from weftline.server.routes.agents import is_allowed
-
-        rows = agents.of_workspace(self._app.engine.read.db, principal.workspace)
-        return [row for row in rows if is_allowed(principal, row)]
 
 
 def _principal(context: ServerRequestContext[Any]) -> Principal:

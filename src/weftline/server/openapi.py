@@ -17,11 +17,12 @@ from pydantic.json_schema import models_json_schema
 from weftline._version import __version__
 from weftline.server.openapi_schemas import SCHEMAS, STRING, Schema, ref
 from weftline.server.router import Route
-from weftline.server.routes.agents import AgentModel
 from weftline.server.routes.lists import DEFAULT_LIMIT, MOST, RUN_STATUSES, SESSION_STATUSES
-from weftline.server.routes.webhooks import DELIVERY_STATUSES, WebhookChange, WebhookModel
+from weftline.server.schemas.agents import AgentModel
+from weftline.server.schemas.webhooks import WebhookChange, WebhookModel
 from weftline.wire.limits import ID_PATTERN, MAX_REASONING_LEVEL, REASONING_LEVELS
 from weftline.wire.run_spec import MessageModel, RunModel
+from weftline.workspace.webhooks import DELIVERY_STATUSES
 
 REASONS = {
     400: "The request is wrong; the message names the field.",

@@ -6,8 +6,7 @@ from typing import Any, TypeAlias
 
 from weftline.errors import TABLE
 from weftline.server.routes.lists import RUN_STATUSES, SESSION_STATUSES
-from weftline.server.routes.webhooks import DELIVERY_STATUSES
-from weftline.store.sqlite.webhooks import EVENTS
+from weftline.workspace.webhooks import DELIVERY_STATUSES, EVENTS
 
 Schema: TypeAlias = dict[str, Any]
 

@@ -1,80 +1,209 @@
-"""The operations of administration by name, for the command line and for the owner's control socket."""
+"""The operations of administration by name, for the command line and for the owner's control socket.
+
+Each is a use case with its arguments from JSON; what it returns can be told as JSON.
+"""
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-from typing import Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-import apsw
-
-from weftline.server import administration, credentials, stored_providers, stored_tools
+from weftline.runtime import ids
 from weftline.server.control import Operation
 from weftline.server.oauth.administration import OPERATIONS as OAUTH
-from weftline.server.oauth.administration import UseCase
-from weftline.store.base import Query
-from weftline.store.secrets import Vault
-from weftline.store.sqlite import keys
-from weftline.store.sqlite.database import run_query
+from weftline.server.schemas.agents import Agent, agent_json, parse_agent
+from weftline.server.schemas.keys import Key, key_json
+from weftline.server.schemas.providers import Provider, parse_provider, provider_json
+from weftline.server.schemas.tools import Tool, parse_tool, tool_json
+from weftline.server.schemas.webhooks import (
+    CreatedWebhook,
+    Delivery,
+    Webhook,
+    created_webhook_json,
+    delivery_json,
+    webhook_json,
+)
+from weftline.workspace import agents, keys, providers, retention, tools, webhooks, workspaces
 from weftline.workspace.context import Workspaces
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from weftline.store.sqlite.store import SqliteStore
+
+_MAX_DELIVERIES = 200
 
 
-class _Transaction:
-    """The records inside a write transaction that is open already."""
-
-    def __init__(self, db: apsw.Connection) -> None:
-        self._db = db
-
-    async def read(self, query: Query[T]) -> T:
-        return run_query(self._db, query)
-
-    async def write(self, query: Query[T]) -> T:
-        return run_query(self._db, query)
-
-
-class _FixedClock:
-    def __init__(self, now: int) -> None:
-        self._now = now
-
-    def now_us(self) -> int:
-        return self._now
-
-
-def _inside(use_case: UseCase) -> Operation:
-    """A use case as an operation in the writer's thread. On an open transaction it never waits for anything."""
-
-    def operation(db: apsw.Connection, *, now: int | None = None, **arguments: Any) -> Any:
-        clock = _FixedClock(time.time_ns() // 1000 if now is None else now)
-        waiting = use_case(Workspaces(_Transaction(db), Vault(Path(db.filename).parent), clock), **arguments)
-        steps = waiting.__await__()
-        try:
-            next(steps)
-        except StopIteration as done:
-            return done.value
-        raise AssertionError("the use case waits for something other than the records")
-
-    return operation
+def operations(at: Workspaces, store: SqliteStore) -> dict[str, Operation]:
+    """All operations on the records of `at` and the logs of `store`."""
+    on_records: dict[str, Operation] = {
+        "keys.create": _create_key,
+        "keys.import": _import_key,
+        "keys.list": _list_keys,
+        "keys.show": _show_key,
+        "keys.delete": _delete_key,
+        "workspaces.list": workspaces.slugs,
+        "workspaces.features": _features,
+        "workspaces.set_feature": _set_feature,
+        "agents.create": _create_agent,
+        "agents.list": _list_agents,
+        "agents.show": _show_agent,
+        "agents.delete": _delete_agent,
+        "providers.create": _create_provider,
+        "providers.list": _list_providers,
+        "providers.show": _show_provider,
+        "providers.delete": _delete_provider,
+        "tools.create": _create_tool,
+        "tools.list": _list_tools,
+        "tools.show": _show_tool,
+        "tools.delete": _delete_tool,
+        "webhooks.create": _create_webhook,
+        "webhooks.list": _list_webhooks,
+        "webhooks.delete": _delete_webhook,
+        **OAUTH,
+    }
+    with_logs: dict[str, Operation] = {"webhooks.deliveries": _list_deliveries, "retention.trim": _trim}
+    return {
+        **{name: partial(operation, at) for name, operation in on_records.items()},
+        **{name: partial(operation, at, store) for name, operation in with_logs.items()},
+    }
 
 
-OPERATIONS: dict[str, Operation] = {
-    "keys.create": keys.create_api_key,
-    "keys.import": keys.import_api_key,
-    "keys.list": credentials.list_keys,
-    "keys.show": credentials.show_key,
-    "keys.delete": credentials.delete_key,
-    "workspaces.list": keys.list_workspaces,
-    "workspaces.features": keys.features,
-    "workspaces.set_feature": keys.set_feature,
-    **{name: _inside(use_case) for name, use_case in OAUTH.items()},
-    **administration.OPERATIONS,
-    "providers.create": stored_providers.create,
-    "providers.list": stored_providers.listed,
-    "providers.show": stored_providers.show,
-    "providers.delete": stored_providers.delete,
-    "tools.create": stored_tools.create,
-    "tools.list": stored_tools.listed,
-    "tools.show": stored_tools.show,
-    "tools.delete": stored_tools.delete,
-}
+# Keys and workspaces
+
+
+async def _create_key(
+    at: Workspaces, *, workspace: str, name: str = "", usage: str = "developer_api", agents: list[str] | None = None
+) -> tuple[str, str]:
+    made = await keys.create(at, workspace, name=name, usage=usage, agents=agents or ())
+    return made.key.id, made.secret
+
+
+async def _import_key(at: Workspaces, *, workspace: str, secret: str, name: str = "") -> str:
+    return (await keys.import_key(at, workspace, secret, name=name)).id
+
+
+async def _list_keys(at: Workspaces, *, workspace: str, revoked: bool = False) -> list[Key]:
+    found = await keys.of_workspace(at, await workspaces.find(at, workspace), revoked=revoked)
+    return [key_json(key) for key in found]
+
+
+async def _show_key(at: Workspaces, *, id: str) -> Key:
+    return key_json(await keys.find(at, id))
+
+
+async def _delete_key(at: Workspaces, *, id: str) -> Key:
+    return key_json(await keys.revoke(at, id))
+
+
+async def _features(at: Workspaces, *, workspace: str) -> dict[str, bool]:
+    return await workspaces.features(at, workspace)
+
+
+async def _set_feature(at: Workspaces, *, workspace: str, feature: str, on: bool) -> dict[str, bool]:
+    return await workspaces.set_feature(at, workspace, feature, on=on)
+
+
+# Agents
+
+
+async def _create_agent(at: Workspaces, *, workspace: str, definition: str) -> Agent:
+    """`definition` is the JSON that the HTTP API takes."""
+    draft = parse_agent(definition.encode())
+    return agent_json(await agents.create(at, await workspaces.ensure(at, workspace), draft))
+
+
+async def _list_agents(at: Workspaces, *, workspace: str) -> list[Agent]:
+    return [agent_json(row) for row in await agents.of_workspace(at, await workspaces.find(at, workspace))]
+
+
+async def _show_agent(at: Workspaces, *, workspace: str, id: str) -> Agent:
+    return agent_json(await agents.find(at, await workspaces.find(at, workspace), id))
+
+
+async def _delete_agent(at: Workspaces, *, workspace: str, id: str) -> str:
+    row = await agents.find(at, await workspaces.find(at, workspace), id)
+    await agents.delete(at, row.workspace, row.id)
+    return row.id
+
+
+# Providers
+
+
+async def _create_provider(at: Workspaces, *, workspace: str, provider: dict[str, Any]) -> Provider:
+    name, spec, values = parse_provider(provider)
+    return provider_json(await providers.create(at, await workspaces.find(at, workspace), name, spec, values))
+
+
+async def _list_providers(at: Workspaces, *, workspace: str) -> list[Provider]:
+    return [provider_json(row) for row in await providers.of_workspace(at, await workspaces.find(at, workspace))]
+
+
+async def _show_provider(at: Workspaces, *, workspace: str, id: str) -> Provider:
+    return provider_json(await providers.find(at, await workspaces.find(at, workspace), id))
+
+
+async def _delete_provider(at: Workspaces, *, workspace: str, id: str) -> str:
+    return await providers.delete(at, await workspaces.find(at, workspace), id)
+
+
+# Tools
+
+
+async def _create_tool(at: Workspaces, *, workspace: str, tool: dict[str, Any]) -> Tool:
+    spec, values = parse_tool(tool)
+    return tool_json(await tools.create(at, await workspaces.find(at, workspace), spec, values=values))
+
+
+async def _list_tools(at: Workspaces, *, workspace: str) -> list[Tool]:
+    return [tool_json(row) for row in await tools.of_workspace(at, await workspaces.find(at, workspace))]
+
+
+async def _show_tool(at: Workspaces, *, workspace: str, id: str) -> Tool:
+    return tool_json(await tools.find(at, await workspaces.find(at, workspace), id))
+
+
+async def _delete_tool(at: Workspaces, *, workspace: str, id: str) -> str:
+    await tools.delete(at, await workspaces.find(at, workspace), id)
+    return id
+
+
+# Webhooks and old logs
+
+
+async def _create_webhook(at: Workspaces, *, workspace: str, url: str, events: list[str]) -> CreatedWebhook:
+    made = await webhooks.create(at, await workspaces.ensure(at, workspace), url, events=events or webhooks.EVENTS)
+    return created_webhook_json(made.webhook, made.secret)
+
+
+async def _list_webhooks(at: Workspaces, *, workspace: str) -> list[Webhook]:
+    return [webhook_json(row) for row in await webhooks.of_workspace(at, await workspaces.find(at, workspace))]
+
+
+async def _delete_webhook(at: Workspaces, *, workspace: str, id: str) -> str:
+    await webhooks.delete(at, await workspaces.find(at, workspace), id)
+    return id
+
+
+async def _list_deliveries(
+    at: Workspaces, store: SqliteStore, *, workspace: str, id: str, status: str | None = None
+) -> list[Delivery]:
+    """The newest 200."""
+    webhook = await webhooks.find(at, await workspaces.find(at, workspace), id)
+    found: list[Delivery] = []
+    for row in await webhooks.deliveries_of(at, webhook, status=status, limit=_MAX_DELIVERIES):
+        owner = store.read.owner(row.run)
+        found.append(delivery_json(row, run_id=ids.run_id(row.run, owner[0]) if owner is not None else ""))
+    return found
+
+
+async def _trim(
+    at: Workspaces, store: SqliteStore, *, before: int, after: int, workspace: str | None = None
+) -> tuple[int, int]:
+    """Removes the logs of the next runs above key `after` that ended before that time, and old deliveries at the end.
+
+    Returns the last key looked at (0 when no run is left) and how many runs had something to remove.
+    """
+    key = None if workspace is None else await workspaces.find(at, workspace)
+    last, trimmed = await store.trim(before=before, after=after, workspace=key)
+    if not last:
+        await retention.forget_deliveries(at, before=before, workspace=key)
+    return last, trimmed

@@ -25,24 +25,27 @@ from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
 from weftline.providers.transport import AiohttpTransport, Transport
 from weftline.providers.workspace import WorkspaceCatalogs
+from weftline.runtime.clock import SystemClock
 from weftline.runtime.embedded import DRAIN_S, Engine
 from weftline.runtime.tool_source import DialledTools
 from weftline.server.app import App
 from weftline.server.control import Control
-from weftline.server.operations import OPERATIONS
+from weftline.server.operations import operations
 from weftline.server.options import server_options
 from weftline.server.protocol import CorkedHttpProtocol
 from weftline.server.routes import ROUTES
 from weftline.server.sse import KEEP_ALIVE, KEEP_ALIVE_S
-from weftline.server.stored_providers import own_providers
-from weftline.server.webhooks import Deliveries
-from weftline.store.sqlite.store import SqliteStore
+from weftline.server.webhook_body import webhook_body
+from weftline.store import open_store
 from weftline.tools.base import Tool
 from weftline.tools.builtin import builtin_tools
 from weftline.tools.builtin.fetch import fetch_tool
 from weftline.tools.dial import Dialer
 from weftline.tools.egress import egress_from
 from weftline.tools.loader import installed_tools, load_tools_file
+from weftline.workspace.context import Workspaces
+from weftline.workspace.delivering import Deliveries
+from weftline.workspace.providers import own_providers
 
 logger = logging.getLogger(__name__)
 
@@ -122,22 +125,37 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     peers = Dialer(egress_from(config.server, dialled=True, origin=config.path))
     own_tools = server_tools(settings.tools, pages=pages)
     sock = bind(settings.host, settings.port)
-    store = await asyncio.to_thread(SqliteStore, settings.db)
+    store = await asyncio.to_thread(open_store, settings.db)
     own = AiohttpTransport(check=peers.egress.check)
-    catalogs = WorkspaceCatalogs(models, own=partial(own_providers, store.read.db, store.vault), transport=own)
-    tools = DialledTools(own_tools, read=store.read, vault=store.vault, dialled=peers, stored=pages)
+    stored = Workspaces(store.records, store.vault, SystemClock())
+    catalogs = WorkspaceCatalogs(models, own=partial(own_providers, stored), transport=own)
+    tools = DialledTools(
+        own_tools, read=store.read, records=store.records, vault=store.vault, dialled=peers, stored=pages
+    )
     engine = await Engine(store, models=catalogs, tools=tools, model_timeout_s=options.model_timeout_s).start()
     app = App(engine, ROUTES, options=options)
-    deliveries = Deliveries(engine, pages, retry_s=options.webhook_retry_s)
+
+    def watch_ends(ended: Callable[[], None] | None) -> None:
+        engine.on_ended = ended
+
+    deliveries = Deliveries(
+        app.workspaces,
+        pages,
+        retry_s=options.webhook_retry_s,
+        render=partial(webhook_body, app),
+        watch=watch_ends,
+    )
     app.webhooks_changed = deliveries.changed
 
-    def changed() -> None:
+    async def administered() -> None:
         app.auth.forget()
-        deliveries.changed()
         engine.hub.forget()
-        catalogs.forget()
 
-    control = Control(engine.store, OPERATIONS, changed=changed)
+    control = Control(
+        operations(app.workspaces, store),
+        announce=lambda path: store.directory.announce(admin_socket=path),
+        changed=administered,
+    )
     await control.start()
     stop, hurry = asyncio.Event(), asyncio.Event()
     _on_signals(stop, hurry)

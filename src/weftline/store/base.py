@@ -114,8 +114,8 @@ Query: TypeAlias = Generator[Statement, list[Row], T]
 class Database(Protocol):
     """Runs queries. Errors of the database are `StoreError`; what a query raises itself rolls it back and passes."""
 
-    async def read(self, query: Query[T]) -> T:
-        """Runs a query that only reads, on one snapshot."""
+    async def read(self, query: Query[T], *, heavy: bool = False) -> T:
+        """Runs a query that only reads, on one snapshot. A `heavy` one may walk many rows: it holds up nobody else."""
         ...
 
     async def write(self, query: Query[T]) -> T:

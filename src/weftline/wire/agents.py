@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Raw
+from msgspec import Raw, Struct, json
 
 from weftline.agent.plan import McpLocalRef, StoredRef, ToolRef
 from weftline.wire.json_text import decode_fields, decode_items, encode
@@ -12,13 +12,22 @@ DEFAULTS = ("name", "modelId", "reasoningLevel", "outputSchema", "loopDetection"
 """What a request may say anew; the agent's value stands where it does not."""
 
 
-def agent_spec_merge(agent_spec: bytes, spec: bytes) -> bytes:
+class _Named(Struct):
+    name: str | None = None
+
+
+_decode_named = json.Decoder(_Named).decode
+
+
+def agent_spec_merge(agent_spec: bytes, spec: bytes, *, name: str | None = None) -> bytes:
     """The spec to store for a run of `spec` with the agent defined by `agent_spec`.
 
     The agent's prompt is used whatever the request says; its tools come first and give way to the request's where a
-    name is the same. Metadata is the request's alone.
+    name is the same. Metadata is the request's alone. `name` is the agent's own, for a run that nobody named.
     """
     agent = decode_fields(agent_spec)
+    if name is not None and agent.get("name", NULL) == NULL:
+        agent["name"] = Raw(encode(name))
     merged = decode_fields(spec)
     merged.pop("systemPrompt", None)
     if agent.get("systemPrompt", NULL) != NULL:
@@ -30,6 +39,11 @@ def agent_spec_merge(agent_spec: bytes, spec: bytes) -> bytes:
     if tools:
         merged["tools"] = Raw(encode(tools))
     return encode(merged)
+
+
+def names_of_tools(spec: bytes) -> set[str]:
+    """The names that the tools of a spec have themselves."""
+    return {name for raw in _items(decode_fields(spec)) if (name := _decode_named(raw).name) is not None}
 
 
 def merged_tools(base: list[Raw], over: list[Raw]) -> list[Raw]:

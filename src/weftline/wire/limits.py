@@ -15,9 +15,6 @@ MAX_BODY_BYTES = 16 * MB
 """Of any request body: the longest tool result, every byte of it escaped, fits."""
 MAX_JSON_DEPTH = 200
 """Bodies nested deeper may be refused: whatever reads the stored spec later has a stack of unknown depth."""
-MAX_ISSUES = 100
-"""Problems that one error body lists."""
-ISSUES_IN_MESSAGE = 3
 
 ID_PATTERN = r"[A-Za-z0-9_-]{1,128}"
 """Agent ids, ids of stored tools."""

@@ -6,21 +6,18 @@ An `InvalidRequest` names the field in its message (`tools[2].name: …`) and li
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from msgspec import DecodeError, Meta, Raw, Struct, json
 from pydantic import ValidationError
 
-from weftline.errors import InvalidRequest
+from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.wire.bodies import MessageBody, RunBody, SessionBody, SpecBody, ToolResultBody
 from weftline.wire.json_text import decode_fields, decode_object, decode_shape, encode
 from weftline.wire.limits import (
     DEFAULT_RUN_NAME,
     EMPTY_RESULT_USER_AGENT,
-    ISSUES_IN_MESSAGE,
     MAX_ERROR_BYTES,
-    MAX_ISSUES,
     MAX_RESULT_BYTES,
     MAX_TOOL_USE_ID_CHARS,
 )
@@ -32,11 +29,6 @@ _Body = TypeVar("_Body", bound=SpecBody)
 
 _check_run = RunModel.__pydantic_validator__.validate_python
 _check_message = MessageModel.__pydantic_validator__.validate_python
-
-
-class Issue(NamedTuple):
-    path: str
-    message: str
 
 
 def parse_run(body: bytes) -> RunBody:
@@ -118,14 +110,6 @@ def _tool_result_faults(body: bytes) -> InvalidRequest:
     if not isinstance(sent.tool_use_id, str) or not 0 < len(sent.tool_use_id) <= MAX_TOOL_USE_ID_CHARS:
         issues.insert(0, Issue("toolUseId", f"must be a string of 1 to {MAX_TOOL_USE_ID_CHARS} characters"))
     return invalid(issues)
-
-
-def invalid(issues: Sequence[Issue]) -> InvalidRequest:
-    """The one error for these problems; its message tells the first few."""
-    message = "; ".join(f"{path}: {text}" if path else text for path, text in issues[:ISSUES_IN_MESSAGE])
-    more = len(issues) - ISSUES_IN_MESSAGE
-    listed = [{"path": path, "message": text} for path, text in issues[:MAX_ISSUES]]
-    return InvalidRequest(f"{message} (and {more} more)" if more > 0 else message, issues=listed)
 
 
 def _fits(text: str, max_bytes: int) -> bool:

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from argon2 import PasswordHasher
+from msgspec import to_builtins
 
 from weftline.runtime.embedded import Engine
 from weftline.server.app import App
-from weftline.server.operations import OPERATIONS
+from weftline.server.operations import operations
 from weftline.workspace.grants import challenge_of
 
 NOW_US = 1_800_000_000_000_000
@@ -75,24 +76,22 @@ class World:
         self.clock = clock
 
     async def admin(self, operation: str, **arguments: Any) -> Any:
-        value = await self.engine.store.job(lambda db: OPERATIONS[operation](db, **arguments))
+        value = await operations(self.app.workspaces, self.engine.store)[operation](**arguments)
         self.app.auth.forget()
-        return value
+        return to_builtins(value)
 
     async def key(self, workspace: str = "acme", **arguments: Any) -> str:
-        _, secret = await self.admin("keys.create", workspace=workspace, now=self.clock.us, **arguments)
+        _, secret = await self.admin("keys.create", workspace=workspace, **arguments)
         return secret
 
     async def user(self, email: str = "ann@example.com", *workspaces: str) -> str:
         # The cheapest hash there is: what it costs is not what is tested.
         hashed = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash(PASSWORD)
-        return await self.admin(
-            "users.create", email=email, password=hashed, workspaces=list(workspaces or ("acme",)), now=self.clock.us
-        )
+        return await self.admin("users.create", email=email, password=hashed, workspaces=list(workspaces or ("acme",)))
 
     async def client(self, workspace: str = "acme", **fields: Any) -> Client:
         given = {"name": "Notes", "redirect_uris": [CALLBACK], "scopes": SCOPES.split(), **fields}
-        made = await self.admin("oauth.apps.create", workspace=workspace, now=self.clock.us, **given)
+        made = await self.admin("oauth.apps.create", workspace=workspace, **given)
         return Client(self, made["clientId"], made["clientSecret"])
 
     async def own_token(self, workspace: str = "acme", *scopes: str) -> str:

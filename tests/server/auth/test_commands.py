@@ -103,7 +103,7 @@ def test_users_apps_and_features_are_administered(run: Run) -> None:
     assert "plan" in run(*app, "--redirect-uri", "https://app.example/cb", code=1)
     assert "oauthApps  on" in run("workspaces", "features", "acme", "--on", "oauthApps")
     assert run("workspaces", "list").split() == ["acme", "globex"]
-    assert "no feature" in run("workspaces", "features", "acme", "--off", "everything", code=1)
+    assert "not a feature" in run("workspaces", "features", "acme", "--off", "everything", code=1)
 
 
 @pytest.mark.requirement("wire.auth.forbidden", "wire.oauth.client_credentials")

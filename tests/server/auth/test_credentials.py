@@ -18,8 +18,8 @@ RUNS = "/api/v1/workspaces/acme/agent-runs"
 @pytest.mark.requirement("wire.auth.credential_headers")
 async def test_either_header_carries_either_kind_of_credential(world: World) -> None:
     key, token = await world.key(), await world.own_token("acme", "models:read")
-    await world.admin("keys.import", workspace="acme", secret="mtx_live_0123456789abcdef", now=world.clock.us)
-    await world.admin("keys.import", workspace="acme", secret="mantyx_0123456789abcdefgh", now=world.clock.us)
+    await world.admin("keys.import", workspace="acme", secret="mtx_live_0123456789abcdef")
+    await world.admin("keys.import", workspace="acme", secret="mantyx_0123456789abcdefgh")
     for credential in (key, token, "mtx_live_0123456789abcdef", "mantyx_0123456789abcdefgh"):
         for headers in (
             {"Authorization": f"Bearer {credential}"},

@@ -7,8 +7,11 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
+from weftline.store.records import threads
+from weftline.store.records.threads import ThreadFilter
 from weftline.store.sqlite import lists
 from weftline.store.sqlite.connection import connect, migrate, migrations
+from weftline.store.sqlite.database import run_query
 from weftline.store.sqlite.lists import Filter
 
 
@@ -29,8 +32,9 @@ def test_metadata_from_before_is_found_after_the_migration(tmp_path: Path) -> No
                 (key, metadata),
             )
         migrate(db, path=tmp_path)
-    prod = Filter(workspace=1, metadata=(("env", "prod"),))
-    both = Filter(workspace=1, metadata=(("env", "prod"), ("team", "a")))
-    assert [row.key for row in lists.runs(database, prod)] == [3, 1]
-    assert [row.key for row in lists.threads(database, prod)] == [3, 1]
-    assert [row.key for row in lists.runs(database, both)] == [row.key for row in lists.threads(database, both)] == [1]
+    prod = (("env", "prod"),)
+    for metadata, found in ((prod, [3, 1]), ((*prod, ("team", "a")), [1])):
+        assert [row.key for row in lists.runs(database, Filter(workspace=1, metadata=metadata))] == found
+        with closing(connect(database)) as db:
+            page = run_query(db, threads.page(ThreadFilter(workspace=1, metadata=metadata)))
+        assert [row.key for row in page] == found

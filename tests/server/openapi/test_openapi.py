@@ -22,7 +22,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from weftline.cli.admin import administer, now_us
+from weftline.cli.admin import administer
 from weftline.server.openapi import DESCRIBED, document
 from weftline.server.router import Route
 from weftline.server.routes import ROUTES
@@ -60,7 +60,7 @@ class Known:
     def __init__(self, server: ServerProcess) -> None:
         self.url = server.url
         self.slug = "described"
-        _, secret = administer(server.db, "keys.create", workspace=self.slug, name="t", now=now_us())
+        _, secret = administer(server.db, "keys.create", workspace=self.slug, name="t")
         self.headers = {"Authorization": f"Bearer {secret}"}
         webhook = self.made("webhookId")
         agent = self.made("agentId")

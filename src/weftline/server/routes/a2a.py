@@ -16,12 +16,11 @@ from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Answer, Request
 from weftline.server.router import Route
-from weftline.server.routes.agents import is_allowed, usable_by_slug
 from weftline.server.sse import HEADERS, KEEP_ALIVE
-from weftline.store.sqlite import agents
-from weftline.store.sqlite.agents import AgentRow
+from weftline.store.records.agents import AgentRow
 from weftline.store.sqlite.reads import RunRow
 from weftline.wire.responses import RunView
+from weftline.workspace import agents
 
 _AGENT = "/api/a2a/{slug}/agents/{agentSlug}"
 _INVOKE = ("a2a:invoke", "agents:invoke")
@@ -30,7 +29,7 @@ _STREAMS = ("message/stream", "tasks/resubscribe")
 
 
 async def call(app: App, request: Request, principal: Principal) -> Answer | None:
-    agent = usable_by_slug(app, principal, request.params["agentSlug"])
+    agent = await agents.use_by_slug(app.workspaces, principal, request.params["agentSlug"])
     identity: Any = None
     try:
         sent = a2a.parse_call(await request.body())
@@ -73,7 +72,7 @@ async def _begin(app: App, agent: AgentRow, params: a2a.MessageParams) -> RunRow
     if context is None and params.message.task_id is not None:
         context = a2a.context_of(run_view(app.engine.read, _task(app, agent, params.message.task_id)))
     thread = await following.session_of_context(app, agent, context or a2a.new_context())
-    run_id = await following.send(app, thread, agent.workspace, params.text)
+    run_id = await following.send(app, thread, params.text)
     return app.engine.find(run_id, workspace=agent.workspace)
 
 
@@ -158,12 +157,12 @@ def _id(app: App, row: RunRow) -> str:
 
 
 async def card(app: App, request: Request, principal: Principal) -> Answer:
-    return Answer(encode(_card(app, request, principal, usable_by_slug(app, principal, request.params["agentSlug"]))))
+    agent = await agents.use_by_slug(app.workspaces, principal, request.params["agentSlug"])
+    return Answer(encode(_card(app, request, principal, agent)))
 
 
 async def discovery(app: App, request: Request, principal: Principal) -> Answer:
-    rows = agents.of_workspace(app.engine.read.db, principal.workspace)
-    cards = [_card(app, request, principal, row) for row in rows if is_allowed(principal, row)]
+    cards = [_card(app, request, principal, row) for row in await agents.usable(app.workspaces, principal)]
     return Answer(encode({"agents": cards}))
 
 

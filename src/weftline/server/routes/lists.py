@@ -11,19 +11,21 @@ from functools import partial
 from msgspec import Raw, Struct
 from msgspec.json import encode
 
-from weftline.errors import InvalidRequest
+from weftline.errors import InvalidRequest, NotFound
 from weftline.runtime import ids
 from weftline.runtime.view import run_view
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Answer, Request
 from weftline.server.router import Route
+from weftline.store.records.threads import ThreadFilter, ThreadRow
 from weftline.store.sqlite import lists
 from weftline.store.sqlite.lists import Filter
-from weftline.store.sqlite.reads import Reader, RunRow, ThreadRow
+from weftline.store.sqlite.reads import Reader, RunRow
 from weftline.wire.json_text import decode_fields
 from weftline.wire.limits import ID_PATTERN, MAX_METADATA_ENTRIES, MAX_METADATA_VALUE_CHARS, METADATA_KEY_PATTERN
 from weftline.wire.responses import iso, snapshot
+from weftline.workspace import threads
 
 _BASE = "/api/v1/workspaces/{slug}"
 DEFAULT_LIMIT, MOST = 50, 200
@@ -46,11 +48,11 @@ class _Session(Struct, rename="camel"):
 
 async def runs(app: App, request: Request, principal: Principal) -> Answer:
     status = one_of(request, "status", RUN_STATUSES)
-    wanted = _filter(app, request, principal)
+    wanted = await _common(app, request, principal)
     # Clients see a paused run as one that is running; "paused" finds those alone.
     statuses = ("running", "paused") if status == "running" else (status,) if status else ()
-    wanted = Filter(
-        workspace=wanted.workspace,
+    matching = Filter(
+        workspace=principal.workspace,
         before=wanted.before,
         limit=wanted.limit + 1,
         statuses=statuses,
@@ -58,28 +60,28 @@ async def runs(app: App, request: Request, principal: Principal) -> Answer:
         agent=wanted.agent,
         metadata=wanted.metadata,
     )
-    rows = await asyncio.to_thread(partial(lists.runs, app.engine.store.directory.database, wanted))
-    page = rows[: wanted.limit - 1]
+    rows = await asyncio.to_thread(partial(lists.runs, app.engine.store.directory.database, matching))
+    page = rows[: wanted.limit]
     return _page(
-        b"runs", [listed_run(app.engine.read, row) for row in page], page[-1].key if len(rows) == wanted.limit else None
+        b"runs", [listed_run(app.engine.read, row) for row in page], page[-1].key if len(rows) > wanted.limit else None
     )
 
 
 async def sessions(app: App, request: Request, principal: Principal) -> Answer:
     status = one_of(request, "status", SESSION_STATUSES)
-    wanted = _filter(app, request, principal)
-    wanted = Filter(
-        workspace=wanted.workspace,
+    wanted = await _common(app, request, principal)
+    matching = ThreadFilter(
+        workspace=principal.workspace,
         before=wanted.before,
         limit=wanted.limit + 1,
+        key=wanted.thread,
         ended=None if status is None else status == "ended",
-        thread=wanted.thread,
         agent=wanted.agent,
         metadata=wanted.metadata,
     )
-    rows = await asyncio.to_thread(partial(lists.threads, app.engine.store.directory.database, wanted))
-    page = rows[: wanted.limit - 1]
-    return _page(b"sessions", [_session(row) for row in page], page[-1].key if len(rows) == wanted.limit else None)
+    rows = await threads.page(app.workspaces, matching)
+    page = rows[: wanted.limit]
+    return _page(b"sessions", [_session(row) for row in page], page[-1].key if len(rows) > wanted.limit else None)
 
 
 def listed_run(read: Reader, row: RunRow) -> bytes:
@@ -118,14 +120,14 @@ def cursor_of(key: int) -> str:
 
 
 def key_of(cursor: str) -> int:
-    """The key that a cursor stands for. Raises `InvalidRequest` for what is none of ours."""
+    """The key that a cursor stands for. Raises `InvalidRequest` for anything that is not one of ours."""
     try:
         text = base64.b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
         text = b""
     match = re.fullmatch(rb"1:([0-9]{1,18})", text)
     if match is None or cursor_of(int(match[1])) != cursor:
-        raise _unusable("cursor", "is no cursor of this list")
+        raise _unusable("cursor", "is not a cursor of this list")
     return int(match[1])
 
 
@@ -138,25 +140,38 @@ def page_limit(request: Request) -> int:
     return int(text)
 
 
-def _filter(app: App, request: Request, principal: Principal) -> Filter:
-    """The filters that both lists have. Raises `InvalidRequest` for a value that can match nothing by its shape."""
+class _Common(Struct, frozen=True):
+    """The filters that both lists have."""
+
+    before: int | None
+    limit: int
+    thread: int | None
+    """0 for a session that is not there."""
+    agent: str | None
+    metadata: tuple[tuple[str, str], ...]
+
+
+async def _common(app: App, request: Request, principal: Principal) -> _Common:
+    """Raises `InvalidRequest` for a value that can match nothing by its shape."""
     session, agent, cursor = (request.query_value(name) for name in ("sessionId", "agentId", "cursor"))
     thread: int | None = None
     if session is not None:
         parsed = ids.parse(session, prefix="ses_")
         if parsed is None or parsed[0] >= 2**63:
-            raise _unusable("sessionId", "is no session id")
-        row = app.engine.read.thread(parsed[0])
-        thread = parsed[0] if row is not None and row.salt == parsed[1] else 0
+            raise _unusable("sessionId", "is not a session id")
+        try:
+            row = await threads.find(app.workspaces, principal.workspace, parsed[0], salt=parsed[1])
+            thread = row.key
+        except NotFound:
+            thread = 0
     if agent is not None and not re.fullmatch(ID_PATTERN, agent):
-        raise _unusable("agentId", "is no agent id")
-    return Filter(
-        workspace=principal.workspace,
-        before=None if cursor is None else key_of(cursor),
-        limit=page_limit(request),
-        thread=thread,
-        agent=agent,
-        metadata=_metadata(request),
+        raise _unusable("agentId", "is not an agent id")
+    return _Common(
+        None if cursor is None else key_of(cursor),
+        page_limit(request),
+        thread,
+        agent,
+        _metadata(request),
     )
 
 

@@ -14,7 +14,7 @@ from weftline.wire.responses import CatalogModel, Pricing, models_list
 
 
 async def list_models(app: App, request: Request, principal: Principal) -> Answer:
-    catalog = app.engine.models.of(principal.workspace)
+    catalog = await app.engine.models.load(principal.workspace)
     entries = catalog.entries()
     offered: dict[str, tuple[str, ...]] = {}
     for entry in entries:

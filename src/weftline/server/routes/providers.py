@@ -2,72 +2,49 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from msgspec.json import encode
 
 from weftline.server.app import App
 from weftline.server.auth import Principal, require_manager
 from weftline.server.http import Answer, Request
 from weftline.server.router import Route
-from weftline.server.stored_providers import (
-    MAX_BODY_BYTES,
-    parse_provider,
-    shown_provider,
-    store_changed,
-    store_new,
-)
-from weftline.store.sqlite import providers
+from weftline.server.schemas.providers import MAX_BODY_BYTES, parse_provider, parse_provider_changes, provider_json
 from weftline.wire.json_text import decode_object
+from weftline.workspace import providers
 
 _BASE = "/api/v1/workspaces/{slug}/providers"
 
 
 async def create(app: App, request: Request, principal: Principal) -> Answer:
     require_manager(principal)
-    draft = parse_provider(decode_object(await request.body(limit=MAX_BODY_BYTES)))
+    name, spec, values = parse_provider(decode_object(await request.body(limit=MAX_BODY_BYTES)))
     app.engine.require_accepting()
-    now = app.engine.clock.now_us()
-    row = await app.engine.store.job(partial(store_new, workspace=principal.workspace, draft=draft, now=now))
-    app.engine.models.forget(principal.workspace)
-    return Answer(encode(shown_provider(row)), status=201)
+    row = await providers.create(app.workspaces, principal.workspace, name, spec, values)
+    return Answer(encode(provider_json(row)), status=201)
 
 
 async def listed(app: App, request: Request, principal: Principal) -> Answer:
-    rows = providers.of_workspace(app.engine.read.db, principal.workspace)
-    return Answer(encode({"providers": [shown_provider(row) for row in rows]}))
+    rows = await providers.of_workspace(app.workspaces, principal.workspace)
+    return Answer(encode({"providers": [provider_json(row) for row in rows]}))
 
 
 async def read(app: App, request: Request, principal: Principal) -> Answer:
-    row = providers.known(app.engine.read.db, request.params["providerId"], workspace=principal.workspace)
-    return Answer(encode(shown_provider(row)))
+    row = await providers.find(app.workspaces, principal.workspace, request.params["providerId"])
+    return Answer(encode(provider_json(row)))
 
 
 async def change(app: App, request: Request, principal: Principal) -> Answer:
     require_manager(principal)
-    fields = decode_object(await request.body(limit=MAX_BODY_BYTES))
+    changes = parse_provider_changes(decode_object(await request.body(limit=MAX_BODY_BYTES)))
     app.engine.require_accepting()
-    row = await app.engine.store.job(
-        partial(
-            store_changed,
-            workspace=principal.workspace,
-            id=request.params["providerId"],
-            fields=fields,
-            vault=app.engine.store.vault,
-            now=app.engine.clock.now_us(),
-        )
-    )
-    app.engine.models.forget(principal.workspace)
-    return Answer(encode(shown_provider(row)))
+    row = await providers.change(app.workspaces, principal.workspace, request.params["providerId"], changes)
+    return Answer(encode(provider_json(row)))
 
 
 async def delete(app: App, request: Request, principal: Principal) -> Answer:
     require_manager(principal)
     app.engine.require_accepting()
-    await app.engine.store.job(
-        partial(providers.delete_provider, id=request.params["providerId"], workspace=principal.workspace)
-    )
-    app.engine.models.forget(principal.workspace)
+    await providers.delete(app.workspaces, principal.workspace, request.params["providerId"])
     return Answer(b'{"ok":true}')
 
 

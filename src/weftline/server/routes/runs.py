@@ -14,11 +14,12 @@ from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Answer, Later, Request
 from weftline.server.router import Route
-from weftline.server.routes.agents import effective
 from weftline.server.sse import resume_point, send_events
 from weftline.tools.base import ToolOutput
 from weftline.wire.requests import parse_run, parse_tool_result
 from weftline.wire.responses import created_run, snapshot
+from weftline.workspace import agents
+from weftline.workspace.agents import RunSpec
 
 _BASE = "/api/v1/workspaces/{slug}/agent-runs"
 _KEY_LIMIT = 255
@@ -30,13 +31,13 @@ _OK = b'{"ok":true}'
 async def create(app: App, request: Request, principal: Principal) -> Answer:
     raw = await request.body()
     body = parse_run(raw)
-    spec, headers = effective(app, principal, body)
+    whole = await agents.effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
     run_id = await app.engine.create(
         principal.workspace,
-        spec,
+        whole.spec,
         metadata=encode(body.metadata).decode(),
         idempotency=idempotency(request, "agent-runs", raw),
-        secrets=app.engine.store.vault.seal_headers(headers, workspace=principal.workspace),
+        secrets=app.workspaces.vault.seal_headers(whole.headers, workspace=principal.workspace),
     )
     return Answer(created_run(run_id, principal.slug), status=202)
 

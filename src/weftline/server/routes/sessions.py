@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from msgspec.json import decode, encode
 
 from weftline.errors import Conflict, Forbidden, NotFound
@@ -14,14 +12,15 @@ from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Answer, Request
 from weftline.server.router import Route
-from weftline.server.routes.agents import effective
 from weftline.server.routes.runs import idempotency
-from weftline.store.sqlite import accounts
-from weftline.store.sqlite.reads import ThreadRow
+from weftline.store.records.threads import ThreadRow
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_message, parse_session
 from weftline.wire.responses import SessionView, created_run, created_session, session_info
 from weftline.wire.sessions import effective_spec
+from weftline.workspace import agents, threads
+from weftline.workspace.agents import RunSpec
+from weftline.workspace.threads import ThreadDraft
 
 _BASE = "/api/v1/workspaces/{slug}/agent-sessions"
 
@@ -29,28 +28,20 @@ _BASE = "/api/v1/workspaces/{slug}/agent-sessions"
 async def create(app: App, request: Request, principal: Principal) -> Answer:
     body = parse_session(await request.body())
     app.engine.require_accepting()
-    spec, headers = effective(app, principal, body)
-    plan = plan_from_spec(spec)
-    app.engine.check_models(plan, workspace=principal.workspace)
-    app.engine.tools.check(plan, workspace=principal.workspace)
-    now = app.engine.clock.now_us()
-    key, salt = await app.engine.store.job(
-        partial(
-            accounts.create_thread,
-            workspace=principal.workspace,
-            name=plan.name,
-            agent=body.agent_id,
-            spec=spec,
-            metadata=encode(body.metadata).decode(),
-            now=now,
-            sealed=app.engine.store.vault.seal_headers(headers, workspace=principal.workspace),
-        )
+    whole = await agents.effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
+    plan = plan_from_spec(whole.spec)
+    await app.engine.check_models(plan, workspace=principal.workspace)
+    await app.engine.tools.check(plan, workspace=principal.workspace)
+    draft = ThreadDraft(
+        name=plan.name, agent=body.agent_id, spec=whole.spec, headers=whole.headers, metadata=body.metadata
     )
-    return Answer(created_session(ids.session_id(key, salt), name=plan.name, created_us=now), status=201)
+    row = await threads.create(app.workspaces, principal.workspace, draft)
+    identity = ids.session_id(row.key, row.salt)
+    return Answer(created_session(identity, name=plan.name, created_us=row.created_at), status=201)
 
 
 async def read(app: App, request: Request, principal: Principal) -> Answer:
-    row = find(app, request.params["sessionId"], principal)
+    row = await _find(app, request, principal)
     view = SessionView(
         id=ids.session_id(row.key, row.salt),
         created_us=row.created_at,
@@ -66,7 +57,7 @@ async def read(app: App, request: Request, principal: Principal) -> Answer:
 
 
 async def message(app: App, request: Request, principal: Principal) -> Answer:
-    row = find(app, request.params["sessionId"], principal)
+    row = await _find(app, request, principal)
     raw = await request.body()
     body = parse_message(raw)
     if row.ended_at is not None:
@@ -77,9 +68,9 @@ async def message(app: App, request: Request, principal: Principal) -> Answer:
     plan = plan_from_spec(spec)
     # The secret headers come from where the tools come from.
     secrets = (
-        app.engine.store.vault.seal_headers(body.secrets, workspace=principal.workspace)
+        app.workspaces.vault.seal_headers(body.secrets, workspace=principal.workspace)
         if body.replaces_tools
-        else app.engine.read.thread_secrets(row.key)
+        else await threads.sealed_headers(app.workspaces, row)
     )
     run_id = await app.engine.create(
         principal.workspace,
@@ -94,22 +85,21 @@ async def message(app: App, request: Request, principal: Principal) -> Answer:
 
 
 async def end(app: App, request: Request, principal: Principal) -> Answer:
-    row = find(app, request.params["sessionId"], principal)
+    row = await _find(app, request, principal)
     if row.ended_at is None:
         app.engine.log.require_well()
-        await app.engine.store.job(partial(accounts.end_thread, key=row.key, now=app.engine.clock.now_us()))
+        await threads.end(app.workspaces, row)
     for key in reversed(app.engine.read.unfinished_of_thread(row.key)):
         await app.engine.cancel(key, reason="session_ended", requested_by=principal.id)
     return Answer(b'{"ok":true}')
 
 
-def find(app: App, session_id: str, principal: Principal) -> ThreadRow:
+async def _find(app: App, request: Request, principal: Principal) -> ThreadRow:
     """The session's row, or `NotFound`: the same for an unknown id and for one of another workspace."""
-    parsed = ids.parse(session_id, prefix="ses_")
-    row = app.engine.read.thread(parsed[0]) if parsed else None
-    if row is None or parsed is None or row.salt != parsed[1] or row.workspace != principal.workspace:
+    parsed = ids.parse(request.params["sessionId"], prefix="ses_")
+    if parsed is None:
         raise NotFound("There is no such session.")
-    return row
+    return await threads.find(app.workspaces, principal.workspace, parsed[0], salt=parsed[1])
 
 
 ROUTES = (

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from typing import Any, Protocol, TypeVar
 
 import apsw
@@ -22,24 +24,42 @@ class Writes(Protocol):
 
 
 class SqliteDatabase:
-    def __init__(self, reader: apsw.Connection, write: Writes) -> None:
+    """`open_reader` opens a connection for one heavy read; without it those run inline too."""
+
+    def __init__(
+        self,
+        reader: apsw.Connection,
+        write: Writes,
+        *,
+        open_reader: Callable[[], apsw.Connection] | None = None,
+    ) -> None:
         self._reader = reader
         self._write = write
+        self._open_reader = open_reader
 
-    async def read(self, query: Query[T]) -> T:
+    async def read(self, query: Query[T], *, heavy: bool = False) -> T:
         """Reads inline: a look-up takes tens of microseconds, less than handing it to a thread."""
-        db = self._reader
-        try:
-            db.execute("SAVEPOINT records")
-            try:
-                return run_query(db, query)
-            finally:
-                db.execute("RELEASE records")
-        except apsw.Error as error:
-            raise StoreError(f"The store cannot be read: {error}.") from error
+        if heavy and self._open_reader is not None:
+            return await asyncio.to_thread(self._read_apart, self._open_reader, query)
+        return _read(self._reader, query)
 
     async def write(self, query: Query[T]) -> T:
         return await self._write(lambda db: run_query(db, query))
+
+    def _read_apart(self, open_reader: Callable[[], apsw.Connection], query: Query[T]) -> T:
+        with closing(open_reader()) as db:
+            return _read(db, query)
+
+
+def _read(db: apsw.Connection, query: Query[T]) -> T:
+    try:
+        db.execute("SAVEPOINT records")
+        try:
+            return run_query(db, query)
+        finally:
+            db.execute("RELEASE records")
+    except apsw.Error as error:
+        raise StoreError(f"The store cannot be read: {error}.") from error
 
 
 def run_query(db: apsw.Connection, query: Query[T]) -> T:

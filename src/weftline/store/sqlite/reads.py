@@ -11,6 +11,7 @@ import apsw
 from msgspec import Struct
 
 from weftline.store.base import DeltaRow, EntryRow
+from weftline.store.records.threads import ThreadRow
 
 
 class RunRow(Struct):
@@ -35,34 +36,6 @@ class RunRow(Struct):
     deaths: int
 
 
-class ThreadRow(Struct):
-    key: int
-    salt: str
-    workspace: int
-    name: str
-    agent: str | None
-    spec: bytes
-    metadata: str
-    created_at: int
-    last_used_at: int
-    ended_at: int | None
-    active_run: int | None
-
-
-class ToolRow(Struct):
-    """A stored tool; `secrets` are sealed."""
-
-    key: int
-    id: str
-    workspace: int
-    name: str
-    kind: str
-    spec: bytes
-    secrets: bytes | None
-    created_at: int
-    updated_at: int
-
-
 RUN_COLUMNS = (
     "key, salt, workspace, thread, name, agent, metadata, status, created_at, started_at, ended_at, next_seq,"
     " version, epoch, due_at, rules, state, recovering, deaths"
@@ -70,7 +43,6 @@ RUN_COLUMNS = (
 THREAD_COLUMNS = "key, salt, workspace, name, agent, spec, metadata, created_at, last_used_at, ended_at, active_run"
 _RUN = f"SELECT {RUN_COLUMNS} FROM runs"
 _THREAD = f"SELECT {THREAD_COLUMNS} FROM threads"
-_TOOL = "SELECT key, id, workspace, name, kind, spec, secrets, created_at, updated_at FROM tools"
 
 
 class Reader:
@@ -186,14 +158,6 @@ class Reader:
     def thread_secrets(self, thread: int) -> bytes | None:
         row = self._one("SELECT secrets FROM threads WHERE key = ?", (thread,))
         return row[0] if row else None
-
-    def tool(self, id: str, *, workspace: int) -> ToolRow | None:
-        row = self._one(f"{_TOOL} WHERE id = ? AND workspace = ?", (id, workspace))
-        return ToolRow(*row) if row else None
-
-    def tools(self, workspace: int) -> list[ToolRow]:
-        """The stored tools of a workspace, the oldest first."""
-        return [ToolRow(*row) for row in self._all(f"{_TOOL} WHERE workspace = ? ORDER BY key", (workspace,))]
 
     def thread_messages(self, thread: int, *, upto: int | None = None) -> list[bytes]:
         rows = self._all(

@@ -8,8 +8,6 @@ from typing import Any
 
 import apsw
 
-from weftline.store.sqlite import webhooks
-
 BATCH = 100
 """Runs in one transaction, so that runs under way do not wait for long."""
 
@@ -31,8 +29,4 @@ def trim(db: apsw.Connection, *, before: int, after: int, workspace: int | None 
         gone = db.changes()
         db.execute("DELETE FROM deltas WHERE run = ? AND seq < ?", (key, next_seq - 1))
         trimmed += gone + db.changes() > 0
-    if rows:
-        return rows[-1][0], trimmed
-    while webhooks.forget_settled(db, before=before, limit=1000):
-        pass
-    return 0, 0
+    return (rows[-1][0], trimmed) if rows else (0, 0)

@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -18,6 +19,7 @@ from weftline.errors import StoreError
 from weftline.store import crashpoints
 from weftline.store.base import OnFlushed, RunWrite
 from weftline.store.secrets import Vault
+from weftline.store.sqlite import retention
 from weftline.store.sqlite import transaction as tx
 from weftline.store.sqlite.connection import connect, migrate
 from weftline.store.sqlite.database import SqliteDatabase
@@ -58,7 +60,9 @@ class SqliteStore:
             self.read = Reader(connect(database, read_only=True))
             undo.callback(self.read.close)
             self.vault = Vault(self.directory.path)
-            self.records = SqliteDatabase(self.read.db, self.job)
+            self.records = SqliteDatabase(
+                self.read.db, self.job, open_reader=partial(connect, database, read_only=True)
+            )
             self._db = db
             self._writer = Writer(db, database, owner_epoch=self.owner_epoch, on_fatal=on_fatal)
             undo.pop_all()
@@ -93,6 +97,13 @@ class SqliteStore:
 
         self._writer.job(job, done)
         return await future
+
+    async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
+        """Removes the logs of the next runs above key `after` that ended before that time, but for their last entry.
+
+        Returns the last key looked at (0 when no run is left) and how many runs had something to remove.
+        """
+        return await self.job(partial(retention.trim, before=before, after=after, workspace=workspace))
 
     def close(self) -> None:
         """Finishes what is queued, marks the store as cleanly left (unless it had to stop) and gives it up.
@@ -139,3 +150,12 @@ def open_for_reading(path: Path | str) -> Reader:
     if not directory.database.exists():
         raise StoreError(f"There is no store at {directory.path}.")
     return Reader(connect(directory.database, read_only=True))
+
+
+def read_only(reader: Reader) -> SqliteDatabase:
+    """The records of a store that was opened for reading."""
+
+    async def refuse(job: object) -> NoReturn:
+        raise StoreError("This store was opened for reading only.")
+
+    return SqliteDatabase(reader.db, refuse)

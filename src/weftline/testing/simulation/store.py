@@ -18,8 +18,10 @@ import apsw
 from msgspec import Struct
 
 from weftline.store.base import OnFlushed, RunWrite, Written
-from weftline.store.sqlite.accounts import create_thread, workspace_key
+from weftline.store.records import threads, workspaces
+from weftline.store.records.threads import NewThread
 from weftline.store.sqlite.connection import migrate
+from weftline.store.sqlite.database import run_query
 from weftline.store.sqlite.reads import Reader
 from weftline.store.sqlite.store import SqliteStore
 from weftline.store.sqlite.transaction import check_owner, failure, write_batch
@@ -55,15 +57,14 @@ class Disk:
         self.db = apsw.Connection(":memory:", statementcachesize=256)
         migrate(self.db, path=Path("simulated"))
         with self.db:
-            self.workspace = workspace_key(self.db, "sim", now=1)
+            self.workspace = run_query(self.db, workspaces.ensure("sim", now=1))
         self.commits = 0
         self.on_commit: Callable[[Sequence[RunWrite], bool], None] = lambda writes, durable: None
         """Called for each flush before (False) and after (True) its commit."""
 
     def new_thread(self) -> int:
-        return create_thread(self.db, workspace=self.workspace, name="t", agent=None, spec=b"{}", metadata="{}", now=1)[
-            0
-        ]
+        new = NewThread(workspace=self.workspace, salt="0" * 12, name="t", agent=None, spec=b"{}", metadata="{}")
+        return run_query(self.db, threads.insert(new, now=1)).key
 
     def keys(self) -> list[int]:
         """All runs, the oldest first."""

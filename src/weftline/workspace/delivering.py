@@ -1,7 +1,7 @@
 """Delivering webhooks: what is due is in the store, and stays there until it was delivered or given up.
 
-A delivery row is written in the transaction that ends its run, so that none is lost; after a crash between the sending
-and the note of it, it is sent again under the same id. The body is made from the log when it is sent.
+A delivery row is written in the transaction that ends its run, so that none is lost; after a crash between sending it
+and noting that, it is sent again under the same id. The body is made from the log when it is sent.
 """
 
 from __future__ import annotations
@@ -11,55 +11,62 @@ import hashlib
 import hmac
 import logging
 from collections import Counter
-from functools import partial
-
-from msgspec import Raw
-from msgspec.json import encode
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
 from weftline._version import __version__
 from weftline.errors import StoreError, WeftlineError
-from weftline.runtime.embedded import Engine
-from weftline.server.routes.lists import listed_run
-from weftline.store.sqlite import webhooks
-from weftline.store.sqlite.webhooks import DeliveryRow, WebhookRow
+from weftline.store.records import deliveries, webhooks
+from weftline.store.records.deliveries import Attempt, DeliveryRow
+from weftline.store.records.webhooks import WebhookRow
 from weftline.tools.dial import Dialer, DialFailed
-from weftline.wire.responses import iso
+from weftline.workspace.context import Workspaces
+from weftline.workspace.webhooks import secret_of
 
 logger = logging.getLogger(__name__)
 
 SIGNATURE = "Weftline-Signature"
 _TIMEOUT_S = 10.0
-_AT_ONCE, _AT_ONCE_EACH = 32, 4
-_LONGEST_WAIT_S = 30.0
-_ANSWER_BYTES = 4096
+_MAX_CONCURRENT, _MAX_CONCURRENT_PER_WEBHOOK = 32, 4
+_MAX_WAIT_S = 30.0
+_MAX_RESPONSE_BYTES = 4096
+
+Render: TypeAlias = Callable[[WebhookRow, DeliveryRow], Awaitable[bytes]]
+"""The body of a delivery. Raises `WeftlineError` when there is nothing to tell any more."""
+Watch: TypeAlias = Callable[[Callable[[], None] | None], None]
+"""Has a function called whenever a run has ended, or nobody with None."""
 
 
 class Deliveries:
-    """Sends what is due, `run` until it is cancelled. `changed` is to be called after webhooks were changed.
+    """Sends what is due: `run` until it is cancelled. Call `changed` after webhooks were changed.
 
     `retry_s` are the waits between attempts; after the last one a delivery has failed.
     """
 
-    def __init__(self, engine: Engine, dialer: Dialer, *, retry_s: tuple[float, ...]) -> None:
-        self._engine = engine
+    def __init__(
+        self, at: Workspaces, dialer: Dialer, *, retry_s: tuple[float, ...], render: Render, watch: Watch
+    ) -> None:
+        self._at = at
         self._dialer = dialer
         self._retry_s = retry_s
+        self._render = render
+        self._watch = watch
         self._wake = asyncio.Event()
         self._under_way: dict[int, tuple[int, asyncio.Task[None]]] = {}
 
     def changed(self) -> None:
-        """Without a webhook nobody needs to hear about the ends of runs."""
-        some = webhooks.any_enabled(self._engine.read.db)
-        self._engine.on_ended = self._wake.set if some else None
         self._wake.set()
 
     async def run(self) -> None:
-        self.changed()
         try:
             while True:
                 self._wake.clear()
-                now = self._engine.clock.now_us()
-                self._start_due(now)
+                # Without a webhook nobody needs to hear about the ends of runs. Watching begins before the look at
+                # what is due, so that a run that ends in between is not missed.
+                enabled = await self._at.records.read(webhooks.any_enabled())
+                self._watch(self._wake.set if enabled else None)
+                now = self._at.clock.now_us()
+                await self._start_due(now)
                 await self._something_to_do(now)
         finally:
             tasks = [task for _, task in self._under_way.values()]
@@ -67,16 +74,17 @@ class Deliveries:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _start_due(self, now: int) -> None:
-        """Begins what is due, a few of each webhook at once: one that is slow does not hold up the others."""
+    async def _start_due(self, now: int) -> None:
+        """Begins what is due, a few of each webhook at once: a slow one does not hold up the others."""
         self._under_way = {key: one for key, one in self._under_way.items() if not one[1].done()}
         busy = Counter(webhook for webhook, _ in self._under_way.values())
         begun = True
-        while begun and len(self._under_way) < _AT_ONCE:
-            full = [webhook for webhook, count in busy.items() if count >= _AT_ONCE_EACH]
+        while begun and len(self._under_way) < _MAX_CONCURRENT:
+            full = [webhook for webhook, count in busy.items() if count >= _MAX_CONCURRENT_PER_WEBHOOK]
+            rows = await self._at.records.read(deliveries.due(now, limit=2 * _MAX_CONCURRENT, without=full))
             begun = False
-            for row in webhooks.due(self._engine.read.db, now, limit=2 * _AT_ONCE, without=full):
-                if row.key in self._under_way or busy[row.webhook] >= _AT_ONCE_EACH:
+            for row in rows:
+                if row.key in self._under_way or busy[row.webhook] >= _MAX_CONCURRENT_PER_WEBHOOK:
                     continue
                 begun = True
                 busy[row.webhook] += 1
@@ -86,47 +94,45 @@ class Deliveries:
 
     async def _something_to_do(self, after: int) -> None:
         """Returns when a run or a delivery has ended, or when a delivery is due that was not at `after`."""
-        wait_s = _LONGEST_WAIT_S
-        due_at = webhooks.next_due(self._engine.read.db, after)
+        wait_s = _MAX_WAIT_S
+        due_at = await self._at.records.read(deliveries.next_due(after))
         if due_at is not None:
-            wait_s = min(wait_s, max(0.0, (due_at - self._engine.clock.now_us()) / 1e6))
+            wait_s = min(wait_s, max(0.0, (due_at - self._at.clock.now_us()) / 1e6))
         try:
             await asyncio.wait_for(self._wake.wait(), wait_s)
         except TimeoutError:
             pass
 
     async def _deliver(self, row: DeliveryRow) -> None:
-        webhook = webhooks.by_key(self._engine.read.db, row.webhook)
+        webhook = await self._at.records.read(webhooks.by_key(row.webhook))
         if webhook is None:
             return
         status, error = await self._send(webhook, row)
-        now = self._engine.clock.now_us()
+        now = self._at.clock.now_us()
         attempts = row.attempts + 1
         delivered = status is not None and 200 <= status < 300
         again = not delivered and attempts <= len(self._retry_s)
         if not delivered:
             logger.warning("webhook %s: attempt %d failed: %s", webhook.id, attempts, error)
-        note = partial(
-            webhooks.settle,
-            key=row.key,
+        attempt = Attempt(
             status="delivered" if delivered else "pending" if again else "failed",
             attempts=attempts,
             due_at=now + round(self._retry_s[attempts - 1] * 1e6) if again else None,
             at=now,
-            last_status=status,
-            last_error=error,
+            http_status=status,
+            error=error,
         )
         try:
-            await self._engine.store.job(note)
+            await self._at.records.write(deliveries.settle(row.key, attempt))
         except StoreError:
             # Still due by the store: it is sent again once that takes writes.
             await asyncio.sleep(_TIMEOUT_S)
 
     async def _send(self, webhook: WebhookRow, row: DeliveryRow) -> tuple[int | None, str]:
-        """The answer's status and what is wrong with it, "" for nothing."""
+        """The response's status and what is wrong with it, "" for nothing."""
         try:
-            body = self._body(webhook, row)
-            secret = self._engine.store.vault.open(webhook.secret, place=webhooks.place_of(webhook.id))
+            body = await self._render(webhook, row)
+            secret = secret_of(self._at, webhook)
         except WeftlineError as error:
             return None, error.message
         headers = {
@@ -134,37 +140,21 @@ class Deliveries:
             "User-Agent": f"weftline/{__version__}",
             "Weftline-Delivery": delivery_id(row.key),
             "Weftline-Event": "run.ended",
-            SIGNATURE: signature(secret, body, at_s=self._engine.clock.now_us() // 1_000_000),
+            SIGNATURE: signature(secret, body, at_s=self._at.clock.now_us() // 1_000_000),
         }
         try:
             async with self._dialer.request(
                 "POST", webhook.url, headers=headers, body=body, timeout_s=_TIMEOUT_S
             ) as reply:
-                answer, _ = await reply.read_up_to(_ANSWER_BYTES)
+                answer, _ = await reply.read_up_to(_MAX_RESPONSE_BYTES)
         except DialFailed as error:
             return None, error.message
         except Exception:
-            logger.exception("webhook %s: an attempt failed for no reason that is known", webhook.id)
+            logger.exception("webhook %s: an attempt failed for an unknown reason", webhook.id)
             return None, "The server could not send it; its log has the details."
         if 200 <= reply.status < 300:
             return reply.status, ""
         return reply.status, f"HTTP {reply.status}: {answer[:200].decode(errors='replace')}".strip()
-
-    def _body(self, webhook: WebhookRow, row: DeliveryRow) -> bytes:
-        read = self._engine.read
-        run = read.run(row.run)
-        if run is None:
-            raise WeftlineError("The run is gone.", code="not_found")
-        return encode(
-            {
-                "id": delivery_id(row.key),
-                "type": "run.ended",
-                "webhookId": webhook.id,
-                "workspace": read.slug(webhook.workspace),
-                "createdAt": iso(row.created_at),
-                "run": Raw(listed_run(read, run)),
-            }
-        )
 
 
 def delivery_id(key: int) -> str:

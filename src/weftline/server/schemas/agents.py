@@ -1,0 +1,81 @@
+"""Agents as JSON."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Raw, Struct
+from pydantic import Field, StringConstraints, ValidationError
+
+from weftline.errors import InvalidRequest, invalid
+from weftline.server.schemas.validation import issues_of
+from weftline.store.records.agents import AgentRow
+from weftline.wire.json_text import decode_fields, decode_object
+from weftline.wire.requests import parse_session
+from weftline.wire.responses import iso
+from weftline.wire.run_spec import NO_NUL, Metadata, Part
+from weftline.workspace.agents import AgentDraft
+
+_MAX_NAME_CHARS, _MAX_DESCRIPTION_CHARS = 128, 4096
+
+
+class AgentModel(Part):
+    """The body that creates or replaces an agent."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=_MAX_NAME_CHARS, pattern=NO_NUL)]
+    slug: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?$")] | None = None
+    description: Annotated[str, StringConstraints(max_length=_MAX_DESCRIPTION_CHARS, pattern=NO_NUL)] | None = None
+    spec: Annotated[dict[str, Any], Field(description="A run's spec without prompt, messages and agentId.")]
+    metadata: Metadata | None = None
+    system: bool | None = None
+
+
+class Agent(Struct, rename="camel"):
+    id: str
+    slug: str
+    name: str
+    description: str
+    spec: Raw
+    """As it was sent; header values of its tools are `[redacted]`."""
+    metadata: Raw
+    system: bool
+    created_at: str
+    updated_at: str
+
+
+def parse_agent(body: bytes) -> AgentDraft:
+    """The definition in a request's body or in a file. Raises `InvalidRequest`."""
+    fields = decode_object(body)
+    try:
+        sent = AgentModel.model_validate(fields)
+    except ValidationError as error:
+        raise invalid(issues_of(error)[:1]) from None
+    try:
+        spec = parse_session(bytes(decode_fields(body)["spec"]))
+    except InvalidRequest as error:
+        raise InvalidRequest(f"spec: {error.message}", **error.details) from None
+    if spec.agent_id is not None:
+        raise InvalidRequest("spec.agentId: an agent cannot be made of another agent.")
+    return AgentDraft(
+        name=sent.name,
+        slug=sent.slug or "",
+        description=sent.description or "",
+        spec=spec.spec,
+        headers=spec.secrets,
+        metadata=sent.metadata or {},
+        system=bool(sent.system),
+    )
+
+
+def agent_json(row: AgentRow) -> Agent:
+    return Agent(
+        row.id,
+        row.slug,
+        row.name,
+        row.description,
+        Raw(row.spec),
+        Raw(row.metadata.encode()),
+        row.system,
+        iso(row.created_at),
+        iso(row.updated_at),
+    )

@@ -1,0 +1,52 @@
+"""API keys as JSON: everything but the key itself, which is shown once, when it is created."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from weftline.store.records.keys import ApiKey
+from weftline.wire.responses import iso
+
+
+class NewKey(Struct, rename="camel"):
+    """The body that creates a key."""
+
+    name: str | None = None
+    usage: str | None = None
+    agent_ids: list[str] | None = None
+
+
+class Key(Struct, rename="camel"):
+    id: str
+    workspace: str
+    name: str
+    prefix: str
+    usage: str
+    agent_ids: tuple[str, ...]
+    created_at: str
+    revoked_at: str | None
+
+
+class CreatedKey(Key, rename="camel"):
+    key: str
+
+
+def key_json(key: ApiKey) -> Key:
+    return Key(*_fields(key))
+
+
+def created_key_json(key: ApiKey, secret: str) -> CreatedKey:
+    return CreatedKey(*_fields(key), secret)
+
+
+def _fields(key: ApiKey) -> tuple[str, str, str, str, str, tuple[str, ...], str, str | None]:
+    return (
+        key.id,
+        key.slug,
+        key.name,
+        key.prefix,
+        key.usage,
+        key.agents,
+        iso(key.created_at),
+        None if key.revoked_at is None else iso(key.revoked_at),
+    )

@@ -1,0 +1,139 @@
+"""Stored tools as JSON. Secrets go in and never come out: a tool that is read shows their names."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from weftline.errors import Issue, invalid
+from weftline.server.schemas.validation import issues_of
+from weftline.store.records.tools import ToolRow
+from weftline.tools.http import HttpSpec, Method
+from weftline.wire.responses import iso
+from weftline.wire.tool_refs import Headers, ToolName, Url
+from weftline.workspace.tools import ToolChanges, spec_of
+
+MAX_BODY_BYTES = 256 * 1024
+_SecretName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]{1,64}$")]
+_SecretValue = Annotated[str, StringConstraints(min_length=1, max_length=8192)]
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class _ToolFields(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    kind: Literal["http"] = "http"
+    description: Annotated[str, StringConstraints(max_length=8192)] = ""
+    parameters: dict[str, Any] | None = None
+    method: Method = "GET"
+    headers: Headers = {}
+    body: Any = None
+    secrets: dict[_SecretName, _SecretValue | None] = {}
+    effect: Literal["read", "idempotent", "once"] | None = None
+    timeoutMs: Annotated[int, Field(ge=100, le=300_000)] = 30_000
+
+
+class ToolModel(_ToolFields):
+    """The body that creates a tool."""
+
+    name: ToolName
+    url: Url
+
+
+class ToolChangesModel(_ToolFields):
+    """The body that changes a tool: what is absent stays."""
+
+    name: ToolName = ""
+    url: Url = ""
+
+
+class Tool(Struct, rename="camel"):
+    id: str
+    kind: str
+    name: str
+    description: str
+    parameters: Raw | None
+    method: str
+    url: str
+    headers: dict[str, str]
+    body: Raw | None
+    effect: str | None
+    timeout_ms: int
+    secrets: tuple[str, ...]
+    created_at: str
+    updated_at: str
+
+
+def parse_tool(fields: dict[str, Any]) -> tuple[HttpSpec, dict[str, str]]:
+    """A tool to create, and its secrets. Raises `InvalidRequest`."""
+    sent = _checked(ToolModel, fields)
+    spec = HttpSpec(
+        sent.name,
+        sent.url,
+        sent.method,
+        sent.description,
+        _raw(sent.parameters) or UNSET,
+        dict(sent.headers),
+        _raw(sent.body) or UNSET,
+        sent.effect,
+        sent.timeoutMs / 1000,
+    )
+    return spec, {name: value for name, value in sent.secrets.items() if value is not None}
+
+
+def parse_tool_changes(fields: dict[str, Any]) -> ToolChanges:
+    """Raises `InvalidRequest`."""
+    sent = _checked(ToolChangesModel, fields)
+    given = sent.model_fields_set
+    return ToolChanges(
+        name=sent.name if "name" in given else UNSET,
+        url=sent.url if "url" in given else UNSET,
+        method=sent.method if "method" in given else UNSET,
+        description=sent.description if "description" in given else UNSET,
+        parameters=_raw(sent.parameters) if "parameters" in given else UNSET,
+        headers=dict(sent.headers) if "headers" in given else UNSET,
+        body=_raw(sent.body) if "body" in given else UNSET,
+        effect=sent.effect if "effect" in given else UNSET,
+        timeout_s=sent.timeoutMs / 1000 if "timeoutMs" in given else UNSET,
+        secrets=dict(sent.secrets),
+    )
+
+
+def tool_json(row: ToolRow) -> Tool:
+    spec = spec_of(row)
+    return Tool(
+        row.id,
+        row.kind,
+        spec.name,
+        spec.description,
+        _or_none(spec.parameters),
+        spec.method,
+        spec.url,
+        spec.headers,
+        _or_none(spec.body),
+        spec.effect,
+        round(spec.timeout_s * 1000),
+        spec.secrets,
+        iso(row.created_at),
+        iso(row.updated_at),
+    )
+
+
+def _checked(model: type[_Model], fields: dict[str, Any]) -> _Model:
+    if fields.get("kind") == "code":
+        raise invalid([Issue("kind", "tools made of code are not available on this server; store an `http` tool")])
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise invalid(issues_of(error)) from None
+
+
+def _raw(value: Any) -> Raw | None:
+    return None if value is None else Raw(msgspec.json.encode(value))
+
+
+def _or_none(raw: Raw | UnsetType) -> Raw | None:
+    return None if raw is UNSET else raw

@@ -1,0 +1,98 @@
+"""Webhooks and their deliveries as JSON."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from msgspec import Struct
+from pydantic import Field, ValidationError
+
+from weftline.errors import NotFound, invalid
+from weftline.server.schemas.validation import issues_of
+from weftline.store.records.deliveries import DeliveryRow
+from weftline.store.records.webhooks import WebhookRow
+from weftline.wire.limits import URL_PATTERN
+from weftline.wire.responses import iso
+from weftline.wire.run_spec import Part
+from weftline.workspace.delivering import delivery_id
+from weftline.workspace.webhooks import EVENTS, MAX_URL_CHARS
+
+
+class WebhookModel(Part):
+    """The body that creates a webhook."""
+
+    url: str = Field(max_length=MAX_URL_CHARS, pattern=f"^(?:{URL_PATTERN})$")
+    events: list[str] | None = Field(default=None, max_length=len(EVENTS))
+
+
+class WebhookChange(Part):
+    enabled: bool
+
+
+class Webhook(Struct, rename="camel"):
+    id: str
+    url: str
+    events: tuple[str, ...]
+    enabled: bool
+    created_at: str
+
+
+class CreatedWebhook(Webhook, rename="camel"):
+    secret: str
+
+
+class Delivery(Struct, rename="camel"):
+    id: str
+    run_id: str
+    status: str
+    attempts: int
+    created_at: str
+    next_attempt_at: str | None
+    last_attempt_at: str | None
+    last_status: int | None
+    last_error: str
+
+
+def parse_webhook(fields: dict[str, Any]) -> WebhookModel:
+    try:
+        return WebhookModel.model_validate(fields)
+    except ValidationError as error:
+        raise invalid(issues_of(error)[:1]) from None
+
+
+def parse_webhook_change(fields: dict[str, Any]) -> WebhookChange:
+    try:
+        return WebhookChange.model_validate(fields)
+    except ValidationError as error:
+        raise invalid(issues_of(error)[:1]) from None
+
+
+def parse_delivery_id(text: str) -> int:
+    """The key of a delivery. Raises `NotFound`."""
+    match = re.fullmatch("dlv_([0-9a-f]{1,15})", text)
+    if match is None:
+        raise NotFound("There is no such delivery.")
+    return int(match[1], 16)
+
+
+def webhook_json(row: WebhookRow) -> Webhook:
+    return Webhook(row.id, row.url, row.events, row.enabled, iso(row.created_at))
+
+
+def created_webhook_json(row: WebhookRow, secret: str) -> CreatedWebhook:
+    return CreatedWebhook(row.id, row.url, row.events, row.enabled, iso(row.created_at), secret)
+
+
+def delivery_json(row: DeliveryRow, *, run_id: str) -> Delivery:
+    return Delivery(
+        delivery_id(row.key),
+        run_id,
+        row.status,
+        row.attempts,
+        iso(row.created_at),
+        None if row.due_at is None else iso(row.due_at),
+        None if row.last_at is None else iso(row.last_at),
+        row.last_status,
+        row.last_error,
+    )

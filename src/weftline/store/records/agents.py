@@ -1,0 +1,108 @@
+"""Stored agents."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from weftline.store.base import Query, Row, one, statement
+
+_COLUMNS = "key, id, workspace, slug, name, description, spec, secrets, metadata, system, created_at, updated_at"
+_AGENT = f"SELECT {_COLUMNS} FROM agents"
+
+
+class AgentRow(Struct, frozen=True):
+    key: int
+    id: str
+    workspace: int
+    slug: str
+    name: str
+    description: str
+    spec: bytes
+    """The client's JSON, of the shape of a run's spec; header values of tools are `[redacted]`."""
+    secrets: bytes | None
+    """Those header values, sealed."""
+    metadata: str
+    """JSON, strings by name."""
+    system: bool
+    """Only for credentials that name it in their allow-list."""
+    created_at: int
+    updated_at: int
+
+
+class AgentColumns(Struct, frozen=True, kw_only=True):
+    """What a definition sets."""
+
+    slug: str
+    name: str
+    description: str
+    spec: bytes
+    secrets: bytes | None
+    metadata: str
+    system: bool
+
+
+def by_id(id: str, *, workspace: int) -> Query[AgentRow | None]:
+    row = yield from one(f"{_AGENT} WHERE id = $1 AND workspace = $2", id, workspace)
+    return _agent(row)
+
+
+def by_slug(slug: str, *, workspace: int) -> Query[AgentRow | None]:
+    row = yield from one(f"{_AGENT} WHERE slug = $1 AND workspace = $2", slug, workspace)
+    return _agent(row)
+
+
+def of_workspace(workspace: int) -> Query[list[AgentRow]]:
+    """The oldest first."""
+    rows = yield from statement(f"{_AGENT} WHERE workspace = $1 ORDER BY key", workspace)
+    return [_row(row) for row in rows]
+
+
+def insert(id: str, columns: AgentColumns, *, workspace: int, now: int) -> Query[AgentRow | None]:
+    """The new agent; None if the workspace has one with that slug."""
+    row = yield from one(
+        "INSERT INTO agents (id, workspace, slug, name, description, spec, secrets, metadata, system,"
+        " created_at, updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10)"
+        f" ON CONFLICT (workspace, slug) DO NOTHING RETURNING {_COLUMNS}",
+        id,
+        workspace,
+        columns.slug,
+        columns.name,
+        columns.description,
+        columns.spec,
+        columns.secrets,
+        columns.metadata,
+        int(columns.system),
+        now,
+    )
+    return _agent(row)
+
+
+def update(key: int, columns: AgentColumns, *, now: int) -> Query[AgentRow | None]:
+    row = yield from one(
+        "UPDATE agents SET slug = $1, name = $2, description = $3, spec = $4, secrets = $5, metadata = $6,"
+        f" system = $7, updated_at = $8 WHERE key = $9 RETURNING {_COLUMNS}",
+        columns.slug,
+        columns.name,
+        columns.description,
+        columns.spec,
+        columns.secrets,
+        columns.metadata,
+        int(columns.system),
+        now,
+        key,
+    )
+    return _agent(row)
+
+
+def delete(key: int) -> Query[None]:
+    yield from statement("DELETE FROM agents WHERE key = $1", key)
+
+
+def _agent(row: Row | None) -> AgentRow | None:
+    return None if row is None else _row(row)
+
+
+def _row(row: Row) -> AgentRow:
+    fields = list(row)
+    fields[9] = bool(fields[9])
+    return AgentRow(*fields)

@@ -1,0 +1,116 @@
+"""What is to be delivered to webhooks. A row is added by the transaction that ends its run; see `note_ends`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from weftline.store.base import Query, SqlValue, one, statement
+
+_COLUMNS = "key, webhook, run, status, attempts, due_at, created_at, last_at, last_status, last_error"
+_DELIVERY = f"SELECT {_COLUMNS} FROM deliveries"
+_ENABLED = "webhook IN (SELECT key FROM webhooks WHERE enabled = 1)"
+
+
+class DeliveryRow(Struct, frozen=True):
+    key: int
+    webhook: int
+    run: int
+    status: str
+    """pending, delivered or failed"""
+    attempts: int
+    due_at: int | None
+    """None once it was delivered or given up."""
+    created_at: int
+    last_at: int | None
+    last_status: int | None
+    """HTTP; None if there was no response."""
+    last_error: str
+
+
+class Attempt(Struct, frozen=True, kw_only=True):
+    """What became of an attempt."""
+
+    status: str
+    attempts: int
+    due_at: int | None
+    at: int
+    http_status: int | None
+    error: str
+
+
+def due(now: int, *, limit: int, without: Sequence[int] = ()) -> Query[list[DeliveryRow]]:
+    """The earliest that are due, except those of the webhooks in `without`."""
+    marks = ", ".join(f"${number}" for number in range(2, 2 + len(without)))
+    others = f" AND webhook NOT IN ({marks})" if without else ""
+    rows = yield from statement(
+        f"{_DELIVERY} WHERE due_at <= $1 AND {_ENABLED}{others} ORDER BY due_at LIMIT ${2 + len(without)}",
+        now,
+        *without,
+        limit,
+    )
+    return [DeliveryRow(*row) for row in rows]
+
+
+def next_due(after: int) -> Query[int | None]:
+    """The first time after `after` at which a delivery is due."""
+    row = yield from one(f"SELECT min(due_at) FROM deliveries WHERE due_at > $1 AND {_ENABLED}", after)
+    return None if row is None else row[0]
+
+
+def settle(key: int, attempt: Attempt) -> Query[None]:
+    yield from statement(
+        "UPDATE deliveries SET status = $1, attempts = $2, due_at = $3, last_at = $4, last_status = $5,"
+        " last_error = $6 WHERE key = $7",
+        attempt.status,
+        attempt.attempts,
+        attempt.due_at,
+        attempt.at,
+        attempt.http_status,
+        attempt.error,
+        key,
+    )
+
+
+def of_webhook(
+    webhook: int, *, status: str | None = None, before: int | None = None, limit: int = 50
+) -> Query[list[DeliveryRow]]:
+    """The newest first, below the key `before`."""
+    where, values = "webhook = $1", list[SqlValue]([webhook])
+    if before is not None:
+        values.append(before)
+        where += f" AND key < ${len(values)}"
+    if status is not None:
+        values.append(status)
+        where += f" AND status = ${len(values)}"
+    values.append(limit)
+    rows = yield from statement(f"{_DELIVERY} WHERE {where} ORDER BY key DESC LIMIT ${len(values)}", *values)
+    return [DeliveryRow(*row) for row in rows]
+
+
+def redeliver(key: int, *, webhook: int, now: int) -> Query[DeliveryRow | None]:
+    """Makes a delivery due again, whatever became of it."""
+    row = yield from one(
+        "UPDATE deliveries SET status = 'pending', attempts = 0, due_at = $1 WHERE key = $2 AND webhook = $3"
+        f" RETURNING {_COLUMNS}",
+        now,
+        key,
+        webhook,
+    )
+    return None if row is None else DeliveryRow(*row)
+
+
+def forget_settled(before: int, *, workspace: int | None = None, limit: int) -> Query[int]:
+    """Removes deliveries that were settled and are from before that time; returns how many."""
+    where, values = "due_at IS NULL AND created_at < $1", list[SqlValue]([before])
+    if workspace is not None:
+        values.append(workspace)
+        where += f" AND webhook IN (SELECT key FROM webhooks WHERE workspace = ${len(values)})"
+    values.append(limit)
+    rows = yield from statement(
+        f"DELETE FROM deliveries WHERE key IN (SELECT key FROM deliveries WHERE {where} LIMIT ${len(values)})"
+        " RETURNING key",
+        *values,
+    )
+    return len(rows)

@@ -1,0 +1,90 @@
+"""Model providers that workspaces brought."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from weftline.store.base import Query, Row, one, statement
+
+_COLUMNS = "key, id, workspace, name, spec, secrets, version, created_at, updated_at"
+_PROVIDER = f"SELECT {_COLUMNS} FROM providers"
+
+
+class ProviderRow(Struct, frozen=True):
+    key: int
+    id: str
+    workspace: int
+    name: str
+    spec: bytes
+    """JSON of `weftline.workspace.providers.ProviderSpec`."""
+    secrets: bytes | None
+    """Sealed: the API key and header values."""
+    version: int
+    """Raised by every change."""
+    created_at: int
+    updated_at: int
+
+
+class ProviderColumns(Struct, frozen=True, kw_only=True):
+    name: str
+    spec: bytes
+    secrets: bytes | None
+
+
+def of_workspace(workspace: int) -> Query[list[ProviderRow]]:
+    """The oldest first."""
+    rows = yield from statement(f"{_PROVIDER} WHERE workspace = $1 ORDER BY key", workspace)
+    return [ProviderRow(*row) for row in rows]
+
+
+def find(name: str, *, workspace: int) -> Query[ProviderRow | None]:
+    """The provider with this id or, since that is unique in its workspace too, with this name."""
+    row = yield from one(
+        f"{_PROVIDER} WHERE (id = $1 OR name = $1) AND workspace = $2"
+        " ORDER BY CASE WHEN id = $1 THEN 0 ELSE 1 END LIMIT 1",
+        name,
+        workspace,
+    )
+    return _provider(row)
+
+
+def by_name(name: str, *, workspace: int) -> Query[ProviderRow | None]:
+    row = yield from one(f"{_PROVIDER} WHERE name = $1 AND workspace = $2", name, workspace)
+    return _provider(row)
+
+
+def insert(id: str, columns: ProviderColumns, *, workspace: int, now: int) -> Query[ProviderRow | None]:
+    """The new provider; None if the workspace has one with that name."""
+    row = yield from one(
+        "INSERT INTO providers (id, workspace, name, spec, secrets, version, created_at, updated_at)"
+        " VALUES ($1, $2, $3, $4, $5, 1, $6, $6)"
+        f" ON CONFLICT (workspace, name) DO NOTHING RETURNING {_COLUMNS}",
+        id,
+        workspace,
+        columns.name,
+        columns.spec,
+        columns.secrets,
+        now,
+    )
+    return _provider(row)
+
+
+def update(key: int, columns: ProviderColumns, *, now: int) -> Query[ProviderRow | None]:
+    row = yield from one(
+        "UPDATE providers SET name = $1, spec = $2, secrets = $3, version = version + 1, updated_at = $4"
+        f" WHERE key = $5 RETURNING {_COLUMNS}",
+        columns.name,
+        columns.spec,
+        columns.secrets,
+        now,
+        key,
+    )
+    return _provider(row)
+
+
+def delete(key: int) -> Query[None]:
+    yield from statement("DELETE FROM providers WHERE key = $1", key)
+
+
+def _provider(row: Row | None) -> ProviderRow | None:
+    return None if row is None else ProviderRow(*row)

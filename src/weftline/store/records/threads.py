@@ -1,0 +1,162 @@
+"""Threads: what was set when they were created. Their messages and their runs are the log's."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.json import decode
+
+from weftline.store import crashpoints
+from weftline.store.base import Query, Row, SqlValue, one, statement
+
+_NAMES = (
+    "key",
+    "salt",
+    "workspace",
+    "name",
+    "agent",
+    "spec",
+    "metadata",
+    "created_at",
+    "last_used_at",
+    "ended_at",
+    "active_run",
+)
+_COLUMNS = ", ".join(_NAMES)
+_LISTED = ", ".join(f"threads.{name}" for name in _NAMES)
+
+
+class ThreadRow(Struct, frozen=True):
+    key: int
+    salt: str
+    workspace: int
+    name: str
+    agent: str | None
+    spec: bytes
+    """The client's JSON; header values of tools are `[redacted]`."""
+    metadata: str
+    """JSON, strings by name."""
+    created_at: int
+    last_used_at: int
+    ended_at: int | None
+    active_run: int | None
+
+
+class NewThread(Struct, frozen=True, kw_only=True):
+    workspace: int
+    salt: str
+    name: str
+    agent: str | None
+    spec: bytes
+    metadata: str
+    secrets: bytes | None = None
+    """Sealed: header values of the tools that the server dials."""
+
+
+class ThreadFilter(Struct, frozen=True, kw_only=True):
+    """What a page of threads has to match, and where it begins: below the key `before`."""
+
+    workspace: int
+    before: int | None = None
+    limit: int = 50
+    key: int | None = None
+    ended: bool | None = None
+    agent: str | None = None
+    metadata: tuple[tuple[str, str], ...] = ()
+
+
+def by_key(key: int) -> Query[ThreadRow | None]:
+    row = yield from one(f"SELECT {_COLUMNS} FROM threads WHERE key = $1", key)
+    return _thread(row)
+
+
+def secrets_of(key: int) -> Query[bytes | None]:
+    """Sealed; None once the thread has ended."""
+    row = yield from one("SELECT secrets FROM threads WHERE key = $1", key)
+    return None if row is None else row[0]
+
+
+def insert(new: NewThread, *, now: int) -> Query[ThreadRow]:
+    crashpoints.hit(("thread.created",), "before")
+    row = yield from one(
+        "INSERT INTO threads (salt, workspace, name, agent, spec, metadata, created_at, last_used_at, next_place,"
+        f" secrets) VALUES ($1, $2, $3, $4, $5, $6, $7, $7, 1, $8) RETURNING {_COLUMNS}",
+        new.salt,
+        new.workspace,
+        new.name,
+        new.agent,
+        new.spec,
+        new.metadata,
+        now,
+        new.secrets,
+    )
+    assert row is not None
+    thread = ThreadRow(*row)
+    for name, value in decode(new.metadata, type=dict[str, str]).items():
+        yield from statement(
+            "INSERT INTO thread_metadata (workspace, name, value, thread) VALUES ($1, $2, $3, $4)",
+            new.workspace,
+            name,
+            value,
+            thread.key,
+        )
+    return thread
+
+
+def end(key: int, *, now: int) -> Query[None]:
+    """Leaves the time of a thread that ended before."""
+    crashpoints.hit(("thread.ended",), "before")
+    yield from statement(
+        "UPDATE threads SET ended_at = coalesce(ended_at, $1), secrets = NULL WHERE key = $2", now, key
+    )
+
+
+def newest_tagged(name: str, value: str, *, workspace: int, agent: str) -> Query[ThreadRow | None]:
+    """The newest open thread of an agent with this metadata."""
+    row = yield from one(
+        f"SELECT {_LISTED} FROM thread_metadata AS tag CROSS JOIN threads"
+        " WHERE tag.name = $1 AND tag.value = $2 AND tag.workspace = $3 AND threads.key = tag.thread"
+        " AND threads.agent = $4 AND threads.ended_at IS NULL ORDER BY tag.thread DESC LIMIT 1",
+        name,
+        value,
+        workspace,
+        agent,
+    )
+    return _thread(row)
+
+
+def page(wanted: ThreadFilter) -> Query[list[ThreadRow]]:
+    """The newest first. A filter without an index of its own (ended, agent) walks the workspace's threads."""
+    values = list[SqlValue]()
+
+    def mark(value: SqlValue) -> str:
+        values.append(value)
+        return f"${len(values)}"
+
+    where = list[str]()
+    # The index of the first pair has its rows in order, so that the walk ends with the page; in SQLite cross joins keep
+    # the order of the loops, so that a thread itself is read only if all pairs match.
+    newest = "m0.thread" if wanted.metadata else "threads.key"
+    source = "".join(f"thread_metadata AS m{number} CROSS JOIN " for number in range(len(wanted.metadata)))
+    for number, (name, value) in enumerate(wanted.metadata):
+        where.append(f"m{number}.workspace = {mark(wanted.workspace)}")
+        where.append(f"m{number}.name = {mark(name)} AND m{number}.value = {mark(value)}")
+        where.append(f"m{number}.thread = {newest if number else 'threads.key'}")
+    where.append(f"threads.workspace = {mark(wanted.workspace)}")
+    if wanted.key is not None:
+        where.append(f"threads.key = {mark(wanted.key)}")
+    if wanted.before is not None:
+        where.append(f"{newest} < {mark(wanted.before)}")
+    if wanted.agent is not None:
+        where.append(f"threads.agent = {mark(wanted.agent)}")
+    if wanted.ended is not None:
+        where.append(f"threads.ended_at IS {'NOT ' if wanted.ended else ''}NULL")
+    rows = yield from statement(
+        f"SELECT {_LISTED} FROM {source}threads WHERE {' AND '.join(where)} ORDER BY {newest} DESC"
+        f" LIMIT {mark(wanted.limit)}",
+        *values,
+    )
+    return [ThreadRow(*row) for row in rows]
+
+
+def _thread(row: Row | None) -> ThreadRow | None:
+    return None if row is None else ThreadRow(*row)

@@ -1,0 +1,83 @@
+"""Stored tools."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from weftline.store.base import Query, Row, one, statement
+
+_COLUMNS = "key, id, workspace, name, kind, spec, secrets, created_at, updated_at"
+_TOOL = f"SELECT {_COLUMNS} FROM tools"
+
+
+class ToolRow(Struct, frozen=True):
+    key: int
+    id: str
+    workspace: int
+    name: str
+    kind: str
+    spec: bytes
+    """JSON of `weftline.tools.http.HttpSpec`."""
+    secrets: bytes | None
+    """Sealed: values by name."""
+    created_at: int
+    updated_at: int
+
+
+class ToolColumns(Struct, frozen=True, kw_only=True):
+    name: str
+    spec: bytes
+    secrets: bytes | None
+
+
+def by_id(id: str, *, workspace: int) -> Query[ToolRow | None]:
+    row = yield from one(f"{_TOOL} WHERE id = $1 AND workspace = $2", id, workspace)
+    return _tool(row)
+
+
+def by_name(name: str, *, workspace: int) -> Query[ToolRow | None]:
+    row = yield from one(f"{_TOOL} WHERE name = $1 AND workspace = $2", name, workspace)
+    return _tool(row)
+
+
+def of_workspace(workspace: int) -> Query[list[ToolRow]]:
+    """The oldest first."""
+    rows = yield from statement(f"{_TOOL} WHERE workspace = $1 ORDER BY key", workspace)
+    return [ToolRow(*row) for row in rows]
+
+
+def insert(id: str, columns: ToolColumns, *, workspace: int, kind: str, now: int) -> Query[ToolRow | None]:
+    """The new tool; None if the workspace has one with that name."""
+    row = yield from one(
+        "INSERT INTO tools (id, workspace, name, kind, spec, secrets, created_at, updated_at)"
+        " VALUES ($1, $2, $3, $4, $5, $6, $7, $7)"
+        f" ON CONFLICT (workspace, name) DO NOTHING RETURNING {_COLUMNS}",
+        id,
+        workspace,
+        columns.name,
+        kind,
+        columns.spec,
+        columns.secrets,
+        now,
+    )
+    return _tool(row)
+
+
+def update(key: int, columns: ToolColumns, *, now: int) -> Query[ToolRow | None]:
+    row = yield from one(
+        f"UPDATE tools SET name = $1, spec = $2, secrets = $3, updated_at = $4 WHERE key = $5 RETURNING {_COLUMNS}",
+        columns.name,
+        columns.spec,
+        columns.secrets,
+        now,
+        key,
+    )
+    return _tool(row)
+
+
+def delete(key: int) -> Query[None]:
+    yield from statement("DELETE FROM tools WHERE key = $1", key)
+
+
+def _tool(row: Row | None) -> ToolRow | None:
+    return None if row is None else ToolRow(*row)

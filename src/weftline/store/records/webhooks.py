@@ -1,0 +1,82 @@
+"""Webhooks. Their secrets are sealed for the place `webhook:<id>`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.json import decode, encode
+
+from weftline.store.base import Query, Row, one, statement
+
+_COLUMNS = "key, id, workspace, url, events, secret, enabled, created_at"
+_WEBHOOK = f"SELECT {_COLUMNS} FROM webhooks"
+
+
+class WebhookRow(Struct, frozen=True):
+    key: int
+    id: str
+    workspace: int
+    url: str
+    events: tuple[str, ...]
+    """The statuses that it wants to hear about."""
+    secret: bytes
+    """Sealed: what deliveries are signed with."""
+    enabled: bool
+    created_at: int
+
+
+def by_id(id: str, *, workspace: int) -> Query[WebhookRow | None]:
+    row = yield from one(f"{_WEBHOOK} WHERE id = $1 AND workspace = $2", id, workspace)
+    return _webhook(row)
+
+
+def by_key(key: int) -> Query[WebhookRow | None]:
+    row = yield from one(f"{_WEBHOOK} WHERE key = $1", key)
+    return _webhook(row)
+
+
+def of_workspace(workspace: int) -> Query[list[WebhookRow]]:
+    """The oldest first."""
+    rows = yield from statement(f"{_WEBHOOK} WHERE workspace = $1 ORDER BY key", workspace)
+    return [_row(row) for row in rows]
+
+
+def any_enabled() -> Query[bool]:
+    row = yield from one("SELECT 1 FROM webhooks WHERE enabled = 1 LIMIT 1")
+    return row is not None
+
+
+def insert(id: str, *, workspace: int, url: str, events: Sequence[str], secret: bytes, now: int) -> Query[WebhookRow]:
+    row = yield from one(
+        "INSERT INTO webhooks (id, workspace, url, events, secret, enabled, created_at)"
+        f" VALUES ($1, $2, $3, $4, $5, 1, $6) RETURNING {_COLUMNS}",
+        id,
+        workspace,
+        url,
+        encode(events).decode(),
+        secret,
+        now,
+    )
+    assert row is not None
+    return _row(row)
+
+
+def enable(key: int, *, enabled: bool) -> Query[WebhookRow | None]:
+    row = yield from one(f"UPDATE webhooks SET enabled = $1 WHERE key = $2 RETURNING {_COLUMNS}", int(enabled), key)
+    return _webhook(row)
+
+
+def delete(key: int) -> Query[None]:
+    """Removes a webhook with all its deliveries."""
+    yield from statement("DELETE FROM deliveries WHERE webhook = $1", key)
+    yield from statement("DELETE FROM webhooks WHERE key = $1", key)
+
+
+def _webhook(row: Row | None) -> WebhookRow | None:
+    return None if row is None else _row(row)
+
+
+def _row(row: Row) -> WebhookRow:
+    key, id, workspace, url, events, secret, enabled, created_at = row
+    return WebhookRow(key, id, workspace, url, tuple(decode(events, type=list[str])), secret, bool(enabled), created_at)

@@ -1,0 +1,220 @@
+"""Stored agents, and what a run that names one becomes."""
+
+from __future__ import annotations
+
+import re
+import secrets
+
+from msgspec import Struct
+from msgspec.json import encode
+
+from weftline.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from weftline.store.base import Query
+from weftline.store.records import agents
+from weftline.store.records.agents import AgentColumns, AgentRow
+from weftline.store.secrets import Headers
+from weftline.wire.agents import agent_spec_merge, names_of_tools
+from weftline.workspace.context import Caller, Workspaces
+
+_SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?")
+_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_MAX_SLUG_BASE_CHARS = 48
+
+
+class AgentDraft(Struct, frozen=True, kw_only=True):
+    """A definition to store."""
+
+    name: str
+    slug: str = ""
+    """Its name in addresses. Empty: made of the name, or kept when an agent is replaced."""
+    description: str = ""
+    spec: bytes
+    """JSON of the shape of a run's spec, checked, without input and with header values `[redacted]`."""
+    headers: Headers = {}
+    """Those header values."""
+    metadata: dict[str, str] = {}
+    system: bool = False
+    """Only for credentials that name it in their allow-list."""
+
+
+class RunSpec(Struct, frozen=True):
+    """What a run is made of."""
+
+    spec: bytes
+    headers: Headers
+    """Secret headers of the tools that the server dials."""
+
+
+async def create(at: Workspaces, workspace: int, draft: AgentDraft) -> AgentRow:
+    """Raises `Conflict` if the workspace has an agent with that slug."""
+    sealed = at.vault.seal_headers(draft.headers, workspace=workspace)
+
+    def query() -> Query[AgentRow]:
+        slug = _valid(draft.slug) if draft.slug else (yield from _free_slug(draft.name, workspace=workspace))
+        identity = "agent_" + secrets.token_hex(10)
+        columns = _columns(draft, slug=slug, sealed=sealed)
+        row = yield from agents.insert(identity, columns, workspace=workspace, now=at.clock.now_us())
+        return row or (yield from _taken(slug, workspace=workspace))
+
+    return await at.records.write(query())
+
+
+async def replace(at: Workspaces, workspace: int, id: str, draft: AgentDraft) -> AgentRow:
+    """Replaces a definition. Runs and threads keep what they began with."""
+    sealed = at.vault.seal_headers(draft.headers, workspace=workspace)
+
+    def query() -> Query[AgentRow]:
+        row = yield from agents.by_id(id, workspace=workspace)
+        if row is None:
+            raise no_such_agent()
+        slug = _valid(draft.slug) if draft.slug else row.slug
+        twin = yield from agents.by_slug(slug, workspace=workspace)
+        if twin is not None and twin.key != row.key:
+            yield from _taken(slug, workspace=workspace)
+        columns = _columns(draft, slug=slug, sealed=sealed)
+        changed = yield from agents.update(row.key, columns, now=at.clock.now_us())
+        assert changed is not None
+        return changed
+
+    return await at.records.write(query())
+
+
+async def delete(at: Workspaces, workspace: int, id: str) -> None:
+    def query() -> Query[None]:
+        row = yield from agents.by_id(id, workspace=workspace)
+        if row is None:
+            raise no_such_agent()
+        yield from agents.delete(row.key)
+
+    await at.records.write(query())
+
+
+async def of_workspace(at: Workspaces, workspace: int) -> list[AgentRow]:
+    """The oldest first."""
+    return await at.records.read(agents.of_workspace(workspace))
+
+
+async def find(at: Workspaces, workspace: int, name: str) -> AgentRow:
+    """The agent with this id or slug. Raises `NotFound`."""
+    return await at.records.read(_find(name, workspace=workspace))
+
+
+# What a caller may see and use
+
+
+async def visible(at: Workspaces, caller: Caller) -> list[AgentRow]:
+    """A caller that was narrowed to some agents sees those; any other sees all, system agents too."""
+    return [row for row in await of_workspace(at, caller.workspace) if _is_visible(caller, row)]
+
+
+async def find_visible(at: Workspaces, caller: Caller, name: str) -> AgentRow:
+    """Like `find`, for agents that the caller can see."""
+    row = await find(at, caller.workspace, name)
+    if not _is_visible(caller, row):
+        raise no_such_agent()
+    return row
+
+
+async def usable(at: Workspaces, caller: Caller) -> list[AgentRow]:
+    return [row for row in await of_workspace(at, caller.workspace) if _is_usable(caller, row)]
+
+
+async def use(at: Workspaces, caller: Caller, agent_id: str) -> AgentRow:
+    """The agent, for a caller that may use it.
+
+    Raises:
+        Forbidden: the same for an agent that is not allowed, that is unknown, or that another workspace has.
+    """
+    if not _ID.fullmatch(agent_id):
+        raise InvalidRequest("agentId: this is not an agent id.")
+    if caller.agents and agent_id not in caller.agents:
+        raise _forbidden()
+    row = await at.records.read(agents.by_id(agent_id, workspace=caller.workspace))
+    if row is None or not _is_usable(caller, row):
+        raise _forbidden()
+    return row
+
+
+async def use_by_slug(at: Workspaces, caller: Caller, slug: str) -> AgentRow:
+    """Like `use`, for an agent that is named by its slug."""
+    row = await at.records.read(agents.by_slug(slug, workspace=caller.workspace))
+    if row is None or not _is_usable(caller, row):
+        raise _forbidden()
+    return row
+
+
+# What a run that names an agent becomes
+
+
+async def effective(at: Workspaces, caller: Caller, agent_id: str | None, own: RunSpec) -> RunSpec:
+    """The spec to run: the request's own, laid over that of the agent it names."""
+    if agent_id is None:
+        return own
+    return merged(at, await use(at, caller, agent_id), own)
+
+
+def merged(at: Workspaces, agent: AgentRow, own: RunSpec) -> RunSpec:
+    """A request's spec over an agent's. A tool that the request replaces brings its own headers, or none."""
+    headers = at.vault.open_headers(agent.secrets, workspace=agent.workspace)
+    if headers:
+        replaced = names_of_tools(own.spec)
+        headers = {name: values for name, values in headers.items() if name not in replaced}
+    return RunSpec(agent_spec_merge(agent.spec, own.spec, name=agent.name), {**headers, **own.headers})
+
+
+def no_such_agent() -> NotFound:
+    return NotFound("There is no such agent.")
+
+
+def _is_visible(caller: Caller, row: AgentRow) -> bool:
+    return not caller.agents or row.id in caller.agents
+
+
+def _is_usable(caller: Caller, row: AgentRow) -> bool:
+    """An empty allow-list stands for every agent but those of the system."""
+    return row.id in caller.agents if caller.agents else not row.system
+
+
+def _forbidden() -> Forbidden:
+    return Forbidden("This credential may not use that agent.", hint="Check the agent's id and the allow-list.")
+
+
+def _columns(draft: AgentDraft, *, slug: str, sealed: bytes | None) -> AgentColumns:
+    return AgentColumns(
+        slug=slug,
+        name=draft.name,
+        description=draft.description,
+        spec=draft.spec,
+        secrets=sealed,
+        metadata=encode(draft.metadata).decode(),
+        system=draft.system,
+    )
+
+
+def _find(name: str, *, workspace: int) -> Query[AgentRow]:
+    row = yield from agents.by_id(name, workspace=workspace)
+    if row is None:
+        row = yield from agents.by_slug(name, workspace=workspace)
+    if row is None:
+        raise no_such_agent()
+    return row
+
+
+def _valid(slug: str) -> str:
+    if not _SLUG.fullmatch(slug):
+        raise InvalidRequest("slug: use 1 to 64 lowercase letters, digits and -, with no - at either end.")
+    return slug
+
+
+def _free_slug(name: str, *, workspace: int) -> Query[str]:
+    base = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_MAX_SLUG_BASE_CHARS].strip("-") or "agent"
+    slug, number = base, 1
+    while (yield from agents.by_slug(slug, workspace=workspace)) is not None:
+        number += 1
+        slug = f"{base}-{number}"
+    return slug
+
+
+def _taken(slug: str, *, workspace: int) -> Query[AgentRow]:
+    twin = yield from agents.by_slug(slug, workspace=workspace)
+    raise Conflict(f"This workspace already has an agent {slug!r}{f': {twin.id}' if twin else ''}.")

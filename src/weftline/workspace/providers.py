@@ -1,0 +1,294 @@
+"""Model providers that a workspace brings.
+
+API keys and header values go in and never come out: a provider that is read says whether it has a key, and has the
+names of its headers.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
+
+from weftline.config import provider_settings
+from weftline.errors import Conflict, Issue, NotFound, StoreError, WeftlineError, invalid
+from weftline.providers.families import NotAvailable, ProviderSettings, build_provider
+from weftline.providers.transport import AiohttpTransport
+from weftline.providers.workspace import OwnProvider
+from weftline.store.base import Query
+from weftline.store.records import providers
+from weftline.store.records.providers import ProviderColumns, ProviderRow
+from weftline.store.secrets import Vault
+from weftline.workspace.context import Change, Workspaces
+
+_NOT_OPTIONS = frozenset(
+    {
+        "transport",
+        "api_key",
+        "oauth",
+        "base_url",
+        "models",
+        "headers",
+        "family",
+        "any_model",
+        "source",
+        "max_concurrency",
+        "tokens_per_minute",
+    }
+)
+"""Arguments of a family that are not options: they have fields of their own, or are the server's."""
+
+
+class OfferedModel(Struct, frozen=True):
+    """A model that a provider is to offer. What is UNSET or None is unknown."""
+
+    id: str
+    label: str | UnsetType = UNSET
+    context_window_tokens: int | UnsetType | None = UNSET
+    max_output_tokens: int | UnsetType | None = UNSET
+    vision: bool | UnsetType | None = UNSET
+    reasoning: bool | UnsetType | None = UNSET
+    tools: bool | UnsetType | None = UNSET
+
+
+class ProviderSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A provider as it is stored, without its name and its secrets."""
+
+    family: str
+    base_url: str | None = None
+    models: tuple[str | OfferedModel, ...] = ()
+    any_model: bool | None = None
+    max_concurrency: int | None = None
+    tokens_per_minute: int | None = None
+    options: dict[str, Any] = {}
+    has_api_key: bool = False
+    header_names: tuple[str, ...] = ()
+
+    @property
+    def address(self) -> tuple[str, str | None, object]:
+        """What decides where requests go."""
+        return self.family, self.base_url, self.options.get("profile")
+
+
+class ProviderSecrets(Struct, frozen=True, omit_defaults=True):
+    api_key: str | None = None
+    headers: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return "ProviderSecrets(…)"
+
+
+class ProviderChanges(Struct, frozen=True, kw_only=True):
+    """What to set anew; what is UNSET stays as it is."""
+
+    name: str | UnsetType = UNSET
+    family: str | UnsetType = UNSET
+    base_url: str | UnsetType | None = UNSET
+    models: tuple[str | OfferedModel, ...] | UnsetType = UNSET
+    any_model: bool | UnsetType | None = UNSET
+    max_concurrency: int | UnsetType | None = UNSET
+    tokens_per_minute: int | UnsetType | None = UNSET
+    options: dict[str, Any] | UnsetType = UNSET
+    api_key: str | UnsetType | None = UNSET
+    headers: dict[str, str] | UnsetType = UNSET
+
+    def __repr__(self) -> str:
+        return "ProviderChanges(…)"
+
+
+_decode_spec = msgspec.json.Decoder(ProviderSpec).decode
+_decode_secrets = msgspec.json.Decoder(ProviderSecrets).decode
+
+
+def spec_of(row: ProviderRow) -> ProviderSpec:
+    return _decode_spec(row.spec)
+
+
+async def create(at: Workspaces, workspace: int, name: str, spec: ProviderSpec, values: ProviderSecrets) -> ProviderRow:
+    """Stores a provider with these secrets. Raises `Conflict` if the workspace has one with that name."""
+    spec = _checked(name, spec, values)
+    identity = "prov_" + secrets.token_hex(12)
+    columns = _columns(name, spec, _seal(at.vault, values, provider=identity))
+
+    def query() -> Query[ProviderRow]:
+        row = yield from providers.insert(identity, columns, workspace=workspace, now=at.clock.now_us())
+        return row or (yield from _taken(name, workspace=workspace))
+
+    row = await at.records.write(query())
+    await at.changed(Change("providers", workspace))
+    return row
+
+
+async def change(at: Workspaces, workspace: int, id: str, changes: ProviderChanges) -> ProviderRow:
+    """Changes a provider, by its id or name. With another address its secrets must be given again."""
+
+    def query() -> Query[ProviderRow]:
+        row = yield from _known(id, workspace=workspace)
+        name, spec, values = _changed(row, _open(at.vault, row), changes)
+        twin = yield from providers.by_name(name, workspace=workspace)
+        if twin is not None and twin.key != row.key:
+            yield from _taken(name, workspace=workspace)
+        columns = _columns(name, spec, _seal(at.vault, values, provider=row.id))
+        changed = yield from providers.update(row.key, columns, now=at.clock.now_us())
+        assert changed is not None
+        return changed
+
+    row = await at.records.write(query())
+    await at.changed(Change("providers", workspace))
+    return row
+
+
+async def delete(at: Workspaces, workspace: int, id: str) -> str:
+    """Removes a provider, by its id or name, and returns its id.
+
+    Calls under way end; later ones of the same runs find no model.
+    """
+
+    def query() -> Query[str]:
+        row = yield from _known(id, workspace=workspace)
+        yield from providers.delete(row.key)
+        return row.id
+
+    removed = await at.records.write(query())
+    await at.changed(Change("providers", workspace))
+    return removed
+
+
+async def find(at: Workspaces, workspace: int, id: str) -> ProviderRow:
+    """The provider with this id or name. Raises `NotFound`."""
+    return await at.records.read(_known(id, workspace=workspace))
+
+
+async def of_workspace(at: Workspaces, workspace: int) -> list[ProviderRow]:
+    """The oldest first."""
+    return await at.records.read(providers.of_workspace(workspace))
+
+
+async def own_providers(at: Workspaces, workspace: int) -> Sequence[OwnProvider]:
+    """The providers of a workspace, ready to be built; one whose key cannot be read says so."""
+    found: list[OwnProvider] = []
+    for row in await of_workspace(at, workspace):
+        fault, values = "", ProviderSecrets()
+        try:
+            values = _open(at.vault, row)
+        except StoreError as error:
+            fault = error.message
+        found.append(OwnProvider(row.id, row.version, _settings(row.name, spec_of(row), values), fault))
+    return found
+
+
+def _known(id: str, *, workspace: int) -> Query[ProviderRow]:
+    row = yield from providers.find(id, workspace=workspace)
+    if row is None:
+        raise NotFound("There is no such provider.")
+    return row
+
+
+def _taken(name: str, *, workspace: int) -> Query[ProviderRow]:
+    twin = yield from providers.by_name(name, workspace=workspace)
+    raise Conflict(f"This workspace already has a provider named {name!r}{f': {twin.id}' if twin else ''}.")
+
+
+def _columns(name: str, spec: ProviderSpec, sealed: bytes | None) -> ProviderColumns:
+    return ProviderColumns(name=name, spec=msgspec.json.encode(spec), secrets=sealed)
+
+
+def _seal(vault: Vault, values: ProviderSecrets, *, provider: str) -> bytes | None:
+    if values.api_key is None and not values.headers:
+        return None
+    return vault.seal(msgspec.json.encode(values), place=f"provider:{provider}")
+
+
+def _open(vault: Vault, row: ProviderRow) -> ProviderSecrets:
+    """Raises `StoreError` if they were sealed under another key."""
+    if row.secrets is None:
+        return ProviderSecrets()
+    return _decode_secrets(vault.open(row.secrets, place=f"provider:{row.id}"))
+
+
+def _changed(
+    row: ProviderRow, earlier: ProviderSecrets, changes: ProviderChanges
+) -> tuple[str, ProviderSpec, ProviderSecrets]:
+    before = spec_of(row)
+    given: dict[str, Any] = {
+        name: value for name in ProviderSpec.__struct_fields__ if (value := getattr(changes, name, UNSET)) is not UNSET
+    }
+    spec = replace(before, **given)
+    name = row.name if changes.name is UNSET else changes.name
+    values = ProviderSecrets(
+        earlier.api_key if changes.api_key is UNSET else changes.api_key,
+        earlier.headers if changes.headers is UNSET else changes.headers,
+    )
+    issues: list[Issue] = []
+    if spec.address != before.address:
+        # Otherwise whoever may change a provider could have its key sent to an address of their own.
+        kept = {
+            "apiKey": earlier.api_key is not None and changes.api_key is UNSET,
+            "headers": bool(earlier.headers) and changes.headers is UNSET,
+        }
+        issues = [
+            Issue(field, "must be sent again when the provider gets another address")
+            for field, is_kept in kept.items()
+            if is_kept
+        ]
+    return name, _checked(name, spec, values, issues), values
+
+
+def _checked(name: str, spec: ProviderSpec, values: ProviderSecrets, more: Sequence[Issue] = ()) -> ProviderSpec:
+    """The spec, with what it says about the secrets, if it can work.
+
+    Raises `InvalidRequest`, which names the field and never holds a secret.
+    """
+    issues = [
+        Issue(f"options.{option}", "is not an option; it has a field of its own, or is the server's to set")
+        for option in spec.options
+        if option in _NOT_OPTIONS
+    ]
+    if values.api_key is not None and values.api_key.startswith("env:"):
+        issues.append(Issue("apiKey", "must be the key itself: the server's environment is not the workspace's"))
+    issues += more
+    if issues:
+        raise invalid(issues)
+    _try_out(name, spec, values)
+    return replace(spec, has_api_key=values.api_key is not None, header_names=tuple(sorted(values.headers)))
+
+
+def _settings(name: str, spec: ProviderSpec, values: ProviderSecrets) -> ProviderSettings:
+    """Raises `WeftlineError` (`bad_config`)."""
+    table: dict[str, Any] = {
+        "family": spec.family,
+        "base_url": spec.base_url,
+        "models": msgspec.to_builtins(list(spec.models)),
+        "any_model": spec.any_model,
+        "max_concurrency": spec.max_concurrency,
+        "tokens_per_minute": spec.tokens_per_minute,
+        **spec.options,
+    }
+    if values.headers:
+        table["headers"] = values.headers
+    return replace(provider_settings(name, table), api_key=values.api_key, key_env=())
+
+
+def _try_out(name: str, spec: ProviderSpec, values: ProviderSecrets) -> None:
+    """Builds the provider once, so that settings which cannot work are refused when they are sent."""
+    try:
+        build_provider(_settings(name, spec, values), transport=AiohttpTransport(), environ={})
+    except NotAvailable as missing:
+        raise invalid([Issue("apiKey" if values.api_key is None else "family", str(missing))]) from None
+    except WeftlineError as error:
+        raise invalid([_issue(name, error)]) from None
+
+
+_FIELDS = {"family": "family", "base_url": "baseUrl", "models": "models", "api_key": "apiKey", "headers": "headers"}
+"""The settings that have a field of their own; all others are options."""
+
+
+def _issue(name: str, error: WeftlineError) -> Issue:
+    """A fault in the words of the configuration file, at the field that has it here."""
+    key = str(error.details.get("key", "")).removeprefix(f"providers.{name}").lstrip(".")
+    field = _FIELDS.get(key.partition("[")[0], f"options.{key}" if key else "name")
+    return Issue(field, error.message.partition(": ")[2] or error.message)

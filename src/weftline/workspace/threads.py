@@ -1,0 +1,90 @@
+"""Threads: created, found, listed, ended. What runs do on them is the engine's."""
+
+from __future__ import annotations
+
+import secrets
+
+from msgspec import Struct
+from msgspec.json import encode
+
+from weftline.errors import NotFound
+from weftline.store.base import Query
+from weftline.store.records import threads
+from weftline.store.records.threads import NewThread, ThreadFilter, ThreadRow
+from weftline.store.secrets import Headers
+from weftline.workspace.context import Workspaces
+
+CONTEXT_KEY = "a2a_context_id"
+"""The metadata that tags a thread with the A2A context it belongs to."""
+
+
+class ThreadDraft(Struct, frozen=True, kw_only=True):
+    """A thread to create."""
+
+    name: str
+    agent: str | None
+    spec: bytes
+    """What each of its runs begins with: the client's JSON, checked, with header values `[redacted]`."""
+    headers: Headers = {}
+    """Those header values."""
+    metadata: dict[str, str] = {}
+
+
+async def create(at: Workspaces, workspace: int, draft: ThreadDraft) -> ThreadRow:
+    return await at.records.write(threads.insert(_new(at, workspace, draft), now=at.clock.now_us()))
+
+
+async def find(at: Workspaces, workspace: int, key: int, *, salt: str) -> ThreadRow:
+    """Raises `NotFound`: the same for an unknown id and for one of another workspace."""
+    row = await at.records.read(threads.by_key(key))
+    if row is None or row.salt != salt or row.workspace != workspace:
+        raise NotFound("There is no such session.")
+    return row
+
+
+async def of_context(at: Workspaces, workspace: int, draft: ThreadDraft) -> ThreadRow:
+    """The newest open thread of the draft's agent and A2A context; created from the draft if there is none."""
+    assert draft.agent is not None
+    context = draft.metadata[CONTEXT_KEY]
+    found = await at.records.read(_tagged(context, workspace=workspace, agent=draft.agent))
+    if found is not None:
+        return found
+    new = _new(at, workspace, draft)
+
+    def query(agent: str) -> Query[ThreadRow]:
+        known = yield from _tagged(context, workspace=workspace, agent=agent)
+        return known or (yield from threads.insert(new, now=at.clock.now_us()))
+
+    return await at.records.write(query(draft.agent))
+
+
+async def page(at: Workspaces, wanted: ThreadFilter) -> list[ThreadRow]:
+    """The newest first."""
+    return await at.records.read(threads.page(wanted), heavy=True)
+
+
+async def end(at: Workspaces, thread: ThreadRow) -> None:
+    """Marks a thread as ended: it takes no more messages. Ending it again changes nothing."""
+    if thread.ended_at is None:
+        await at.records.write(threads.end(thread.key, now=at.clock.now_us()))
+
+
+async def sealed_headers(at: Workspaces, thread: ThreadRow) -> bytes | None:
+    """The secret headers of its tools, sealed, to be stored with a run."""
+    return await at.records.read(threads.secrets_of(thread.key))
+
+
+def _new(at: Workspaces, workspace: int, draft: ThreadDraft) -> NewThread:
+    return NewThread(
+        workspace=workspace,
+        salt=secrets.token_hex(6),
+        name=draft.name,
+        agent=draft.agent,
+        spec=draft.spec,
+        metadata=encode(draft.metadata).decode(),
+        secrets=at.vault.seal_headers(draft.headers, workspace=workspace),
+    )
+
+
+def _tagged(context: str, *, workspace: int, agent: str) -> Query[ThreadRow | None]:
+    return threads.newest_tagged(CONTEXT_KEY, context, workspace=workspace, agent=agent)

@@ -1,0 +1,162 @@
+"""Stored tools. Their secrets go in and never come out: a tool that is read has their names."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import asdict, replace
+
+from weftline.errors import Conflict, Issue, NotFound, invalid
+from weftline.kernel.entries import Effect
+from weftline.store.base import Query
+from weftline.store.records import tools
+from weftline.store.records.tools import ToolColumns, ToolRow
+from weftline.tools.http import HttpSpec, Method
+from weftline.tools.schema import ArgsValidator, object_schema
+from weftline.tools.templates import placeholders, secret_names
+from weftline.workspace.context import Workspaces
+
+_SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
+_decode_spec = msgspec.json.Decoder(HttpSpec).decode
+
+
+class ToolChanges(Struct, frozen=True, kw_only=True):
+    """What to set anew; what is UNSET stays as it is."""
+
+    name: str | UnsetType = UNSET
+    url: str | UnsetType = UNSET
+    method: Method | UnsetType = UNSET
+    description: str | UnsetType = UNSET
+    parameters: Raw | UnsetType | None = UNSET
+    headers: dict[str, str] | UnsetType = UNSET
+    body: Raw | UnsetType | None = UNSET
+    effect: Effect | UnsetType | None = UNSET
+    timeout_s: float | UnsetType = UNSET
+    secrets: dict[str, str | None] = {}
+    """Values by name; None removes one. The others stay."""
+
+
+def spec_of(row: ToolRow) -> HttpSpec:
+    return _decode_spec(row.spec)
+
+
+async def create(at: Workspaces, workspace: int, spec: HttpSpec, *, values: Mapping[str, str]) -> ToolRow:
+    """Stores a tool with these secrets. Raises `Conflict` if the workspace has one with that name."""
+    spec = _checked(replace(spec, secrets=tuple(sorted(values))))
+    identity = "tool_" + secrets.token_hex(12)
+    columns = _columns(spec, at.vault.seal_values(dict(values), tool=identity))
+
+    def query() -> Query[ToolRow]:
+        row = yield from tools.insert(identity, columns, workspace=workspace, kind="http", now=at.clock.now_us())
+        return row or (yield from _taken(spec.name, workspace=workspace))
+
+    return await at.records.write(query())
+
+
+async def change(at: Workspaces, workspace: int, id: str, changes: ToolChanges) -> ToolRow:
+    """Changes a tool; runs under way have it so when they are next taken up."""
+
+    def query() -> Query[ToolRow]:
+        row = yield from _known(id, workspace=workspace)
+        spec = _checked(_changed(spec_of(row), changes))
+        twin = yield from tools.by_name(spec.name, workspace=workspace)
+        if twin is not None and twin.key != row.key:
+            yield from _taken(spec.name, workspace=workspace)
+        sealed = row.secrets
+        if changes.secrets:
+            values = {**at.vault.open_values(sealed, tool=id), **changes.secrets}
+            kept = {name: value for name, value in values.items() if value is not None}
+            sealed = at.vault.seal_values(kept, tool=id)
+        changed = yield from tools.update(row.key, _columns(spec, sealed), now=at.clock.now_us())
+        assert changed is not None
+        return changed
+
+    return await at.records.write(query())
+
+
+async def delete(at: Workspaces, workspace: int, id: str) -> None:
+    """Removes a tool; runs that have it under way keep it until they are next taken up."""
+
+    def query() -> Query[None]:
+        row = yield from _known(id, workspace=workspace)
+        yield from tools.delete(row.key)
+
+    await at.records.write(query())
+
+
+async def find(at: Workspaces, workspace: int, id: str) -> ToolRow:
+    """Raises `NotFound`."""
+    return await at.records.read(_known(id, workspace=workspace))
+
+
+async def of_workspace(at: Workspaces, workspace: int) -> list[ToolRow]:
+    """The oldest first."""
+    return await at.records.read(tools.of_workspace(workspace))
+
+
+def _known(id: str, *, workspace: int) -> Query[ToolRow]:
+    row = yield from tools.by_id(id, workspace=workspace)
+    if row is None:
+        raise NotFound("There is no such tool.")
+    return row
+
+
+def _taken(name: str, *, workspace: int) -> Query[ToolRow]:
+    twin = yield from tools.by_name(name, workspace=workspace)
+    raise Conflict(f"This workspace already has a tool named {name!r}{f': {twin.id}' if twin else ''}.")
+
+
+def _columns(spec: HttpSpec, sealed: bytes | None) -> ToolColumns:
+    return ToolColumns(name=spec.name, spec=msgspec.json.encode(spec), secrets=sealed)
+
+
+def _changed(spec: HttpSpec, changes: ToolChanges) -> HttpSpec:
+    given: dict[str, Any] = {name: value for name, value in asdict(changes).items() if value is not UNSET}
+    for name in ("parameters", "body"):
+        if name in given and given[name] is None:
+            given[name] = UNSET
+    names = {*spec.secrets, *changes.secrets} - {name for name, value in changes.secrets.items() if value is None}
+    return replace(spec, **{**given, "secrets": tuple(sorted(names))})
+
+
+def _checked(spec: HttpSpec) -> HttpSpec:
+    """The spec, if it can work. Raises `InvalidRequest`."""
+    issues: list[Issue] = []
+    authority = spec.url.partition("://")[2].split("/")[0].split("?")[0]
+    if "{{" in authority:
+        issues.append(Issue("url", "must name its host; placeholders may stand in the path and the query only"))
+    if spec.method in ("GET", "HEAD") and spec.body is not UNSET:
+        issues.append(Issue("body", f"{spec.method} has no body"))
+    for name, value in spec.headers.items():
+        if name.lower() in _SECRET_HEADERS and not secret_names(value):
+            issues.append(Issue(f"headers.{name}", "put the value into `secrets` and write {{secrets.NAME}} here"))
+    body = None if spec.body is UNSET else msgspec.json.decode(spec.body)
+    templates: dict[str, Any] = {"url": spec.url, "headers": list(spec.headers.values()), "body": body}
+    for place, template in templates.items():
+        missing = sorted(secret_names(template) - set(spec.secrets))
+        issues += [Issue(place, f"there is no secret {name!r}") for name in missing]
+    issues += _parameter_issues(spec, templates)
+    if issues:
+        raise invalid(issues)
+    return spec
+
+
+def _parameter_issues(spec: HttpSpec, templates: dict[str, Any]) -> list[Issue]:
+    properties: set[str] = set()
+    if spec.parameters is not UNSET:
+        raw = spec.parameters
+        if object_schema(raw) is not raw:
+            return [Issue("parameters", "must be a JSON Schema of type object with properties")]
+        if not ArgsValidator.of(raw).enforced:
+            return [Issue("parameters", "is not a JSON Schema that can be checked")]
+        properties = set(msgspec.json.decode(raw)["properties"])
+    return [
+        Issue(place, f"{{{{{name}}}}} is not among the properties of `parameters`")
+        for place, template in templates.items()
+        for name in placeholders(template)
+        if not name.startswith("secrets.") and name.partition(".")[0] not in properties
+    ]

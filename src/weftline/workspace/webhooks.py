@@ -1,0 +1,124 @@
+"""Webhooks: who is told about the ends of a workspace's runs, and what became of each delivery."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from weftline.errors import InvalidRequest, NotFound
+from weftline.store.base import Query
+from weftline.store.records import deliveries, webhooks
+from weftline.store.records.deliveries import DeliveryRow
+from weftline.store.records.webhooks import WebhookRow
+from weftline.workspace.context import Change, Workspaces
+
+EVENTS = ("succeeded", "failed", "cancelled")
+DELIVERY_STATUSES = ("pending", "delivered", "failed")
+MAX_PER_WORKSPACE = 20
+MAX_URL_CHARS = 2048
+_URL = re.compile(r"https?://[^\s/?#\x00-\x1f]+[^\s\x00-\x1f]*", re.IGNORECASE)
+
+
+class CreatedWebhook(NamedTuple):
+    webhook: WebhookRow
+    secret: str
+    """What deliveries are signed with; told this once."""
+
+
+async def create(at: Workspaces, workspace: int, url: str, *, events: Sequence[str] = EVENTS) -> CreatedWebhook:
+    """`events` are the statuses of ended runs to tell about."""
+    if len(url) > MAX_URL_CHARS or not _URL.fullmatch(url):
+        raise InvalidRequest("url: must be an http or https address.")
+    if not events or any(event not in EVENTS for event in events):
+        raise InvalidRequest(f"events: must be some of {', '.join(EVENTS)}.")
+    identity = "wh_" + secrets.token_hex(10)
+    secret = "whsec_" + secrets.token_urlsafe(32)
+    sealed = at.vault.seal(secret.encode(), place=_place(identity))
+
+    def query() -> Query[WebhookRow]:
+        if len((yield from webhooks.of_workspace(workspace))) >= MAX_PER_WORKSPACE:
+            raise InvalidRequest(f"A workspace can have at most {MAX_PER_WORKSPACE} webhooks.")
+        return (
+            yield from webhooks.insert(
+                identity,
+                workspace=workspace,
+                url=url,
+                events=sorted(set(events)),
+                secret=sealed,
+                now=at.clock.now_us(),
+            )
+        )
+
+    row = await at.records.write(query())
+    await at.changed(Change("webhooks", workspace))
+    return CreatedWebhook(row, secret)
+
+
+async def enable(at: Workspaces, workspace: int, id: str, *, enabled: bool) -> WebhookRow:
+    """While a webhook is off, it is not told about runs that end, and its pending deliveries wait."""
+
+    def query() -> Query[WebhookRow]:
+        row = yield from _known(id, workspace=workspace)
+        changed = yield from webhooks.enable(row.key, enabled=enabled)
+        assert changed is not None
+        return changed
+
+    row = await at.records.write(query())
+    await at.changed(Change("webhooks", workspace))
+    return row
+
+
+async def delete(at: Workspaces, workspace: int, id: str) -> None:
+    """Removes a webhook with its deliveries, pending ones too."""
+
+    def query() -> Query[None]:
+        row = yield from _known(id, workspace=workspace)
+        yield from webhooks.delete(row.key)
+
+    await at.records.write(query())
+    await at.changed(Change("webhooks", workspace))
+
+
+async def find(at: Workspaces, workspace: int, id: str) -> WebhookRow:
+    """Raises `NotFound`."""
+    return await at.records.read(_known(id, workspace=workspace))
+
+
+async def of_workspace(at: Workspaces, workspace: int) -> list[WebhookRow]:
+    """The oldest first."""
+    return await at.records.read(webhooks.of_workspace(workspace))
+
+
+async def deliveries_of(
+    at: Workspaces, webhook: WebhookRow, *, status: str | None = None, before: int | None = None, limit: int = 50
+) -> list[DeliveryRow]:
+    """The newest first, below the key `before`."""
+    query = deliveries.of_webhook(webhook.key, status=status, before=before, limit=limit)
+    return await at.records.read(query, heavy=status is not None)
+
+
+async def redeliver(at: Workspaces, webhook: WebhookRow, key: int) -> DeliveryRow:
+    """Makes a delivery due again, whatever became of it. Raises `NotFound`."""
+    row = await at.records.write(deliveries.redeliver(key, webhook=webhook.key, now=at.clock.now_us()))
+    if row is None:
+        raise NotFound("There is no such delivery.")
+    await at.changed(Change("webhooks", webhook.workspace))
+    return row
+
+
+def secret_of(at: Workspaces, webhook: WebhookRow) -> bytes:
+    """What its deliveries are signed with. Raises `StoreError` if it was sealed under another key."""
+    return at.vault.open(webhook.secret, place=_place(webhook.id))
+
+
+def _place(id: str) -> str:
+    return f"webhook:{id}"
+
+
+def _known(id: str, *, workspace: int) -> Query[WebhookRow]:
+    row = yield from webhooks.by_id(id, workspace=workspace)
+    if row is None:
+        raise NotFound("There is no such webhook.")
+    return row
