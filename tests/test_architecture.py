@@ -30,6 +30,7 @@ TOP = SHELL | {
     "weftline.store",
     "weftline.threads",
     "weftline.sandbox",
+    "weftline.workspace",
 }
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
@@ -51,6 +52,17 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.store": SHELL,
     "weftline.threads": SHELL | {"weftline.store", "weftline.sandbox"},
     "weftline.runtime": SHELL | {"weftline.store", "weftline.threads", "weftline.sandbox"},
+    "weftline.workspace": MIDDLE
+    | {
+        "weftline.config",
+        "weftline.wire.agents",
+        "weftline.providers",
+        "weftline.tools",
+        "weftline.store.base",
+        "weftline.store.hashing",
+        "weftline.store.records",
+        "weftline.store.secrets",
+    },
     "weftline.server": TOP,
     "weftline.client": BASE | {"weftline._version", "weftline.wire", "weftline.net.sse"} | ARGUMENTS,
     "weftline.cli": TOP | {"weftline.server", "weftline.client"},

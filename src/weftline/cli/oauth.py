@@ -44,7 +44,7 @@ def create(
     as_json: bool,
 ) -> None:
     """Register an app; prints the client id and the client secret, which is shown this once."""
-    from weftline.cli.admin import administer, now_us
+    from weftline.cli.admin import administer
 
     app = administer(
         db,
@@ -57,7 +57,6 @@ def create(
         client_credentials=client_credentials,
         description=description,
         logo=logo,
-        now=now_us(),
     )
     click.echo(json.dumps(app, indent=2) if as_json else f"{app['clientId']}\n{app['clientSecret']}")
 

@@ -28,10 +28,10 @@ def command() -> None:
 @JSON
 def create(email: str, workspaces: tuple[str, ...], password_stdin: bool, db: Path, as_json: bool) -> None:
     """Create a user. Without --password-stdin a password is made and printed, this once."""
-    from weftline.cli.admin import administer, now_us
+    from weftline.cli.admin import administer
 
     password, hashed = _password(password_stdin)
-    identity = administer(db, "users.create", email=email, password=hashed, workspaces=list(workspaces), now=now_us())
+    identity = administer(db, "users.create", email=email, password=hashed, workspaces=list(workspaces))
     if as_json:
         click.echo(json.dumps({"id": identity, **({} if password_stdin else {"password": password})}))
     else:
@@ -80,9 +80,9 @@ def show(email: str, db: Path, as_json: bool) -> None:
 @DB
 def join(email: str, workspace: str, db: Path) -> None:
     """Make a user a member of a workspace."""
-    from weftline.cli.admin import administer, now_us
+    from weftline.cli.admin import administer
 
-    administer(db, "users.join", email=email, workspace=workspace, now=now_us())
+    administer(db, "users.join", email=email, workspace=workspace)
 
 
 @command.command()
@@ -108,7 +108,7 @@ def delete(email: str, db: Path) -> None:
 
 def _password(from_stdin: bool) -> tuple[str, str]:
     """The password and its hash. It is hashed here: that takes a while, and the owner of the store has other work."""
-    from weftline.server.oauth.passwords import hash_password
+    from weftline.workspace.passwords import hash_password
 
     password = sys.stdin.readline().rstrip("\r\n") if from_stdin else secrets.token_urlsafe(15)
     if len(password) < _MIN_CHARS:

@@ -40,13 +40,8 @@ class App:
         self.models = models
         self.workspaces = Workspaces(store.records, store.vault, engine.clock, self._on_change)
         self.router = Router(routes)
-        self.oauth = OAuthServer(engine, public_url=options.public_url)
-        self.auth = Authenticator(
-            engine.read,
-            self.workspaces,
-            hasher=self.oauth.hasher,
-            rate_limit=options.rate_limit_per_minute,
-        )
+        self.oauth = OAuthServer(self.workspaces, public_url=options.public_url)
+        self.auth = Authenticator(self.workspaces, rate_limit=options.rate_limit_per_minute)
         self.mcp = HostedMcp(self)
         self.webhooks_changed: Callable[[], None] = lambda: None
         """Called after webhooks were changed; set by whoever delivers them."""

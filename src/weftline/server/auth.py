@@ -7,7 +7,6 @@ a key of the wrong usage, a feature that the workspace lacks, a missing scope, t
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -15,12 +14,9 @@ from msgspec import Struct
 from weftline.errors import Forbidden, NotFound, RateLimited, Unauthorized
 from weftline.server.http import Request
 from weftline.server.rate_limit import DEFAULT_PER_MINUTE, RateLimit
-from weftline.store.sqlite import oauth
-from weftline.store.sqlite.hashing import Hasher
-from weftline.store.sqlite.reads import Reader
-from weftline.workspace import keys
 from weftline.workspace.context import Workspaces
-from weftline.workspace.keys import hash_secret
+from weftline.workspace.grants import ACCESS, find_token
+from weftline.workspace.keys import by_secret_hash, hash_secret
 
 if TYPE_CHECKING:
     from weftline.server.router import Route
@@ -53,25 +49,16 @@ NOBODY = Principal("", 0, "")
 class Authenticator:
     """Remembers who is who, so that a request costs a hash and a look into a dict."""
 
-    def __init__(
-        self,
-        reader: Reader,
-        workspaces: Workspaces,
-        *,
-        hasher: Callable[[], Hasher],
-        rate_limit: int = DEFAULT_PER_MINUTE,
-    ) -> None:
+    def __init__(self, workspaces: Workspaces, *, rate_limit: int = DEFAULT_PER_MINUTE) -> None:
         self.limit = RateLimit(rate_limit)
-        self._reader = reader
         self._workspaces = workspaces
-        self._hasher = hasher
         self._known: OrderedDict[bytes, Principal] = OrderedDict()
-        self._forgotten = 0
+        self._changes = 0
 
     def forget(self) -> None:
         """Drops what is remembered, after a credential was created, changed or revoked."""
         self._known.clear()
-        self._forgotten += 1
+        self._changes += 1
 
     async def check(self, request: Request, route: Route) -> Principal:
         secret = _credential(request)
@@ -80,7 +67,10 @@ class Authenticator:
                 "API key or OAuth access token required: send Authorization: Bearer or X-API-Key.", error="Unauthorized"
             )
         now = self._workspaces.clock.now_us()
-        principal = await self._principal(secret, now)
+        digest = hash_secret(secret)
+        principal = self._known.get(digest) or await self._look_up(secret, digest)
+        if principal.expires_us <= now:
+            raise _invalid()
         slug = request.params.get("slug")
         if slug is not None and slug != principal.slug:
             raise NotFound(
@@ -106,33 +96,26 @@ class Authenticator:
             )
         return principal
 
-    async def _principal(self, secret: str, now: int) -> Principal:
-        digest = hash_secret(secret)
-        principal = self._known.get(digest)
+    async def _look_up(self, secret: str, digest: bytes) -> Principal:
+        changes = self._changes
+        principal = await (self._token(secret) if secret.startswith(ACCESS) else self._key(digest))
         if principal is None:
-            forgotten = self._forgotten
-            principal = self._token(secret) if secret.startswith(oauth.ACCESS) else await self._key(digest)
-            if principal is None:
-                raise _invalid()
-            if forgotten == self._forgotten:  # otherwise it may have been revoked while it was read
-                self._remember(digest, principal)
-        if principal.expires_us <= now:
             raise _invalid()
+        # What was read before a change must not be remembered after it.
+        if changes == self._changes:
+            self._known[digest] = principal
+            if len(self._known) > _CACHED:
+                self._known.popitem(last=False)
         return principal
 
-    def _remember(self, digest: bytes, principal: Principal) -> None:
-        self._known[digest] = principal
-        if len(self._known) > _CACHED:
-            self._known.popitem(last=False)
-
     async def _key(self, digest: bytes) -> Principal | None:
-        key = await keys.by_secret_hash(self._workspaces, digest)
+        key = await by_secret_hash(self._workspaces, digest)
         if key is None or key.revoked_at is not None:
             return None
         return Principal(key.id, key.workspace, key.slug, key.usage, key.agents, gated=key.gated)
 
-    def _token(self, secret: str) -> Principal | None:
-        token = oauth.find_token(self._reader.db, self._hasher(), secret)
+    async def _token(self, secret: str) -> Principal | None:
+        token = await find_token(self._workspaces, secret)
         if token is None:
             return None
         return Principal(

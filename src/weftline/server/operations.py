@@ -5,14 +5,12 @@ Each is a use case with its arguments from JSON; what it returns can be told as 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from weftline.runtime import ids
-from weftline.server import credentials
 from weftline.server.control import Operation
-from weftline.server.oauth import apps
+from weftline.server.oauth.administration import OPERATIONS as OAUTH
 from weftline.server.schemas.agents import Agent, agent_json, parse_agent
 from weftline.server.schemas.keys import Key, key_json
 from weftline.server.schemas.providers import Provider, parse_provider, provider_json
@@ -25,7 +23,6 @@ from weftline.server.schemas.webhooks import (
     delivery_json,
     webhook_json,
 )
-from weftline.store.sqlite import users
 from weftline.workspace import agents, keys, providers, retention, tools, webhooks, workspaces
 from weftline.workspace.context import Workspaces
 
@@ -61,32 +58,13 @@ def operations(at: Workspaces, store: SqliteStore) -> dict[str, Operation]:
         "webhooks.create": _create_webhook,
         "webhooks.list": _list_webhooks,
         "webhooks.delete": _delete_webhook,
+        **OAUTH,
     }
     with_logs: dict[str, Operation] = {"webhooks.deliveries": _list_deliveries, "retention.trim": _trim}
-    with_connection: dict[str, Callable[..., Any]] = {
-        "users.create": users.create_user,
-        "users.list": credentials.list_users,
-        "users.show": credentials.show_user,
-        "users.join": users.join_workspace,
-        "users.leave": users.leave_workspace,
-        "users.set_password": users.set_password,
-        "users.delete": users.delete_user,
-        "oauth.apps.create": apps.create,
-        "oauth.apps.list": apps.listed,
-        "oauth.apps.show": apps.show,
-        "oauth.apps.delete": apps.delete,
-        "oauth.grants.list": credentials.list_grants,
-        "oauth.grants.delete": credentials.delete_grant,
-    }
     return {
         **{name: partial(operation, at) for name, operation in on_records.items()},
         **{name: partial(operation, at, store) for name, operation in with_logs.items()},
-        **{name: partial(_in_transaction, store, operation) for name, operation in with_connection.items()},
     }
-
-
-async def _in_transaction(store: SqliteStore, operation: Callable[..., Any], **arguments: Any) -> Any:
-    return await store.job(lambda db: operation(db, **arguments))
 
 
 # Keys and workspaces

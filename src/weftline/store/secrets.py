@@ -17,6 +17,7 @@ from typing import TypeAlias
 from msgspec import json
 
 from weftline.errors import StoreError
+from weftline.store.hashing import Hasher, load_hasher
 
 KEY_VARIABLE = "WEFTLINE_SECRET_KEY"
 KEY_FILE = "secret.key"
@@ -45,6 +46,10 @@ class Vault:
         self._folder = folder
         self._environ = os.environ if environ is None else environ
         self._key = key
+
+    def hasher(self) -> Hasher:
+        """Reads the key that the store's credentials are hashed with; creates it if there is none."""
+        return load_hasher(self._folder)
 
     def seal(self, data: bytes, *, place: str) -> bytes:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM

@@ -6,12 +6,12 @@ An `InvalidRequest` names the field in its message (`tools[2].name: …`) and li
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from msgspec import Raw, Struct, json
+from msgspec import DecodeError, Meta, Raw, Struct, json
 from pydantic import ValidationError
 
-from weftline.errors import Issue, invalid
+from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.wire.bodies import MessageBody, RunBody, SessionBody, SpecBody, ToolResultBody
 from weftline.wire.json_text import decode_fields, decode_object, decode_shape, encode
 from weftline.wire.limits import (
@@ -54,28 +54,31 @@ def parse_message(body: bytes) -> MessageBody:
     return MessageBody(spec, fields.get("metadata") or {}, secrets, bool(fields.get("tools")))
 
 
-class _ToolResult(Struct, rename="camel"):
+class ToolResult(Struct, rename="camel"):
+    """The result of a client-side call: `result` or `error`."""
+
+    tool_use_id: Annotated[str, Meta(min_length=1, max_length=MAX_TOOL_USE_ID_CHARS)]
+    result: str | None = None
+    error: str | None = None
+
+
+class _AnyToolResult(Struct, rename="camel"):
     tool_use_id: Any = None
     result: Any = None
     error: Any = None
 
 
-_tool_result = json.Decoder(_ToolResult)
+_tool_result = json.Decoder(ToolResult)
+_any_tool_result = json.Decoder(_AnyToolResult)
 
 
 def parse_tool_result(body: bytes, *, user_agent: str) -> ToolResultBody:
     """The answer to a client-side call. One that is too large comes back marked `oversize`, without its text,
     so that the call it belongs to can be closed."""
-    sent = decode_shape(_tool_result, body)
-    issues = [
-        Issue(name, "must be a string")
-        for name, value in (("result", sent.result), ("error", sent.error))
-        if value is not None and not isinstance(value, str)
-    ]
-    if not isinstance(sent.tool_use_id, str) or not 0 < len(sent.tool_use_id) <= MAX_TOOL_USE_ID_CHARS:
-        issues.insert(0, Issue("toolUseId", f"must be a string of 1 to {MAX_TOOL_USE_ID_CHARS} characters"))
-    if issues:
-        raise invalid(issues)
+    try:
+        sent = _tool_result.decode(body)
+    except (DecodeError, UnicodeDecodeError, RecursionError):
+        raise _tool_result_faults(body) from None
     match sent.result, sent.error:
         case None, None:
             if not user_agent.startswith(EMPTY_RESULT_USER_AGENT):
@@ -90,6 +93,22 @@ def parse_tool_result(body: bytes, *, user_agent: str) -> ToolResultBody:
         case _:
             raise invalid([Issue("error", "give exactly one of `result` and `error`")])
     return ToolResultBody(sent.tool_use_id, oversize=True)
+
+
+def _tool_result_faults(body: bytes) -> InvalidRequest:
+    """Everything that is wrong with the fields of a result, where decoding has named the first fault only."""
+    try:
+        sent = decode_shape(_any_tool_result, body)
+    except InvalidRequest as error:
+        return error
+    issues = [
+        Issue(name, "must be a string")
+        for name, value in (("result", sent.result), ("error", sent.error))
+        if value is not None and not isinstance(value, str)
+    ]
+    if not isinstance(sent.tool_use_id, str) or not 0 < len(sent.tool_use_id) <= MAX_TOOL_USE_ID_CHARS:
+        issues.insert(0, Issue("toolUseId", f"must be a string of 1 to {MAX_TOOL_USE_ID_CHARS} characters"))
+    return invalid(issues)
 
 
 def _fits(text: str, max_bytes: int) -> bool:

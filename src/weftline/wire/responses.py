@@ -1,14 +1,14 @@
-"""The answers of the protocol as JSON bytes. Times come in as microseconds and leave as UTC ISO-8601."""
+"""The responses of the protocol, as types and as JSON. Times come in as microseconds and leave as UTC ISO-8601."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 from msgspec.json import Encoder
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from weftline.errors import TABLE, WeftlineError
 from weftline.kernel.entries import ModelRef
@@ -22,6 +22,16 @@ _SENTENCES = frozenset({"unauthorized", "forbidden", "api_keys_plan", "oauth_app
 """Codes whose `error` is the sentence for people: older clients show that field."""
 
 Status: TypeAlias = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
+ShownStatus: TypeAlias = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+"""What clients see: a paused run is one that is running."""
+SessionStatus: TypeAlias = Literal["active", "ended"]
+Time: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+JsonObject: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
+"""An object as the bytes that are stored."""
+Words: TypeAlias = Annotated[
+    Raw, Meta(extra_json_schema={"type": "object", "additionalProperties": {"type": "string"}})
+]
+"""Metadata, as the bytes that are stored."""
 TERMINAL: frozenset[Status] = frozenset({"succeeded", "failed", "cancelled"})
 
 
@@ -66,12 +76,48 @@ def stream_url(run_id: str, slug: str) -> str:
     return f"/api/v1/workspaces/{slug}/agent-runs/{run_id}/stream"
 
 
+class Ok(Struct, frozen=True):
+    ok: Literal[True] = True
+
+
+class CreatedRun(Struct, frozen=True, rename="camel"):
+    run_id: str
+    stream_url: str
+
+
+class CreatedSession(Struct, frozen=True, rename="camel"):
+    session_id: str
+    name: str
+    created_at: Time
+
+
 def created_run(run_id: str, slug: str) -> bytes:
-    return _encode({"runId": run_id, "streamUrl": stream_url(run_id, slug)})
+    return _encode(CreatedRun(run_id, stream_url(run_id, slug)))
 
 
 def created_session(session_id: str, *, name: str, created_us: int) -> bytes:
-    return _encode({"sessionId": session_id, "name": name, "createdAt": iso(created_us)})
+    return _encode(CreatedSession(session_id, name, iso(created_us)))
+
+
+class AcceptedResult(Ok, frozen=True):
+    """`ignored` means that the call had been closed before."""
+
+    ignored: bool | UnsetType = UNSET
+
+
+class CallName(Struct, frozen=True, rename="camel"):
+    tool_use_id: str
+    name: str
+
+
+class Cancelled(Struct, frozen=True, rename="camel"):
+    """What a cancel has stopped, what had finished before, and what may or may not have happened."""
+
+    status: Status
+    stopped: list[CallName]
+    finished: list[CallName]
+    in_doubt: list[CallName]
+    ok: Literal[True] = True
 
 
 class Tokens(Struct, frozen=True, rename="camel"):
@@ -81,7 +127,7 @@ class Tokens(Struct, frozen=True, rename="camel"):
     output_tokens: int
 
 
-class Model(Struct, frozen=True, rename="camel"):
+class ModelUsed(Struct, frozen=True, rename="camel"):
     id: str
     provider: str
     vendor_model_id: str
@@ -95,7 +141,7 @@ class UsageTriple(Struct, frozen=True):
     turns: int
     attempts: int
     """Model calls, where `turns` counts each turn once."""
-    model: Model
+    model: ModelUsed
 
 
 def usage_triple(usage: Usage, turns: int, model: ModelRef, *, attempts: int) -> UsageTriple:
@@ -110,7 +156,7 @@ def usage_triple(usage: Usage, turns: int, model: ModelRef, *, attempts: int) ->
         ),
         _count(turns),
         _count(attempts),
-        Model(model.id, model.provider, model.vendor_id, _effort(model.reasoning)),
+        ModelUsed(model.id, model.provider, model.vendor_id, _effort(model.reasoning)),
     )
 
 
@@ -155,65 +201,81 @@ class RunView(Struct, frozen=True):
     """Billionths of a US dollar; None when some price is not known."""
 
 
-class _FailureReason(Struct, rename="camel"):
+class FailureReason(Struct, rename="camel"):
     error_class: str
     finish_reason: str | None
 
 
-class _Snapshot(Struct, rename="camel"):
+class RunSummary(Struct, rename="camel", kw_only=True):
     id: str
     run_id: str
     session_id: str | None
-    status: str
+    status: ShownStatus
     paused: bool
     reason: str | None
     final_text: str | None
     error: str | None
-    failure_reason: _FailureReason | None
-    spec: Raw
-    agent_spec: Raw
+    failure_reason: FailureReason | None
     metadata: dict[str, str]
     name: str
-    created_at: str
-    started_at: str | None
-    finished_at: str | None
+    created_at: Time
+    started_at: Time | None
+    finished_at: Time | None
     tokens: Tokens | None
     turns: int | None
     attempts: int | None
-    model: Model | None
+    model: ModelUsed | None
     cost_usd: float | None
 
 
+class Run(RunSummary, rename="camel", kw_only=True):
+    spec: JsonObject
+    agent_spec: JsonObject
+
+
+class ListedRun(RunSummary, rename="camel", kw_only=True):
+    agent_id: str | None
+
+
+class RunPage(Struct, rename="camel"):
+    runs: list[ListedRun]
+    next_cursor: str | None
+
+
 def snapshot(run: RunView) -> bytes:
+    spec = Raw(run.spec)
+    return _encode(Run(**asdict(_summary(run)), spec=spec, agent_spec=spec))
+
+
+def listed_run(run: RunView, *, agent_id: str | None) -> ListedRun:
+    """The snapshot without the spec, which may be large."""
+    return ListedRun(**asdict(_summary(run)), agent_id=agent_id)
+
+
+def _summary(run: RunView) -> RunSummary:
     failed = run.status == "failed"
-    paused = run.status == "paused"
     ended = run.status in TERMINAL
     used = usage_triple(run.usage, run.turns, run.model, attempts=run.attempts) if ended else None
-    spec = Raw(run.spec)
-    return _encode(
-        _Snapshot(
-            id=run.id,
-            run_id=run.id,
-            session_id=run.session_id,
-            status="running" if paused else run.status,
-            paused=paused,
-            reason=run.reason,
-            final_text=_final_text(run),
-            error=run.error if failed else None,
-            failure_reason=_FailureReason(run.error_class, run.finish_reason) if failed and run.error_class else None,
-            spec=spec,
-            agent_spec=spec,
-            metadata=run.metadata,
-            name=run.name,
-            created_at=iso(run.created_us),
-            started_at=_iso_or_none(run.started_us),
-            finished_at=_iso_or_none(run.finished_us),
-            tokens=used.tokens if used else None,
-            turns=used.turns if used else None,
-            attempts=used.attempts if used else None,
-            model=used.model if used else None,
-            cost_usd=None if run.cost_nusd is None else run.cost_nusd / 1_000_000_000,
-        )
+    return RunSummary(
+        id=run.id,
+        run_id=run.id,
+        session_id=run.session_id,
+        status="running" if run.status == "paused" else run.status,
+        paused=run.status == "paused",
+        reason=run.reason,
+        final_text=_final_text(run),
+        error=run.error if failed else None,
+        failure_reason=FailureReason(run.error_class, run.finish_reason) if failed and run.error_class else None,
+        metadata=run.metadata,
+        name=run.name,
+        created_at=iso(run.created_us),
+        started_at=_iso_or_none(run.started_us),
+        finished_at=_iso_or_none(run.finished_us),
+        tokens=used.tokens if used else None,
+        turns=used.turns if used else None,
+        attempts=used.attempts if used else None,
+        model=used.model if used else None,
+        cost_usd=None if run.cost_nusd is None else run.cost_nusd / 1_000_000_000,
     )
 
 
@@ -243,35 +305,52 @@ class SessionView(Struct, frozen=True):
     usage: SessionUsage = SessionUsage()
 
 
-class _ChatMessage(Struct):
-    role: str
+class ChatMessage(Struct):
+    role: Literal["user", "assistant", "system"]
     content: str
 
 
-class _SessionUsage(Struct, rename="camel"):
+class UsedBySession(Struct, rename="camel"):
     runs: int
     turns: int
     tokens: Tokens
     cost_usd: float | None
 
 
-class _SessionInfo(Struct, rename="camel"):
+class Session(Struct, rename="camel"):
     id: str
     name: str
-    status: str
-    created_at: str
-    last_used_at: str
-    ended_at: str | None
-    agent_spec: Raw
-    messages: list[_ChatMessage]
+    status: SessionStatus
+    created_at: Time
+    last_used_at: Time
+    ended_at: Time | None
+    agent_spec: JsonObject
+    messages: list[ChatMessage]
     metadata: dict[str, str]
-    usage: _SessionUsage
+    usage: UsedBySession
+
+
+class ListedSession(Struct, rename="camel"):
+    id: str
+    session_id: str
+    name: str
+    status: SessionStatus
+    agent_id: str | None
+    metadata: Words
+    created_at: Time
+    last_used_at: Time
+    ended_at: Time | None
+
+
+class SessionPage(Struct, rename="camel"):
+    sessions: list[ListedSession]
+    next_cursor: str | None
 
 
 def session_info(session: SessionView, messages: Iterable[Message]) -> bytes:
     """`messages` are the thread's; only what people and the model said to each other is shown."""
     return _encode(
-        _SessionInfo(
+        Session(
             id=session.id,
             name=session.name,
             status="active" if session.ended_us is None else "ended",
@@ -286,20 +365,20 @@ def session_info(session: SessionView, messages: Iterable[Message]) -> bytes:
     )
 
 
-def _session_usage(usage: SessionUsage) -> _SessionUsage:
+def _session_usage(usage: SessionUsage) -> UsedBySession:
     triple = usage_triple(usage.tokens, usage.turns, ModelRef(), attempts=0)
     cost = None if usage.cost_nusd is None else usage.cost_nusd / 1_000_000_000
-    return _SessionUsage(usage.runs, triple.turns, triple.tokens, cost)
+    return UsedBySession(usage.runs, triple.turns, triple.tokens, cost)
 
 
-def _chat(message: Message) -> _ChatMessage | None:
+def _chat(message: Message) -> ChatMessage | None:
     match message:
         case System(content):
-            return _ChatMessage("system", content)
+            return ChatMessage("system", content)
         case User(injected=False):
-            return _ChatMessage("user", message.text)
+            return ChatMessage("user", message.text)
         case Assistant():
-            return _ChatMessage("assistant", message.text)
+            return ChatMessage("assistant", message.text)
         case _:
             return None
 
@@ -328,7 +407,7 @@ class CatalogModel(Struct, frozen=True, rename="camel"):
     """Tools that the provider itself runs, by its own names."""
 
 
-class _Catalog(Struct, rename="camel"):
+class Models(Struct, rename="camel"):
     models: Sequence[CatalogModel]
     default_model_id: str | None
 
@@ -336,4 +415,4 @@ class _Catalog(Struct, rename="camel"):
 def models_list(models: Sequence[CatalogModel], *, default_model_id: str | None) -> bytes:
     """Prices are shown for platform offerings alone: what a workspace's own key costs is between it and its vendor."""
     shown = [replace(one, pricing=None) if one.source == "workspace_provider" else one for one in models]
-    return _encode(_Catalog(shown, default_model_id))
+    return _encode(Models(shown, default_model_id))

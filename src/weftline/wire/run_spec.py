@@ -15,6 +15,7 @@ from pydantic import (
     Field,
     StringConstraints,
     ValidatorFunctionWrapHandler,
+    WithJsonSchema,
     WrapValidator,
 )
 from pydantic_core import PydanticCustomError
@@ -133,28 +134,58 @@ class ChatMessageModel(Part):
     content: str
 
 
-class MessageModel(Part):
-    """What a session message may say: its input, and what it sets anew for this one run."""
+def _or_false(schema: dict[str, Any]) -> None:
+    schema["anyOf"].append({"const": False})
+
+
+_REASONING_SCHEMA = {
+    "anyOf": [
+        {"enum": list(REASONING_LEVELS)},
+        {"type": "integer", "minimum": 0, "maximum": MAX_REASONING_LEVEL},
+        {"type": "null"},
+    ]
+}
+
+
+class _Settings(Part):
+    """What a run, a session and a message to a session can all set."""
 
     tools: list[ToolRefModel] | None = None
     metadata: Metadata | None = None
-    reasoningLevel: Annotated[Any, AfterValidator(_reasoning)] = None
+    reasoningLevel: Annotated[Any, AfterValidator(_reasoning), WithJsonSchema(_REASONING_SCHEMA)] = None
     outputSchema: Annotated[OutputSchemaModel | None, BeforeValidator(_output_schema_size)] = None
-    loopDetection: Annotated[LoopDetectionModel | None, WrapValidator(_loop_detection)] = None
+    loopDetection: Annotated[
+        LoopDetectionModel | None, WrapValidator(_loop_detection), Field(json_schema_extra=_or_false)
+    ] = None
     toolBudgets: ToolBudgets | None = None
     budgets: BudgetsModel | None = None
+
+
+_Messages: TypeAlias = Annotated[list[ChatMessageModel], Field(min_length=1)]
+
+
+class MessageModel(_Settings):
+    """A message to a session: `prompt` or `messages`, and what it sets for this one run."""
+
     prompt: str | None = None
-    messages: Annotated[list[ChatMessageModel], Field(min_length=1)] | None = None
+    messages: _Messages | None = None
 
 
 ModelId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX_MODEL_ID_CHARS)]
 
 
-class RunModel(MessageModel):
-    """A whole spec. A session's is the same without input, which its own parser refuses."""
+class SessionModel(_Settings):
+    """A session: everything that a run has but its input."""
 
     name: Annotated[str, StringConstraints(max_length=MAX_RUN_NAME_CHARS, pattern=NO_NUL)] | None = None
     agentId: Annotated[str, StringConstraints(pattern=whole(ID_PATTERN))] | None = None
     systemPrompt: str | None = None
     modelId: ModelId | None = None
     modelFallbacks: Annotated[list[ModelId], Field(max_length=MAX_MODEL_FALLBACKS)] | None = None
+
+
+class RunModel(SessionModel):
+    """A run: `prompt` or `messages`, and how to run it."""
+
+    prompt: str | None = None
+    messages: _Messages | None = None

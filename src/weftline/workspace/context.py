@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import cached_property
 from typing import Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
 from weftline.store.base import Database
+from weftline.store.hashing import Hasher
 from weftline.store.secrets import Vault
 
 
@@ -32,13 +34,18 @@ async def nobody_cares(change: Change) -> None:
     """For a process that keeps nothing in memory."""
 
 
-class Workspaces(Struct, frozen=True):
+class Workspaces(Struct, frozen=True, dict=True):
     """The stored things of all workspaces. `changed` is awaited after each change that is durable."""
 
     records: Database
     vault: Vault
     clock: Clock
     changed: OnChange = nobody_cares
+
+    @cached_property
+    def hasher(self) -> Hasher:
+        """Hashes and signs the credentials of this store."""
+        return self.vault.hasher()
 
 
 class Caller(Protocol):

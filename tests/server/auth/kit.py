@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from argon2 import PasswordHasher
+from msgspec import to_builtins
 
 from weftline.runtime.embedded import Engine
 from weftline.server.app import App
-from weftline.server.oauth.tokens import challenge_of
 from weftline.server.operations import operations
+from weftline.workspace.grants import challenge_of
 
 NOW_US = 1_800_000_000_000_000
 SECOND_US = 1_000_000
@@ -77,7 +78,7 @@ class World:
     async def admin(self, operation: str, **arguments: Any) -> Any:
         value = await operations(self.app.workspaces, self.engine.store)[operation](**arguments)
         self.app.auth.forget()
-        return value
+        return to_builtins(value)
 
     async def key(self, workspace: str = "acme", **arguments: Any) -> str:
         _, secret = await self.admin("keys.create", workspace=workspace, **arguments)
@@ -86,13 +87,11 @@ class World:
     async def user(self, email: str = "ann@example.com", *workspaces: str) -> str:
         # The cheapest hash there is: what it costs is not what is tested.
         hashed = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash(PASSWORD)
-        return await self.admin(
-            "users.create", email=email, password=hashed, workspaces=list(workspaces or ("acme",)), now=self.clock.us
-        )
+        return await self.admin("users.create", email=email, password=hashed, workspaces=list(workspaces or ("acme",)))
 
     async def client(self, workspace: str = "acme", **fields: Any) -> Client:
         given = {"name": "Notes", "redirect_uris": [CALLBACK], "scopes": SCOPES.split(), **fields}
-        made = await self.admin("oauth.apps.create", workspace=workspace, now=self.clock.us, **given)
+        made = await self.admin("oauth.apps.create", workspace=workspace, **given)
         return Client(self, made["clientId"], made["clientSecret"])
 
     async def own_token(self, workspace: str = "acme", *scopes: str) -> str:

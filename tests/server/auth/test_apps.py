@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from weftline.server.oauth.redirects import redirect_uri
-from weftline.server.oauth.scopes import SCOPES
+from weftline.workspace.redirects import redirect_uri
+from weftline.workspace.scopes import SCOPES
 
 from .kit import CALLBACK, Browser, World, check_error
 

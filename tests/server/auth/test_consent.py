@@ -154,7 +154,7 @@ async def test_a_private_app_is_for_members_of_its_own_workspace(world: World) -
     await eve.sign_in("eve@example.com")
     page = await eve.get(client.query())
     assert page.status == 403 and "approve" not in page.text
-    await world.admin("users.join", email="eve@example.com", workspace="acme", now=world.clock.us)
+    await world.admin("users.join", email="eve@example.com", workspace="acme")
     tokens = await client.granted(eve)
     await world.admin("users.leave", email="eve@example.com", workspace="acme")
     check_error(await world.call("GET", "/api/oauth/userinfo", credential=tokens["access_token"]), 401, "unauthorized")
@@ -255,7 +255,7 @@ class _Outline(HTMLParser):
 
 async def test_the_pages_are_plain_framed_by_nobody_and_readable_by_everybody(world: World, browser: Browser) -> None:
     client = await world.client(name='<script>alert("x")</script>', visibility="public")
-    await world.admin("users.join", email="ann@example.com", workspace="globex", now=world.clock.us)
+    await world.admin("users.join", email="ann@example.com", workspace="globex")
     for page in (await browser.get("/api/oauth/sign-in"), await browser.ask(client)):
         outline = _Outline()
         outline.feed(page.text)

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Answer, Request
-from weftline.server.oauth.scopes import SCOPES
-from weftline.server.oauth.tokens import ACCESS_S
 from weftline.server.router import Route, Router
 from weftline.server.routes import ROUTES
+from weftline.workspace.grants import ACCESS_S
+from weftline.workspace.scopes import SCOPES
 
 from .kit import Reply, World, check_error
 

@@ -8,8 +8,8 @@ from urllib.parse import quote_plus
 
 import pytest
 
-from weftline.server.oauth.scopes import SCOPES as CATALOG
-from weftline.server.oauth.tokens import challenge_of
+from weftline.workspace.grants import challenge_of
+from weftline.workspace.scopes import SCOPES as CATALOG
 
 from .kit import CALLBACK, SCOPES, VERIFIER, Browser, Client, World, check_error, check_oauth_error
 

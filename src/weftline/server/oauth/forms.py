@@ -11,33 +11,27 @@ from msgspec.json import encode
 
 from weftline.errors import TooLarge
 from weftline.server.http import Answer, Request
-from weftline.server.oauth.app import OAuthServer
-from weftline.store.sqlite import oauth
+from weftline.store.records.apps import App
+from weftline.workspace.apps import authenticate_app
+from weftline.workspace.context import Workspaces
+from weftline.workspace.grants import OAuthError
 
 _LIMIT_BYTES = 64 * 1024
 _FIELDS_LIMIT = 50
 NO_STORE = ((b"cache-control", b"no-store"), (b"pragma", b"no-cache"))
 
 
-class OAuthError(Exception):
-    """Answered as `{error, error_description}`."""
-
-    def __init__(self, error: str, description: str, *, status: int = 400) -> None:
-        super().__init__(description)
-        self.error = error
-        self.description = description
-        self.status = status
-
-    def answer(self) -> Answer:
-        headers = NO_STORE
-        if self.status == 401:
-            headers = (*headers, (b"www-authenticate", b'Basic realm="weftline"'))
-        body = encode({"error": self.error, "error_description": self.description})
-        return Answer(body, status=self.status, headers=headers)
+def refusal(error: OAuthError) -> Answer:
+    """`{error, error_description}`, as RFC 6749 has it."""
+    headers, status = NO_STORE, 400
+    if error.error == "invalid_client":
+        headers, status = (*headers, (b"www-authenticate", b'Basic realm="weftline"')), 401
+    body = encode({"error": error.error, "error_description": error.description})
+    return Answer(body, status=status, headers=headers)
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """The fields of a form. One that comes twice is an error: nobody knows which was meant."""
+    """The fields of a form. A field that occurs twice is an error: nobody knows which was meant."""
     kind = (request.header(b"content-type") or "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise OAuthError("invalid_request", "The body must be application/x-www-form-urlencoded.")
@@ -45,15 +39,22 @@ async def read_form(request: Request) -> dict[str, str]:
         body = await request.body(limit=_LIMIT_BYTES)
         pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=_FIELDS_LIMIT, errors="strict")
     except (TooLarge, ValueError):
-        raise OAuthError("invalid_request", "The body is too large or no form.") from None
+        raise OAuthError("invalid_request", "The body is too large or not a form.") from None
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise OAuthError("invalid_request", "A field occurs more than once.")
     return {name: value for name, value in fields.items() if value}
 
 
-def client(server: OAuthServer, request: Request, form: Mapping[str, str]) -> oauth.App:
-    """The app that asks, by its secret in the body or as HTTP Basic."""
+def needed(form: Mapping[str, str], name: str) -> str:
+    value = form.get(name)
+    if value is None:
+        raise OAuthError("invalid_request", f"{name} is missing.")
+    return value
+
+
+async def client(workspaces: Workspaces, request: Request, form: Mapping[str, str]) -> App:
+    """The app that sends the request, by its secret in the body or as HTTP Basic."""
     basic = _basic(request)
     if basic is not None:
         if "client_secret" in form:
@@ -63,9 +64,11 @@ def client(server: OAuthServer, request: Request, form: Mapping[str, str]) -> oa
             raise OAuthError("invalid_request", "client_id is not that of the Authorization header.")
     else:
         client_id, secret = form.get("client_id", ""), form.get("client_secret", "")
-    app = oauth.find_app(server.engine.read.db, client_id) if client_id and secret else None
-    if app is None or not server.hasher().matches(secret, app.hash):
-        raise OAuthError("invalid_client", "The client is unknown or its secret is wrong.", status=401)
+    app = None
+    if client_id and secret:
+        app = await authenticate_app(workspaces, client_id=client_id, secret=secret)
+    if app is None:
+        raise OAuthError("invalid_client", "The client is unknown or its secret is wrong.")
     return app
 
 

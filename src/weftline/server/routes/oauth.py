@@ -1,7 +1,8 @@
-"""OAuth 2.0: the browser's steps, the apps' endpoints, who one is, and what one has allowed."""
+"""OAuth 2.0: the browser's steps, the apps' endpoints, who the user is, and what they have allowed."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import wraps
 from secrets import token_urlsafe
 from typing import Any
@@ -13,14 +14,33 @@ from weftline.errors import RateLimited
 from weftline.server.app import App
 from weftline.server.auth import Principal, require_manager
 from weftline.server.http import Answer, Later, Request
-from weftline.server.oauth import apps, consent, tokens
-from weftline.server.oauth.app import COOKIE, SESSION_S, read_cookie
-from weftline.server.oauth.forms import NO_STORE, OAuthError, client, read_form
+from weftline.server.oauth import consent
+from weftline.server.oauth.app import COOKIE, read_cookie, session_of
+from weftline.server.oauth.forms import NO_STORE, client, needed, read_form, refusal
 from weftline.server.oauth.pages import sign_in_page
-from weftline.server.oauth.scopes import SCOPES
 from weftline.server.router import Handler, Route
 from weftline.server.routes.keys import read_body
-from weftline.store.sqlite import oauth
+from weftline.server.schemas.oauth import (
+    NewOAuthApp,
+    OAuthApps,
+    OAuthGrants,
+    OAuthMetadata,
+    UserInfo,
+    UserInfoWorkspace,
+    app_json,
+    created_app_json,
+    grant_json,
+    introspection_json,
+    token_json,
+)
+from weftline.store.records.apps import App as StoredApp
+from weftline.workspace import apps, grants
+from weftline.workspace.consent import InvalidConsent, UnknownApp
+from weftline.workspace.consent import decide as decide_consent
+from weftline.workspace.context import Workspaces
+from weftline.workspace.grants import Issued, OAuthError
+from weftline.workspace.scopes import SCOPES
+from weftline.workspace.users import SESSION_S, workspace_name
 
 _APPS = "/api/v1/workspaces/{slug}/oauth-apps"
 _VISITOR = "weftline_visitor"
@@ -35,17 +55,8 @@ class _SignIn(Struct):
     query: str
 
 
-class _NewApp(Struct, rename="camel"):
-    name: str
-    redirect_uris: list[str] | None = None
-    allowed_scopes: list[str] | None = None
-    visibility: str | None = None
-    allows_client_credentials: bool | None = None
-    description: str | None = None
-    logo: str | None = None
-
-
-_new_app = Decoder(_NewApp)
+_new_app = Decoder(NewOAuthApp)
+_GRANT_TYPES = ("authorization_code", "refresh_token", "client_credentials")
 
 
 def _oauth(handler: Handler) -> Handler:
@@ -55,26 +66,33 @@ def _oauth(handler: Handler) -> Handler:
     async def answered(app: App, request: Request, principal: Principal) -> Answer | Later | None:
         try:
             return await handler(app, request, principal)
-        except (OAuthError, consent.BadAuthorize, consent.UnknownClient) as error:
-            return error.answer()
+        except OAuthError as error:
+            return refusal(error)
+        except InvalidConsent as error:
+            return consent.invalid(error)
+        except UnknownApp:
+            return consent.unknown_app()
 
     return answered
 
 
 @_oauth
 async def authorize(app: App, request: Request, principal: Principal) -> Answer:
-    client_app, asked = consent.read_query(app.oauth, request)
-    user = app.oauth.user(request)
+    client_app, asked = await consent.read_request(app.oauth, request)
+    user = await app.oauth.user(request)
     if user is None:
         return _sign_in_form(app, request, request.raw_query.decode("latin-1"))
-    return consent.ask(app.oauth, request, client_app, asked, user)
+    return await consent.ask(app.oauth, request, client_app, asked, user)
 
 
 @_oauth
 async def decide(app: App, request: Request, principal: Principal) -> Answer:
     app.oauth.require_own_page(request)
-    user = app.oauth.require_user(request)
-    return _redirect(await consent.decide(app.oauth, request, user, await read_form(request)))
+    user = await app.oauth.require_user(request)
+    form = await read_form(request)
+    return _redirect(
+        consent.target(await decide_consent(app.workspaces, user, session=session_of(request), answer=form))
+    )
 
 
 async def show_sign_in(app: App, request: Request, principal: Principal) -> Answer:
@@ -85,7 +103,7 @@ async def show_sign_in(app: App, request: Request, principal: Principal) -> Answ
 async def sign_in(app: App, request: Request, principal: Principal) -> Answer:
     app.oauth.require_own_page(request)
     form = await read_form(request)
-    payload = app.oauth.hasher().signed(_SIGN_IN, form.get("token", ""))
+    payload = app.workspaces.hasher.signed(_SIGN_IN, form.get("token", ""))
     shown = decode(payload, type=_SignIn) if payload is not None else None
     if shown is None or shown.visitor != read_cookie(request, _VISITOR):
         # A form of somebody else's making could sign the user in to somebody else's account.
@@ -110,51 +128,56 @@ async def sign_out(app: App, request: Request, principal: Principal) -> Answer:
 @_oauth
 async def token(app: App, request: Request, principal: Principal) -> Answer:
     form = await read_form(request)
-    try:
-        return _json(await tokens.issue(app.oauth, client(app.oauth, request, form), form))
-    except OAuthError as error:
-        if error.error == "invalid_grant":
-            # The second use of a code ends what the first one gave.
-            app.auth.forget()
-        raise
+    client_app = await client(app.workspaces, request, form)
+    return _json(token_json(await _issue(app.workspaces, client_app, form)))
+
+
+async def _issue(workspaces: Workspaces, client_app: StoredApp, form: Mapping[str, str]) -> Issued:
+    match needed(form, "grant_type"):
+        case "authorization_code":
+            code, uri, verifier = (needed(form, name) for name in ("code", "redirect_uri", "code_verifier"))
+            return await grants.exchange_code(workspaces, client_app, code=code, redirect_uri=uri, verifier=verifier)
+        case "refresh_token":
+            refresh = needed(form, "refresh_token")
+            return await grants.refresh_grant(workspaces, client_app, refresh=refresh, scope=form.get("scope", ""))
+        case "client_credentials":
+            return await grants.issue_to_app(workspaces, client_app, scope=form.get("scope", ""))
+        case _:
+            raise OAuthError("unsupported_grant_type", f"grant_type is one of {', '.join(_GRANT_TYPES)}.")
 
 
 @_oauth
 async def revoke(app: App, request: Request, principal: Principal) -> Answer:
     form = await read_form(request)
-    if await tokens.revoke(app.oauth, client(app.oauth, request, form), form):
-        app.auth.forget()
+    client_app = await client(app.workspaces, request, form)
+    await grants.revoke(app.workspaces, client_app, secret=needed(form, "token"))
     return _json({})
 
 
 @_oauth
 async def introspect(app: App, request: Request, principal: Principal) -> Answer:
     form = await read_form(request)
-    return _json(tokens.introspect(app.oauth, client(app.oauth, request, form), form))
+    client_app = await client(app.workspaces, request, form)
+    found = await grants.find_credential(app.workspaces, client_app, secret=needed(form, "token"))
+    return _json(introspection_json(found, now=app.workspaces.clock.now_us()))
 
 
 async def userinfo(app: App, request: Request, principal: Principal) -> Answer:
-    name = oauth.workspace_name(app.engine.read.db, principal.workspace)
-    return _json(
-        {
-            "sub": principal.user or principal.id,
-            "email": principal.email,
-            "workspace": {"id": f"ws_{principal.workspace}", "slug": principal.slug, "name": name},
-        }
-    )
+    name = await workspace_name(app.workspaces, principal.workspace)
+    workspace = UserInfoWorkspace(f"ws_{principal.workspace}", principal.slug, name)
+    return _json(UserInfo(principal.user or principal.id, principal.email, workspace))
 
 
 async def list_grants(app: App, request: Request, principal: Principal) -> Answer:
-    user = app.oauth.require_user(request)
-    grants = oauth.list_grants(app.engine.read.db, user=user.id)
-    return _json({"grants": [apps.shown_grant(grant) for grant in grants]})
+    user = await app.oauth.require_user(request)
+    found = await grants.list_grants(app.workspaces, email=user.email)
+    return _json(OAuthGrants([grant_json(grant) for grant in found]))
 
 
 async def delete_grant(app: App, request: Request, principal: Principal) -> Answer:
     app.oauth.require_own_page(request)
-    user, grant = app.oauth.require_user(request).id, request.params["grantId"]
-    await app.engine.store.job(lambda db: oauth.delete_grant(db, grant, user=user))
-    app.auth.forget()
+    user = await app.oauth.require_user(request)
+    await grants.delete_grant(app.workspaces, id=request.params["grantId"], user=user.id)
     return Answer(b'{"ok":true}')
 
 
@@ -163,22 +186,22 @@ async def metadata(app: App, request: Request, principal: Principal) -> Answer:
     client_auth = ["client_secret_post", "client_secret_basic"]
     return Answer(
         encode(
-            {
-                "issuer": url,
-                "authorization_endpoint": f"{url}/api/oauth/authorize",
-                "token_endpoint": f"{url}/api/oauth/token",
-                "revocation_endpoint": f"{url}/api/oauth/revoke",
-                "introspection_endpoint": f"{url}/api/oauth/introspect",
-                "userinfo_endpoint": f"{url}/api/oauth/userinfo",
-                "scopes_supported": list(SCOPES),
-                "response_types_supported": ["code"],
-                "response_modes_supported": ["query"],
-                "grant_types_supported": tokens.GRANT_TYPES,
-                "code_challenge_methods_supported": ["S256"],
-                "token_endpoint_auth_methods_supported": client_auth,
-                "revocation_endpoint_auth_methods_supported": client_auth,
-                "introspection_endpoint_auth_methods_supported": client_auth,
-            }
+            OAuthMetadata(
+                issuer=url,
+                authorization_endpoint=f"{url}/api/oauth/authorize",
+                token_endpoint=f"{url}/api/oauth/token",
+                revocation_endpoint=f"{url}/api/oauth/revoke",
+                introspection_endpoint=f"{url}/api/oauth/introspect",
+                userinfo_endpoint=f"{url}/api/oauth/userinfo",
+                scopes_supported=list(SCOPES),
+                response_types_supported=["code"],
+                response_modes_supported=["query"],
+                grant_types_supported=list(_GRANT_TYPES),
+                code_challenge_methods_supported=["S256"],
+                token_endpoint_auth_methods_supported=client_auth,
+                revocation_endpoint_auth_methods_supported=client_auth,
+                introspection_endpoint_auth_methods_supported=client_auth,
+            )
         )
     )
 
@@ -186,45 +209,40 @@ async def metadata(app: App, request: Request, principal: Principal) -> Answer:
 async def create_app(app: App, request: Request, principal: Principal) -> Answer:
     require_manager(principal)
     body = await read_body(request, _new_app)
-    now = app.engine.clock.now_us()
-    made = await app.engine.store.job(
-        lambda db: apps.create(
-            db,
-            workspace=principal.slug,
-            now=now,
-            name=body.name,
-            redirect_uris=body.redirect_uris or [],
-            scopes=body.allowed_scopes or [],
-            visibility=body.visibility or "private",
-            client_credentials=body.allows_client_credentials or False,
-            description=body.description or "",
-            logo=body.logo or "",
-        )
+    new = apps.checked_app(
+        name=body.name,
+        redirect_uris=body.redirect_uris or [],
+        scopes=body.allowed_scopes or [],
+        visibility=body.visibility or "private",
+        client_credentials=body.allows_client_credentials or False,
+        description=body.description or "",
+        logo=body.logo or "",
     )
-    return _json(made, status=201)
+    made, secret = await apps.register_app(app.workspaces, new, slug=principal.slug)
+    return _json(created_app_json(made, secret), status=201)
 
 
 async def list_apps(app: App, request: Request, principal: Principal) -> Answer:
     require_manager(principal)
-    return _json({"apps": apps.listed(app.engine.read.db, workspace=principal.slug)})
+    found = await apps.list_apps(app.workspaces, slug=principal.slug)
+    return _json(OAuthApps([app_json(one) for one in found]))
 
 
 async def read_app(app: App, request: Request, principal: Principal) -> Answer:
     require_manager(principal)
-    return _json(apps.show(app.engine.read.db, client_id=request.params["clientId"], workspace=principal.slug))
+    client_id = request.params["clientId"]
+    return _json(app_json(await apps.show_app(app.workspaces, client_id=client_id, slug=principal.slug)))
 
 
 async def delete_app(app: App, request: Request, principal: Principal) -> Answer:
     require_manager(principal)
-    client_id = request.params["clientId"]
-    await app.engine.store.job(lambda db: apps.delete(db, client_id=client_id, workspace=principal.slug))
-    app.auth.forget()
+    await apps.delete_app(app.workspaces, client_id=request.params["clientId"], slug=principal.slug)
     return Answer(b'{"ok":true}')
 
 
 def _sign_in_form(app: App, request: Request, query: str, *, problem: str = "", status: int = 200) -> Answer:
     visitor = read_cookie(request, _VISITOR) or token_urlsafe(16)
-    hidden = app.oauth.hasher().sign(_SIGN_IN, encode(_SignIn(visitor, query)))
+    hidden = app.workspaces.hasher.sign(_SIGN_IN, encode(_SignIn(visitor, query)))
     cookie = app.oauth.cookie(_VISITOR, visitor, max_age_s=_SIGN_IN_S)
     return sign_in_page(hidden, problem=problem, status=status, headers=(cookie,))
 

@@ -27,11 +27,11 @@ SCOPES: dict[str, str] = {
 }
 
 USING_AGENTS = frozenset({"agents:invoke", "runs:write", "a2a:invoke", "mcp:connect"})
-"""With one of these a user may restrict the app to some agents."""
+"""A user who grants one of these may restrict the app to some agents."""
 
 
 def parse_scope(text: str) -> tuple[str, ...]:
-    """The words of a `scope` parameter, without doubles."""
+    """The words of a `scope` parameter, without duplicates."""
     return tuple(dict.fromkeys(text.split()))
 
 

@@ -1,7 +1,7 @@
-"""Secrets at rest: keyed hashes, under a key that lies in a file of its own beside the database.
+"""Secrets at rest: keyed hashes, under a key in a file of its own beside the database.
 
-Whoever gets the database alone can neither use what is in it nor try guesses on it. The file is part of the store: a
-backup without it has no valid OAuth credential and no signed-in user any more.
+Somebody who gets hold of the database alone can neither use what is in it nor test guesses against it. The file is part
+of the store: a backup without it has no valid OAuth credentials and no signed-in users.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import secrets
 from pathlib import Path
 
-import apsw
 from msgspec import Struct
 
 from weftline.errors import StoreError
@@ -23,12 +22,21 @@ _KEY_BYTES = 32
 _PREFIX_CHARS = 12
 
 
-class Minted(Struct, frozen=True):
-    """A new secret, told once, and what is stored of it."""
+class SecretHash(Struct, frozen=True):
+    """What is stored of a secret: the first characters of its random part, to find the row, and a keyed hash."""
 
-    secret: str
     prefix: str
     hash: bytes
+
+    def matches(self, stored: bytes) -> bool:
+        return hmac.compare_digest(self.hash, stored)
+
+
+class Minted(Struct, frozen=True):
+    """A new secret, returned once, and what is stored of it."""
+
+    secret: str
+    stored: SecretHash
 
 
 class Hasher:
@@ -40,20 +48,21 @@ class Hasher:
     def hash(self, secret: str) -> bytes:
         return hmac.digest(self._key, b"secret\0" + secret.encode("utf-8", "surrogatepass"), "sha256")
 
-    def matches(self, secret: str, stored: bytes) -> bool:
-        return hmac.compare_digest(self.hash(secret), stored)
+    def stored(self, secret: str, *, label: str) -> SecretHash:
+        """What the store holds of `secret` if it is a valid one of the kind that `label` marks."""
+        return SecretHash(secret[len(label) : len(label) + _PREFIX_CHARS], self.hash(secret))
 
     def mint(self, label: str) -> Minted:
-        """A secret of 32 random bytes behind `label`, which tells what kind of secret it is."""
+        """A secret of 32 random bytes after `label`, which shows what kind of secret it is."""
         secret = label + secrets.token_urlsafe(32)
-        return Minted(secret, prefix_of(secret, label), self.hash(secret))
+        return Minted(secret, self.stored(secret, label=label))
 
     def sign(self, purpose: str, payload: bytes) -> str:
-        """`payload`, readable, in a text that nobody else can make and that is good for `purpose` only."""
+        """`payload`, readable, in a token that nobody else can make and that is valid for `purpose` only."""
         return f"{_text(payload)}.{_text(self._mark(purpose, payload))}"
 
     def signed(self, purpose: str, token: str) -> bytes | None:
-        """The payload of a text that `sign` made for this purpose; None for any other."""
+        """The payload of a token that `sign` made for this purpose, or None."""
         payload, _, mark = token.partition(".")
         data, given = _bytes(payload), _bytes(mark)
         if data is None or given is None or not hmac.compare_digest(self._mark(purpose, data), given):
@@ -64,12 +73,8 @@ class Hasher:
         return hmac.digest(self._key, b"sign\0" + purpose.encode() + b"\0" + payload, "sha256")
 
 
-def prefix_of(secret: str, label: str) -> str:
-    return secret[len(label) : len(label) + _PREFIX_CHARS]
-
-
 def load_hasher(folder: Path) -> Hasher:
-    """The hasher of the store in `folder`; makes the key when there is none. For the store's owner."""
+    """The hasher of the store in `folder`; creates the key if there is none. For the store's owner."""
     path = folder / KEY_FILE
     try:
         try:
@@ -81,11 +86,6 @@ def load_hasher(folder: Path) -> Hasher:
     if len(key) != _KEY_BYTES:
         raise StoreError(f"The key file {path} is damaged: restore it from a backup.")
     return Hasher(key)
-
-
-def hasher_beside(db: apsw.Connection) -> Hasher:
-    """The hasher of the store that `db` is open on."""
-    return load_hasher(Path(db.filename).parent)
 
 
 def _create(path: Path) -> bytes:

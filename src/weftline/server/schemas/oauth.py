@@ -1,0 +1,182 @@
+"""OAuth apps, grants and tokens as JSON. What an RFC defines keeps its snake_case names."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import asdict
+
+from weftline.store.records.apps import App
+from weftline.store.records.grants import Grant, Token
+from weftline.wire.responses import iso
+from weftline.workspace.grants import ACCESS_S, Issued
+
+
+class NewOAuthApp(Struct, rename="camel"):
+    """Registers an OAuth app."""
+
+    name: str
+    redirect_uris: list[str] | None = None
+    allowed_scopes: list[str] | None = None
+    visibility: str | None = None
+    allows_client_credentials: bool | None = None
+    description: str | None = None
+    logo: str | None = None
+
+
+class OAuthApp(Struct, frozen=True, rename="camel"):
+    client_id: str
+    workspace: str
+    name: str
+    description: str
+    logo: str | None
+    visibility: str
+    redirect_uris: tuple[str, ...]
+    allowed_scopes: tuple[str, ...]
+    allows_client_credentials: bool
+    created_at: str
+
+
+class CreatedOAuthApp(OAuthApp, frozen=True, rename="camel"):
+    """An app with its client secret, which is shown this once."""
+
+    client_secret: str
+
+
+class OAuthApps(Struct, frozen=True):
+    apps: list[OAuthApp]
+
+
+class GrantedApp(Struct, frozen=True, rename="camel"):
+    client_id: str
+    name: str
+
+
+class OAuthGrant(Struct, frozen=True, rename="camel"):
+    id: str
+    app: GrantedApp
+    workspace: str
+    scopes: tuple[str, ...]
+    agent_ids: tuple[str, ...]
+    created_at: str
+
+
+class OAuthGrants(Struct, frozen=True):
+    grants: list[OAuthGrant]
+
+
+class TokenResponse(Struct, frozen=True):
+    """RFC 6749, section 5.1."""
+
+    access_token: str
+    token_type: Literal["Bearer"]
+    expires_in: int
+    refresh_token: str | UnsetType
+    scope: str
+
+
+class Introspection(Struct, frozen=True, omit_defaults=True):
+    """RFC 7662, section 2.2. A token that is not active has no other field."""
+
+    active: bool
+    scope: str | UnsetType = UNSET
+    client_id: str | UnsetType = UNSET
+    token_type: Literal["Bearer"] | UnsetType = UNSET
+    exp: int | UnsetType = UNSET
+    iat: int | UnsetType = UNSET
+    sub: str | UnsetType = UNSET
+    username: str | UnsetType = UNSET
+
+
+class UserInfoWorkspace(Struct, frozen=True):
+    id: str
+    slug: str
+    name: str
+
+
+class UserInfo(Struct, frozen=True):
+    sub: str
+    email: str | None
+    workspace: UserInfoWorkspace
+
+
+class OAuthMetadata(Struct, frozen=True):
+    """RFC 8414, section 2."""
+
+    issuer: str
+    authorization_endpoint: str
+    token_endpoint: str
+    revocation_endpoint: str
+    introspection_endpoint: str
+    userinfo_endpoint: str
+    scopes_supported: list[str]
+    response_types_supported: list[str]
+    response_modes_supported: list[str]
+    grant_types_supported: list[str]
+    code_challenge_methods_supported: list[str]
+    token_endpoint_auth_methods_supported: list[str]
+    revocation_endpoint_auth_methods_supported: list[str]
+    introspection_endpoint_auth_methods_supported: list[str]
+
+
+def app_json(app: App) -> OAuthApp:
+    return OAuthApp(
+        app.client_id,
+        app.slug,
+        app.name,
+        app.description,
+        app.logo or None,
+        app.visibility,
+        app.redirect_uris,
+        app.scopes,
+        app.client_credentials,
+        iso(app.created_at),
+    )
+
+
+def created_app_json(app: App, secret: str) -> CreatedOAuthApp:
+    return CreatedOAuthApp(**asdict(app_json(app)), client_secret=secret)
+
+
+def grant_json(grant: Grant) -> OAuthGrant:
+    return OAuthGrant(
+        grant.id,
+        GrantedApp(grant.client_id, grant.app_name),
+        grant.slug,
+        grant.scopes,
+        grant.agents,
+        iso(grant.created_at),
+    )
+
+
+def token_json(issued: Issued) -> TokenResponse:
+    refresh = UNSET if issued.refresh is None else issued.refresh
+    return TokenResponse(issued.access, "Bearer", ACCESS_S, refresh, " ".join(issued.scopes))
+
+
+def introspection_json(found: Token | Grant | None, *, now: int) -> Introspection:
+    """Everything to the app that a token was issued to, and nothing about others."""
+    match found:
+        case Token() if found.expires_at > now:
+            return Introspection(
+                True,
+                " ".join(found.scopes),
+                found.client_id,
+                "Bearer",
+                found.expires_at // 1_000_000,
+                found.created_at // 1_000_000,
+                found.user or found.client_id,
+                found.email or UNSET,
+            )
+        case Grant():
+            return Introspection(
+                True,
+                " ".join(found.scopes),
+                found.client_id,
+                iat=found.created_at // 1_000_000,
+                sub=found.user,
+                username=found.email,
+            )
+        case _:
+            return Introspection(False)

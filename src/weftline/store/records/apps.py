@@ -1,0 +1,98 @@
+"""Registered OAuth apps."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.json import decode, encode
+
+from weftline.store.base import Query, Row, one, statement
+from weftline.store.hashing import SecretHash
+
+_APP = (
+    "SELECT a.key, a.client_id, a.workspace, w.slug, a.hash, a.name, a.description, a.logo, a.visibility,"
+    " a.redirect_uris, a.scopes, a.client_credentials, a.created_at"
+    " FROM oauth_apps a JOIN workspaces w ON w.key = a.workspace"
+)
+
+
+class App(Struct, frozen=True):
+    """A registered client, without its secret."""
+
+    key: int
+    client_id: str
+    workspace: int
+    slug: str
+    hash: bytes
+    name: str
+    description: str
+    logo: str
+    visibility: str
+    redirect_uris: tuple[str, ...]
+    scopes: tuple[str, ...]
+    client_credentials: bool
+    created_at: int
+
+
+class NewApp(Struct, frozen=True):
+    name: str
+    description: str
+    logo: str
+    visibility: str
+    redirect_uris: tuple[str, ...]
+    scopes: tuple[str, ...]
+    client_credentials: bool
+
+
+def insert(new: NewApp, *, client_id: str, workspace: int, secret: SecretHash, now: int) -> Query[None]:
+    yield from statement(
+        "INSERT INTO oauth_apps (client_id, workspace, prefix, hash, name, description, logo, visibility,"
+        " redirect_uris, scopes, client_credentials, created_at)"
+        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+        client_id,
+        workspace,
+        secret.prefix,
+        secret.hash,
+        new.name,
+        new.description,
+        new.logo,
+        new.visibility,
+        encode(new.redirect_uris).decode(),
+        " ".join(new.scopes),
+        int(new.client_credentials),
+        now,
+    )
+
+
+def by_client_id(client_id: str) -> Query[App | None]:
+    row = yield from one(f"{_APP} WHERE a.client_id = $1", client_id)
+    return _app(row) if row else None
+
+
+def of_workspace(slug: str) -> Query[list[App]]:
+    rows = yield from statement(f"{_APP} WHERE w.slug = $1 ORDER BY a.key", slug)
+    return [_app(row) for row in rows]
+
+
+def lock(key: int) -> Query[int | None]:
+    """Holds an app until the transaction ends, and returns its workspace; None if it has been deleted.
+
+    Both databases lock a row that is written, and no other way of locking is spelled alike in both.
+    """
+    row = yield from one("UPDATE oauth_apps SET name = name WHERE key = $1 RETURNING workspace", key)
+    return row[0] if row else None
+
+
+def delete(key: int) -> Query[None]:
+    """Deletes an app and everything that was given to it: codes first, because they turn into grants."""
+    yield from lock(key)
+    yield from statement("DELETE FROM oauth_codes WHERE app = $1", key)
+    yield from statement("DELETE FROM oauth_grants WHERE app = $1", key)
+    yield from statement("DELETE FROM oauth_tokens WHERE app = $1", key)
+    yield from statement("DELETE FROM oauth_apps WHERE key = $1", key)
+
+
+def _app(row: Row) -> App:
+    *columns, redirect_uris, scopes, client_credentials, created_at = row
+    uris = tuple(decode(redirect_uris, type=list[str]))
+    fields: Row = (*columns, uris, tuple(scopes.split()), bool(client_credentials), created_at)
+    return App(*fields)

@@ -1,0 +1,128 @@
+"""OAuth apps: what an app may be, and registering, finding and deleting one."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+from weftline.errors import Forbidden, InvalidRequest, NotFound
+from weftline.store.base import Query
+from weftline.store.records import apps
+from weftline.store.records import workspaces as workspace_records
+from weftline.store.records.apps import App, NewApp
+from weftline.workspace.context import Change, Workspaces
+from weftline.workspace.redirects import redirect_uri
+from weftline.workspace.scopes import SCOPES, unknown_scopes
+from weftline.workspace.workspaces import ensured
+
+CLIENT = "mantyx_oa_"
+CLIENT_SECRET = "mantyx_oas_"
+_TEXT_LIMITS = {"name": 256, "description": 4096, "logo": 2048}
+_MAX_URIS = 50
+
+
+def checked_app(
+    *,
+    name: str,
+    redirect_uris: Sequence[str] = (),
+    scopes: Sequence[str] = (),
+    visibility: str = "private",
+    client_credentials: bool = False,
+    description: str = "",
+    logo: str = "",
+) -> NewApp:
+    """Raises `InvalidRequest` that names the wrong field."""
+    for field, value in (("name", name), ("description", description), ("logo", logo)):
+        if len(value) > _TEXT_LIMITS[field]:
+            raise InvalidRequest(f"{field}: may have {_TEXT_LIMITS[field]} characters.")
+    if not name.strip():
+        raise InvalidRequest("name: is missing.")
+    if logo and not logo.startswith("https://"):
+        raise InvalidRequest("logo: must be an https address.")
+    if visibility not in ("private", "public"):
+        raise InvalidRequest("visibility: must be private or public.")
+    if client_credentials and visibility == "public":
+        raise InvalidRequest("allowsClientCredentials: only private apps may act for themselves.")
+    unknown = unknown_scopes(tuple(scopes))
+    if unknown:
+        raise InvalidRequest(f"allowedScopes: {unknown[0][:100]!r} is not a scope; there are {', '.join(SCOPES)}.")
+    if not scopes:
+        raise InvalidRequest("allowedScopes: name at least one scope.")
+    uris: list[str] = []
+    for given in redirect_uris:
+        uri = redirect_uri(given)
+        if uri is None:
+            raise InvalidRequest(
+                f"redirectUris: {given[:200]!r} is not allowed; use https, http on localhost, 127.0.0.1 or [::1], or a"
+                " scheme of the app's own."
+            )
+        uris.append(uri)
+    if not uris and not client_credentials:
+        raise InvalidRequest("redirectUris: name at least one, or allow client credentials.")
+    if len(uris) > _MAX_URIS:
+        raise InvalidRequest(f"redirectUris: at most {_MAX_URIS}.")
+    return NewApp(
+        name.strip(),
+        description,
+        logo,
+        visibility,
+        tuple(dict.fromkeys(uris)),
+        tuple(dict.fromkeys(scopes)),
+        client_credentials,
+    )
+
+
+async def register_app(at: Workspaces, new: NewApp, *, slug: str) -> tuple[App, str]:
+    """Registers an app, and returns it with its client secret, which is stored nowhere."""
+    client_id, secret = CLIENT + secrets.token_hex(10), at.hasher.mint(CLIENT_SECRET)
+    now = at.clock.now_us()
+
+    def query() -> Query[App]:
+        workspace = yield from ensured(slug, now=now)
+        if "oauthApps" in (yield from workspace_records.features_off(workspace)):
+            raise Forbidden("OAuth applications are not available on this plan.", code="oauth_apps_plan")
+        yield from apps.insert(new, client_id=client_id, workspace=workspace, secret=secret.stored, now=now)
+        return (yield from _known(client_id, slug))
+
+    return await at.records.write(query()), secret.secret
+
+
+async def list_apps(at: Workspaces, *, slug: str) -> list[App]:
+    return await at.records.read(apps.of_workspace(slug))
+
+
+async def show_app(at: Workspaces, *, client_id: str, slug: str | None = None) -> App:
+    """The app, of one workspace or of any. Raises `NotFound`."""
+    return await at.records.read(_known(client_id, slug))
+
+
+async def delete_app(at: Workspaces, *, client_id: str, slug: str | None = None) -> App:
+    """Deletes an app; all its codes, grants and tokens end."""
+
+    def query() -> Query[App]:
+        app = yield from _known(client_id, slug)
+        yield from apps.delete(app.key)
+        return app
+
+    deleted = await at.records.write(query())
+    await at.changed(Change("credentials"))
+    return deleted
+
+
+async def find_app(at: Workspaces, client_id: str) -> App | None:
+    return await at.records.read(apps.by_client_id(client_id))
+
+
+async def authenticate_app(at: Workspaces, *, client_id: str, secret: str) -> App | None:
+    """The app with this id and client secret."""
+    app = await find_app(at, client_id)
+    if app is None or not at.hasher.stored(secret, label=CLIENT_SECRET).matches(app.hash):
+        return None
+    return app
+
+
+def _known(client_id: str, slug: str | None) -> Query[App]:
+    app = yield from apps.by_client_id(client_id)
+    if app is None or slug not in (None, app.slug):
+        raise NotFound("There is no such OAuth app.")
+    return app

@@ -1,0 +1,205 @@
+"""A user's consent: what an app asks for, the question that is put to the user, and the code that comes of a yes.
+
+authorize query ──read_request──▶ Asked ──question──▶ signed token, shown to the user
+                                                          │
+                                      decide ◀── the token again, with the user's answer
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
+from msgspec.json import decode, encode
+
+from weftline.errors import InvalidRequest
+from weftline.store.base import Query
+from weftline.store.hashing import Minted
+from weftline.store.records import grants, users
+from weftline.store.records.apps import App
+from weftline.store.records.grants import NewCode
+from weftline.store.records.users import Membership, User
+from weftline.workspace.apps import find_app
+from weftline.workspace.context import Workspaces
+from weftline.workspace.grants import CODE
+from weftline.workspace.keys import checked_agents
+from weftline.workspace.scopes import USING_AGENTS, parse_scope
+
+CODE_S = 600
+_CONSENT_S = 600
+_PURPOSE = "consent"
+_CHALLENGE = re.compile(r"[A-Za-z0-9_-]{43}")
+_MAX_STATE = 2000
+
+
+class InvalidConsent(Exception):
+    """A query or form that leads nowhere, by field. Nobody may be redirected on its word."""
+
+    def __init__(self, **details: str) -> None:
+        super().__init__("Invalid authorize request")
+        self.details = details
+
+
+class UnknownApp(Exception):
+    """There is no app with this client id."""
+
+
+class Asked(Struct, frozen=True):
+    """A valid authorize request."""
+
+    client_id: str
+    redirect_uri: str
+    scopes: tuple[str, ...]
+    state: str | None
+    challenge: str
+
+
+class Question(Struct, frozen=True):
+    """What the user is asked: in which of `choices` to allow it. `token` must come back with the answer."""
+
+    choices: Sequence[Membership]
+    token: str
+
+
+class Decided(Struct, frozen=True):
+    """`code` is None if the user said no."""
+
+    asked: Asked
+    code: str | None
+
+
+class _Consent(Struct, frozen=True):
+    """Inside the token: made for one request, one session and one use."""
+
+    asked: Asked
+    session: bytes
+    nonce: str
+    expires_at: int
+
+
+async def read_request(at: Workspaces, query: Mapping[str, str]) -> tuple[App, Asked]:
+    """The app and what it asks for. Raises `InvalidConsent` or `UnknownApp`."""
+    problems: dict[str, str] = {}
+    client_id = query.get("client_id", "")
+    app: App | None = None
+    if not client_id:
+        problems["client_id"] = "is missing"
+    else:
+        app = await find_app(at, client_id)
+        if app is None:
+            raise UnknownApp
+    uri = query.get("redirect_uri", "").partition("#")[0]
+    if not uri:
+        problems["redirect_uri"] = "is missing"
+    elif app is not None and uri not in app.redirect_uris:
+        problems["redirect_uri"] = "is not registered for this app"
+    if query.get("response_type") != "code":
+        problems["response_type"] = "must be code"
+    scopes = parse_scope(query.get("scope", ""))
+    if not scopes:
+        problems["scope"] = "is missing"
+    elif app is not None and (refused := [scope for scope in scopes if scope not in app.scopes]):
+        problems["scope"] = f"this app may not ask for {' '.join(refused)[:200]}"
+    if query.get("code_challenge_method") != "S256":
+        problems["code_challenge_method"] = "must be S256"
+    challenge = query.get("code_challenge", "")
+    if not _CHALLENGE.fullmatch(challenge):
+        problems["code_challenge"] = "must be the S256 challenge of a verifier, 43 characters"
+    state = query.get("state")
+    if state is not None and len(state) > _MAX_STATE:
+        problems["state"] = f"may have {_MAX_STATE} characters"
+    if problems or app is None:
+        raise InvalidConsent(**problems)
+    return app, Asked(app.client_id, uri, scopes, state, challenge)
+
+
+async def question(at: Workspaces, app: App, asked: Asked, user: User, *, session: str) -> Question | None:
+    """What to ask a signed-in user; None if the user has no workspace in which the app can be used."""
+    choices = await _choices(at, app, user)
+    if not choices:
+        return None
+    expires_at = at.clock.now_us() + _CONSENT_S * 1_000_000
+    consent = _Consent(asked, at.hasher.hash(session), secrets.token_urlsafe(16), expires_at)
+    return Question(choices, at.hasher.sign(_PURPOSE, encode(consent)))
+
+
+async def decide(at: Workspaces, user: User, *, session: str, answer: Mapping[str, str]) -> Decided:
+    """Carries out what the user chose. `answer` has `token`, `decision`, and for a yes `workspace` and `agents`.
+
+    Raises `InvalidConsent` or `UnknownApp`.
+    """
+    consent = _read(at, session, answer.get("token", ""))
+    asked = consent.asked
+    app = await find_app(at, asked.client_id)
+    if app is None:
+        raise UnknownApp
+    decision = answer.get("decision")
+    if decision not in ("approve", "deny"):
+        raise InvalidConsent(decision="must be approve or deny")
+    code: Minted | None = None
+    new: NewCode | None = None
+    now = at.clock.now_us()
+    if decision == "approve":
+        code = at.hasher.mint(CODE)
+        new = NewCode(
+            app.key,
+            user.key,
+            _chosen(await _choices(at, app, user), answer.get("workspace")),
+            asked.scopes,
+            _agents(asked, answer.get("agents", "")),
+            asked.redirect_uri,
+            asked.challenge,
+            now + CODE_S * 1_000_000,
+        )
+
+    def query() -> Query[None]:
+        if not (yield from grants.spend(consent.nonce, expires_at=consent.expires_at, now=now)):
+            raise InvalidConsent(token="was used already")
+        if new is not None and code is not None:
+            yield from grants.insert_code(new, secret=code.stored, now=now)
+
+    await at.records.write(query())
+    return Decided(asked, None if code is None else code.secret)
+
+
+def _read(at: Workspaces, session: str, token: str) -> _Consent:
+    payload = at.hasher.signed(_PURPOSE, token)
+    if payload is None:
+        raise InvalidConsent(token="is not from a page of this server")
+    try:
+        consent = decode(payload, type=_Consent)
+    except msgspec.DecodeError:
+        raise InvalidConsent(token="is from an earlier version of this server") from None
+    if consent.session != at.hasher.hash(session):
+        raise InvalidConsent(token="belongs to another session")
+    if consent.expires_at <= at.clock.now_us():
+        raise InvalidConsent(token="has expired; start again in the app")
+    return consent
+
+
+async def _choices(at: Workspaces, app: App, user: User) -> list[Membership]:
+    """The workspaces that the user may open to the app: for a private app only its own."""
+    mine = await at.records.read(users.memberships(user.key))
+    return [one for one in mine if one.oauth and (app.visibility == "public" or one.workspace == app.workspace)]
+
+
+def _chosen(choices: Sequence[Membership], slug: str | None) -> int:
+    if slug is None and len(choices) == 1:
+        return choices[0].workspace
+    for one in choices:
+        if one.slug == slug:
+            return one.workspace
+    raise InvalidConsent(workspace="is not one that you can choose")
+
+
+def _agents(asked: Asked, text: str) -> tuple[str, ...]:
+    listed = text.replace(",", " ").split()
+    if listed and USING_AGENTS.isdisjoint(asked.scopes):
+        raise InvalidConsent(agents="can be chosen only for an app that uses agents")
+    try:
+        return tuple(checked_agents(listed))
+    except InvalidRequest as error:
+        raise InvalidConsent(agents=error.message) from None

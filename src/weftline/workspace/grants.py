@@ -1,0 +1,179 @@
+"""What apps get out of a user's consent: codes become grants, and grants and apps get access tokens."""
+
+from __future__ import annotations
+
+import base64
+import re
+import secrets
+from hashlib import sha256
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from weftline.errors import NotFound
+from weftline.store.base import Query
+from weftline.store.hashing import Minted
+from weftline.store.records import grants, users
+from weftline.store.records.apps import App
+from weftline.store.records.grants import Grant, NewToken, Token
+from weftline.workspace.context import Change, Workspaces
+from weftline.workspace.scopes import parse_scope
+from weftline.workspace.users import normalized
+
+ACCESS = "mantyx_at_"
+REFRESH = "mantyx_rt_"
+CODE = "mantyx_ac_"
+ACCESS_S = 3600
+_VERIFIER = re.compile(r"[A-Za-z0-9._~-]{43,128}")
+
+OAuthCode: TypeAlias = Literal[
+    "invalid_request", "invalid_client", "invalid_grant", "invalid_scope", "unsupported_grant_type"
+]
+
+
+class OAuthError(Exception):
+    """A refusal in the words of RFC 6749."""
+
+    def __init__(self, error: OAuthCode, description: str) -> None:
+        super().__init__(description)
+        self.error: OAuthCode = error
+        self.description = description
+
+
+class Issued(Struct, frozen=True):
+    """A new access token, and the refresh token of its grant if it has one."""
+
+    access: str
+    scopes: tuple[str, ...]
+    refresh: str | None = None
+
+
+async def exchange_code(at: Workspaces, app: App, *, code: str, redirect_uri: str, verifier: str) -> Issued:
+    """Turns a code into a grant with its first access token.
+
+    A code that is used a second time has leaked: what it was exchanged for ends too.
+    """
+    refused = OAuthError("invalid_grant", "The code is unknown, used or expired, or does not fit the request.")
+    if not _VERIFIER.fullmatch(verifier):
+        raise refused
+    refresh, access = at.hasher.mint(REFRESH), at.hasher.mint(ACCESS)
+    stored, now = at.hasher.stored(code, label=CODE), at.clock.now_us()
+
+    def query() -> Query[tuple[str, ...] | None]:
+        found = yield from grants.take_code(stored, app=app.key)
+        if found is None or found.expires_at <= now:
+            return None
+        if found.spent_on is not None:
+            yield from grants.end_grant(found.spent_on)
+            return None
+        if found.redirect_uri != redirect_uri.partition("#")[0] or found.challenge != challenge_of(verifier):
+            return None
+        grant_id = f"grant_{secrets.token_hex(8)}"
+        grant = yield from grants.insert_grant(found, id=grant_id, refresh=refresh.stored, now=now)
+        yield from grants.mark_code_spent(found.key, grant=grant)
+        yield from grants.add_grant_token(grant, _token(access, found.scopes, now))
+        return found.scopes
+
+    # A refusal is not raised inside the query: that would take back the end of a leaked code's grant.
+    scopes = await at.records.write(query())
+    if scopes is None:
+        await at.changed(Change("credentials"))
+        raise refused
+    return Issued(access.secret, scopes, refresh.secret)
+
+
+async def refresh_grant(at: Workspaces, app: App, *, refresh: str, scope: str = "") -> Issued:
+    """A further access token, for all scopes of the grant or for some."""
+    refused = OAuthError("invalid_grant", "The refresh token is unknown or revoked, or another client's.")
+    grant = await _find_grant(at, refresh)
+    if grant is None or grant.client_id != app.client_id:
+        raise refused
+    access, scopes = at.hasher.mint(ACCESS), _narrowed(scope, grant.scopes)
+    token = _token(access, scopes, at.clock.now_us())
+    if not await at.records.write(grants.add_grant_token(grant.key, token)):
+        raise refused
+    return Issued(access.secret, scopes, refresh)
+
+
+async def issue_to_app(at: Workspaces, app: App, *, scope: str = "") -> Issued:
+    """An access token for an app that acts for itself, in its owner's workspace."""
+    if not app.client_credentials:
+        raise OAuthError("unsupported_grant_type", "This app may not use client_credentials.")
+    access, scopes = at.hasher.mint(ACCESS), _narrowed(scope, app.scopes)
+    token = _token(access, scopes, at.clock.now_us())
+    if not await at.records.write(grants.add_app_token(app.key, token)):
+        raise OAuthError("invalid_client", "The client has been deleted.")
+    return Issued(access.secret, scopes)
+
+
+async def revoke(at: Workspaces, app: App, *, secret: str) -> bool:
+    """Ends an access token, or the whole grant of a refresh token; False if the app has no such token."""
+    match await find_credential(at, app, secret=secret):
+        case Token(key=key):
+            await at.records.write(grants.delete_token(key))
+        case Grant(key=key):
+            await at.records.write(grants.end_grant(key))
+        case None:
+            return False
+    await at.changed(Change("credentials"))
+    return True
+
+
+async def find_credential(at: Workspaces, app: App, *, secret: str) -> Token | Grant | None:
+    """What an access token or a refresh token stands for, if it was issued to this app."""
+    found: Token | Grant | None = None
+    if secret.startswith(ACCESS):
+        found = await find_token(at, secret)
+    elif secret.startswith(REFRESH):
+        found = await _find_grant(at, secret)
+    return found if found is not None and found.client_id == app.client_id else None
+
+
+async def find_token(at: Workspaces, secret: str) -> Token | None:
+    """The access token, even if it has expired."""
+    return await at.records.read(grants.find_token(at.hasher.stored(secret, label=ACCESS)))
+
+
+async def list_grants(at: Workspaces, *, email: str) -> list[Grant]:
+    """What a user has allowed apps to do."""
+
+    def query() -> Query[list[Grant]]:
+        user = yield from users.by_email(normalized(email))
+        if user is None:
+            raise NotFound(f"There is no user {email!r}.")
+        return (yield from grants.grants_of(user.key))
+
+    return await at.records.read(query())
+
+
+async def delete_grant(at: Workspaces, *, id: str, user: str | None = None) -> None:
+    """Ends a grant with all its tokens. `user` is the id of the one who may do so; None for an administrator."""
+
+    def query() -> Query[None]:
+        grant = yield from grants.grant_by_id(id)
+        if grant is None or user not in (None, grant.user):
+            raise NotFound("There is no such grant.")
+        yield from grants.end_grant(grant.key)
+
+    await at.records.write(query())
+    await at.changed(Change("credentials"))
+
+
+def challenge_of(verifier: str) -> str:
+    """The S256 challenge of a PKCE verifier."""
+    return base64.urlsafe_b64encode(sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+
+
+async def _find_grant(at: Workspaces, refresh: str) -> Grant | None:
+    return await at.records.read(grants.find_grant(at.hasher.stored(refresh, label=REFRESH)))
+
+
+def _token(access: Minted, scopes: tuple[str, ...], now: int) -> NewToken:
+    return NewToken(access.stored, scopes, now, now + ACCESS_S * 1_000_000)
+
+
+def _narrowed(scope: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
+    scopes = parse_scope(scope)
+    if not set(scopes) <= set(allowed):
+        raise OAuthError("invalid_scope", f"At most these scopes: {' '.join(allowed)}.")
+    return scopes or allowed
