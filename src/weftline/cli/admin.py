@@ -12,7 +12,7 @@ import msgspec
 from weftline.errors import StoreError, WeftlineError
 from weftline.runtime.clock import SystemClock
 from weftline.server.control import send_order
-from weftline.server.operations import operations
+from weftline.server.operations import StoredLogs, operations
 from weftline.store import open_store, owner_of
 from weftline.workspace.context import Workspaces
 
@@ -31,13 +31,13 @@ def administer(db: Path, operation: str, **arguments: Any) -> Any:
         return _through_owner(db, operation, arguments, error)
 
     async def here() -> Any:
-        at = Workspaces(store.records, store.vault, SystemClock())
-        return await operations(at, store)[operation](**arguments)
+        try:
+            at = Workspaces(store.records, store.vault, SystemClock())
+            return await operations(at, StoredLogs(store.log))[operation](**arguments)
+        finally:
+            await store.close()
 
-    try:
-        return msgspec.json.decode(msgspec.json.encode(asyncio.run(here())))
-    finally:
-        store.close()
+    return msgspec.json.decode(msgspec.json.encode(asyncio.run(here())))
 
 
 def _through_owner(db: Path, operation: str, arguments: dict[str, Any], in_use: WeftlineError) -> Any:

@@ -125,14 +125,9 @@ class EmbeddedEngine:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None):
         await self.stop()
 
-    @property
-    def on_ended(self) -> Callable[[], None] | None:
-        """Called after a commit with which a run ended."""
-        return self._residents.on_ended
-
-    @on_ended.setter
-    def on_ended(self, call: Callable[[], None] | None) -> None:
-        self._residents.on_ended = call
+    def watch_ends(self, ended: Callable[[], None] | None) -> None:
+        """Has `ended` called after each commit with which a run ended; None calls nobody."""
+        self._residents.on_ended = ended
 
     def require_accepting(self) -> None:
         """Raises `Unavailable` while the engine is starting, stopping, or its store refuses writes."""
@@ -383,7 +378,7 @@ class EmbeddedEngine:
     async def row(self, key: int) -> RunRow | None:
         return await self._log_store.run(key)
 
-    async def list(self, wanted: RunFilter) -> list[RunRow]:
+    async def runs(self, wanted: RunFilter) -> list[RunRow]:
         """The newest first."""
         return await self._log_store.runs(wanted)
 

@@ -33,9 +33,8 @@ class Follower(Protocol):
 
 
 class Engine(Protocol):
-    clock: Clock
-    on_ended: Callable[[], None] | None
-    """Called after a commit with which a run ended."""
+    @property
+    def clock(self) -> Clock: ...
 
     @property
     def ready(self) -> bool: ...
@@ -105,7 +104,7 @@ class Engine(Protocol):
 
     async def row(self, key: int) -> RunRow | None: ...
 
-    async def list(self, wanted: RunFilter) -> list[RunRow]:
+    async def runs(self, wanted: RunFilter) -> list[RunRow]:
         """The newest first."""
         ...
 
@@ -133,6 +132,10 @@ class Engine(Protocol):
 
     def beat(self) -> None:
         """Wakes every follower that has nothing to read, so that it can show that its connection lives."""
+        ...
+
+    def watch_ends(self, ended: Callable[[], None] | None) -> None:
+        """Has `ended` called after each commit with which a run ended; None calls nobody."""
         ...
 
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:

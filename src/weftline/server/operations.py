@@ -6,8 +6,11 @@ Each is a use case with its arguments from JSON; what it returns can be told as 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from msgspec import Struct
+
+from weftline.kernel.entries import KNOWN_RULES
 from weftline.runtime import ids
 from weftline.server.control import Operation
 from weftline.server.oauth.administration import OPERATIONS as OAUTH
@@ -23,17 +26,40 @@ from weftline.server.schemas.webhooks import (
     delivery_json,
     webhook_json,
 )
+from weftline.store.base import LogStore, RunFilter, RunRow
 from weftline.workspace import agents, keys, providers, retention, tools, webhooks, workspaces
 from weftline.workspace.context import Workspaces
 
-if TYPE_CHECKING:
-    from weftline.store.sqlite.store import SqliteStore
-
 _MAX_DELIVERIES = 200
+_MAX_UNSUPPORTED = 1000
 
 
-def operations(at: Workspaces, store: SqliteStore) -> dict[str, Operation]:
-    """All operations on the records of `at` and the logs of `store`."""
+class Logs(Protocol):
+    """What administration needs of the logs: a running engine, or a store that nobody runs."""
+
+    async def row(self, key: int) -> RunRow | None: ...
+    async def runs(self, wanted: RunFilter) -> list[RunRow]: ...
+    async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]: ...
+
+
+class StoredLogs:
+    """The logs of a store that no engine runs."""
+
+    def __init__(self, store: LogStore) -> None:
+        self._store = store
+
+    async def row(self, key: int) -> RunRow | None:
+        return await self._store.run(key)
+
+    async def runs(self, wanted: RunFilter) -> list[RunRow]:
+        return await self._store.runs(wanted)
+
+    async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
+        return await self._store.trim(before=before, after=after, workspace=workspace)
+
+
+def operations(at: Workspaces, logs: Logs) -> dict[str, Operation]:
+    """All operations on the records of `at` and the logs."""
     on_records: dict[str, Operation] = {
         "keys.create": _create_key,
         "keys.import": _import_key,
@@ -60,10 +86,14 @@ def operations(at: Workspaces, store: SqliteStore) -> dict[str, Operation]:
         "webhooks.delete": _delete_webhook,
         **OAUTH,
     }
-    with_logs: dict[str, Operation] = {"webhooks.deliveries": _list_deliveries, "retention.trim": _trim}
+    with_logs: dict[str, Operation] = {
+        "webhooks.deliveries": _list_deliveries,
+        "retention.trim": _trim,
+        "runs.unsupported": _unsupported_runs,
+    }
     return {
         **{name: partial(operation, at) for name, operation in on_records.items()},
-        **{name: partial(operation, at, store) for name, operation in with_logs.items()},
+        **{name: partial(operation, at, logs) for name, operation in with_logs.items()},
     }
 
 
@@ -184,26 +214,40 @@ async def _delete_webhook(at: Workspaces, *, workspace: str, id: str) -> str:
 
 
 async def _list_deliveries(
-    at: Workspaces, store: SqliteStore, *, workspace: str, id: str, status: str | None = None
+    at: Workspaces, logs: Logs, *, workspace: str, id: str, status: str | None = None
 ) -> list[Delivery]:
     """The newest 200."""
     webhook = await webhooks.find(at, await workspaces.find(at, workspace), id)
     found: list[Delivery] = []
     for row in await webhooks.deliveries_of(at, webhook, status=status, limit=_MAX_DELIVERIES):
-        owner = store.read.owner(row.run)
-        found.append(delivery_json(row, run_id=ids.run_id(row.run, owner[0]) if owner is not None else ""))
+        run = await logs.row(row.run)
+        found.append(delivery_json(row, run_id=ids.run_id(run.key, run.salt) if run is not None else ""))
     return found
 
 
 async def _trim(
-    at: Workspaces, store: SqliteStore, *, before: int, after: int, workspace: str | None = None
+    at: Workspaces, logs: Logs, *, before: int, after: int, workspace: str | None = None
 ) -> tuple[int, int]:
     """Removes the logs of the next runs above key `after` that ended before that time, and old deliveries at the end.
 
     Returns the last key looked at (0 when no run is left) and how many runs had something to remove.
     """
     key = None if workspace is None else await workspaces.find(at, workspace)
-    last, trimmed = await store.trim(before=before, after=after, workspace=key)
+    last, trimmed = await logs.trim(before=before, after=after, workspace=key)
     if not last:
         await retention.forget_deliveries(at, before=before, workspace=key)
     return last, trimmed
+
+
+async def _unsupported_runs(at: Workspaces, logs: Logs, *, workspace: str | None = None) -> list[UnsupportedRun]:
+    """Unfinished runs that a newer version of Weftline has written: this one leaves them alone."""
+    key = None if workspace is None else await workspaces.find(at, workspace)
+    rows = await logs.runs(RunFilter(workspace=key, unknown_to=tuple(sorted(KNOWN_RULES)), limit=_MAX_UNSUPPORTED))
+    return [UnsupportedRun(ids.run_id(row.key, row.salt), row.name, row.status, row.rules) for row in rows]
+
+
+class UnsupportedRun(Struct):
+    id: str
+    name: str
+    status: str
+    rules: int

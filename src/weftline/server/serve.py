@@ -133,16 +133,12 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     tools = DialledTools(own_tools, records=store.records, vault=store.vault, dialled=peers, stored=pages)
     engine = await EmbeddedEngine(store, models=catalogs, tools=tools, model_timeout_s=options.model_timeout_s).start()
     app = App(engine, store, catalogs, ROUTES, options=options)
-
-    def watch_ends(ended: Callable[[], None] | None) -> None:
-        engine.on_ended = ended
-
     deliveries = Deliveries(
         app.workspaces,
         pages,
         retry_s=options.webhook_retry_s,
         render=partial(webhook_body, app),
-        watch=watch_ends,
+        watch=engine.watch_ends,
     )
     app.webhooks_changed = deliveries.changed
 

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from weftline.config import provider_settings
 from weftline.errors import Conflict, Issue, NotFound, StoreError, WeftlineError, invalid
+from weftline.net.transport import AiohttpTransport
 from weftline.providers.families import NotAvailable, ProviderSettings, build_provider
-from weftline.providers.transport import AiohttpTransport
 from weftline.providers.workspace import OwnProvider
 from weftline.store.base import Query
 from weftline.store.records import providers

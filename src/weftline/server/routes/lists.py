@@ -57,7 +57,7 @@ async def runs(app: App, request: Request, principal: Principal) -> Answer:
         agent=wanted.agent,
         metadata=wanted.metadata,
     )
-    rows = await app.engine.list(matching)
+    rows = await app.engine.runs(matching)
     page = rows[: wanted.limit]
     listed = [await listed_run(app.engine, row) for row in page]
     return _page(b"runs", listed, page[-1].key if len(rows) > wanted.limit else None)
