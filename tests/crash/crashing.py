@@ -15,10 +15,11 @@ from typing import Any, Self
 from msgspec import Struct
 
 from weftline.kernel.entries import CallClosed
-from weftline.store.sqlite.store import open_for_reading
+from weftline.kernel.state import Question, decode_state
+from weftline.store.base import LogReader
 from weftline.testing import ServerProcess
 
-from .log import RunLog, check_carried_on, check_whole, read_logs
+from .log import RunLog, check_carried_on, check_whole, read_logs, reading
 from .scripts import SCRIPTS, TOOLS
 
 PATIENCE_S = 12.0
@@ -138,13 +139,14 @@ class CrashingServer:
         finally:
             connection.close()
 
-    def pending(self) -> list[tuple[str, str, int | None]]:
+    def pending(self) -> list[dict[str, Question]]:
         """The calls that wait for their clients, with their deadlines."""
-        reader = open_for_reading(self.process.db)
-        try:
-            return [row for key in range(1, reader.last_run_key() + 1) for row in reader.pending(key)]
-        finally:
-            reader.close()
+
+        async def read(log: LogReader) -> list[dict[str, Question]]:
+            rows = [await log.run(key) for key in range(1, await log.last_key() + 1)]
+            return [decode_state(row.state).questions.open for row in rows if row is not None]
+
+        return reading(self.process.db, read)
 
     def logs(self) -> dict[int, RunLog]:
         return read_logs(self.process.db)

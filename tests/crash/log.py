@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,9 +22,10 @@ from weftline.kernel.entries import (
     decode_fact,
 )
 from weftline.runtime import ids
-from weftline.store.sqlite.reads import Reader
-from weftline.store.sqlite.store import open_for_reading
+from weftline.store import open_for_reading
+from weftline.store.base import LogReader
 
+T = TypeVar("T")
 AnyFact = TypeVar("AnyFact", bound=Fact)
 
 
@@ -52,25 +55,39 @@ class RunLog(Struct, frozen=True):
 
 def read_logs(store: Path) -> dict[int, RunLog]:
     """The logs of all runs; the store may be owned by a process, or have been left by one that was killed."""
-    reader = open_for_reading(store)
-    try:
-        return {key: _read(reader, key) for key in range(1, reader.last_run_key() + 1)}
-    finally:
-        reader.close()
+
+    async def read(log: LogReader) -> dict[int, RunLog]:
+        return {key: await _read(log, key) for key in range(1, await log.last_key() + 1)}
+
+    return reading(store, read)
 
 
-def _read(reader: Reader, key: int) -> RunLog:
-    row = reader.run(key)
+def reading(store: Path, read: Callable[[LogReader], Awaitable[T]]) -> T:
+    """What `read` finds in the log of a store, beside its owner if it has one."""
+
+    async def opened() -> T:
+        reader = open_for_reading(store)
+        try:
+            return await read(reader.log)
+        finally:
+            await reader.close()
+
+    return asyncio.run(opened())
+
+
+async def _read(log: LogReader, key: int) -> RunLog:
+    row = await log.run(key)
     assert row is not None, f"there is no run {key}"
     entries: dict[int, tuple[str, bytes, bytes]] = {}
     facts: list[Fact] = []
-    for seq, _, kind, head, body in reader.facts(key):
-        entries[seq] = (kind, head, body)
-        facts.append(decode_fact.decode(head))
-    for first, _, _, kind, joined in reader.deltas(key, after=0, upto=2**62, limit=100_000):
-        for seq, body in enumerate(joined.split(b"\n"), first):
+    page = await log.page(key, after=0, max_bytes=2**40)
+    assert page is not None
+    for item in page.items:
+        if item.head:
+            facts.append(decode_fact.decode(item.head))
+        for seq, body in enumerate([item.body] if item.head else item.body.split(b"\n"), item.seq):
             assert seq not in entries, f"run {key} has two entries with seq {seq}"
-            entries[seq] = (kind, b"", body)
+            entries[seq] = (item.kind, item.head, body)
     return RunLog(ids.run_id(key, row.salt), dict(sorted(entries.items())), tuple(facts))
 
 

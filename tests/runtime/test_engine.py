@@ -12,6 +12,8 @@ import apsw
 import msgspec
 import pytest
 from msgspec import UNSET, Raw
+from weftline.runtime.view import run_view
+from weftline.store.sqlite.accounts import workspace_key
 
 from weftline.errors import Unavailable
 from weftline.kernel import bodies
@@ -21,10 +23,8 @@ from weftline.plan import LocalRef, RunPlan, ServerRef, ToolRef, decode_plan
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime.embedded import Engine
-from weftline.runtime.view import run_view
-from weftline.store.sqlite.accounts import workspace_key
-from weftline.store.sqlite.store import SqliteStore
 from weftline.store.sqlite.faults import FaultyDisk
+from weftline.store.sqlite.store import SqliteStore
 from weftline.tools.base import ToolContext, ToolOutput
 from weftline.tools.function import tool
 from weftline.wire.plan import plan_from_spec

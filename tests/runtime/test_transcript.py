@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from weftline.messages import Image, Text, ToolResult, ToolResults, User
 from weftline.runtime.transcript import Transcript
+
+from weftline.messages import Image, Text, ToolResult, ToolResults, User
 
 PICTURE = Image("image/png", data="aGk=")
 

@@ -11,14 +11,16 @@ from typing import Any
 
 import pytest
 
+from weftline import Engine
 from weftline.config import Config
 from weftline.net.transport import AiohttpTransport
-from weftline.runtime.embedded import Engine
+from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Answer, Request
 from weftline.server.router import Route
 from weftline.server.routes import ROUTES
+from weftline.store.memory import MemoryStore
 from weftline.testing import ScriptedProvider, ServerProcess, parse_scripts
 
 from .kit import Api, Reply, check_error
@@ -88,8 +90,10 @@ async def test_an_unexpected_failure_is_told_in_the_one_shape_and_only_the_log_h
 
     transport = AiohttpTransport()
     models = Config().catalog(transport=transport, scripted=ScriptedProvider(parse_scripts(b"{}")))
-    async with Engine(tmp_path / "store", models=models) as engine:
-        app = App(engine, [Route("GET", "/broken", broken, access="public")])
+    store = MemoryStore()
+    async with Engine(store, models=models) as engine:
+        routes = [Route("GET", "/broken", broken, access="public")]
+        app = App(engine, store, WorkspaceCatalogs(models), routes)
         await app({"type": "http", "method": "GET", "path": "/broken", "headers": []}, receive, send)
     await transport.aclose()
     headers = {name.decode().title(): value.decode() for name, value in sent[0]["headers"]}

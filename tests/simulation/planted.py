@@ -12,6 +12,7 @@ import apsw
 import pytest
 from msgspec import Struct
 from msgspec.structs import replace
+from weftline.runtime.transcript import Transcript
 
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import AttemptFailed, Fact, RunEnded
@@ -26,7 +27,6 @@ from weftline.runtime.hub import Subscription
 from weftline.runtime.live import LiveRun
 from weftline.runtime.log import Log
 from weftline.runtime.receipts import CancelReceipt
-from weftline.runtime.transcript import Transcript
 from weftline.store.base import RunWrite, Written
 from weftline.store.sqlite.transaction import write_batch
 from weftline.testing.simulation.store import SimulatedStore

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import Raw
 
+from weftline import Engine
 from weftline.kernel.entries import decode_fact
 from weftline.messages import Assistant, Opaque, Text, Thinking, ToolCall, Usage, User
 from weftline.plan import RunPlan
@@ -19,12 +19,12 @@ from weftline.providers.base import Chunk, Finish, ModelInfo, ModelRequest, Prov
 from weftline.providers.catalog import Catalog, build_catalog
 from weftline.providers.families import FAMILIES, ProviderSettings
 from weftline.providers.offers import Generated, Generates, builtin_tools, generate, streaming
-from weftline.runtime.embedded import Engine
+from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.routes import ROUTES
 from weftline.server.routes.models import list_models
-from weftline.store.sqlite.accounts import workspace_key
+from weftline.store.memory import MemoryStore
 from weftline.testing.recordings import RecordedTransport
 from weftline.wire.events import project
 
@@ -71,25 +71,32 @@ class Awaited(InOnePiece):
 
 
 @pytest.fixture
-async def engine(tmp_path: Path) -> AsyncGenerator[tuple[Engine, Catalog]]:
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+async def engine(store: MemoryStore) -> AsyncGenerator[tuple[Engine, Catalog]]:
     catalog = Catalog()
-    async with Engine(tmp_path / "store", models=catalog) as engine:
+    async with Engine(store, models=catalog) as engine:
         yield engine, catalog
     await catalog.aclose()
 
 
 async def run_of(engine: Engine, model: str) -> tuple[str, Any]:
     """Runs `model` to its end: its status and what its terminal entry says."""
-    workspace = await engine.store.job(lambda db: workspace_key(db, "acme", now=1))
+    workspace = await engine.workspace("acme")
     run = await engine.create(workspace, RunPlan(messages=(User.of("hi"),), model=model))
-    key = engine.locate(run, workspace=workspace)
-    subscription = engine.follow(key, run)
+    key = await engine.locate(run, workspace=workspace)
+    follower = engine.follow(key, run)
     async with asyncio.timeout(10):
-        while (data := subscription.take()) is not None:
-            if not data:
-                await subscription.wait()
-    subscription.close()
-    return engine.find(run, workspace=workspace).status, json.loads(engine.read.of_kinds(key, ("run.ended",))[0][3])
+        while await follower.next() is not None:
+            pass
+    follower.close()
+    row = await engine.find(run, workspace=workspace)
+    last = await engine.entry(key, row.next_seq - 1)
+    assert last is not None and last.kind == "run.ended"
+    return row.status, json.loads(last.head)
 
 
 @pytest.mark.parametrize("provider", [InOnePiece(), Both(), Awaited()])
@@ -179,27 +186,30 @@ class Told(Both):
         return {"response_id": f"resp-{request.call_index}"}
 
 
-async def message_of(engine: Engine) -> Any:
+async def message_of(engine: Engine, store: MemoryStore) -> Any:
     """The `assistant_message` of a run of `told:known`."""
     await run_of(engine, "told:known")
-    row = engine.read.of_kinds(1, ("turn.completed",))[0]
-    event = project(decode_fact.decode(row[3]), row[4], run_id="run_1")
+    turn = (await store.log.facts(1, kinds=("turn.completed",)))[0]
+    event = project(decode_fact.decode(turn.head), turn.body, run_id="run_1")
     assert event is not None and event[0] == "assistant_message"
     return json.loads(event[1])
 
 
 @pytest.mark.requirement("provider.family.optional_methods")
-async def test_what_a_provider_offers_besides_is_used(engine: tuple[Engine, Catalog]) -> None:
+async def test_what_a_provider_offers_besides_is_used(engine: tuple[Engine, Catalog], store: MemoryStore) -> None:
     runner, catalog = engine
     catalog.add(Told())
-    assert (await message_of(runner))["providerMetadata"] == {"response_id": "resp-0"}
-    answer = await list_models(App(runner, ROUTES), NO_REQUEST, Principal("key_1", 1, "acme"))
+    assert (await message_of(runner, store))["providerMetadata"] == {"response_id": "resp-0"}
+    app = App(runner, store, WorkspaceCatalogs(catalog), ROUTES)
+    answer = await list_models(app, NO_REQUEST, Principal("key_1", 1, "acme"))
     (model,) = json.loads(answer.body)["models"]
     assert (model["icon"], model["builtinTools"]) == ("https://icons.test/known.svg", ["search"])
 
 
-async def test_a_provider_that_fails_to_tell_about_its_answer_does_no_harm(engine: tuple[Engine, Catalog]) -> None:
+async def test_a_provider_that_fails_to_tell_about_its_answer_does_no_harm(
+    engine: tuple[Engine, Catalog], store: MemoryStore
+) -> None:
     runner, catalog = engine
     catalog.add(Told(fails=True))
-    message = await message_of(runner)
+    message = await message_of(runner, store)
     assert message["text"] == "streamed" and "providerMetadata" not in message

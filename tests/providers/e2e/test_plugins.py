@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from weftline import Engine
 from weftline.kernel import bodies
 from weftline.messages import User
 from weftline.plan import RunPlan
 from weftline.providers.base import Chunk, Finish, ModelRequest, ProviderError, TextDelta
 from weftline.providers.catalog import Catalog
-from weftline.runtime.embedded import Engine
-from weftline.store.sqlite.accounts import workspace_key
+from weftline.store.memory import MemoryStore
 from weftline.testing import ServerProcess
 
 FAMILY = """
@@ -132,10 +132,15 @@ class Own(Least):
 
 
 @pytest.fixture
-async def catalog(tmp_path: Path) -> AsyncGenerator[tuple[Engine, Catalog, int]]:
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+async def catalog(store: MemoryStore) -> AsyncGenerator[tuple[Engine, Catalog, int]]:
     catalog = Catalog()
-    async with Engine(tmp_path / "store", models=catalog) as engine:
-        workspace = await engine.store.job(lambda db: workspace_key(db, "acme", now=1))
+    async with Engine(store, models=catalog) as engine:
+        workspace = await engine.workspace("acme")
         yield engine, catalog, workspace
     await catalog.aclose()
 
@@ -143,16 +148,18 @@ async def catalog(tmp_path: Path) -> AsyncGenerator[tuple[Engine, Catalog, int]]
 async def finished(engine: Engine, workspace: int, model: str) -> tuple[str, list[bodies.FailedBody], Any]:
     """Runs `model` to its end: its status, the failures of its attempts, and its terminal entry."""
     run = await engine.create(workspace, RunPlan(messages=(User.of("hi"),), model=model))
-    key = engine.locate(run, workspace=workspace)
-    subscription = engine.follow(key, run)
+    key = await engine.locate(run, workspace=workspace)
+    follower = engine.follow(key, run)
     async with asyncio.timeout(10):
-        while (data := subscription.take()) is not None:
-            if not data:
-                await subscription.wait()
-    subscription.close()
-    row = engine.find(run, workspace=workspace)
-    failures = [bodies.decode_failed(entry[4]) for entry in engine.read.of_kinds(key, ("attempt.failed",))]
-    return row.status, failures, json.loads(engine.read.of_kinds(key, ("run.ended",))[0][3])
+        while await follower.next() is not None:
+            pass
+    follower.close()
+    row = await engine.find(run, workspace=workspace)
+    entries = [await engine.entry(key, seq) for seq in range(1, row.next_seq)]
+    failed = [entry.body for entry in entries if entry is not None and entry.kind == "attempt.failed"]
+    last = entries[-1]
+    assert last is not None and last.kind == "run.ended"
+    return row.status, [bodies.decode_failed(body) for body in failed], json.loads(last.head)
 
 
 async def test_a_provider_that_offers_only_a_name_and_a_stream_works(catalog: tuple[Engine, Catalog, int]) -> None:

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from weftline import Engine
 from weftline.config import Config
 from weftline.net.transport import AiohttpTransport
-from weftline.runtime.embedded import Engine
+from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.server.app import App
 from weftline.server.options import ServerOptions
 from weftline.server.routes import ROUTES
+from weftline.store import open_store
 from weftline.testing import ScriptedProvider, parse_scripts
 
 from .kit import Browser, Clock, World
@@ -36,8 +38,9 @@ async def world(tmp_path: Path, options: ServerOptions) -> AsyncGenerator[World]
     models = Config().catalog(
         transport=transport, scripted=ScriptedProvider(parse_scripts(json.dumps(SCRIPTS).encode()))
     )
-    async with Engine(tmp_path / "store", models=models, clock=clock) as engine:
-        yield World(App(engine, ROUTES, options=options), clock)
+    store = open_store(tmp_path / "store")
+    async with Engine(store, models=models, clock=clock) as engine:
+        yield World(App(engine, store, WorkspaceCatalogs(models), ROUTES, options=options), store, clock)
     await models.aclose()
     await transport.aclose()
 

@@ -13,9 +13,9 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 from argon2 import PasswordHasher
 from msgspec import to_builtins
 
-from weftline.runtime.embedded import Engine
 from weftline.server.app import App
 from weftline.server.operations import operations
+from weftline.store.base import Store
 from weftline.workspace.grants import challenge_of
 
 NOW_US = 1_800_000_000_000_000
@@ -70,13 +70,13 @@ class Reply(NamedTuple):
 class World:
     """The server. `call` is a request; `admin` an operation, as the command line sends it."""
 
-    def __init__(self, app: App, clock: Clock) -> None:
+    def __init__(self, app: App, store: Store, clock: Clock) -> None:
         self.app = app
-        self.engine: Engine = app.engine
+        self.store = store
         self.clock = clock
 
     async def admin(self, operation: str, **arguments: Any) -> Any:
-        value = await operations(self.app.workspaces, self.engine.store)[operation](**arguments)
+        value = await operations(self.app.workspaces, self.app.engine)[operation](**arguments)
         self.app.auth.forget()
         return to_builtins(value)
 

@@ -76,10 +76,10 @@ async def test_a_database_without_its_key_file_lets_nobody_in(world: World, brow
     client = await world.client()
     tokens = await client.granted(browser)
     (tmp_path / "store" / "hash.key").rename(tmp_path / "kept")
-    world.app = App(world.engine, ROUTES)
+    world.app = App(world.app.engine, world.store, world.app.models, ROUTES)
     assert (await world.call("GET", "/api/oauth/userinfo", credential=tokens["access_token"])).status == 401
     (tmp_path / "kept").rename(tmp_path / "store" / "hash.key")
-    world.app = App(world.engine, ROUTES)
+    world.app = App(world.app.engine, world.store, world.app.models, ROUTES)
     assert (await world.call("GET", "/api/oauth/userinfo", credential=tokens["access_token"])).status == 200
 
 

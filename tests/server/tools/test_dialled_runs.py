@@ -11,7 +11,9 @@ import pytest
 from aiohttp import web
 
 from weftline.runtime import ids
-from weftline.store.sqlite.store import open_for_reading
+from weftline.store import open_for_reading
+from weftline.store.base import one
+from weftline.store.records import threads
 from weftline.testing import ServerProcess
 
 from ..kit import Api, Frame, Json, check_error, local_tool, of_type
@@ -206,19 +208,26 @@ async def test_the_secrets_of_a_run_go_with_its_end_and_those_of_a_session_with_
     tools = [mcp(facts), local_tool()]
     session = await api.session("ask_between", tools=tools)
     run = await api.send(session)
-    reader = open_for_reading(server.db)
+    store = open_for_reading(server.db)
+
+    async def kept() -> tuple[bool, bool]:
+        """Whether the store has secrets of the run, and of the session."""
+        of_run = await store.records.read(one("SELECT secrets FROM runs WHERE key = $1", key_of(run, "run_")))
+        of_session = await store.records.read(threads.secrets_of(key_of(session, "ses_")))
+        assert of_run is not None
+        return of_run[0] is not None, of_session is not None
+
     try:
-        run_key, session_key = key_of(run, "run_"), key_of(session, "ses_")
         async with api.stream(run) as stream:
             call = await stream.until("local_tool_call")
-            assert reader.run_secrets(run_key) is not None and reader.thread_secrets(session_key) is not None
+            assert await kept() == (True, True)
             await api.answer(run, call["toolUseId"], result="found")
             await stream.rest()
-        assert reader.run_secrets(run_key) is None and reader.thread_secrets(session_key) is not None
+        assert await kept() == (False, True)
         await api.call("DELETE", f"agent-sessions/{session}")
-        assert reader.thread_secrets(session_key) is None
+        assert await kept() == (False, False)
     finally:
-        reader.close()
+        await store.close()
 
 
 async def test_fetch_reads_a_page_and_refuses_the_inside(api: Api) -> None:
