@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.messages": frozenset(),
     "weftline.errors": frozenset(),
     "weftline.canonical": frozenset(),
-    "weftline.net": BASE | {"weftline._version", "weftline.providers.base"},
+    "weftline.net": BASE | {"weftline._version"},
     "weftline.kernel": BASE,
     "weftline.wire": MIDDLE | {"weftline.agent.plan", "weftline.providers.base"},
     "weftline.providers": MIDDLE | {"weftline.net"},

@@ -18,7 +18,8 @@ from msgspec.json import encode
 
 from weftline._version import __version__
 from weftline.errors import StoreError, WeftlineError
-from weftline.net.dial import Dialer, DialFailed
+from weftline.net.dial import Dialer
+from weftline.net.errors import RequestFailed
 from weftline.runtime.embedded import Engine
 from weftline.server.routes.lists import listed_run
 from weftline.store.sqlite import webhooks
@@ -141,7 +142,7 @@ class Deliveries:
                 "POST", webhook.url, headers=headers, body=body, timeout_s=_TIMEOUT_S
             ) as reply:
                 answer, _ = await reply.read_up_to(_ANSWER_BYTES)
-        except DialFailed as error:
+        except RequestFailed as error:
             return None, error.message
         except Exception:
             logger.exception("webhook %s: an attempt failed for no reason that is known", webhook.id)
