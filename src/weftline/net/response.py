@@ -100,4 +100,5 @@ class HttpResponse:
     def close(self) -> None:
         """Closes the connection, unless the body was read to its end: then it is back in the pool already."""
         self._watch.stop()
-        self._response.close()
+        if not self._response.closed:
+            self._response.close()
