@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.messages": frozenset(),
     "weftline.errors": frozenset(),
     "weftline.canonical": frozenset(),
-    "weftline.net": BASE | {"weftline._version", "weftline.providers.base"},
+    "weftline.net": BASE | {"weftline._version"},
     "weftline.kernel": BASE,
     "weftline.plan": MIDDLE,
     "weftline.prompts": frozenset(),

@@ -25,6 +25,7 @@ from weftline.messages import (
     ToolResults,
     User,
 )
+from weftline.net.limits import TimeLimits
 from weftline.providers.anthropic.provider import Anthropic
 from weftline.providers.assemble import collect
 from weftline.providers.base import ModelRequest, OutputSchema, ProviderError, ToolSpec
@@ -107,14 +108,14 @@ async def test_models_without_sampling_get_no_sampling_parameters() -> None:
 
 
 async def test_address_version_and_key_are_sent_and_a_missing_model_is_the_default() -> None:
-    sent = await send(request(model=""), timeout_s=7.0)
+    sent = await send(request(model=""), limits=TimeLimits(total_s=7.0))
     assert sent.url == "https://api.anthropic.com/v1/messages"
     assert sent.headers == {
         "content-type": "application/json",
         "anthropic-version": "2023-06-01",
         "x-api-key": "sk-secret",
     }
-    assert sent.timeout_s == 7.0
+    assert sent.limits.total_s == 7.0
     assert json.loads(sent.body)["model"] == Anthropic.default_model
     for base_url in ("http://proxy", "http://proxy/", "http://proxy/v1", "http://proxy/v1/messages"):
         assert (await send(request(), base_url=base_url)).url == "http://proxy/v1/messages"

@@ -10,6 +10,7 @@ import pytest
 from weftline.config import Config, load_config
 from weftline.errors import WeftlineError
 from weftline.messages import User
+from weftline.net.limits import TimeLimits
 from weftline.providers.assemble import collect
 from weftline.providers.base import ModelInfo, ModelRequest, Provider
 from weftline.providers.catalog import MAX_CANDIDATES, Catalog, build_catalog, usual_providers
@@ -269,6 +270,25 @@ async def test_an_address_of_ones_own_gets_no_key_from_the_environment(
     assert "sk-secret" not in str(transport.sent[0].headers)
 
 
+@pytest.mark.parametrize("family", ["anthropic", "bedrock", "google", "openai_chat", "openai_responses"])
+async def test_each_time_limit_of_a_provider_can_be_set(tmp_path: Path, family: str) -> None:
+    path = tmp_path / "weftline.toml"
+    region = 'region = "eu-west-1"\n' if family == "bedrock" else ""
+    path.write_text(
+        f'[providers.lab]\nfamily = "{family}"\nbase_url = "http://gpu.test/v1"\nmodels = ["m"]\napi_key = "k"\n'
+        f"{region}"
+        "timeout_s = 50\nconnect_timeout_s = 0.5\nfirst_byte_timeout_s = 20\nidle_timeout_s = 10\n"
+    )
+    transport = RecordedTransport([])
+    model = load_config(path).catalog(transport=transport).resolve("lab:m")
+    for request in (ModelRequest("m", [User.of("Hi")]), ModelRequest("m", [User.of("Hi")], timeout_s=30)):
+        with pytest.raises(LookupError):
+            await collect(model.provider, request)
+    whole, asked_for_less = (sent.limits for sent in transport.sent)
+    assert whole == TimeLimits(connect_s=0.5, first_byte_s=20.0, idle_s=10.0, total_s=50.0)
+    assert asked_for_less == whole.within(30)
+
+
 def test_a_file_without_providers_takes_the_usual_ones(tmp_path: Path) -> None:
     path = tmp_path / "weftline.toml"
     path.write_text('default_model = "google:gemini-2.5-pro"\n', encoding="utf-8")
@@ -290,6 +310,13 @@ def test_a_file_without_providers_takes_the_usual_ones(tmp_path: Path) -> None:
         ('[providers.claude]\nfamily = "anthropic"\nbase_url = "ftp://x"', "providers.claude.base_url"),
         ('[providers.claude]\nfamily = "anthropic"\napi_key = "env:"', "providers.claude.api_key"),
         ('[providers.claude]\nfamily = "anthropic"\nsource = "moon"', "providers.claude.source"),
+        ('[providers.claude]\nfamily = "anthropic"\napi_key = "k"\ntimeout_s = 0', "providers.claude.timeout_s"),
+        ('[providers.claude]\nfamily = "anthropic"\napi_key = "k"\ntimeout_s = true', "providers.claude.timeout_s"),
+        (
+            '[providers.claude]\nfamily = "anthropic"\napi_key = "k"\nidle_timeout_s = "1"',
+            "providers.claude.idle_timeout_s",
+        ),
+        ('[providers.claude]\nfamily = "anthropic"\napi_key = "k"\nlimits = 1', "providers.claude.limits"),
         ('[providers.claude]\nfamily = "anthropic"\nany_model = "yes"', "providers.claude.any_model"),
         ('[providers.claude]\nfamily = "anthropic"\nmodels = "x"', "providers.claude.models"),
         ('[providers.claude]\nfamily = "anthropic"\nmodels = [1]', "providers.claude.models[0]"),

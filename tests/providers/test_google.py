@@ -42,6 +42,7 @@ from weftline.messages import (
     Usage,
     User,
 )
+from weftline.net.limits import TimeLimits
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.assemble import collect
 from weftline.providers.base import (
@@ -489,7 +490,7 @@ async def test_aborting_closes_the_connection_while_waiting_for_the_first_byte()
 @pytest.mark.requirement("provider.family.available")
 async def test_models_are_those_given_the_first_is_the_default_and_the_timeout_is_the_shorter_one() -> None:
     transport = RecordedTransport(sse(answer({"text": "ok"})))
-    provider = Google(transport=transport, models=["gemini-2.5-pro", "gemini-next"], timeout_s=5)
+    provider = Google(transport=transport, models=["gemini-2.5-pro", "gemini-next"], limits=TimeLimits(total_s=5))
     assert [(model.vendor_id, model.context_window_tokens) for model in provider.models()] == [
         ("gemini-2.5-pro", 1_048_576),
         ("gemini-next", None),
@@ -497,5 +498,5 @@ async def test_models_are_those_given_the_first_is_the_default_and_the_timeout_i
     await collect(provider, ModelRequest("", [User.of("Hi")]))
     await provider.aclose()
     assert "/models/gemini-2.5-pro:" in transport.sent[0].url
-    assert transport.sent[0].timeout_s == 5
+    assert transport.sent[0].limits.total_s == 5
     assert not transport.closed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from urllib.parse import parse_qs
 
@@ -14,6 +14,7 @@ import pytest
 from weftline.config import load_config
 from weftline.errors import WeftlineError
 from weftline.messages import User
+from weftline.net.limits import TimeLimits
 from weftline.net.transport import Response
 from weftline.providers.assemble import collect
 from weftline.providers.base import ModelRequest, ProviderError
@@ -51,7 +52,7 @@ class Stage:
 
     @asynccontextmanager
     async def post(
-        self, url: str, *, headers: Mapping[str, str], body: bytes, timeout_s: float
+        self, url: str, *, headers: Mapping[str, str], body: bytes, limits: TimeLimits
     ) -> AsyncGenerator[Response]:
         if url == "https://auth.example/token":
             self.forms.append(parse_qs(body.decode()))
@@ -65,8 +66,11 @@ class Stage:
             self.bearers.append(headers["Authorization"])
             failed = b'{"error":{"type":"authentication_error","message":"bad ' + headers["Authorization"].encode()
             answer = (self.model_status, JSON, ANSWER if self.model_status == 200 else failed + b'"}}')
-        async with RecordedTransport(replay(answer)).post(url, headers=headers, body=body, timeout_s=1) as response:
+        async with RecordedTransport(replay(answer)).post(url, headers=headers, body=body, limits=limits) as response:
             yield response
+
+    def get(self, url: str, *, headers: Mapping[str, str], limits: TimeLimits) -> AbstractAsyncContextManager[Response]:
+        return self.post(url, headers=headers, body=b"", limits=limits)
 
     async def aclose(self) -> None: ...
 

@@ -38,6 +38,7 @@ from weftline.messages import (
     Usage,
     User,
 )
+from weftline.net.limits import TimeLimits
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.base import (
     CallArgs,
@@ -593,7 +594,9 @@ async def test_every_profile_does_a_text_turn_and_a_tool_round(profile: str) -> 
     )
     async with serving(*replay((200, SSE, HELLO), (200, SSE, calling), (200, SSE, HELLO))) as api:
         model = PROFILES[profile].default_model or "m"
-        provider = OpenAIChat(profile=profile, base_url=api.url, api_key=KEY, default_model=model, timeout_s=30)
+        provider = OpenAIChat(
+            profile=profile, base_url=api.url, api_key=KEY, default_model=model, limits=TimeLimits(total_s=30)
+        )
         try:
             assert (await answer(provider, ask(model=""))).text == "Hello"
             first = await answer(provider, ask(tools=[spec()], model=""))

@@ -7,7 +7,7 @@ account. Every redirect is judged anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, Literal, TypeAlias, cast
 
@@ -16,6 +16,8 @@ from msgspec import Struct
 from weftline.errors import WeftlineError
 
 Address: TypeAlias = IPv4Address | IPv6Address
+AddressCheck: TypeAlias = Callable[[str, str], None]
+"""Takes a host and an address of it; raises `EgressRefused` when that is not to be connected to."""
 Reach: TypeAlias = Literal["public", "private", "any"]
 """`private` adds loopback and private networks; `any` adds link-local and metadata addresses and all the rest."""
 
@@ -51,20 +53,21 @@ class Egress(Struct, frozen=True):
         about = "a metadata or link-local" if kind == "metadata" else "a private"
         raise EgressRefused(f"{host} has {about} address, which this server does not connect to.")
 
-    def allowed(self, host: str, addresses: Iterable[str]) -> list[str]:
-        """The addresses of `host` that may be connected to; raises `EgressRefused` when there are none."""
-        found: list[str] = []
-        refused: EgressRefused | None = None
-        for address in addresses:
-            try:
-                self.check(host, address)
-            except EgressRefused as error:
-                refused = error
-            else:
-                found.append(address)
-        if not found and refused is not None:
-            raise refused
-        return found
+
+def allowed(check: AddressCheck, host: str, addresses: Iterable[str]) -> list[str]:
+    """The addresses of `host` that may be connected to. Raises `EgressRefused` when there are none."""
+    found: list[str] = []
+    refused: EgressRefused | None = None
+    for address in addresses:
+        try:
+            check(host, address)
+        except EgressRefused as error:
+            refused = error
+        else:
+            found.append(address)
+    if not found and refused is not None:
+        raise refused
+    return found
 
 
 def egress_from(server: Mapping[str, Any], *, dialled: bool, origin: str = "") -> Egress:

@@ -153,8 +153,16 @@ class ModelRequest(Struct):
     """A forced final turn: the runtime took the tools away."""
     call_index: int = 0
     """How many model calls this run made before this one."""
-    timeout_s: float = 120.0
+    timeout_s: float = 600.0
     native: list[bytes | None] = field(default_factory=lambda: list[bytes | None]())
+
+
+class NativeRequest(Struct, frozen=True):
+    """A model call as the API gets it, made safe to show: keys are redacted and binary content is left out."""
+
+    url: str
+    headers_redacted: dict[str, str]
+    body: bytes
 
 
 class ModelInfo(Struct, frozen=True, omit_defaults=True):

@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weftline.errors import WeftlineError
+from weftline.net.limits import TimeLimits
 from weftline.net.transport import Transport
 from weftline.providers.base import ModelInfo, Provider
 from weftline.providers.oauth import OAuthSettings, OAuthTransport
@@ -80,12 +81,15 @@ def build_provider(settings: ProviderSettings, *, transport: Transport, environ:
         "base_url": settings.base_url,
         "api_key": _key(settings, environ),
         "models": settings.models,
-        **settings.options,
     }
     accepted = inspect.signature(family).parameters
+    options = dict(settings.options)
+    if "limits" in accepted:
+        arguments["limits"] = _limits(settings, options)
+    arguments.update(options)
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
-        for option in settings.options:
-            if option not in accepted:
+        for option in options:
+            if option not in accepted or option == "limits":
                 raise bad_setting(
                     settings.origin,
                     f"providers.{settings.name}.{option}",
@@ -96,6 +100,27 @@ def build_provider(settings: ProviderSettings, *, transport: Transport, environ:
         return ThrottledProvider(streaming(family(**arguments)), throttle)
     except (TypeError, ValueError) as error:
         raise bad_setting(settings.origin, f"providers.{settings.name}", str(error)) from None
+
+
+TIME_OPTIONS: Final = {
+    "timeout_s": "total_s",
+    "connect_timeout_s": "connect_s",
+    "first_byte_timeout_s": "first_byte_s",
+    "idle_timeout_s": "idle_s",
+}
+"""The options that every family of ours takes, and the limits that they set."""
+
+
+def _limits(settings: ProviderSettings, options: dict[str, Any]) -> TimeLimits:
+    """The time limits among the options, which are taken out."""
+    given: dict[str, float] = {}
+    for option in TIME_OPTIONS.keys() & options.keys():
+        seconds = options.pop(option)
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+            fault = f"must be a number of seconds above 0, not {seconds!r}"
+            raise bad_setting(settings.origin, f"providers.{settings.name}.{option}", fault)
+        given[TIME_OPTIONS[option]] = float(seconds)
+    return TimeLimits(**given)
 
 
 def known_families() -> Sequence[str]:

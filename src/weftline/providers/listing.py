@@ -15,11 +15,13 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Struct
 
+from weftline.net.limits import TimeLimits
 from weftline.net.transport import Transport
 from weftline.providers.base import ModelInfo, ProviderError
+from weftline.providers.calls import Call
 from weftline.providers.http_errors import classify
 
-LISTING_TIMEOUT_S = 30.0
+LISTING_LIMITS = TimeLimits(total_s=30.0)
 _UNREADABLE = "The model API's list of models could not be read."
 
 
@@ -54,12 +56,9 @@ async def fetch(
     transport: Transport, url: str, query: Mapping[str, str], *, headers: Mapping[str, str], secrets: Sequence[str]
 ) -> dict[str, Any]:
     """The JSON object at `url`. Raises `ProviderError`."""
-    get = getattr(transport, "get", None)
-    if get is None:
-        raise ProviderError("invalid_request", "This transport cannot list models.")
     address = f"{url}?{urlencode(query)}" if query else url
-    async with get(address, headers=headers, timeout_s=LISTING_TIMEOUT_S) as response:
-        body: bytes = await response.read()
+    async with Call(transport.get(address, headers=headers, limits=LISTING_LIMITS)) as response:
+        body = await response.read()
         if not 200 <= response.status < 300:
             raise classify(response.status, body, response.headers, secrets=secrets)
     try:

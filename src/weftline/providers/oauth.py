@@ -16,14 +16,16 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Struct
 
+from weftline.net.limits import TimeLimits
 from weftline.net.transport import Response, Transport
 from weftline.providers.base import ProviderError
+from weftline.providers.calls import Call
 from weftline.providers.http_errors import REDACTED
 
 MARGIN_S: Final = 60.0
 """A token is renewed this long before it expires, so that none expires on its way."""
 _USUAL_LIFE_S: Final = 3600.0
-_TIMEOUT_S: Final = 30.0
+_LIMITS: Final = TimeLimits(total_s=30.0)
 
 
 class OAuthSettings(Struct, frozen=True, kw_only=True):
@@ -63,21 +65,18 @@ class OAuthTransport:
 
     @asynccontextmanager
     async def post(
-        self, url: str, *, headers: Mapping[str, str], body: bytes, timeout_s: float
+        self, url: str, *, headers: Mapping[str, str], body: bytes, limits: TimeLimits
     ) -> AsyncGenerator[Response]:
         token = await self._bearer()
         sent = {**headers, "Authorization": f"Bearer {token}"}
-        async with self._transport.post(url, headers=sent, body=body, timeout_s=timeout_s) as response:
+        async with self._transport.post(url, headers=sent, body=body, limits=limits) as response:
             yield _Redacted(response, token.encode())
 
     @asynccontextmanager
-    async def get(self, url: str, *, headers: Mapping[str, str], timeout_s: float) -> AsyncGenerator[Response]:
+    async def get(self, url: str, *, headers: Mapping[str, str], limits: TimeLimits) -> AsyncGenerator[Response]:
         token = await self._bearer()
         sent = {**headers, "Authorization": f"Bearer {token}"}
-        get = getattr(self._transport, "get", None)
-        if get is None:
-            raise ProviderError("invalid_request", "This transport cannot list models.")
-        async with get(url, headers=sent, timeout_s=timeout_s) as response:
+        async with self._transport.get(url, headers=sent, limits=limits) as response:
             yield _Redacted(response, token.encode())
 
     async def aclose(self) -> None:
@@ -106,9 +105,9 @@ class OAuthTransport:
         form |= {"client_secret": settings.client_secret} if settings.client_secret else {}
         headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
         try:
-            async with self._transport.post(
-                settings.token_url, headers=headers, body=urlencode(form).encode(), timeout_s=_TIMEOUT_S
-            ) as response:
+            body = urlencode(form).encode()
+            request = self._transport.post(settings.token_url, headers=headers, body=body, limits=_LIMITS)
+            async with Call(request) as response:
                 status, answer = response.status, await response.read()
         except ProviderError as error:
             # What the connection says is worth another try; what the authorization server says is not.

@@ -23,7 +23,6 @@ from weftline.net.dial import Dialer
 from weftline.net.egress import egress_from
 from weftline.net.transport import AiohttpTransport, Transport
 from weftline.providers.catalog import Catalog
-from weftline.providers.direct import default_transport
 from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
 from weftline.providers.workspace import WorkspaceCatalogs
@@ -118,7 +117,7 @@ def catalog(settings: Settings, config: Config, transport: Transport) -> Catalog
 
 async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     """Runs until SIGTERM or SIGINT; a second signal cuts what is under way. `ready` is called with the address."""
-    transport = default_transport()
+    transport = AiohttpTransport()
     config = load_config(settings.config) if settings.config is not None else Config()
     options = server_options(config, rate_limit_per_minute=settings.rate_limit_per_minute)
     models = catalog(settings, config, transport)

@@ -17,6 +17,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
+from weftline.net.limits import TimeLimits
 from weftline.net.transport import Response
 
 
@@ -38,7 +39,7 @@ class SentRequest(Struct, frozen=True):
     url: str
     headers: dict[str, str]
     body: bytes
-    timeout_s: float
+    limits: TimeLimits
 
 
 def recordings_dir() -> Path:
@@ -85,15 +86,15 @@ class RecordedTransport:
 
     @asynccontextmanager
     async def post(
-        self, url: str, *, headers: Mapping[str, str], body: bytes, timeout_s: float
+        self, url: str, *, headers: Mapping[str, str], body: bytes, limits: TimeLimits
     ) -> AsyncGenerator[Response]:
-        self.sent.append(SentRequest(url, dict(headers), body, timeout_s))
+        self.sent.append(SentRequest(url, dict(headers), body, limits))
         if not self._left:
             raise LookupError(f"The recording has no answer for request {len(self.sent)}.")
         yield _RecordedResponse(self._left.pop(0), piece_bytes=self._piece_bytes, cuts=self._cuts)
 
-    def get(self, url: str, *, headers: Mapping[str, str], timeout_s: float) -> AbstractAsyncContextManager[Response]:
-        return self.post(url, headers=headers, body=b"", timeout_s=timeout_s)
+    def get(self, url: str, *, headers: Mapping[str, str], limits: TimeLimits) -> AbstractAsyncContextManager[Response]:
+        return self.post(url, headers=headers, body=b"", limits=limits)
 
     async def aclose(self) -> None:
         self.closed = True

@@ -16,7 +16,8 @@ import msgspec
 from msgspec import Struct
 
 from weftline.kernel.entries import Effect
-from weftline.net.dial import Dialer, DialFailed, TooMuch
+from weftline.net.dial import Dialer
+from weftline.net.errors import BodyTooLarge, RequestFailed
 from weftline.providers.base import ToolSpec
 from weftline.tools.base import ToolContext, ToolOutput
 from weftline.tools.client_side import A2A_PARAMETERS
@@ -125,7 +126,7 @@ class A2ATool(RemoteTool):
                     continue
                 self._forms.remember(self._url, form)
                 return output
-        except DialFailed as error:
+        except RequestFailed as error:
             doubt = " The agent may or may not have taken the task." if error.sent else ""
             return ToolOutput.of(f"{self.name} failed: {error.message}{doubt}", is_error=True)
         told = "; ".join(dict.fromkeys(reasons))
@@ -155,7 +156,7 @@ class A2ATool(RemoteTool):
                 if reply.status != 200:
                     return []
                 card = _object(await reply.read(limit=MAX_CARD_BYTES))
-        except (DialFailed, TooMuch):
+        except RequestFailed:
             return []
         if card is None:
             return []
@@ -176,7 +177,7 @@ class A2ATool(RemoteTool):
         return forms
 
     async def _send(self, form: Form, text: str, message_id: str) -> ToolOutput:
-        """One try. Raises `_Rejected` when another form may work, `DialFailed` when none should be tried any more."""
+        """One try. Raises `_Rejected` when another form may work, `RequestFailed` when none should be tried."""
         headers = {**self._headers, "content-type": "application/json", "accept": "application/json"}
         if form.style.endswith("_1"):
             headers["A2A-Version"] = "1.0"
@@ -186,12 +187,12 @@ class A2ATool(RemoteTool):
             ) as reply:
                 status = reply.status
                 answer = _object(await reply.read(limit=MAX_ANSWER_BYTES))
-        except DialFailed as error:
+        except BodyTooLarge:
+            return ToolOutput.of(f"{self.name} failed: the answer is too large.", is_error=True)
+        except RequestFailed as error:
             if error.sent:
                 raise
             raise _Rejected(error.message) from None
-        except TooMuch:
-            return ToolOutput.of(f"{self.name} failed: the answer is too large.", is_error=True)
         error = answer.get("error") if answer is not None else None
         if isinstance(error, dict) and form.style.startswith("rpc"):
             fault = cast(Fields, error)

@@ -13,7 +13,9 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from weftline.canonical import parse
 from weftline.kernel.entries import Effect
 from weftline.messages import Image
-from weftline.net.dial import Dialer, DialFailed, Reply
+from weftline.net.dial import Dialer
+from weftline.net.errors import RequestFailed
+from weftline.net.response import HttpResponse
 from weftline.providers.base import ToolSpec
 from weftline.tools.base import ToolContext, ToolFailed, ToolOutput
 from weftline.tools.remote import RemoteTool, clipped
@@ -73,7 +75,7 @@ class HttpTool(RemoteTool):
                 self._http.method, url, headers=headers, body=body, timeout_s=self._http.timeout_s, redirects=REDIRECTS
             ) as reply:
                 output = await self._read(reply)
-        except DialFailed as error:
+        except RequestFailed as error:
             doubt = " The call may or may not have taken effect." if error.sent and self.effect == "once" else ""
             return ToolOutput.of(f"{self.name} failed: {error.message}{doubt}", is_error=True)
         except ToolFailed as error:
@@ -106,7 +108,7 @@ class HttpTool(RemoteTool):
             headers["Content-Type"] = kind
         return url, headers, body
 
-    async def _read(self, reply: Reply) -> ToolOutput:
+    async def _read(self, reply: HttpResponse) -> ToolOutput:
         data, whole = await reply.read_up_to(MAX_ANSWER_BYTES)
         failed = reply.status >= 400
         kind = reply.media_type

@@ -16,7 +16,8 @@ from typing import TypeAlias
 
 from weftline._version import __version__
 from weftline.errors import StoreError, WeftlineError
-from weftline.net.dial import Dialer, DialFailed
+from weftline.net.dial import Dialer
+from weftline.net.errors import RequestFailed
 from weftline.store.records import deliveries, webhooks
 from weftline.store.records.deliveries import Attempt, DeliveryRow
 from weftline.store.records.webhooks import WebhookRow
@@ -147,7 +148,7 @@ class Deliveries:
                 "POST", webhook.url, headers=headers, body=body, timeout_s=_TIMEOUT_S
             ) as reply:
                 answer, _ = await reply.read_up_to(_MAX_RESPONSE_BYTES)
-        except DialFailed as error:
+        except RequestFailed as error:
             return None, error.message
         except Exception:
             logger.exception("webhook %s: an attempt failed for an unknown reason", webhook.id)

@@ -9,6 +9,7 @@ from msgspec import Raw
 
 from weftline.config import provider_settings
 from weftline.messages import User
+from weftline.net.limits import TimeLimits
 from weftline.net.transport import AiohttpTransport, Response
 from weftline.providers.base import ModelRequest, Provider, ToolSpec
 from weftline.providers.families import build_provider
@@ -29,11 +30,11 @@ class Watched(AiohttpTransport):
 
     @asynccontextmanager
     async def post(
-        self, url: str, *, headers: Mapping[str, str], body: bytes, timeout_s: float
+        self, url: str, *, headers: Mapping[str, str], body: bytes, limits: TimeLimits
     ) -> AsyncGenerator[Response]:
         self.in_use += 1
         try:
-            async with super().post(url, headers=headers, body=body, timeout_s=timeout_s) as response:
+            async with super().post(url, headers=headers, body=body, limits=limits) as response:
                 yield response
         finally:
             self.in_use -= 1

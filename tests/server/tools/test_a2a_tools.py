@@ -160,6 +160,8 @@ async def official(*, binding: str, older: bool) -> AsyncGenerator[str]:
     """A peer made with the official SDK; yields the address of its card."""
     server = uvicorn.Server(uvicorn.Config(Starlette(), port=0, log_level="critical", ws="none", lifespan="off"))
     sock = server.config.bind_socket()
+    # The server does so too, but only when its task has run.
+    sock.listen()
     base = f"http://127.0.0.1:{sock.getsockname()[1]}"
     card = AgentCard(
         name="echo",

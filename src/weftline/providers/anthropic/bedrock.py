@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
 from weftline.net.sse import SseEvent
 from weftline.net.transport import Transport
 from weftline.providers.anthropic.models import Levels
@@ -81,7 +82,7 @@ class Bedrock(Anthropic):
         api_key: str | None = None,
         region: str | None = None,
         models: Sequence[str | ModelInfo] | None = None,
-        timeout_s: float | None = None,
+        limits: TimeLimits = DEFAULT_LIMITS,
         cache: bool = True,
         betas: Sequence[str] = (),
         context_management: Mapping[str, Any] | None = None,
@@ -96,7 +97,7 @@ class Bedrock(Anthropic):
             base_url=base_url,
             api_key=key,
             models=models,
-            timeout_s=timeout_s,
+            limits=limits,
             cache=cache,
             context_management=context_management,
             builtin_tools=builtin_tools,

@@ -18,13 +18,16 @@ from typing import Any, ClassVar, Final, Protocol, cast
 
 import msgspec
 
+from weftline.net.errors import RequestFailed
+from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
 from weftline.net.sse import SseEvent, SseParser
-from weftline.net.transport import AiohttpTransport, NativeRequest, Transport
+from weftline.net.transport import AiohttpTransport, Transport
 from weftline.providers.anthropic.blocks import PROVIDER
 from weftline.providers.anthropic.models import DEFAULT_MODEL, MODELS, Levels, traits
 from weftline.providers.anthropic.request import BUILTIN_TOOLS, RequestBuilder
 from weftline.providers.anthropic.stream import Reader
-from weftline.providers.base import Chunk, ModelInfo, ModelRequest, ProviderError
+from weftline.providers.base import Chunk, ModelInfo, ModelRequest, NativeRequest, ProviderError
+from weftline.providers.calls import Call
 from weftline.providers.http_errors import REDACTED, classify
 from weftline.providers.listing import ModelPage, count, fetch, page_of, rows, text
 
@@ -49,7 +52,7 @@ class Anthropic:
     the three cache breakpoints. `betas` are sent in the `anthropic-beta` header and `context_management` in the body,
     both as they are. `builtin_tools` adds to, or replaces, declarations of tools that Anthropic runs by itself.
     `reasoning_levels` declares by model id what it takes at places of the scale 0–100: a budget in tokens, an effort,
-    or None for no thinking. `timeout_s` bounds every call, also one that asks for more.
+    or None for no thinking. `limits` bound every call, also one that asks for more.
     """
 
     default_model: ClassVar[str] = DEFAULT_MODEL
@@ -63,7 +66,7 @@ class Anthropic:
         base_url: str | None = None,
         api_key: str | None = None,
         models: Sequence[str | ModelInfo] | None = None,
-        timeout_s: float | None = None,
+        limits: TimeLimits = DEFAULT_LIMITS,
         cache: bool = True,
         betas: Sequence[str] = (),
         context_management: Mapping[str, Any] | None = None,
@@ -74,7 +77,7 @@ class Anthropic:
         self._transport = transport or AiohttpTransport()
         self._url = _messages_url(base_url or BASE_URL)
         self._api_key = os.environ.get(KEY_ENV, "") if api_key is None else api_key
-        self._timeout_s = timeout_s
+        self._limits = limits
         known = {model.vendor_id: model for model in self.known_models}
         self._models: Sequence[ModelInfo] = tuple(
             known.get(info.vendor_id, info) if info == ModelInfo(info.vendor_id) else info
@@ -135,10 +138,9 @@ class Anthropic:
         built = self._builder.build(request)
         reader = Reader(built.names, built.report, provider=self.name)
         url = self._address(request.model)
-        timeout_s = request.timeout_s if self._timeout_s is None else min(request.timeout_s, self._timeout_s)
-        async with self._transport.post(
-            url, headers=self._call_headers(url, built.body), body=built.body, timeout_s=timeout_s
-        ) as response:
+        headers = self._call_headers(url, built.body)
+        limits = self._limits.within(request.timeout_s)
+        async with Call(self._transport.post(url, headers=headers, body=built.body, limits=limits)) as response:
             if not 200 <= response.status < 300:
                 raise self._failure(response.status, await response.read(), response.headers)
             try:
@@ -154,7 +156,7 @@ class Anthropic:
                             break
                     if reader.finished:
                         await _drain(pieces)
-            except ProviderError:
+            except (ProviderError, RequestFailed):
                 if rest := reader.release():
                     yield rest
                 raise
@@ -196,7 +198,7 @@ class Anthropic:
 async def _drain(pieces: AsyncIterator[bytes]) -> None:
     """Reads the end of a body whose answer is complete, so that its connection can be used again."""
     # Nothing that goes wrong behind the end of an answer takes it back.
-    with suppress(ProviderError, TimeoutError):
+    with suppress(RequestFailed, TimeoutError):
         async with asyncio.timeout(DRAIN_S):
             async for _ in pieces:
                 pass

@@ -15,9 +15,11 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
 from weftline.net.sse import SseParser
-from weftline.net.transport import AiohttpTransport, NativeRequest, Response, Transport
-from weftline.providers.base import Chunk, ErrorClass, ModelInfo, ModelRequest, ProviderError
+from weftline.net.transport import AiohttpTransport, Response, Transport
+from weftline.providers.base import Chunk, ErrorClass, ModelInfo, ModelRequest, NativeRequest, ProviderError
+from weftline.providers.calls import Call
 from weftline.providers.google.models import DEFAULT_MODELS, bare, traits
 from weftline.providers.google.request import BUILTIN_TOOLS, PROVIDER, RequestBuilder
 from weftline.providers.google.stream import Reader
@@ -32,8 +34,8 @@ class Google:
     """Gemini models at one address with one key.
 
     `base_url` may end in an API version; without one `v1beta` is used. `models` are the ids to offer, the first being
-    the default; without it a list of current models is offered. Any other Gemini id can be requested too. `timeout_s`
-    bounds every call that does not ask for less. A `transport` that was handed in is not closed with the provider.
+    the default; without it a list of current models is offered. Any other Gemini id can be requested too. `limits`
+    bound every call that does not ask for less. A `transport` that was handed in is not closed with the provider.
     """
 
     def __init__(
@@ -43,14 +45,14 @@ class Google:
         base_url: str | None = None,
         api_key: str | None = None,
         models: Sequence[str | ModelInfo] = (),
-        timeout_s: float | None = None,
+        limits: TimeLimits = DEFAULT_LIMITS,
     ) -> None:
         self.name = PROVIDER
         address = (base_url or BASE_URL).rstrip("/")
         self._base_url = address if urlsplit(address).path.strip("/") else f"{address}/{_VERSION}"
         self._transport: Transport = transport or AiohttpTransport()
         self._own_transport = transport is None
-        self._timeout_s = timeout_s
+        self._limits = limits
         self._api_key = api_key or ""
         self._models = tuple(_described(model) for model in models) if models else DEFAULT_MODELS
         self._builder = RequestBuilder()
@@ -99,15 +101,11 @@ class Google:
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Sequence[Chunk]]:
         request = self._with_model(request)
-        timeout_s = request.timeout_s if self._timeout_s is None else min(request.timeout_s, self._timeout_s)
         built = self._builder.build(request)
         reader = Reader(built, failed=lambda document: self._failure(None, document))
-        async with self._transport.post(
-            self._url(request.model),
-            headers=self._headers(self._api_key),
-            body=built.body,
-            timeout_s=timeout_s,
-        ) as response:
+        url, headers = self._url(request.model), self._headers(self._api_key)
+        limits = self._limits.within(request.timeout_s)
+        async with Call(self._transport.post(url, headers=headers, body=built.body, limits=limits)) as response:
             if not 200 <= response.status < 300:
                 raise self._failure(response, await response.read())
             chunks: list[Chunk] = []

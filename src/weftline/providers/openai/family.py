@@ -16,10 +16,13 @@ from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
 from weftline.messages import Message, Usage
+from weftline.net.errors import RequestFailed
+from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
 from weftline.net.sse import SseParser
-from weftline.net.transport import AiohttpTransport, NativeRequest, Transport
+from weftline.net.transport import AiohttpTransport, Transport
 from weftline.providers.assemble import clean_usage
-from weftline.providers.base import Chunk, ErrorClass, ModelInfo, ModelRequest, ProviderError
+from weftline.providers.base import Chunk, ErrorClass, ModelInfo, ModelRequest, NativeRequest, ProviderError
+from weftline.providers.calls import Call
 from weftline.providers.http_errors import REDACTED, ErrorDetail, classify
 from weftline.providers.listing import ModelPage, count, fetch, has, nested, page_of, rows, text, words
 from weftline.providers.names import NameMap
@@ -67,7 +70,7 @@ class OpenAIFamily(ABC):
     key the profile's environment variable is looked at, unless the address is another one. `models` are the models to
     offer, the first being the default. `reasoning_levels` declares, by model id, the native words at places of the
     scale 0–100 (None or empty: off) for models that the profile does not know. `cache` asks for cache markers, or for
-    none, where the profile leaves the choice. `timeout_s` bounds every call that does not ask for less. A `transport`
+    none, where the profile leaves the choice. `limits` bound every call that does not ask for less. A `transport`
     that is handed in is not closed.
     """
 
@@ -83,7 +86,7 @@ class OpenAIFamily(ABC):
         models: Sequence[str | ModelInfo] = (),
         name: str | None = None,
         default_model: str | None = None,
-        timeout_s: float | None = None,
+        limits: TimeLimits = DEFAULT_LIMITS,
         cache: bool | None = None,
         reasoning_levels: Mapping[str, Mapping[int | str, str | None]] | None = None,
         headers: Mapping[str, str] | None = None,
@@ -106,7 +109,7 @@ class OpenAIFamily(ABC):
         offered = models or ((self._default_model,) if self._default_model else ())
         self._models = tuple(ModelInfo(model) if isinstance(model, str) else model for model in offered)
         self._by_id = {model.vendor_id: model for model in self._models}
-        self._timeout_s = timeout_s
+        self._limits = limits
         self._cache = found.cache == "on" if cache is None else cache and found.cache != "never"
         self._levels = {
             model: {int(level): word or None for level, word in levels.items()}
@@ -170,8 +173,8 @@ class OpenAIFamily(ABC):
         body = self._body(request, names)
         reader = self._reader(names)
         chunks: list[Chunk] = []
-        timeout_s = request.timeout_s if self._timeout_s is None else min(request.timeout_s, self._timeout_s)
-        async with self._transport.post(self._url, headers=self._headers(), body=body, timeout_s=timeout_s) as response:
+        limits = self._limits.within(request.timeout_s)
+        async with Call(self._transport.post(self._url, headers=self._headers(), body=body, limits=limits)) as response:
             if not 200 <= response.status < 300:
                 answer = await response.read()
                 chunks = reader.recover(answer)
@@ -287,7 +290,7 @@ def _failing(reader: Reader) -> Generator[None]:
 
 
 async def _drained(pieces: AsyncIterator[bytes]) -> None:
-    with suppress(TimeoutError, ProviderError):
+    with suppress(TimeoutError, RequestFailed):
         async with asyncio.timeout(_DRAIN_S):
             async for _ in pieces:
                 pass

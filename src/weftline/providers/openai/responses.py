@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
 from weftline.net.transport import Transport
 from weftline.providers.base import ModelInfo, ModelRequest
 from weftline.providers.names import NameMap
@@ -39,7 +40,7 @@ class OpenAIResponses(OpenAIFamily):
         models: Sequence[str | ModelInfo] = (),
         name: str | None = None,
         default_model: str | None = None,
-        timeout_s: float | None = None,
+        limits: TimeLimits = DEFAULT_LIMITS,
         reasoning_levels: Mapping[str, Mapping[int | str, str | None]] | None = None,
         headers: Mapping[str, str] | None = None,
         reasoning_summary: Literal["auto", "concise", "detailed", "none"] = "auto",
@@ -52,7 +53,7 @@ class OpenAIResponses(OpenAIFamily):
             models=models,
             name=name,
             default_model=default_model,
-            timeout_s=timeout_s,
+            limits=limits,
             reasoning_levels=reasoning_levels,
             headers=headers,
         )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from weftline.net.dial import Dialer, DialFailed, Reply
+from weftline.net.dial import Dialer
+from weftline.net.errors import RequestFailed
+from weftline.net.response import HttpResponse
 from weftline.tools.base import ToolFailed
 from weftline.tools.builtin.page import page_text
 from weftline.tools.function import FunctionTool, tool
@@ -39,7 +41,7 @@ def fetch_tool(dialer: Dialer) -> FunctionTool[..., Any]:
         try:
             async with dialer.request("GET", url, headers=_HEADERS, timeout_s=TIMEOUT_S, redirects=REDIRECTS) as reply:
                 text = await _text(reply)
-        except DialFailed as error:
+        except RequestFailed as error:
             raise ToolFailed(error.message) from None
         shown = text[start : start + MAX_CHARS]
         left = len(text) - start - len(shown)
@@ -48,7 +50,7 @@ def fetch_tool(dialer: Dialer) -> FunctionTool[..., Any]:
     return fetch
 
 
-async def _text(reply: Reply) -> str:
+async def _text(reply: HttpResponse) -> str:
     if reply.status >= 400 or reply.status < 200:
         raise ToolFailed(f"The server answered HTTP {reply.status} {reply.reason}".rstrip() + ".")
     if 300 <= reply.status < 400:

@@ -14,7 +14,9 @@ from typing import cast
 import httpx2
 import msgspec
 
-from weftline.net.dial import Dialer, DialFailed, Reply, TooMuch
+from weftline.net.dial import Dialer
+from weftline.net.errors import BodyTooLarge, RequestFailed
+from weftline.net.response import HttpResponse
 
 NOT_SENT = -32901
 """The request reached nobody."""
@@ -54,14 +56,14 @@ class DialledTransport(httpx2.AsyncBaseTransport):
         )
         try:
             reply = await call.__aenter__()
-        except DialFailed as error:
+        except RequestFailed as error:
             if request.method != "POST":
                 raise httpx2.ConnectError(error.message, request=request) from None
             return _error(request, NOT_SENT if not error.sent else BROKEN, error.message)
         if reply.status >= 400 and request.method == "POST":
             try:
                 body, _ = await reply.read_up_to(_MAX_ERROR_BYTES)
-            except DialFailed:
+            except RequestFailed:
                 body = b""
             finally:
                 await call.__aexit__(None, None, None)
@@ -71,10 +73,10 @@ class DialledTransport(httpx2.AsyncBaseTransport):
             # Read here, since the client takes a failure in the middle of it for the end of the whole connection.
             try:
                 answer = await reply.read(limit=MAX_ANSWER_BYTES)
-            except DialFailed as error:
-                return _error(request, BROKEN, error.message)
-            except TooMuch:
+            except BodyTooLarge:
                 return _error(request, REFUSED, "The answer is too large.")
+            except RequestFailed as error:
+                return _error(request, BROKEN, error.message)
             finally:
                 await call.__aexit__(None, None, None)
             return httpx2.Response(reply.status, headers=headers, content=answer, request=request)
@@ -95,7 +97,9 @@ def _may_take_long(method: str, body: bytes) -> bool:
 
 
 class _Body(httpx2.AsyncByteStream):
-    def __init__(self, reply: Reply, call: AbstractAsyncContextManager[Reply], request: httpx2.Request) -> None:
+    def __init__(
+        self, reply: HttpResponse, call: AbstractAsyncContextManager[HttpResponse], request: httpx2.Request
+    ) -> None:
         self._reply = reply
         self._call = call
         self._request = request
@@ -108,14 +112,14 @@ class _Body(httpx2.AsyncByteStream):
                 if left < 0 and self._request.method == "POST":
                     raise httpx2.ReadError("The answer is too large.", request=self._request)
                 yield piece
-        except DialFailed as error:
+        except RequestFailed as error:
             raise httpx2.ReadError(error.message, request=self._request) from None
 
     async def aclose(self) -> None:
         await self._call.__aexit__(None, None, None)
 
 
-def _refusal(request: httpx2.Request, reply: Reply, body: bytes) -> httpx2.Response:
+def _refusal(request: httpx2.Request, reply: HttpResponse, body: bytes) -> httpx2.Response:
     """An HTTP error as the JSON-RPC error that it carries or amounts to."""
     message = _message(body)
     in_session = _SESSION in request.headers

@@ -1,0 +1,40 @@
+"""Why a request failed, whatever the HTTP library calls it."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+Reason: TypeAlias = Literal[
+    "invalid",
+    "refused",
+    "certificate",
+    "connect",
+    "proxy",
+    "timeout",
+    "broken",
+    "too_large",
+    "closed",
+    "unknown",
+]
+"""`invalid`: the request cannot be sent as it is. `refused`: this server does not connect there. `proxy`: the proxy
+said no. `broken`: the connection, or what came over it. `closed`: the client is shut down."""
+
+
+class RequestFailed(Exception):
+    """No answer came, or it broke off. `sent` is False when the request surely did not reach anybody.
+
+    `message` may be shown to a model and to users: it names the host, never path, query, headers or body.
+    """
+
+    def __init__(self, reason: Reason, message: str, *, sent: bool) -> None:
+        super().__init__(message)
+        self.reason: Reason = reason
+        self.message = message
+        self.sent = sent
+
+
+class BodyTooLarge(RequestFailed):
+    """The body of an answer is over the limit, counted after decompression."""
+
+    def __init__(self, host: str, limit_bytes: int) -> None:
+        super().__init__("too_large", f"The answer of {host} is over {limit_bytes} bytes.", sent=True)

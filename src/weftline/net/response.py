@@ -1,0 +1,104 @@
+"""An answer whose head has arrived, and its body, read in pieces or whole."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING
+
+from weftline.net.errors import BodyTooLarge
+from weftline.net.failures import failure
+from weftline.net.limits import TimeLimits
+from weftline.net.watch import BodyWatch
+
+if TYPE_CHECKING:
+    import aiohttp
+
+
+class HttpResponse:
+    """The body can be read once. `max_bytes` bounds it after decompression; None leaves that to the reader."""
+
+    __slots__ = ("_content", "_host", "_left", "_limit", "_response", "_watch", "headers", "reason", "status", "url")
+
+    def __init__(
+        self,
+        response: aiohttp.ClientResponse,
+        *,
+        url: str,
+        host: str,
+        limits: TimeLimits,
+        started: float,
+        max_bytes: int | None,
+    ) -> None:
+        self._response = response
+        self._content = response.content
+        self._host = host
+        self._limit = self._left = max_bytes
+        self._watch = BodyWatch(response.content, host=host, limits=limits, started=started)
+        self.url = url
+        self.status = response.status
+        self.reason = response.reason or ""
+        self.headers: Mapping[str, str] = response.headers
+
+    @property
+    def media_type(self) -> str:
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    @property
+    def charset(self) -> str | None:
+        return self._response.charset
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body in pieces, each being what had arrived when it was asked for; 256 KiB or so at most."""
+        # Not a generator: an iterator that is given up in the middle leaves nothing to be closed.
+        return self
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        watch = self._watch
+        watch.waiting_since = watch.now()
+        try:
+            piece = await self._content.readany()
+        except Exception as error:
+            # aiohttp forgets what it has not handed over yet. The last events of an answer may be among it, since some
+            # servers hang up without the proper end.
+            piece = self._content._read_nowait(-1)  # pyright: ignore[reportPrivateUsage]
+            if not piece:
+                raise failure(error, host=self._host, begun=True) from None
+        watch.waiting_since = None
+        if not piece:
+            raise StopAsyncIteration
+        if self._left is not None and self._limit is not None:
+            self._left -= len(piece)
+            if self._left < 0:
+                raise BodyTooLarge(self._host, self._limit)
+        return piece
+
+    async def read(self, *, limit: int | None = None) -> bytes:
+        """The whole body. Raises `BodyTooLarge` as soon as it is over `limit` bytes."""
+        pieces: list[bytes] = []
+        size = 0
+        async for piece in self:
+            pieces.append(piece)
+            size += len(piece)
+            if limit is not None and size > limit:
+                raise BodyTooLarge(self._host, limit)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def read_up_to(self, limit: int) -> tuple[bytes, bool]:
+        """The body, or its first `limit` bytes; and whether that is all of it."""
+        pieces: list[bytes] = []
+        left = limit
+        async for piece in self:
+            pieces.append(piece[:left])
+            left -= len(piece)
+            if left < 0:
+                return b"".join(pieces), False
+        return b"".join(pieces), True
+
+    def close(self) -> None:
+        """Closes the connection, unless the body was read to its end: then it is back in the pool already."""
+        self._watch.stop()
+        if not self._response.closed:
+            self._response.close()

@@ -1,0 +1,233 @@
+"""The one place that knows aiohttp. Importing this module imports it, which takes a while: `client.py` does so late.
+
+What was measured to matter (docs/decisions/0003-direct-transport.md): one session, no look at the environment per
+request, no traces, no timer of aiohttp's own per request, and bodies as the pieces that the socket gave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from contextvars import ContextVar
+from io import BytesIO
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+import aiohttp
+from yarl import URL
+
+from weftline._version import __version__
+from weftline.net.egress import AddressCheck, EgressRefused, allowed
+from weftline.net.errors import RequestFailed
+from weftline.net.failures import failure
+from weftline.net.response import HttpResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aiohttp.abc import ResolveResult
+    from aiohttp.client_proto import ResponseHandler
+    from aiohttp.connector import Connection
+    from aiohttp.tracing import Trace
+
+    from weftline.net.limits import TimeLimits
+    from weftline.net.proxies import Proxies
+
+USER_AGENT = f"weftline/{__version__}"
+_ENCODINGS = "gzip, deflate"
+"""Only what aiohttp inflates with a bound; others would be offered as soon as their package is installed."""
+_KEEP_ALIVE_S = 30.0
+_MAX_BYTES_AT_ONCE = 1024 * 1024
+"""From here on aiohttp warns of a body of plain bytes, which it would write in one go; a file it writes in pieces."""
+
+_reused: ContextVar[bool] = ContextVar("_reused", default=False)
+"""Whether the present request went over a connection that had carried another."""
+_seen: WeakSet[ResponseHandler] = WeakSet()
+"""The connections that have carried a request."""
+
+
+class HttpSession:
+    """An aiohttp session: no cookies, no redirects, certificates checked. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        *,
+        check: AddressCheck | None,
+        proxies: Proxies,
+        tls: ssl.SSLContext | None,
+        max_connections: int,
+        max_per_host: int,
+        max_body_bytes: int | None,
+    ) -> None:
+        self._check = check
+        self._proxies = proxies
+        self._proxy_hosts = proxies.hosts
+        self._queues = bool(max_connections or max_per_host)
+        self._max_body_bytes = max_body_bytes
+        self._timeouts: dict[float | None, aiohttp.ClientTimeout] = {}
+        resolver = None if check is None else _CheckedResolver(check, trusted=self._proxy_hosts)
+        self._session = aiohttp.ClientSession(
+            connector=_Connector(
+                limit=max_connections,
+                limit_per_host=max_per_host,
+                keepalive_timeout=_KEEP_ALIVE_S,
+                ttl_dns_cache=30,
+                resolver=resolver,
+                ssl=True if tls is None else tls,
+            ),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"User-Agent": USER_AGENT, "Accept-Encoding": _ENCODINGS},
+            trust_env=False,
+        )
+
+    async def send(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        limits: TimeLimits,
+        resend: bool,
+    ) -> HttpResponse:
+        """Sends a request and waits for the head of its answer. Raises `RequestFailed`.
+
+        With `resend` a request of any method goes out once more when it met a kept-alive connection that the server
+        had closed, on condition that not a byte of an answer had arrived. Without it only idempotent ones do.
+        """
+        started = asyncio.get_running_loop().time()
+        host = "the server"
+        try:
+            # What is encoded already goes out as it is; anything else is encoded, line breaks and blanks above all.
+            address = URL(url, encoded=url.isascii() and url.isprintable() and " " not in url)
+            if address.scheme not in ("http", "https") or not address.host:
+                raise RequestFailed("invalid", "Only http and https addresses can be reached.", sent=False)
+            host = address.host
+            async with asyncio.timeout(limits.head_s):
+                proxy = await self._route(address, host) if self._proxies or self._check is not None else None
+                response = await self._exchange(method, address, headers, body, limits, proxy, resend)
+        except Exception as error:
+            raise failure(error, host=host, begun=False, limits=limits) from None
+        return HttpResponse(
+            response, url=url, host=host, limits=limits, started=started, max_bytes=self._max_body_bytes
+        )
+
+    async def aclose(self) -> None:
+        await self._session.close()
+
+    async def _exchange(
+        self,
+        method: str,
+        address: URL,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        limits: TimeLimits,
+        proxy: str | None,
+        resend: bool,
+    ) -> aiohttp.ClientResponse:
+        timeout = self._timeouts.get(limits.connect_s) or self._timeout(limits.connect_s)
+        while True:
+            _reused.set(False)
+            try:
+                return await self._session.request(
+                    method,
+                    address,
+                    data=body if body is None or len(body) < _MAX_BYTES_AT_ONCE else BytesIO(body),
+                    headers=headers,
+                    allow_redirects=False,
+                    timeout=timeout,
+                    proxy=proxy,
+                )
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+                if not (resend and _reused.get() and _is_unanswered(error)):
+                    raise
+                resend = False
+
+    async def _route(self, address: URL, host: str) -> str | None:
+        """The proxy to go through, if any. Raises `EgressRefused` for an address that is not to be connected to.
+
+        A host that is connected to directly is judged by the resolver, when its addresses are known.
+        """
+        proxy = self._proxies.find(address.scheme, host, address.port) if self._proxies else None
+        if self._check is None:
+            return proxy
+        if _is_literal(host):
+            self._check(host, host)
+        elif proxy is not None or host in self._proxy_hosts:
+            await self._judge(host, self._check)
+        return proxy
+
+    async def _judge(self, host: str, check: AddressCheck) -> None:
+        """Judges a host that a proxy will look up once more. Every address must pass, since the proxy chooses."""
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except OSError:
+            # What cannot be judged is treated as the worst; a host that is allowed by name passes even so.
+            try:
+                check(host, "169.254.169.254")
+            except EgressRefused:
+                raise EgressRefused(
+                    f"{host} cannot be resolved here, so this server cannot tell whether it may connect to it."
+                ) from None
+            return
+        for address in {str(info[4][0]) for info in found}:
+            check(host, address)
+
+    def _timeout(self, connect_s: float | None) -> aiohttp.ClientTimeout:
+        # Where requests queue for a connection, waiting in that queue is not connecting.
+        made = aiohttp.ClientTimeout(
+            connect=None if self._queues else connect_s,
+            sock_connect=connect_s,
+            # Otherwise it would be rounded up to a whole second.
+            ceil_threshold=float("inf"),
+        )
+        self._timeouts[connect_s] = made
+        return made
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Notes whether a request gets a connection that has carried another. Traces would tell too, at a price."""
+
+    async def connect(
+        self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
+    ) -> Connection:
+        connection = await super().connect(req, traces, timeout)
+        protocol = connection.protocol
+        if protocol is not None:
+            _reused.set(protocol in _seen)
+            _seen.add(protocol)
+        return connection
+
+
+class _CheckedResolver(aiohttp.ThreadedResolver):
+    def __init__(self, check: AddressCheck, *, trusted: frozenset[str]) -> None:
+        super().__init__()
+        self._check = check
+        self._trusted = trusted
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        found = await super().resolve(host, port, family)
+        if host in self._trusted:
+            return found
+        passed = set(allowed(self._check, host, (one["host"] for one in found)))
+        return [one for one in found if one["host"] in passed]
+
+
+def _is_literal(host: str) -> bool:
+    """Whether the host is an address already: the resolver is asked about names only."""
+    try:
+        ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _is_unanswered(error: Exception) -> bool:
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        # Bytes of an answer that broke off are handed over as a half-parsed message in place of the text.
+        return isinstance(error.message, str)
+    return not isinstance(error, aiohttp.ClientConnectorError)
