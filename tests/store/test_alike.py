@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct, to_builtins
 
-from weftline.store.base import Write, Written
+from weftline.store.base import LEAVE_DUE, Write, Written
 from weftline.testing.store import Chain, Subject, read_log
 from weftline.testing.store.subject import active_run, end_thread, new_thread, new_workspace
 
@@ -148,7 +148,8 @@ class Story:
             if member.ends and row.ended_at is None:
                 write = chain.end(messages=facts, ended_at=9_000 + member.run)
             else:
-                write = chain.append(*facts, deltas=deltas, due_at=member.due_at, progress=member.progress)
+                due_at = LEAVE_DUE if row.queued else member.due_at
+                write = chain.append(*facts, deltas=deltas, due_at=due_at, progress=member.progress)
         write.base_version += member.off
         return write
 
