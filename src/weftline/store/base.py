@@ -85,6 +85,7 @@ class Write(Struct):
     version: int
     status: str
     due_at: int | None
+    """0 for at once, a time, or None; `LEAVE_DUE` of a run that waits for its thread."""
     state: bytes | None = None
     fold: int = 0
     """Which version of the fold made `state`."""

@@ -52,14 +52,16 @@ class MemoryLog:
         return self._claims.next_epoch()
 
     async def claim(self, key: int, *, kinds: Sequence[str]) -> Loaded | None:
+        epoch = self._claims.claim(key)
         run = self._disk.runs.get(key)
         if run is None:
+            self._claims.release(key, epoch)
             return None
         row = self._shown(run)
         first = run.item(1)
         return Loaded(
             row,
-            self._claims.claim(key),
+            epoch,
             first.body if first else b"",
             facts=run.facts(after=row.state_seq),
             conversation=run.facts(kinds=kinds) if kinds else [],
@@ -206,6 +208,8 @@ class MemoryLog:
         """Adds the run, or says why not."""
         new, disk = write.new, self._disk
         assert new is not None
+        if new.thread is not None and not thread_queue.is_open(self._records, new.thread):
+            return thread_has_ended()
         if (write.base_seq, write.base_version) != (1, 0):
             return moved_on()
         if write.key in disk.runs:
@@ -213,16 +217,12 @@ class MemoryLog:
         used = (new.workspace, *new.idempotency[:2]) if new.idempotency else None
         if used in disk.idempotency:
             return Written("conflict", error=already_there("an idempotency key"))
-        place = None
-        if new.thread is not None:
-            place = thread_queue.take_place(self._records, new.thread, run=write.key, at=new.created_at)
-            if place is None:
-                return thread_has_ended()
-            written.queued = place.queued
         run = MemoryRun(write, new)
         disk.add(run)
         disk.apply(run, write)
-        if place is not None:
+        if new.thread is not None:
+            place = thread_queue.take_place(self._records, new.thread, run=write.key, at=new.created_at)
+            written.queued = place.queued
             disk.set_due(run, None if place.queued else 0)
         if used is not None and new.idempotency is not None:
             disk.idempotency[used] = (new.idempotency[2], write.key)

@@ -12,14 +12,18 @@ from typing import Any
 import apsw
 from msgspec import Struct
 
-from weftline.store.base import Loaded, Write, Written
+from weftline.store.base import Loaded, RunRow, Write, Written
 from weftline.store.claims import Claims
 from weftline.store.outcomes import moved_on
-from weftline.store.sqlite import pages, recovering, retention, thread_queue
+from weftline.store.sqlite import recovering, retention, thread_queue
 from weftline.store.sqlite.connection import snapshot
-from weftline.store.sqlite.log_reader import SqliteLogReader, read_facts, read_run
+from weftline.store.sqlite.log_reader import SqliteLogReader, read_facts
+from weftline.store.sqlite.pages import IN_A_THREAD, ON_THE_LOOP, Most, NotOnTheLoop
 from weftline.store.sqlite.reader_threads import ReaderThreads
+from weftline.store.sqlite.rows import RUN_COLUMNS, run_row
 from weftline.store.sqlite.writer import Writer
+
+_RUN = f"SELECT {RUN_COLUMNS}, runs.secrets FROM runs WHERE key = ?"
 
 
 class Ownership(Struct, frozen=True):
@@ -80,11 +84,11 @@ class SqliteLog(SqliteLogReader):
             self._landed()
             if any(write.key == key for _, writes in self._flying for write in writes):
                 await self._writer.caught_up()
-            with snapshot(self._reader) as db:
-                if not _is_large(db, key):
-                    loaded = _load(db, key, epoch=epoch, kinds=kinds)
-                    return loaded
-            loaded = await self._threads.read(lambda db: _load(db, key, epoch=epoch, kinds=kinds))
+            try:
+                with snapshot(self._reader) as db:
+                    loaded = _load(db, key, epoch=epoch, kinds=kinds, most=ON_THE_LOOP)
+            except NotOnTheLoop:
+                loaded = await self._threads.read(lambda db: _load(db, key, epoch=epoch, kinds=kinds, most=IN_A_THREAD))
             return loaded
         finally:
             if loaded is None:
@@ -126,12 +130,15 @@ class SqliteLog(SqliteLogReader):
         return told
 
 
-def _load(db: apsw.Connection, key: int, *, epoch: int, kinds: Sequence[str]) -> Loaded | None:
-    row = read_run(db, key)
-    if row is None:
+def _load(db: apsw.Connection, key: int, *, epoch: int, kinds: Sequence[str], most: Most) -> Loaded | None:
+    """None for an unknown run. Raises `NotOnTheLoop` instead of reading more than `most` on the loop."""
+    found: Any = db.execute(_RUN, (key,)).fetchone()
+    if found is None:
         return None
+    row = run_row(found[:-1])
+    if most is ON_THE_LOOP:
+        _check_size(db, row)
     created: Any = db.execute("SELECT body FROM entries WHERE run = ? AND seq = 1", (key,)).fetchone()
-    secrets: Any = db.execute("SELECT secrets FROM runs WHERE key = ?", (key,)).fetchone()
     return Loaded(
         row,
         epoch,
@@ -139,21 +146,21 @@ def _load(db: apsw.Connection, key: int, *, epoch: int, kinds: Sequence[str]) ->
         facts=read_facts(db, key, after=row.state_seq) if row.state_seq < row.next_seq - 1 else [],
         conversation=read_facts(db, key, kinds=kinds) if kinds else [],
         history=[] if row.thread is None else thread_queue.messages(db, row.thread),
-        secrets=secrets[0],
+        secrets=found[-1],
     )
 
 
-def _is_large(db: apsw.Connection, key: int) -> bool:
-    """Whether a run is too much to be read on the loop, by its own log and by its thread's messages."""
-    for query in (
-        "SELECT count(*), total(size) FROM (SELECT length(body) AS size FROM entries WHERE run = ? LIMIT ?)",
-        "SELECT count(*), total(size) FROM (SELECT length(message) AS size FROM thread_messages"
-        " WHERE thread = (SELECT thread FROM runs WHERE key = ?) LIMIT ?)",
-    ):
-        row: Any = db.execute(query, (key, pages.INLINE_ROWS)).fetchone()
-        if row[0] == pages.INLINE_ROWS or row[1] > pages.INLINE_BYTES:
-            return True
-    return False
+def _check_size(db: apsw.Connection, row: RunRow) -> None:
+    """Raises `NotOnTheLoop` by the sizes of the run's log and of its thread's messages, which are known unread."""
+    looks = [("SELECT length(body) AS size FROM entries WHERE run = ?", row.key)]
+    if row.thread is not None:
+        looks.append(("SELECT length(message) AS size FROM thread_messages WHERE thread = ?", row.thread))
+    for query, key in looks:
+        sums: Any = db.execute(
+            f"SELECT count(*), total(size) FROM ({query} LIMIT ?)", (key, ON_THE_LOOP.rows)
+        ).fetchone()
+        if sums[0] == ON_THE_LOOP.rows or sums[1] > ON_THE_LOOP.bytes:
+            raise NotOnTheLoop
 
 
 def _probe(db: apsw.Connection) -> None:

@@ -10,15 +10,15 @@ from typing import Any
 import apsw
 
 from weftline.store.base import Page, RunFilter, RunRow, SqlValue, Stored, UnderWay
-from weftline.store.sqlite import pages, run_lists, thread_queue
+from weftline.store.sqlite import run_lists, thread_queue
 from weftline.store.sqlite.connection import snapshot
 from weftline.store.sqlite.failures import read_error
+from weftline.store.sqlite.pages import IN_A_THREAD, ON_THE_LOOP, NotOnTheLoop, read_page
 from weftline.store.sqlite.reader_threads import ReaderThreads
 from weftline.store.sqlite.rows import DELTA_COLUMNS, ENTRY_COLUMNS, RUN_COLUMNS, run_row, stored
 
 _RUN = f"SELECT {RUN_COLUMNS} FROM runs WHERE key = ?"
 _ENTRY = f"SELECT {ENTRY_COLUMNS} FROM entries WHERE run = ?"
-_LARGE_PAGE_ROWS = 16_384
 
 
 class SqliteLogReader:
@@ -53,13 +53,14 @@ class SqliteLogReader:
         return stored(self._all(_facts(kinds), key, 0, *kinds))
 
     async def page(self, key: int, *, after: int, max_bytes: int) -> Page | None:
-        with snapshot(self._reader) as db:
-            plan = pages.plan(db, key, after=after, max_bytes=max_bytes, max_rows=pages.INLINE_ROWS)
-            if plan is None:
-                return None
-            if plan.small:
-                return pages.content(db, plan)
-        return await self._threads.read(lambda db: _large_page(db, key, after=after, max_bytes=max_bytes))
+        try:
+            with snapshot(self._reader) as db:
+                return read_page(db, key, after=after, max_bytes=max_bytes, most=ON_THE_LOOP)
+        except NotOnTheLoop:
+            pass
+        return await self._threads.read(
+            lambda db: read_page(db, key, after=after, max_bytes=max_bytes, most=IN_A_THREAD)
+        )
 
     async def under_way(self, *, after: int, limit: int) -> list[UnderWay]:
         rows = self._all(
@@ -123,11 +124,6 @@ class SqliteLogReader:
             raise read_error(error) from error
 
 
-def read_run(db: apsw.Connection, key: int) -> RunRow | None:
-    row = db.execute(_RUN, (key,)).fetchone()
-    return run_row(row) if row else None
-
-
 def read_facts(db: apsw.Connection, key: int, *, after: int = 0, kinds: Sequence[str] = ()) -> list[Stored]:
     """The facts above seq `after`, in order; with `kinds` only those."""
     return stored(db.execute(_facts(kinds), (key, after, *kinds)).fetchall())
@@ -136,8 +132,3 @@ def read_facts(db: apsw.Connection, key: int, *, after: int = 0, kinds: Sequence
 def _facts(kinds: Sequence[str]) -> str:
     wanted = f" AND kind IN ({','.join('?' * len(kinds))})" if kinds else ""
     return f"{_ENTRY} AND seq > ?{wanted} ORDER BY seq"
-
-
-def _large_page(db: apsw.Connection, key: int, *, after: int, max_bytes: int) -> Page | None:
-    plan = pages.plan(db, key, after=after, max_bytes=max_bytes, max_rows=_LARGE_PAGE_ROWS)
-    return pages.content(db, plan) if plan else None

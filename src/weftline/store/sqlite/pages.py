@@ -10,72 +10,68 @@ import apsw
 from msgspec import Struct
 
 from weftline.store.base import Page, Stored
-from weftline.store.sqlite.rows import DELTA_COLUMNS, ENTRY_COLUMNS, stored
+from weftline.store.sqlite.rows import DELTA_COLUMNS, ENTRY_COLUMNS
 
-INLINE_BYTES = 256 * 1024
-INLINE_ROWS = 256
-"""More than this is read in a thread; a page of this size takes about a millisecond."""
 
-_OVERHEAD = 64
+class Most(Struct, frozen=True):
+    """How much may be read in one go, whatever the page's own limit."""
 
-_SIZES = (
-    f"SELECT seq, {_OVERHEAD} + length(head) + length(body) FROM entries WHERE run = ?1 AND seq > ?2"
-    f" UNION ALL SELECT seq, {_OVERHEAD} + length(bodies) FROM deltas WHERE run = ?1 AND seq > ?3"
-    " ORDER BY seq LIMIT ?4"
+    bytes: int
+    rows: int
+
+
+ON_THE_LOOP = Most(256 * 1024, 256)
+"""About a millisecond; more is read in a thread."""
+IN_A_THREAD = Most(2**40, 16_384)
+
+_PAGE = (
+    f"SELECT {ENTRY_COLUMNS} FROM entries WHERE run = ?1 AND seq > ?2"
+    f" UNION ALL SELECT {DELTA_COLUMNS} FROM deltas WHERE run = ?1 AND seq > ?3 ORDER BY seq"
 )
-_CONTENT = (
-    f"SELECT {ENTRY_COLUMNS} FROM entries WHERE run = ?1 AND seq > ?2 AND seq <= ?4"
-    f" UNION ALL SELECT {DELTA_COLUMNS} FROM deltas WHERE run = ?1 AND seq > ?3 AND seq <= ?4 ORDER BY seq"
+# A body that is too large is left out before it is read: SQLite knows its length without it.
+_SMALL_PAGE = _PAGE.replace(", body,", ", CASE WHEN length(body) <= ?4 THEN body END,").replace(
+    ", bodies,", ", CASE WHEN length(bodies) <= ?4 THEN bodies END,"
 )
 
 
-class Plan(Struct, frozen=True):
-    """Which rows a page is made of: those above `after` (entries) or `deltas_after` (deltas), up to seq `last`."""
-
-    run: int
-    after: int
-    deltas_after: int
-    last: int
-    """The first seq of the last row; 0 when there are no rows."""
-    whole: bool
-    """Whether the log ends with this page."""
-    small: bool
-    """Whether it may be read on the loop."""
-    upto: int
-    ended: bool
+class NotOnTheLoop(Exception):
+    """The page is more than may be read here."""
 
 
-def plan(db: apsw.Connection, run: int, *, after: int, max_bytes: int, max_rows: int) -> Plan | None:
-    """Looks at the sizes of rows only, which SQLite knows without reading their content. None for an unknown run."""
+def read_page(db: apsw.Connection, run: int, *, after: int, max_bytes: int, most: Most) -> Page | None:
+    """None for an unknown run. Raises `NotOnTheLoop` instead of reading more than `most` on the loop."""
     head: Any = db.execute("SELECT next_seq, ended_at IS NOT NULL FROM runs WHERE key = ?", (run,)).fetchone()
     if head is None:
         return None
-    deltas_after = _before_deltas(db, run, after)
-    rows: list[Any] = db.execute(_SIZES, (run, after, deltas_after, max_rows + 1)).fetchall()
-    total = last = taken = 0
-    for seq, size in rows[:max_rows]:
-        if taken and total + size > max_bytes:
-            break
-        total, last, taken = total + size, seq, taken + 1
-    return Plan(
-        run,
-        after,
-        deltas_after,
-        last,
-        whole=taken == len(rows),
-        small=total <= INLINE_BYTES and not taken == max_rows < len(rows),
-        upto=head[0] - 1,
-        ended=bool(head[1]),
-    )
-
-
-def content(db: apsw.Connection, plan: Plan) -> Page:
-    """Reads what was planned, in the same snapshot."""
+    upto, ended = head[0] - 1, bool(head[1])
+    if after >= upto:
+        return Page([], upto, upto, ended)
+    cursor = _rows(db, run, after, most)
     items: list[Stored] = []
-    if plan.last:
-        items = stored(db.execute(_CONTENT, (plan.run, plan.after, plan.deltas_after, plan.last)).fetchall())
-    last_seq = plan.upto if plan.whole else items[-1].last_seq
-    return Page(items, last_seq, plan.upto, plan.ended)
+    size = 0
+    try:
+        for row in cursor:
+            if row[4] is None or len(items) == most.rows:
+                break
+            item = Stored(*row)
+            size += item.size
+            if items and size > max_bytes:
+                return Page(items, items[-1].last_seq, upto, ended)
+            if size > most.bytes:
+                break
+            items.append(item)
+        else:
+            return Page(items, upto, upto, ended)
+    finally:
+        cursor.close()
+    if most is ON_THE_LOOP:
+        raise NotOnTheLoop
+    return Page(items, items[-1].last_seq, upto, ended)
+
+
+def _rows(db: apsw.Connection, run: int, after: int, most: Most) -> Any:
+    values = (run, after, _before_deltas(db, run, after))
+    return db.execute(_PAGE, values) if most is IN_A_THREAD else db.execute(_SMALL_PAGE, (*values, most.bytes))
 
 
 def _before_deltas(db: apsw.Connection, run: int, after: int) -> int:

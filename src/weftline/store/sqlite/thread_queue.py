@@ -22,17 +22,19 @@ class Place(Struct, frozen=True):
     """Whether another run of the thread may move now."""
 
 
-def take_place(db: apsw.Connection, thread: int, *, run: int, at: int) -> Place | None:
-    """Adds a run to the queue; an idle thread is its at once. None if the thread has ended or is unknown."""
-    row: Any = db.execute("SELECT ended_at, active_run, next_place FROM threads WHERE key = ?", (thread,)).fetchone()
-    if row is None or row[0] is not None:
-        return None
-    db.execute(
+def is_open(db: apsw.Connection, thread: int) -> bool:
+    """Whether the thread takes new runs: it exists and has not ended."""
+    return db.execute("SELECT 1 FROM threads WHERE key = ? AND ended_at IS NULL", (thread,)).fetchone() is not None
+
+
+def take_place(db: apsw.Connection, thread: int, *, run: int, at: int) -> Place:
+    """Adds a run to the queue of an open thread; an idle thread is its at once."""
+    rows: list[Any] = db.execute(
         "UPDATE threads SET next_place = next_place + 1, last_used_at = ?, active_run = coalesce(active_run, ?)"
-        " WHERE key = ?",
+        " WHERE key = ? RETURNING next_place, active_run",
         (at, run, thread),
-    )
-    return Place(row[2], row[1] is not None)
+    ).fetchall()
+    return Place(rows[0][0] - 1, rows[0][1] != run)
 
 
 def add_messages(db: apsw.Connection, thread: int, *, run: int, messages: Sequence[bytes]) -> None:

@@ -135,10 +135,10 @@ def _take_place(db: apsw.Connection, write: Write, places: dict[int, Place]) -> 
     """Gives a new run its place in the queue of its thread."""
     new, written = write.new, Written(first_seq=write.base_seq)
     if new is not None and new.thread is not None:
-        place = thread_queue.take_place(db, new.thread, run=write.key, at=new.created_at)
-        if place is None:
+        if not thread_queue.is_open(db, new.thread):
             return thread_has_ended()
-        places[write.key], written.queued = place, place.queued
+        place = places[write.key] = thread_queue.take_place(db, new.thread, run=write.key, at=new.created_at)
+        written.queued = place.queued
     return written
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weftline.store.base import LEAVE_DUE
 from weftline.testing.store.chain import check_log
 from weftline.testing.store.subject import (
     Subject,
@@ -33,7 +34,9 @@ async def runs_of_a_thread_move_one_after_another(subject: Subject) -> None:
     assert [(await the_row(log, key)).queued for key in (1, 2, 3)] == [False, False, True]
     assert await log.thread_messages(thread) == [b"q1", b"a1"]
     assert await log.unfinished_of_thread(thread) == [2, 3]
-    results = await commit(log, chains[1].end(messages=[b"q2"]), chains[2].append(b"x", status="queued", due_at=None))
+    results = await commit(
+        log, chains[1].end(messages=[b"q2"]), chains[2].append(b"x", status="queued", due_at=LEAVE_DUE)
+    )
     assert (outcomes(results), results[0].promoted) == (["ok", "ok"], 3)
     assert await due_times(log, 3) == [0]
     (result,) = await commit(log, chains[2].end())
@@ -50,8 +53,21 @@ async def a_queued_run_is_written_without_moving_it(subject: Subject) -> None:
     thread = await new_thread(subject, workspace)
     first, second = (chain_of(log, key, workspace, thread=thread) for key in (1, 2))
     await commit(log, first.create(), second.create())
-    await commit(log, second.append(b"a", status="queued", due_at=None))
+    await commit(log, second.append(b"a", status="queued", due_at=LEAVE_DUE))
     assert await due_times(log, 2) == [None] and await log.under_way(after=1, limit=9) == []
+
+
+async def a_queued_run_that_is_written_as_it_is_promoted_stays_due(subject: Subject) -> None:
+    """Whoever writes to a queued run does not know that it may move by now."""
+    log = subject.store.log
+    workspace = await new_workspace(subject)
+    thread = await new_thread(subject, workspace)
+    first, second = (chain_of(log, key, workspace, thread=thread) for key in (1, 2))
+    await commit(log, first.create(), second.create())
+    stale = chain_of(log, 3, workspace).append(b"a")
+    told = [log.flush([first.end(), stale]), log.flush([second.append(b"a", status="queued", due_at=LEAVE_DUE)])]
+    assert [outcomes(await future) for future in told] == [["ok", "conflict"], ["ok"]]
+    assert await due_times(log, 2) == [0]
 
 
 async def an_end_that_fails_releases_nothing(subject: Subject) -> None:
@@ -134,6 +150,7 @@ async def the_ends_of_a_thread_are_in_the_order_of_its_queue(subject: Subject) -
 CHECKS = (
     runs_of_a_thread_move_one_after_another,
     a_queued_run_is_written_without_moving_it,
+    a_queued_run_that_is_written_as_it_is_promoted_stays_due,
     an_end_that_fails_releases_nothing,
     a_run_that_leaves_the_queue_promotes_nobody,
     a_run_created_as_the_one_before_it_ends_is_not_forgotten,
