@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import msgspec
 import pytest
@@ -30,11 +30,13 @@ def exchange(file: str, number: int = 0) -> Exchange:
     return exchanges(file)[number]
 
 
-def recorded(cases: Iterable[Any]) -> list[pytest.ParameterSet]:
+def recorded(cases: Iterable[object]) -> list[pytest.ParameterSet]:
     """Cases for `parametrize` that need the recordings: run where those are, counted at the end where they are not."""
-    return [
-        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.recording) for case in cases
-    ]
+    return [pytest.param(*_values(case), marks=pytest.mark.recording) for case in cases]
+
+
+def _values(case: object) -> tuple[object, ...]:
+    return cast("tuple[object, ...]", case) if isinstance(case, tuple) else (case,)
 
 
 def _with_crlf(exchange: Exchange) -> Exchange:
