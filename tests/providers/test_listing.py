@@ -130,11 +130,11 @@ async def test_the_command_asks_the_providers_api(tmp_path: Path) -> None:
         config.write_text(
             f'[providers.lab]\nfamily = "openai_chat"\nbase_url = "http://127.0.0.1:{port}/v1"\napi_key = "k"\n'
         )
-        models = ("models", "--config", str(config), "--of")
-        assert await weftline_beside(*models, "lab") == (0, "llama-1\nqwen-1\n", "")
-        shown = await weftline_beside(*models, "lab", "--search", "qwen", "--json")
+        listed = ("models", "--config", str(config), "--of")
+        assert await weftline_beside(*listed, "lab") == (0, "llama-1\nqwen-1\n", "")
+        shown = await weftline_beside(*listed, "lab", "--search", "qwen", "--json")
         assert shown.code == 0
         assert msgspec.json.decode(shown.out) == [{"vendor_id": "qwen-1", "context_window_tokens": 4096}]
-        assert (await weftline_beside(*models, "nobody")).code == 1
+        assert (await weftline_beside(*listed, "nobody")).code == 1
     finally:
         await runner.cleanup()
