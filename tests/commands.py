@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import traceback
 from collections.abc import Mapping
 from typing import NamedTuple
 from unittest.mock import patch
@@ -41,4 +42,7 @@ def _exit_code() -> int:
         main()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except Exception:
+        traceback.print_exc()
+        return 1
     return 0

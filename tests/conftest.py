@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+import forked
 from weftline.testing.recordings import recordings_dir
 
 _LEFT_OUT = pytest.StashKey[int]()
@@ -32,6 +34,15 @@ settings.load_profile("small")
 def project_root() -> Path:
     """The checkout, for tests that look at the project's own files."""
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session", autouse=True)
+def servers_start_fast() -> Generator[None]:
+    """The deep profile starts every process from nothing, each with a hash seed of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        if settings.get_current_profile_name() != "deep":
+            patch.setattr("weftline.testing.process.subprocess", forked.subprocesses())
+        yield
 
 
 def pytest_configure() -> None:
