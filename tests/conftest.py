@@ -1,13 +1,83 @@
-"""What every test may ask for."""
+"""What every test may ask for, how deeply Hypothesis looks, and what to do without the recordings."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+import forked
+from weftline.testing.recordings import recordings_dir
+
+_LEFT_OUT = pytest.StashKey[int]()
+
+# Nothing here may depend on how busy the machine is: no deadline, and no health check that watches the clock.
+settings.register_profile(
+    "small",
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    # The same examples each time: a change is judged by what it changed. The deep profile looks for the rest.
+    derandomize=True,
+    database=None,
+)
+settings.register_profile("deep", settings.get_profile("small"), max_examples=1000, derandomize=False, print_blob=True)
+settings.load_profile("small")
 
 
 @pytest.fixture(scope="session")
 def project_root() -> Path:
     """The checkout, for tests that look at the project's own files."""
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session", autouse=True)
+def servers_start_fast() -> Generator[None]:
+    """The deep profile starts every process from nothing, each with a hash seed of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        if settings.get_current_profile_name() != "deep":
+            patch.setattr("weftline.testing.process.subprocess", forked.subprocesses())
+        yield
+
+
+def pytest_configure() -> None:
+    if os.environ.get("WEFTLINE_RECORDINGS") and not recordings_dir().is_dir():
+        raise pytest.UsageError(f"WEFTLINE_RECORDINGS is {recordings_dir()}, which is not a directory")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without recordings, the tests that replay them are left out, in one line at the end instead of a skip each."""
+    if recordings_dir().is_dir():
+        return
+    left_out = [item for item in items if item.get_closest_marker("recording")]
+    if left_out:
+        items[:] = [item for item in items if not item.get_closest_marker("recording")]
+        config.stash[_LEFT_OUT] = len(left_out)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["left_out"] = session.config.stash.get(_LEFT_OUT, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Every xdist worker collects all the tests, so each of them has the whole count."""
+    stash: pytest.Stash = node.config.stash
+    counted: dict[str, Any] = getattr(node, "workeroutput", {})
+    stash[_LEFT_OUT] = max(stash.get(_LEFT_OUT, 0), counted.get("left_out", 0))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    left_out = config.stash.get(_LEFT_OUT, 0)
+    if left_out:
+        terminalreporter.write_line(
+            f"{left_out} checks against recorded traffic were left out: "
+            "set WEFTLINE_RECORDINGS to the recordings' folder to run them (docs/development.md)."
+        )

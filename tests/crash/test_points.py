@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,8 +16,6 @@ from .conftest import Template
 from .crashing import CrashingServer
 from .test_engine import POINTS as ENGINE_POINTS
 from .test_graceful import CLOSING
-
-WORKERS = 3
 
 
 class Case(NamedTuple):
@@ -79,29 +76,14 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def outcomes(
-    request: pytest.FixtureRequest, template: Template, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[Case, Future[None]]]:
-    """Every case that is asked for, several at a time: most of what each of them does is wait for processes."""
-    folder = tmp_path_factory.mktemp("points")
-
-    def play(case: Case, place: Path) -> None:
-        with CrashingServer(place, template=template.store, key=template.key, plan=case.plan) as server:
-            case.scenario(server)
-
-    wanted = [case for case in CASES if any(str(case) in item.name for item in request.session.items)]
-    with ThreadPoolExecutor(WORKERS) as workers:
-        yield {case: workers.submit(play, case, folder / str(n)) for n, case in enumerate(wanted)}
-
-
 @pytest.mark.requirement(
     "run.crash.ends", "run.crash.calls_once", "run.crash.turns_once", "run.crash.turn_cut", "run.crash.terminal_once"
 )
 @pytest.mark.requirement("wire.sse.durable_first", "run.effect.rerun", "run.effect.once", "run.effect.reconcile")
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_run_is_carried_on_after_a_kill_at(case: Case, outcomes: dict[Case, Future[None]]) -> None:
-    outcomes[case].result(timeout=100)
+def test_a_run_is_carried_on_after_a_kill_at(case: Case, template: Template, tmp_path: Path) -> None:
+    with CrashingServer(tmp_path, template=template.store, key=template.key, plan=case.plan) as server:
+        case.scenario(server)
 
 
 @pytest.mark.requirement("run.crash.points")

@@ -21,7 +21,7 @@ from weftline.providers.base import (
     ToolSpec,
 )
 from weftline.providers.google.provider import Google
-from weftline.testing.recordings import Exchange, RecordedTransport, recordings_dir, replay
+from weftline.testing.recordings import Exchange, RecordedTransport, replay
 
 KEY = "AIza-secret-key"
 OLD, NEW = "gemini-2.5-flash", "gemini-3.8-flash"
@@ -31,7 +31,26 @@ WEATHER = ToolSpec(
     Raw(b'{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}'),
 )
 CITY = OutputSchema("city", Raw(b'{"type":"object","properties":{"city":{"const":"Paris"}},"required":["city"]}'))
-FILES = sorted(path.name for path in (recordings_dir() / "google").glob("*.yaml"))
+OURS = [
+    f"streams/google/{name}"
+    for name in ("json_text", "max_tokens", "text_in_pieces", "thought_signatures", "tool_rounds", "web_search")
+]
+RECORDED = [
+    f"google/google_{name}"
+    for name in (
+        "model_iter_stream",
+        "model_max_tokens",
+        "model_max_tokens_thinking_model_empty_response",
+        "model_retry",
+        "model_stream",
+        "model_structured_output",
+        "model_web_search_tool_stream",
+        "native_output",
+        "prompted_output_with_tools",
+        "timeout",
+        "tool_output",
+    )
+]
 
 
 def sse(*documents: dict[str, Any]) -> list[Exchange]:

@@ -13,14 +13,10 @@ from aiohttp import web
 from weftline.messages import Message, Text, User
 from weftline.providers.assemble import Assembler, collect
 from weftline.providers.base import Chunk, ModelRequest, Provider, ToolSpec
-from weftline.testing.recordings import Exchange, RecordedTransport, load_recording, replay
+from weftline.testing.recordings import Exchange, RecordedTransport, replay
 
 SSE = "text/event-stream"
 JSON = "application/json"
-
-
-def exchange(file: str, number: int = 0) -> Exchange:
-    return load_recording(f"{file}.yaml")[number]
 
 
 def events(*data: object) -> bytes:

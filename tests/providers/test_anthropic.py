@@ -1,4 +1,4 @@
-"""Answers of the Messages API: recorded ones, hand-made ones, and the official SDK's reading of the same bytes."""
+"""Answers of the Messages API, retold, recorded or made by hand, and the official SDK's reading of the same bytes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import anthropic
 import msgspec
 import pytest
 from aiohttp import web
+from anthropic_kit import OURS, RECORDED, Outcome, answered
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from traffic import exchange, exchanges, recorded
 from weftline.messages import Assistant, Opaque, ProviderCall, Text, Thinking, ToolCall, Usage, User
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.anthropic.provider import Anthropic
@@ -33,7 +35,7 @@ from weftline.providers.base import (
     ToolSpec,
     UsageUpdate,
 )
-from weftline.testing.recordings import Exchange, RecordedTransport, load_recording, recordings_dir, replay
+from weftline.testing.recordings import Exchange, RecordedTransport, recordings_dir, replay
 
 CITY = OutputSchema("city", Raw(b'{"type":"object","properties":{"city":{"type":"string"}}}'))
 LOOKUP = ToolSpec("look.up", "", Raw(b'{"type":"object"}'))
@@ -108,66 +110,60 @@ def stored(message: Assistant) -> Assistant:
     return msgspec.json.decode(msgspec.json.encode(message), type=Assistant)
 
 
-RECORDED = {
-    "anthropic_cache_real_api.yaml": [
-        ("end_turn", Usage(1114, 1111, 0, 406)),
-        ("end_turn", Usage(1532, 1111, 0, 33, 418)),
-    ],
-    "anthropic_code_execution_tool_stream.yaml": [("end_turn", Usage(4714, output=304))],
-    "anthropic_count_tokens_error.yaml": [("invalid_request", 404)],
-    "anthropic_explicit_effort_xhigh_unsupported_model_errors.yaml": [("invalid_request", 400)],
-    "anthropic_mixed_strict_tool_run.yaml": [
-        ("tool_use", Usage(628, output=50)),
-        ("tool_use", Usage(691, output=53)),
-        ("end_turn", Usage(757, output=6)),
-    ],
-    "anthropic_model_thinking_part.yaml": [("end_turn", Usage(43, output=321)), ("end_turn", Usage(354, output=525))],
-    "anthropic_model_thinking_part_redacted_stream.yaml": [("end_turn", Usage(92, output=189))],
-    "anthropic_tool_output.yaml": [("tool_use", Usage(445, output=23)), ("tool_use", Usage(497, output=56))],
-    "anthropic_tool_with_thinking.yaml": [("tool_use", Usage(398, output=155)), ("end_turn", Usage(566, output=126))],
-    "anthropic_web_fetch_tool_stream.yaml": [("end_turn", Usage(7244, output=153))],
-    "text_document_as_binary_content_input.yaml": [("end_turn", Usage(57, output=14))],
-}
-
-
+@pytest.mark.recording
 def test_every_recording_is_replayed() -> None:
-    assert {path.name for path in (recordings_dir() / "anthropic").glob("*.yaml")} == set(RECORDED)
+    assert {f"anthropic/{path.stem}" for path in (recordings_dir() / "anthropic").glob("*.yaml")} == set(RECORDED)
 
 
 @pytest.mark.requirement("provider.usage.mapping", "provider.stream.finish_reason", "provider.error.classes")
-@pytest.mark.parametrize("name", RECORDED)
-async def test_a_recording_gives_its_outcome_and_usage(name: str) -> None:
-    got: list[tuple[str | None, Usage | int | None]] = []
-    for exchange in load_recording(f"anthropic/{name}"):
+@pytest.mark.parametrize(("file", "outcomes"), [*OURS.items(), *recorded(RECORDED.items())])
+async def test_an_answer_gives_its_outcome_and_usage(file: str, outcomes: list[Outcome]) -> None:
+    got: list[Any] = []
+    for one in exchanges(file):
         try:
-            result = await assembled([exchange])
+            result = await assembled([one])
             got.append((result.finish_reason, result.usage))
         except ProviderError as error:
             got.append((error.cls, error.status))
-    assert got == RECORDED[name]
+    assert got == outcomes
 
 
-async def test_a_recorded_answer_in_one_piece_becomes_the_same_parts() -> None:
-    first, second = load_recording("anthropic/anthropic_tool_with_thinking.yaml")
-    recorded = json.loads(first.body)["content"]
+THINKING = "streams/anthropic/thinking_then_a_call"
+THINKING_RECORDED = "anthropic/anthropic_tool_with_thinking"
+CODE = "streams/anthropic/code_execution"
+CODE_RECORDED = "anthropic/anthropic_code_execution_tool_stream"
+
+
+@pytest.mark.parametrize("file", [THINKING, *recorded([THINKING_RECORDED])])
+async def test_an_answer_in_one_piece_becomes_the_same_parts(file: str) -> None:
+    first, second = exchanges(file)
+    content = json.loads(first.body)["content"]
     thinking, said, call = (await assembled([first])).message().parts
     assert isinstance(thinking, Thinking)
-    assert (thinking.text, thinking.signature) == (recorded[0]["thinking"], recorded[0]["signature"])
-    assert said == Text(recorded[1]["text"])
-    assert call == ToolCall("toolu_01YGzqpRE16Vricda3Aqcejo", "get_user_country", "{}", "anthropic")
+    assert (thinking.text, thinking.signature) == (content[0]["thinking"], content[0]["signature"])
+    assert said == Text(content[1]["text"])
+    assert call == ToolCall(content[2]["id"], content[2]["name"], "{}", "anthropic")
     assert (await assembled([second])).text == json.loads(second.body)["content"][0]["text"]
 
 
 @pytest.mark.requirement("provider.tools.executed")
-async def test_a_tool_that_anthropic_ran_is_recorded_once_and_never_becomes_a_call() -> None:
-    result = await assembled(load_recording("anthropic/anthropic_code_execution_tool_stream.yaml"))
-    message = result.message()
+@pytest.mark.parametrize(
+    ("file", "id", "stdout"),
+    [
+        (CODE, "srvtoolu_sum", "42\n"),
+        *recorded([(CODE_RECORDED, "srvtoolu_01MwXaweAHve88x6s3Fc8x6Q", "-428330955.97745\n")]),
+    ],
+)
+async def test_a_tool_that_anthropic_ran_is_recorded_once_and_never_becomes_a_call(
+    file: str, id: str, stdout: str
+) -> None:
+    message = (await assembled([exchange(file)])).message()
     (record,) = [part for part in message.parts if isinstance(part, ProviderCall)]
     assert message.calls == ()
     assert (record.name, record.provider, record.status) == ("bash_code_execution", "anthropic", "completed")
-    assert record.id == "srvtoolu_01MwXaweAHve88x6s3Fc8x6Q"
+    assert record.id == id
     assert msgspec.json.decode(msgspec.json.encode(record.input))["command"].endswith("| bc -l")
-    assert msgspec.json.decode(msgspec.json.encode(record.result))["stdout"] == "-428330955.97745\n"
+    assert msgspec.json.decode(msgspec.json.encode(record.result))["stdout"] == stdout
 
 
 @pytest.mark.requirement("provider.tools.executed")
@@ -184,31 +180,40 @@ async def test_a_tool_that_anthropic_ran_in_vain_or_has_not_finished_says_so() -
 
 @pytest.mark.requirement("provider.extra.reasoning_replay", "provider.extra.round_trip")
 @pytest.mark.parametrize(
-    "name",
+    "file",
     [
-        "anthropic_model_thinking_part_redacted_stream.yaml",
-        "anthropic_code_execution_tool_stream.yaml",
-        "anthropic_web_fetch_tool_stream.yaml",
-        "anthropic_tool_with_thinking.yaml",
+        "streams/anthropic/redacted_thinking",
+        CODE,
+        "streams/anthropic/web_fetch",
+        THINKING,
+        *recorded(
+            [
+                "anthropic/anthropic_model_thinking_part_redacted_stream",
+                CODE_RECORDED,
+                "anthropic/anthropic_web_fetch_tool_stream",
+                THINKING_RECORDED,
+            ]
+        ),
     ],
 )
-async def test_what_only_anthropic_understands_goes_back_unchanged_after_storage(name: str) -> None:
-    exchange = load_recording(f"anthropic/{name}")[0]
-    message = stored((await assembled([exchange])).message())
+async def test_what_only_anthropic_understands_goes_back_unchanged_after_storage(file: str) -> None:
+    first = exchange(file)
+    message = stored((await assembled([first])).message())
     provider = Anthropic(transport=RecordedTransport([]), api_key="")
     sent = json.loads(provider.native_request(ModelRequest("claude-x", [User.of("hi"), message, User.of("go")])).body)
-    assert sent["messages"][1]["content"] == await sdk_blocks(exchange)
+    assert sent["messages"][1]["content"] == await sdk_blocks(first)
 
 
+@pytest.mark.parametrize("file", [CODE, *recorded([CODE_RECORDED])])
 @given(data=st.data())
 @pytest.mark.requirement("provider.stream.equals_generate")
-def test_any_split_of_the_bytes_gives_the_same_message(data: st.DataObject) -> None:
-    (exchange,) = load_cached("anthropic/anthropic_code_execution_tool_stream.yaml")
-    cuts = data.draw(st.lists(st.integers(0, len(exchange.body)), max_size=40))
+def test_any_split_of_the_bytes_gives_the_same_message(file: str, data: st.DataObject) -> None:
+    whole = exchange(file)
+    cuts = data.draw(st.lists(st.integers(0, len(whole.body)), max_size=40))
 
     async def message(cuts: list[int]) -> bytes:
         assembler = Assembler("anthropic")
-        assembler.feed(await chunks_of([exchange], cuts=cuts))
+        assembler.feed(await chunks_of([whole], cuts=cuts))
         return msgspec.json.encode([assembler.message(), assembler.usage, assembler.finish_reason])
 
     async def both() -> None:
@@ -217,23 +222,14 @@ def test_any_split_of_the_bytes_gives_the_same_message(data: st.DataObject) -> N
     asyncio.run(both())
 
 
-CACHED: dict[str, list[Exchange]] = {}
-
-
-def load_cached(name: str) -> list[Exchange]:
-    if name not in CACHED:
-        CACHED[name] = load_recording(name)
-    return CACHED[name]
-
-
 # The official SDK reads the same bytes from the same kind of server.
 
 
 @asynccontextmanager
-async def server(exchange: Exchange) -> AsyncGenerator[str]:
+async def server(answer: Exchange) -> AsyncGenerator[str]:
     async def handle(_request: web.Request) -> web.Response:
-        kind = exchange.headers["content-type"]
-        return web.Response(status=exchange.status, body=exchange.body, headers={"content-type": kind})
+        kind = answer.headers["content-type"]
+        return web.Response(status=answer.status, body=answer.body, headers={"content-type": kind})
 
     app = web.Application()
     app.router.add_post("/v1/messages", handle)
@@ -247,9 +243,9 @@ async def server(exchange: Exchange) -> AsyncGenerator[str]:
         await runner.cleanup()
 
 
-async def sdk_message(exchange: Exchange) -> Any:
+async def sdk_message(answer: Exchange) -> Any:
     async with (
-        server(exchange) as url,
+        server(answer) as url,
         anthropic.AsyncAnthropic(base_url=url, api_key="sk-test", max_retries=0) as client,
     ):
         fields: dict[str, Any] = {
@@ -257,14 +253,14 @@ async def sdk_message(exchange: Exchange) -> Any:
             "max_tokens": 100,
             "messages": [{"role": "user", "content": "hi"}],
         }
-        if exchange.headers["content-type"].startswith("application/json"):
+        if answer.headers["content-type"].startswith("application/json"):
             return cast("Any", await client.messages.create(**fields))
         async with client.messages.stream(**fields) as stream:
             return cast("Any", await stream.get_final_message())
 
 
-async def sdk_blocks(exchange: Exchange) -> list[dict[str, Any]]:
-    message = await sdk_message(exchange)
+async def sdk_blocks(answer: Exchange) -> list[dict[str, Any]]:
+    message = await sdk_message(answer)
     return [part.model_dump(mode="json", exclude_unset=True) for part in message.content]
 
 
@@ -284,22 +280,12 @@ HANDMADE = answer(
 )
 
 
-@pytest.mark.parametrize(
-    "exchange",
-    [
-        pytest.param(streamed(HANDMADE)[0], id="handmade"),
-        *(
-            pytest.param(load_recording(f"anthropic/{name}")[index], id=f"{name}-{index}")
-            for name, outcomes in RECORDED.items()
-            for index, outcome in enumerate(outcomes)
-            if outcome[0] != "invalid_request"
-        ),
-    ],
-)
+@pytest.mark.parametrize(("file", "number"), [("handmade", 0), *answered(OURS), *recorded(answered(RECORDED))])
 @pytest.mark.requirement("provider.stream.equals_generate", "provider.usage.mapping")
-async def test_the_official_sdk_reads_the_same_text_calls_and_usage(exchange: Exchange) -> None:
-    theirs = await sdk_message(exchange)
-    async with server(exchange) as url:
+async def test_the_official_sdk_reads_the_same_text_calls_and_usage(file: str, number: int) -> None:
+    replayed = streamed(HANDMADE)[0] if file == "handmade" else exchange(file, number)
+    theirs = await sdk_message(replayed)
+    async with server(replayed) as url:
         transport = AiohttpTransport()
         try:
             result = await collect(Anthropic(transport=transport, base_url=url, api_key="sk-test"), ask(tools=[LOOKUP]))

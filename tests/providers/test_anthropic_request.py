@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
+from traffic import exchange, recorded
 from weftline.messages import (
     Assistant,
     File,
@@ -29,7 +30,7 @@ from weftline.net.limits import TimeLimits
 from weftline.providers.anthropic.provider import Anthropic
 from weftline.providers.assemble import collect
 from weftline.providers.base import ModelRequest, OutputSchema, ProviderError, ToolSpec
-from weftline.testing.recordings import RecordedTransport, SentRequest, load_recording, replay
+from weftline.testing.recordings import RecordedTransport, SentRequest, replay
 
 SCHEMA = b'{"type":"object","properties":{"city":{"type":"string"}}}'
 CITY = OutputSchema("city", Raw(SCHEMA))
@@ -157,14 +158,17 @@ async def test_a_conversation_alternates_and_all_results_of_a_turn_are_together(
     assert last[1] == {"type": "text", "text": "And now?"}
 
 
-async def test_a_recorded_conversation_is_sent_as_the_api_was_sent_it() -> None:
-    recorded = json.loads(load_recording("anthropic/anthropic_mixed_strict_tool_run.yaml")[2].request_body)
-    results = [message["content"][0]["content"] for message in recorded["messages"][2::2]]
-    said, first = recorded["messages"][1]["content"]
-    (second,) = recorded["messages"][3]["content"]
+@pytest.mark.parametrize(
+    "file", ["streams/anthropic/two_tools_in_turn", *recorded(["anthropic/anthropic_mixed_strict_tool_run"])]
+)
+async def test_a_conversation_is_sent_as_the_api_wants_it(file: str) -> None:
+    wanted = json.loads(exchange(file, 2).request_body)["messages"]
+    results = [message["content"][0]["content"] for message in wanted[2::2]]
+    said, first = wanted[1]["content"]
+    (second,) = wanted[3]["content"]
     sent = await body(
         request(
-            User.of(recorded["messages"][0]["content"][0]["text"]),
+            User.of(wanted[0]["content"][0]["text"]),
             Assistant((Text(said["text"]), ToolCall(first["id"], first["name"], "{}", "anthropic"))),
             ToolResults((ToolResult(first["id"], first["name"], (Text(results[0]),)),)),
             Assistant((ToolCall(second["id"], second["name"], json.dumps(second["input"]), "anthropic"),)),
@@ -172,7 +176,7 @@ async def test_a_recorded_conversation_is_sent_as_the_api_was_sent_it() -> None:
         ),
         cache=False,
     )
-    assert sent["messages"] == recorded["messages"]
+    assert sent["messages"] == wanted
 
 
 @pytest.mark.requirement("provider.request.conversation")
@@ -207,8 +211,12 @@ async def test_blank_text_is_left_out_and_a_conversation_begins_with_the_user() 
 
 
 @pytest.mark.requirement("provider.request.images")
-async def test_images_and_files_are_sent_natively_also_in_tool_results() -> None:
-    note = base64.b64encode(b"Dummy TXT file\n").decode()
+@pytest.mark.parametrize(
+    "file", ["streams/anthropic/text_document", *recorded(["anthropic/text_document_as_binary_content_input"])]
+)
+async def test_images_and_files_are_sent_natively_also_in_tool_results(file: str) -> None:
+    document = json.loads(exchange(file).request_body)["messages"][0]["content"][1]
+    note = base64.b64encode(document["source"]["data"].encode()).decode()
     parts = (
         Text("see"),
         Image("image/png", data=PIXEL),
@@ -226,9 +234,7 @@ async def test_images_and_files_are_sent_natively_also_in_tool_results() -> None
             "source": {"type": "base64", "media_type": "application/pdf", "data": PIXEL},
             "title": "a.pdf",
         },
-        json.loads(load_recording("anthropic/text_document_as_binary_content_input.yaml")[0].request_body)["messages"][
-            0
-        ]["content"][1],
+        document,
     ]
     calls = Assistant((ToolCall("a", "x"),))
     sent = await body(request(User(parts), calls, ToolResults((ToolResult("a", "x", parts),))), cache=False)

@@ -10,16 +10,17 @@ import zlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from functools import cache
 from typing import Any
 
 import msgspec
 import pytest
 from aiohttp import web
+from anthropic_kit import OURS, RECORDED, answered
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from traffic import exchange, recorded
 from weftline.errors import WeftlineError
 from weftline.messages import Assistant, Image, Opaque, Text, Thinking, ToolCall, ToolResult, ToolResults, User
 from weftline.net.sse import SseParser
@@ -41,19 +42,13 @@ from weftline.providers.base import (
 from weftline.providers.catalog import build_catalog
 from weftline.providers.families import ProviderSettings
 from weftline.providers.listing import every_model
-from weftline.testing.recordings import Exchange, RecordedTransport, load_recording, recordings_dir, replay
+from weftline.testing.recordings import Exchange, RecordedTransport, replay
 
 EVENT_STREAM = "application/vnd.amazon.eventstream"
 KEYS = "AKIDEXAMPLE:wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 MODEL = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
 CITY = OutputSchema("city", Raw(b'{"type":"object","properties":{"city":{"type":"string"}}}'))
 LOOKUP = ToolSpec("look.up", "looks it up", Raw(b'{"type":"object"}'))
-ANSWERED = [
-    (path.name, index)
-    for path in sorted((recordings_dir() / "anthropic").glob("*.yaml"))
-    for index, exchange in enumerate(load_recording(path))
-    if exchange.status == 200
-]
 
 
 def frame(headers: dict[str, str], payload: bytes) -> bytes:
@@ -76,15 +71,15 @@ def exception_frame(kind: str, message: str) -> bytes:
     return frame(headers, json.dumps({"message": message}).encode())
 
 
-def framed(exchange: Exchange) -> bytes:
-    """A recorded answer of Anthropic's API as Bedrock would send it."""
-    return b"".join(chunk_frame(event) for event in stream_events(exchange))
+def framed(replayed: Exchange) -> bytes:
+    """An answer of Anthropic's API as Bedrock would send it."""
+    return b"".join(chunk_frame(event) for event in stream_events(replayed))
 
 
-def stream_events(exchange: Exchange) -> list[bytes]:
-    if not exchange.headers["content-type"].startswith("application/json"):
-        return [event.data for event in SseParser().feed(exchange.body)]
-    message = json.loads(exchange.body)
+def stream_events(replayed: Exchange) -> list[bytes]:
+    if not replayed.headers["content-type"].startswith("application/json"):
+        return [event.data for event in SseParser().feed(replayed.body)]
+    message = json.loads(replayed.body)
     events: list[dict[str, Any]] = [{"type": "message_start", "message": {**message, "content": []}}]
     for index, content in enumerate(message["content"]):
         events += [
@@ -106,13 +101,8 @@ def events(*made: dict[str, Any]) -> bytes:
 
 def answer(*blocks: dict[str, Any], stop: str = "end_turn") -> list[Exchange]:
     message = {"type": "message", "content": blocks, "stop_reason": stop, "usage": {"output_tokens": 2}}
-    exchange = replay((200, "application/json", json.dumps(message).encode()))[0]
-    return replay((200, EVENT_STREAM, framed(exchange)))
-
-
-@cache
-def recorded(name: str) -> list[Exchange]:
-    return load_recording(f"anthropic/{name}")
+    plain = replay((200, "application/json", json.dumps(message).encode()))[0]
+    return replay((200, EVENT_STREAM, framed(plain)))
 
 
 def ask(model: str = MODEL, **fields: Any) -> ModelRequest:
@@ -188,8 +178,8 @@ def test_signatures_are_those_of_amazons_published_examples(
 class Server:
     """Bedrock on the loopback: checks the signature of what arrives and answers with frames."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        self.body = framed(exchange)
+    def __init__(self, replayed: Exchange) -> None:
+        self.body = framed(replayed)
         self.paths: list[str] = []
 
     async def handle(self, request: web.Request) -> web.Response:
@@ -215,8 +205,8 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(exchange: Exchange) -> AsyncGenerator[tuple[Server, str]]:
-    server = Server(exchange)
+async def serving(replayed: Exchange) -> AsyncGenerator[tuple[Server, str]]:
+    server = Server(replayed)
     app = web.Application()
     app.router.add_post("/{tail:.*}", server.handle)
     runner = web.AppRunner(app)
@@ -230,13 +220,13 @@ async def serving(exchange: Exchange) -> AsyncGenerator[tuple[Server, str]]:
 
 
 @pytest.mark.requirement("provider.family.bedrock")
-@pytest.mark.parametrize(("name", "index"), ANSWERED)
-async def test_over_a_socket_a_recording_gives_the_message_usage_and_stop_reason_of_anthropics_own(
-    name: str, index: int
+@pytest.mark.parametrize(("file", "number"), [*answered(OURS), *recorded(answered(RECORDED))])
+async def test_over_a_socket_an_answer_gives_the_message_usage_and_stop_reason_of_anthropics_own(
+    file: str, number: int
 ) -> None:
-    exchange = recorded(name)[index]
-    theirs = await collect(Anthropic(transport=RecordedTransport([exchange]), api_key=""), ask())
-    async with serving(exchange) as (server, url):
+    replayed = exchange(file, number)
+    theirs = await collect(Anthropic(transport=RecordedTransport([replayed]), api_key=""), ask())
+    async with serving(replayed) as (server, url):
         provider = Bedrock(base_url=url, api_key=f"{KEYS}:session", region="eu-central-1")
         try:
             ours = await collect(provider, ask())
@@ -248,7 +238,7 @@ async def test_over_a_socket_a_recording_gives_the_message_usage_and_stop_reason
 
 async def test_what_is_signed_is_what_is_sent_also_for_an_arn_and_a_wrong_secret_is_refused() -> None:
     arn = "arn:aws:bedrock:eu-central-1:123456789012:application-inference-profile/a b"
-    async with serving(recorded("anthropic_tool_output.yaml")[0]) as (server, url):
+    async with serving(exchange("streams/anthropic/two_tools_in_turn")) as (server, url):
         for key in (KEYS, "AKIDEXAMPLE:wrong"):
             provider = Bedrock(base_url=url, api_key=key, region="eu-central-1")
             try:
@@ -268,7 +258,7 @@ async def test_what_is_signed_is_what_is_sent_also_for_an_arn_and_a_wrong_secret
 @given(data=st.data())
 @pytest.mark.requirement("provider.family.bedrock")
 def test_any_split_of_the_bytes_gives_the_same_message(data: st.DataObject) -> None:
-    body = framed(recorded("anthropic_model_thinking_part_redacted_stream.yaml")[0])
+    body = framed(exchange("streams/anthropic/redacted_thinking"))
     cuts = data.draw(st.lists(st.integers(0, len(body)), max_size=40))
     exchanges = replay((200, EVENT_STREAM, body))
 
@@ -299,8 +289,8 @@ def test_headers_of_every_type_are_understood_and_those_with_text_given() -> Non
 
 
 async def test_an_answer_that_breaks_off_between_frames_is_an_error_after_what_came() -> None:
-    body = framed(recorded("anthropic_web_fetch_tool_stream.yaml")[0])
-    last = chunk_frame(stream_events(recorded("anthropic_web_fetch_tool_stream.yaml")[0])[-1])
+    replayed = exchange("streams/anthropic/web_fetch")
+    body, last = framed(replayed), chunk_frame(stream_events(replayed)[-1])
     got: list[Chunk] = []
     error = await failure_of(bedrock(replay((200, EVENT_STREAM, body.removesuffix(last)))), into=got)
     assert (error.cls, error.retryable) == ("server", True)

@@ -1,4 +1,4 @@
-"""The Gemini family: recorded answers, streams, usage, errors, and the official SDK beside it."""
+"""The Gemini family: answers, streams, usage, errors, and the official SDK beside it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from typing import Any, cast
 import msgspec
 import pytest
 from google_kit import (
-    FILES,
     KEY,
     NEW,
+    OURS,
+    RECORDED,
     WEATHER,
     answer,
     ask,
@@ -30,6 +31,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
+from traffic import exchange, exchanges, recorded
 from weftline.messages import (
     Assistant,
     Image,
@@ -53,37 +55,59 @@ from weftline.providers.base import (
     ToolSpec,
 )
 from weftline.providers.google.provider import Google
-from weftline.testing.recordings import Exchange, RecordedTransport, load_recording, replay
+from weftline.testing.recordings import Exchange, RecordedTransport, replay
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("file", [*OURS, *recorded(RECORDED)])
 @pytest.mark.requirement("provider.stream.equals_generate")
-async def test_every_recorded_answer_is_read_to_its_end_however_it_is_split(name: str) -> None:
-    for exchange in load_recording(f"google/{name}"):
-        model = exchange.uri.partition("/models/")[2].partition(":")[0]
-        whole = await ask([exchange], ModelRequest(model, [User.of("Hi")]))
-        split = await ask([exchange], ModelRequest(model, [User.of("Hi")]), piece_bytes=7)
+async def test_every_answer_is_read_to_its_end_however_it_is_split(file: str) -> None:
+    for one in exchanges(file):
+        model = one.uri.partition("/models/")[2].partition(":")[0]
+        whole = await ask([one], ModelRequest(model, [User.of("Hi")]))
+        split = await ask([one], ModelRequest(model, [User.of("Hi")]), piece_bytes=7)
         assert whole.finish_reason in {"end_turn", "tool_use", "max_tokens"}
         assert whole.usage.input > 0
         assert comparable(split) == comparable(whole)
 
 
 @pytest.mark.requirement("provider.family.available", "provider.request.conversation")
-async def test_a_tool_round_sends_each_call_and_its_result_under_one_id() -> None:
-    transport = RecordedTransport(load_recording("google/google_model_iter_stream.yaml"))
+@pytest.mark.parametrize(
+    ("file", "first", "second", "last"),
+    [
+        (
+            "streams/google/tool_rounds",
+            ("home_port", {"coast": "Finnmark"}),
+            ("high_water", {"port": "Vardø"}),
+            "High water in Vardø is at 04:12.\n",
+        ),
+        *recorded(
+            [
+                (
+                    "google/google_model_iter_stream",
+                    ("get_capital", {"country": "France"}),
+                    ("get_temperature", {"city": "Paris"}),
+                    "The temperature in Paris is 30°C.\n",
+                )
+            ]
+        ),
+    ],
+)
+async def test_a_tool_round_sends_each_call_and_its_result_under_one_id(
+    file: str, first: tuple[str, Any], second: tuple[str, Any], last: str
+) -> None:
+    transport = RecordedTransport(exchanges(file))
     provider = Google(transport=transport, api_key=KEY)
-    tools = [ToolSpec(name, "", Raw(b'{"type":"object"}')) for name in ("get_capital", "get_temperature")]
-    messages: list[Message] = [User.of("What is the temperature of the capital of France?")]
+    tools = [ToolSpec(name, "", Raw(b'{"type":"object"}')) for name, _ in (first, second)]
+    messages: list[Message] = [User.of("Find out.")]
     request = ModelRequest("gemini-2.0-flash", messages, system="You are a helpful chatbot.", tools=tools)
-    for number, result in enumerate(("Paris", "30°C")):
+    for number, result in enumerate(("one", "two°")):
         message = (await collect(provider, request)).message()
         call = msgspec.structs.replace(message.calls[0], id=f"c{number}")
         messages += [
             Assistant((call,)),
             ToolResults((ToolResult(call.id, call.name, (Text(result),)),)),
         ]
-    last = await collect(provider, request)
-    assert last.text == "The temperature in Paris is 30°C.\n"
+    assert (await collect(provider, request)).text == last
     assert transport.sent[0].url == (
         "https://generativelanguage.googleapis.com/v1beta/models/gemini-2.0-flash:streamGenerateContent?alt=sse"
     )
@@ -91,36 +115,47 @@ async def test_a_tool_round_sends_each_call_and_its_result_under_one_id() -> Non
     contents = json.loads(transport.sent[-1].body)["contents"]
     assert [content["role"] for content in contents] == ["user", "model", "user", "model", "user"]
     assert contents[1]["parts"] == [
-        {"functionCall": {"id": "c0", "name": "get_capital", "args": {"country": "France"}}},
+        {"functionCall": {"id": "c0", "name": first[0], "args": first[1]}},
     ]
     assert contents[4]["parts"] == [
-        {"functionResponse": {"id": "c1", "name": "get_temperature", "response": {"output": "30°C"}}},
+        {"functionResponse": {"id": "c1", "name": second[0], "response": {"output": "two°"}}},
     ]
 
 
 @pytest.mark.requirement("provider.tools.executed", "provider.usage.mapping")
-async def test_a_web_search_of_the_model_is_recorded_and_its_prompt_tokens_are_input() -> None:
-    streamed, _ = load_recording("google/google_model_web_search_tool_stream.yaml")
-    read = await ask([streamed])
+@pytest.mark.parametrize(
+    ("file", "query", "source"),
+    [
+        ("streams/google/web_search", "wind in Vardø today", "tides.example"),
+        *recorded(
+            [("google/google_model_web_search_tool_stream", "weather in San Francisco today", "timeanddate.com")]
+        ),
+    ],
+)
+async def test_a_web_search_of_the_model_is_recorded_and_its_prompt_tokens_are_input(
+    file: str, query: str, source: str
+) -> None:
+    read = await ask([exchange(file)])
     [search] = [part for part in read.message().parts if isinstance(part, ProviderCall)]
     assert (search.name, search.provider, search.status) == ("google_search", "google", "completed")
     assert search.input is not UNSET
     assert search.result is not UNSET
-    assert json.loads(bytes(search.input)) == {"queries": ["weather in San Francisco today"]}
-    assert json.loads(bytes(search.result))["groundingChunks"][1]["web"]["title"] == "timeanddate.com"
+    assert json.loads(bytes(search.input)) == {"queries": [query]}
+    assert json.loads(bytes(search.result))["groundingChunks"][1]["web"]["title"] == source
     assert read.usage == Usage(input=17 + 102, reasoning=412, output=241 + 412)
     assert read.finish_reason == "end_turn"
 
 
 @pytest.mark.requirement("provider.extra.round_trip")
-async def test_a_recorded_thought_signature_goes_back_unchanged_on_its_call_and_on_its_text() -> None:
-    first, _, last = load_recording("google/google_model_retry.yaml")
-    for exchange in (first, last):
-        message = (await ask([exchange])).message()
+@pytest.mark.parametrize("file", ["streams/google/thought_signatures", *recorded(["google/google_model_retry"])])
+async def test_a_thought_signature_goes_back_unchanged_on_its_call_and_on_its_text(file: str) -> None:
+    first, _, last = exchanges(file)
+    for one in (first, last):
+        message = (await ask([one])).message()
         # As after a restart: through the stored form.
         stored = msgspec.json.decode(msgspec.json.encode(message), type=Assistant)
         sent = body_of(ModelRequest(NEW, [User.of("Hi"), stored]))["contents"][1]["parts"]
-        received = json.loads(exchange.body)["candidates"][0]["content"]["parts"]
+        received = json.loads(one.body)["candidates"][0]["content"]["parts"]
         assert [part["thoughtSignature"] for part in sent] == [part["thoughtSignature"] for part in received]
         assert [part.get("text") for part in sent] == [part.get("text") for part in received]
 
@@ -398,11 +433,14 @@ def sdk(url: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    "name", ["google_model_stream.yaml", "google_model_iter_stream.yaml", "google_model_web_search_tool_stream.yaml"]
+    "file",
+    [
+        *(f"streams/google/{name}" for name in ("text_in_pieces", "tool_rounds", "web_search")),
+        *recorded(f"google/google_model_{name}" for name in ("stream", "iter_stream", "web_search_tool_stream")),
+    ],
 )
 @pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
-async def test_the_official_sdk_reads_the_same_from_the_same_bytes_and_sends_the_same_request(name: str) -> None:
-    exchange = load_recording(f"google/{name}")[0]
+async def test_the_official_sdk_reads_the_same_from_the_same_bytes_and_sends_the_same_request(file: str) -> None:
     config = {
         "system_instruction": "You are a helpful chatbot.",
         "temperature": 0.25,
@@ -435,7 +473,7 @@ async def test_the_official_sdk_reads_the_same_from_the_same_bytes_and_sends_the
         top_k=5,
         stop=["END"],
     )
-    async with serving(exchange) as stand_in:
+    async with serving(exchange(file)) as stand_in:
         client = sdk(stand_in.url)
         stream = await client.aio.models.generate_content_stream(
             model=NEW, contents="What is the capital of France?", config=config

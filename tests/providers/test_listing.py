@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +10,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from commands import weftline_beside
 from weftline.providers.anthropic.provider import Anthropic
 from weftline.providers.base import ModelInfo, ProviderError
 from weftline.providers.google.provider import Google
@@ -132,21 +130,11 @@ async def test_the_command_asks_the_providers_api(tmp_path: Path) -> None:
         config.write_text(
             f'[providers.lab]\nfamily = "openai_chat"\nbase_url = "http://127.0.0.1:{port}/v1"\napi_key = "k"\n'
         )
-        assert await weftline("models", "--config", str(config), "--of", "lab") == (0, "llama-1\nqwen-1\n")
-        code, shown = await weftline("models", "--config", str(config), "--of", "lab", "--search", "qwen", "--json")
-        assert code == 0
-        assert msgspec.json.decode(shown) == [{"vendor_id": "qwen-1", "context_window_tokens": 4096}]
-        assert (await weftline("models", "--config", str(config), "--of", "nobody"))[0] == 1
+        listed = ("models", "--config", str(config), "--of")
+        assert await weftline_beside(*listed, "lab") == (0, "llama-1\nqwen-1\n", "")
+        shown = await weftline_beside(*listed, "lab", "--search", "qwen", "--json")
+        assert shown.code == 0
+        assert msgspec.json.decode(shown.out) == [{"vendor_id": "qwen-1", "context_window_tokens": 4096}]
+        assert (await weftline_beside(*listed, "nobody")).code == 1
     finally:
         await runner.cleanup()
-
-
-async def weftline(*arguments: str) -> tuple[int, str]:
-    import asyncio
-
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "weftline", *arguments), env=os.environ, stdout=subprocess.PIPE
-    )
-    output, _ = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, output.decode()

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import openai
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 from openai_stand_in import (
@@ -19,12 +19,12 @@ from openai_stand_in import (
     ask,
     chunks_of,
     events,
-    exchange,
     sent_by,
     serving,
     spec,
 )
 
+from traffic import exchange, recorded
 from weftline.messages import (
     Assistant,
     Image,
@@ -79,7 +79,60 @@ async def sent(request: ModelRequest, profile: str = "openai", **settings: Any) 
     return await sent_by(lambda transport: chat(transport, profile, **settings), HELLO, request)
 
 
-RECORDED: list[tuple[str, int, str, str, list[tuple[str, str]], str, Usage]] = [
+Row = tuple[str, int, str, str, list[tuple[str, str]], str, Usage]
+OURS: list[Row] = [
+    (
+        "streams/openai_chat/call_then_text", 0, "openai",
+        "", [("home_port", '{"coast":"Finnmark"}')], "tool_use", Usage(input=53, output=15),
+    ),
+    (
+        "streams/openai_chat/call_then_text", 1, "openai",
+        "You sail from Vardø.", [], "end_turn", Usage(input=78, output=9),
+    ),
+    (
+        "streams/openai_chat/verdict_after_usage", 0, "openai",
+        "Vardø.", [], "end_turn", Usage(input=13, output=11),
+    ),
+    (
+        "streams/openai_chat/not_streamed", 0, "openai",
+        "", [("home_port", '{"coast":"Finnmark"}')], "tool_use", Usage(input=50, output=15),
+    ),
+    (
+        "streams/openai_chat/not_streamed", 1, "openai",
+        '{"port":"Vardø"}', [], "end_turn", Usage(input=577, reasoning=1792, output=2320),
+    ),
+    (
+        "streams/openai_chat/call_without_id", 0, "compatible",
+        "", [("time_now", "{}")], "tool_use", Usage(input=35, output=12),
+    ),
+    (
+        "streams/openai_chat/call_without_id", 1, "compatible",
+        "It is noon.", [], "end_turn", Usage(input=66, output=6),
+    ),
+    (
+        "streams/openrouter/reasoning_between_comments", 0, "openrouter",
+        "3 + 4 = 7", [], "end_turn", Usage(input=43, reasoning=13, output=36),
+    ),
+    (
+        "streams/openrouter/reasoning_details", 0, "openrouter",
+        "Short answer: twice a day.", [], "end_turn", Usage(input=41, reasoning=704, output=1457),
+    ),
+    (
+        "streams/openrouter/reasoning_details", 1, "openrouter",
+        "", [("divide", '{"a": 6, "b": 7}')], "tool_use", Usage(input=134, output=43),
+    ),
+    ("streams/groq/thinking", 0, "groq", "Tie a **bowline**.", [], "end_turn", Usage(input=21, output=1414)),
+    ("streams/groq/thinking", 1, "groq", "Then a cleat hitch.", [], "end_turn", Usage(input=524, output=1590)),
+    (
+        "streams/groq/malformed_call", 1, "groq",
+        "", [("port_of", '{"coast":"Finnmark"}')], "tool_use", Usage(input=301, reasoning=22, output=52),
+    ),
+    (
+        "streams/groq/malformed_call", 2, "groq",
+        "It is Vardø.", [], "end_turn", Usage(input=336, cached=256, reasoning=59, output=96),
+    ),
+]  # fmt: skip
+RECORDED: list[Row] = [
     (
         "openai_chat/compatible_api_with_tool_calls_without_id", 0, "compatible",
         "", [("get_current_time", "{}")], "tool_use", Usage(input=35, output=12),
@@ -154,8 +207,10 @@ RECORDED: list[tuple[str, int, str, str, list[tuple[str, str]], str, Usage]] = [
 
 
 @pytest.mark.requirement("provider.usage.mapping", "provider.stream.finish_reason")
-@pytest.mark.parametrize(("file", "number", "profile", "text", "calls", "reason", "usage"), RECORDED)
-async def test_a_recorded_answer_gives_its_text_calls_reason_and_usage(
+@pytest.mark.parametrize(
+    ("file", "number", "profile", "text", "calls", "reason", "usage"), [*OURS, *recorded(RECORDED)]
+)
+async def test_an_answer_gives_its_text_calls_reason_and_usage(
     file: str, number: int, profile: str, text: str, calls: list[tuple[str, str]], reason: str, usage: Usage
 ) -> None:
     got = await answer(chat(RecordedTransport([exchange(file, number)]), profile))
@@ -167,11 +222,11 @@ async def test_a_recorded_answer_gives_its_text_calls_reason_and_usage(
     assert got.usage == usage
 
 
-@pytest.mark.parametrize(("file", "number"), [row[:2] for row in RECORDED])
+@pytest.mark.parametrize(("file", "number"), [*(row[:2] for row in OURS), *recorded(row[:2] for row in RECORDED)])
 async def test_the_official_client_reads_the_same_from_the_same_bytes(file: str, number: int) -> None:
-    recorded = exchange(file, number)
-    streamed = recorded.headers["content-type"].startswith(SSE)
-    async with serving(recorded, recorded) as api:
+    replayed = exchange(file, number)
+    streamed = replayed.headers["content-type"].startswith(SSE)
+    async with serving(replayed, replayed) as api:
         text, calls, tokens = await _official(api.url, streamed=streamed)
         transport = AiohttpTransport()
         provider = OpenAIChat(profile="compatible", transport=transport, base_url=api.url, api_key=KEY)
@@ -214,31 +269,42 @@ async def _official(url: str, *, streamed: bool) -> tuple[str, list[tuple[str, s
     return text, [(name, args, id) for name, args, id in calls.values()], tokens
 
 
-STREAMED = [
-    ("openai_chat/run_stream_sync_streams_real_model", 0, "openai"),
-    ("openai_chat/openai_moderation_stream", 0, "openai"),
-    ("openrouter/openrouter_streaming_reasoning", 0, "openrouter"),
+CALL = "streams/openai_chat/call_then_text"
+CALL_RECORDED = "openai_chat/run_stream_sync_streams_real_model"
+REASONING = "streams/openrouter/reasoning_between_comments"
+REASONING_RECORDED = "openrouter/openrouter_streaming_reasoning"
+SPLIT = [
+    (CALL, "openai"),
+    ("streams/openai_chat/verdict_after_usage", "openai"),
+    (REASONING, "openrouter"),
+    *recorded(
+        [
+            (CALL_RECORDED, "openai"),
+            ("openai_chat/openai_moderation_stream", "openai"),
+            (REASONING_RECORDED, "openrouter"),
+        ]
+    ),
 ]
 
 
 @pytest.mark.requirement("provider.stream.equals_generate")
-@pytest.mark.parametrize(("file", "number", "profile"), STREAMED)
-@settings(max_examples=25, deadline=None)
+@pytest.mark.parametrize(("file", "profile"), SPLIT)
 @given(data=st.data())
 async def test_however_the_bytes_are_split_the_chunks_are_the_same(
-    data: st.DataObject, file: str, number: int, profile: str
+    data: st.DataObject, file: str, profile: str
 ) -> None:
-    recorded = exchange(file, number)
-    cuts = data.draw(st.lists(st.integers(1, len(recorded.body) - 1), max_size=12))
-    whole = await chunks_of(chat(RecordedTransport([recorded]), profile))
-    split = await chunks_of(chat(RecordedTransport([recorded], cuts=cuts), profile))
+    replayed = exchange(file)
+    cuts = data.draw(st.lists(st.integers(1, len(replayed.body) - 1), max_size=12))
+    whole = await chunks_of(chat(RecordedTransport([replayed]), profile))
+    split = await chunks_of(chat(RecordedTransport([replayed], cuts=cuts), profile))
     assert msgspec.json.encode(split) == msgspec.json.encode(whole)
 
 
-async def test_one_byte_at_a_time_gives_the_same_chunks() -> None:
-    recorded = exchange("openrouter/openrouter_streaming_reasoning")
-    whole = await chunks_of(chat(RecordedTransport([recorded]), "openrouter"))
-    split = await chunks_of(chat(RecordedTransport([recorded], piece_bytes=1), "openrouter"))
+@pytest.mark.parametrize("file", [REASONING, *recorded([REASONING_RECORDED])])
+async def test_one_byte_at_a_time_gives_the_same_chunks(file: str) -> None:
+    replayed = exchange(file)
+    whole = await chunks_of(chat(RecordedTransport([replayed]), "openrouter"))
+    split = await chunks_of(chat(RecordedTransport([replayed], piece_bytes=1), "openrouter"))
     assert msgspec.json.encode(split) == msgspec.json.encode(whole)
 
 
@@ -266,10 +332,27 @@ async def test_an_answer_that_is_not_streamed_gives_the_same_message() -> None:
 
 
 @pytest.mark.requirement("provider.stream.incremental")
-async def test_pieces_are_passed_on_in_upstream_order_and_one_finish_ends_the_stream() -> None:
-    chunks = await chunks_of(chat(RecordedTransport([exchange("openai_chat/run_stream_sync_streams_real_model")])))
-    assert chunks[0] == CallStart(0, "get_capital", "call_ZR5UUuTt3pf61kjwAJIYdVMj")
-    assert chunks[1:6] == [CallArgs(0, piece) for piece in ('{"', "country", '":"', "UK", '"}')]
+@pytest.mark.parametrize(
+    ("file", "start", "pieces"),
+    [
+        (CALL, CallStart(0, "home_port", "call_port"), ('{"', "coast", '":"', "Finnmark", '"}')),
+        *recorded(
+            [
+                (
+                    CALL_RECORDED,
+                    CallStart(0, "get_capital", "call_ZR5UUuTt3pf61kjwAJIYdVMj"),
+                    ('{"', "country", '":"', "UK", '"}'),
+                )
+            ]
+        ),
+    ],
+)
+async def test_pieces_are_passed_on_in_upstream_order_and_one_finish_ends_the_stream(
+    file: str, start: CallStart, pieces: tuple[str, ...]
+) -> None:
+    chunks = await chunks_of(chat(RecordedTransport([exchange(file)])))
+    assert chunks[0] == start
+    assert chunks[1:6] == [CallArgs(0, piece) for piece in pieces]
     assert chunks[6:] == [UsageUpdate(Usage(input=53, output=15)), CallDone(0), Finish("tool_use")]
 
 
@@ -320,10 +403,17 @@ async def test_a_connection_is_used_again_for_the_next_call() -> None:
     assert len(api.peers) == 1
 
 
-async def test_a_call_without_an_upstream_id_starts_without_one() -> None:
-    recorded = exchange("openai_chat/compatible_api_with_tool_calls_without_id")
-    starts = [c for c in await chunks_of(chat(RecordedTransport([recorded]), "compatible")) if isinstance(c, CallStart)]
-    assert [(start.name, start.id) for start in starts] == [("get_current_time", None)]
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("streams/openai_chat/call_without_id", "time_now"),
+        *recorded([("openai_chat/compatible_api_with_tool_calls_without_id", "get_current_time")]),
+    ],
+)
+async def test_a_call_without_an_upstream_id_starts_without_one(file: str, name: str) -> None:
+    chunks = await chunks_of(chat(RecordedTransport([exchange(file)]), "compatible"))
+    starts = [chunk for chunk in chunks if isinstance(chunk, CallStart)]
+    assert [(start.name, start.id) for start in starts] == [(name, None)]
 
 
 @pytest.mark.parametrize(
@@ -396,13 +486,23 @@ async def test_a_key_that_the_server_echoes_is_not_in_the_error() -> None:
 
 
 @pytest.mark.requirement("provider.error.classes")
-async def test_recorded_error_answers_have_their_class() -> None:
-    with pytest.raises(ProviderError) as limited:
-        await answer(chat(RecordedTransport([exchange("openrouter/openrouter_errors_raised")]), "openrouter"))
-    assert (limited.value.cls, limited.value.status, limited.value.retryable) == ("rate_limit", 429, True)
-    with pytest.raises(ProviderError) as refused:
-        await answer(chat(RecordedTransport([exchange("openai_chat/openai_web_search_tool_model_not_supported")])))
-    assert (refused.value.cls, refused.value.status) == ("invalid_request", 400)
+@pytest.mark.parametrize(
+    ("file", "profile", "failure"),
+    [
+        ("streams/openrouter/rate_limited", "openrouter", ("rate_limit", 429, True)),
+        ("streams/openai_chat/refused_option", "openai", ("invalid_request", 400, False)),
+        *recorded(
+            [
+                ("openrouter/openrouter_errors_raised", "openrouter", ("rate_limit", 429, True)),
+                ("openai_chat/openai_web_search_tool_model_not_supported", "openai", ("invalid_request", 400, False)),
+            ]
+        ),
+    ],
+)
+async def test_error_answers_have_their_class(file: str, profile: str, failure: tuple[str, int, bool]) -> None:
+    with pytest.raises(ProviderError) as caught:
+        await answer(chat(RecordedTransport([exchange(file)]), profile))
+    assert (caught.value.cls, caught.value.status, caught.value.retryable) == failure
 
 
 async def test_retry_after_is_kept() -> None:
@@ -414,8 +514,15 @@ async def test_retry_after_is_kept() -> None:
 
 
 @pytest.mark.requirement("provider.error.classes")
-async def test_an_error_inside_a_begun_stream_is_classified_alike() -> None:
-    provider = chat(RecordedTransport([exchange("openrouter/openrouter_stream_error")]), "openrouter")
+@pytest.mark.parametrize(
+    ("file", "thoughts"),
+    [
+        ("streams/openrouter/error_in_the_stream", ("A greeting", " needs an answer")),
+        *recorded([("openrouter/openrouter_stream_error", ("We need", " to respond to a greeting. The user"))]),
+    ],
+)
+async def test_an_error_inside_a_begun_stream_is_classified_alike(file: str, thoughts: tuple[str, str]) -> None:
+    provider = chat(RecordedTransport([exchange(file)]), "openrouter")
     chunks: list[Chunk] = []
 
     async def read() -> None:
@@ -425,17 +532,22 @@ async def test_an_error_inside_a_begun_stream_is_classified_alike() -> None:
     with pytest.raises(ProviderError) as caught:
         await read()
     assert (caught.value.cls, caught.value.status) == ("invalid_request", 400)
-    assert chunks[:2] == [ThinkingDelta("We need"), ThinkingDelta(" to respond to a greeting. The user")]
+    assert chunks[:2] == [ThinkingDelta(thought) for thought in thoughts]
     assert chunks[-1] == UsageUpdate(Usage(input=43, reasoning=10, output=10))
     assert not any(isinstance(chunk, Finish) for chunk in chunks)
 
 
 @pytest.mark.requirement("provider.stream.bad_arguments")
-async def test_a_call_that_the_server_found_malformed_comes_back_as_a_call() -> None:
-    got = await answer(chat(RecordedTransport([exchange("groq/tool_use_failed_error")]), "groq"))
-    assert [(call.name, msgspec.json.decode(call.args)) for call in got.message().calls] == [
-        ("get_something_by_name", {"foo": "bar"})
-    ]
+@pytest.mark.parametrize(
+    ("file", "call"),
+    [
+        ("streams/groq/malformed_call", ("port_of", {"shore": "Finnmark"})),
+        *recorded([("groq/tool_use_failed_error", ("get_something_by_name", {"foo": "bar"}))]),
+    ],
+)
+async def test_a_call_that_the_server_found_malformed_comes_back_as_a_call(file: str, call: tuple[str, Any]) -> None:
+    got = await answer(chat(RecordedTransport([exchange(file)]), "groq"))
+    assert [(one.name, msgspec.json.decode(one.args)) for one in got.message().calls] == [call]
     assert got.finish_reason == "malformed_function_call"
 
 
@@ -490,24 +602,39 @@ async def test_text_that_only_mentions_the_tag_is_text() -> None:
 
 
 @pytest.mark.requirement("provider.extra.round_trip")
-async def test_reasoning_details_survive_storage_and_go_back_unchanged() -> None:
-    recorded = exchange("openrouter/openrouter_preserve_reasoning_block", 1)
-    details = msgspec.json.decode(recorded.body)["choices"][0]["message"]["reasoning_details"]
-    message = (await answer(chat(RecordedTransport([recorded]), "openrouter"))).message()
+@pytest.mark.parametrize(
+    ("file", "number"),
+    [
+        ("streams/openrouter/reasoning_details", 0),
+        *recorded([("openrouter/openrouter_preserve_reasoning_block", 1)]),
+    ],
+)
+async def test_reasoning_details_survive_storage_and_go_back_unchanged(file: str, number: int) -> None:
+    replayed = exchange(file, number)
+    details = msgspec.json.decode(replayed.body)["choices"][0]["message"]["reasoning_details"]
+    message = (await answer(chat(RecordedTransport([replayed]), "openrouter"))).message()
     stored = msgspec.json.decode(msgspec.json.encode(message), type=Assistant)
     body = await sent(ask(User.of("a"), stored, User.of("b"), model="openai/gpt-5-mini"), "openrouter")
     assert body["messages"][1]["reasoning_details"] == details
 
 
 @pytest.mark.requirement("provider.extra.reasoning_replay")
-async def test_streamed_reasoning_details_are_put_together_with_their_signature() -> None:
-    recorded = exchange("openrouter/openrouter_streaming_reasoning")
-    message = (await answer(chat(RecordedTransport([recorded]), "openrouter"))).message()
+@pytest.mark.parametrize(
+    ("file", "text", "signature"),
+    [
+        (REASONING, "A sum: 3+4 is 7.", "RXQwQkNrZ0lDaEFDR0FJcQ=="),
+        *recorded([(REASONING_RECORDED, "This is a simple arithmetic question. 2+2 equals 4.", "Et0BCkgIChACGAIq")]),
+    ],
+)
+async def test_streamed_reasoning_details_are_put_together_with_their_signature(
+    file: str, text: str, signature: str
+) -> None:
+    message = (await answer(chat(RecordedTransport([exchange(file)]), "openrouter"))).message()
     body = await sent(ask(User.of("a"), message, model="anthropic/claude-sonnet-4.5"), "openrouter")
     (detail,) = body["messages"][1]["reasoning_details"]
     assert detail["type"] == "reasoning.text"
-    assert detail["text"] == "This is a simple arithmetic question. 2+2 equals 4."
-    assert detail["signature"].startswith("Et0BCkgIChACGAIq")
+    assert detail["text"] == text
+    assert detail["signature"].startswith(signature)
 
 
 @pytest.mark.requirement("provider.extra.other_provider")

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import openai
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 from openai_stand_in import (
@@ -19,12 +19,12 @@ from openai_stand_in import (
     ask,
     chunks_of,
     events,
-    exchange,
     sent_by,
     serving,
     spec,
 )
 
+from traffic import exchange, recorded
 from weftline.messages import (
     Assistant,
     File,
@@ -90,7 +90,37 @@ def folder(name: str) -> str:
     return f"openai_responses/{name}"
 
 
-RECORDED: list[tuple[str, int, str, list[tuple[str, str]], str, Usage]] = [
+def ours(name: str) -> str:
+    return f"streams/openai_responses/{name}"
+
+
+Row = tuple[str, int, str, list[tuple[str, str]], str, Usage]
+OURS: list[Row] = [
+    (
+        ours("call_then_text"), 0, "", [("home_port", '{"coast":"Finnmark"}')], "tool_use",
+        Usage(input=255, output=16),
+    ),
+    (ours("call_then_text"), 1, "You sail from Vardø.", [], "end_turn", Usage(input=278, output=9)),
+    (
+        ours("encrypted_reasoning"), 0, "", [("report", '{"sum":42}')], "tool_use",
+        Usage(input=53, reasoning=448, output=469),
+    ),
+    (
+        ours("reasoning_ends_after_the_text"), 0, "7", [], "end_turn", Usage(input=78, reasoning=22, output=37),
+    ),
+    (ours("file_search"), 0, "High water is at 04:12.", [], "end_turn", Usage(input=1177, output=37)),
+    (
+        ours("two_calls"), 0, "",
+        [("port_of", '{"coast":"Finmark"}'), ("port_of", '{"coast":"Nordland"}')], "tool_use", Usage(),
+    ),
+    (ours("two_calls"), 1, '"Finmark" is unknown', [], "end_turn", Usage(input=335, output=44)),
+    (
+        ours("reasoning_summary"), 0, "Happy to help: reef early.", [], "end_turn",
+        Usage(input=13, reasoning=1600, output=1915),
+    ),
+    (ours("reasoning_summary"), 1, "Two reefs:", [], "end_turn", Usage(input=88, reasoning=128, output=547)),
+]  # fmt: skip
+RECORDED: list[Row] = [
     (folder("native_output"), 0, "", [("get_user_country", "{}")], "tool_use", Usage(input=66, output=12)),
     (
         folder("native_output"), 1, '{"city":"Mexico City","country":"Mexico"}', [], "end_turn",
@@ -148,8 +178,8 @@ RECORDED: list[tuple[str, int, str, list[tuple[str, str]], str, Usage]] = [
 
 
 @pytest.mark.requirement("provider.usage.mapping", "provider.stream.finish_reason")
-@pytest.mark.parametrize(("file", "number", "text", "calls", "reason", "usage"), RECORDED)
-async def test_a_recorded_answer_gives_its_text_calls_reason_and_usage(
+@pytest.mark.parametrize(("file", "number", "text", "calls", "reason", "usage"), [*OURS, *recorded(RECORDED)])
+async def test_an_answer_gives_its_text_calls_reason_and_usage(
     file: str, number: int, text: str, calls: list[tuple[str, str]], reason: str, usage: Usage
 ) -> None:
     got = await answer(responses(RecordedTransport([exchange(file, number)])))
@@ -161,11 +191,11 @@ async def test_a_recorded_answer_gives_its_text_calls_reason_and_usage(
     assert got.usage == usage
 
 
-@pytest.mark.parametrize(("file", "number"), [row[:2] for row in RECORDED])
+@pytest.mark.parametrize(("file", "number"), [*(row[:2] for row in OURS), *recorded(row[:2] for row in RECORDED)])
 async def test_the_official_client_reads_the_same_from_the_same_bytes(file: str, number: int) -> None:
-    recorded = exchange(file, number)
-    streamed = recorded.headers["content-type"].startswith(SSE)
-    async with serving(recorded, recorded) as api:
+    replayed = exchange(file, number)
+    streamed = replayed.headers["content-type"].startswith(SSE)
+    async with serving(replayed, replayed) as api:
         async with openai.AsyncOpenAI(api_key=KEY, base_url=api.url, max_retries=0) as client:
             official: Any = None
             if streamed:
@@ -187,36 +217,40 @@ async def test_the_official_client_reads_the_same_from_the_same_bytes(file: str,
     assert got.usage.reasoning == official.usage.output_tokens_details.reasoning_tokens
 
 
+CALL, CALL_RECORDED = ours("call_then_text"), folder("openai_responses_stream")
+ENCRYPTED, ENCRYPTED_RECORDED = ours("encrypted_reasoning"), folder("openai_responses_streaming_usage")
+LATE, LATE_RECORDED = ours("reasoning_ends_after_the_text"), folder("openai_responses_raw_cot_stream_openrouter")
+SEARCH, SEARCH_RECORDED = ours("file_search"), folder("openai_responses_model_file_search_tool_stream")
 STREAMED = [
-    (folder("openai_responses_stream"), 0),
-    (folder("openai_responses_streaming_usage"), 0),
-    (folder("openai_responses_raw_cot_stream_openrouter"), 0),
-    (folder("openai_responses_model_file_search_tool_stream"), 3),
+    (CALL, 0),
+    (ENCRYPTED, 0),
+    (LATE, 0),
+    (SEARCH, 0),
+    *recorded([(CALL_RECORDED, 0), (ENCRYPTED_RECORDED, 0), (LATE_RECORDED, 0), (SEARCH_RECORDED, 3)]),
 ]
 
 
 @pytest.mark.requirement("provider.stream.equals_generate")
 @pytest.mark.parametrize(("file", "number"), STREAMED)
-@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 async def test_however_the_bytes_are_split_the_chunks_are_the_same(data: st.DataObject, file: str, number: int) -> None:
-    recorded = exchange(file, number)
-    cuts = data.draw(st.lists(st.integers(1, len(recorded.body) - 1), max_size=12))
-    whole = await chunks_of(responses(RecordedTransport([recorded])))
-    split = await chunks_of(responses(RecordedTransport([recorded], cuts=cuts)))
+    replayed = exchange(file, number)
+    cuts = data.draw(st.lists(st.integers(1, len(replayed.body) - 1), max_size=12))
+    whole = await chunks_of(responses(RecordedTransport([replayed])))
+    split = await chunks_of(responses(RecordedTransport([replayed], cuts=cuts)))
     assert msgspec.json.encode(split) == msgspec.json.encode(whole)
 
 
 @pytest.mark.requirement("provider.stream.equals_generate")
 @pytest.mark.parametrize(("file", "number"), STREAMED)
 async def test_the_final_object_of_a_stream_read_as_a_whole_answer_gives_the_same(file: str, number: int) -> None:
-    recorded = exchange(file, number)
+    replayed = exchange(file, number)
     last = next(
         msgspec.json.decode(line.removeprefix(b"data: "))
-        for line in recorded.body.splitlines()
+        for line in replayed.body.splitlines()
         if b'"type":"response.completed"' in line
     )
-    streamed = await answer(responses(RecordedTransport([recorded])))
+    streamed = await answer(responses(RecordedTransport([replayed])))
     whole = await answer(responses(answering(msgspec.json.encode(last["response"]), kind=JSON)))
     first, second = streamed.message(), whole.message()
     assert (first.text, first.calls) == (second.text, second.calls)
@@ -229,12 +263,29 @@ def _thoughts(message: Assistant) -> list[str]:
 
 
 @pytest.mark.requirement("provider.stream.incremental")
-async def test_pieces_are_passed_on_in_upstream_order_and_one_finish_ends_the_stream() -> None:
-    chunks = await chunks_of(responses(RecordedTransport([exchange(folder("openai_responses_stream"))])))
+@pytest.mark.parametrize(
+    ("file", "start", "pieces"),
+    [
+        (CALL, CallStart(0, "home_port", "call_port"), ('{"', "coast", '":"', "Finnmark", '"}')),
+        *recorded(
+            [
+                (
+                    CALL_RECORDED,
+                    CallStart(0, "get_capital", "call_kL0PCQV7M2WMoVX8V8OtYSAL"),
+                    ('{"', "country", '":"', "France", '"}'),
+                )
+            ]
+        ),
+    ],
+)
+async def test_pieces_are_passed_on_in_upstream_order_and_one_finish_ends_the_stream(
+    file: str, start: CallStart, pieces: tuple[str, ...]
+) -> None:
+    chunks = await chunks_of(responses(RecordedTransport([exchange(file)])))
     assert chunks == [
-        CallStart(0, "get_capital", "call_kL0PCQV7M2WMoVX8V8OtYSAL"),
-        *(CallArgs(0, piece) for piece in ('{"', "country", '":"', "France", '"}')),
-        CallDone(0, '{"country":"France"}'),
+        start,
+        *(CallArgs(0, piece) for piece in pieces),
+        CallDone(0, "".join(pieces)),
         UsageUpdate(Usage(input=255, output=16)),
         Finish("tool_use"),
     ]
@@ -252,14 +303,30 @@ async def test_arguments_at_the_end_of_a_call_win_over_its_pieces() -> None:
     assert [call.args for call in (await answer(responses(answering(stream)))).message().calls] == ['{"a":2}']
 
 
-async def test_reasoning_that_is_completed_after_the_text_still_comes_before_it() -> None:
-    recorded = exchange(folder("openai_responses_raw_cot_stream_openrouter"))
-    thinking, text = (await answer(responses(RecordedTransport([recorded])))).message().parts
+@pytest.mark.parametrize(
+    ("file", "thought", "said"),
+    [
+        (LATE, 'A sum: "7" will do.', "7"),
+        *recorded(
+            [
+                (
+                    LATE_RECORDED,
+                    'The user asks: "What is 2+2?" They expect a straightforward answer: 4. Just answer 4.',
+                    "4",
+                )
+            ]
+        ),
+    ],
+)
+async def test_reasoning_that_is_completed_after_the_text_still_comes_before_it(
+    file: str, thought: str, said: str
+) -> None:
+    thinking, text = (await answer(responses(RecordedTransport([exchange(file)])))).message().parts
     assert isinstance(thinking, Thinking)
-    assert thinking.text == 'The user asks: "What is 2+2?" They expect a straightforward answer: 4. Just answer 4.'
+    assert thinking.text == thought
     assert thinking.opaque is not UNSET
     assert msgspec.json.decode(thinking.opaque)["content"] == [{"type": "reasoning_text", "text": thinking.text}]
-    assert text == Text("4")
+    assert text == Text(said)
 
 
 async def test_the_parts_of_a_reasoning_summary_are_paragraphs_streamed_or_not() -> None:
@@ -282,24 +349,25 @@ async def test_the_parts_of_a_reasoning_summary_are_paragraphs_streamed_or_not()
 
 
 @pytest.mark.requirement("provider.extra.reasoning_replay")
-async def test_encrypted_reasoning_survives_storage_and_goes_back_unchanged_and_in_place() -> None:
-    recorded = exchange(folder("openai_responses_streaming_usage"))
-    line = next(line for line in recorded.body.splitlines() if b'"type":"response.output_item.done"' in line)
-    reasoning = msgspec.json.decode(line.removeprefix(b"data: "))["item"]
-    message = (await answer(responses(RecordedTransport([recorded])))).message()
+@pytest.mark.parametrize("file", [ENCRYPTED, *recorded([ENCRYPTED_RECORDED])])
+async def test_encrypted_reasoning_survives_storage_and_goes_back_unchanged_and_in_place(file: str) -> None:
+    replayed = exchange(file)
+    lines = [line for line in replayed.body.splitlines() if b'"type":"response.output_item.done"' in line]
+    reasoning, call = (msgspec.json.decode(line.removeprefix(b"data: "))["item"] for line in lines)
+    message = (await answer(responses(RecordedTransport([replayed])))).message()
     stored = msgspec.json.decode(msgspec.json.encode(message), type=Assistant)
-    results = ToolResults((ToolResult(stored.calls[0].id, "final_result", (Text("ok"),)),))
+    results = ToolResults((ToolResult(stored.calls[0].id, call["name"], (Text("ok"),)),))
     body = await sent(ask(User.of("Calculate"), stored, results, model="gpt-5"))
     assert body["input"] == [
         {"role": "user", "content": "Calculate"},
         reasoning,
         {
             "type": "function_call",
-            "call_id": "call_CWXgs68YprAjp6t0371hiPOI",
-            "name": "final_result",
-            "arguments": '{"result":6666}',
+            "call_id": call["call_id"],
+            "name": call["name"],
+            "arguments": call["arguments"],
         },
-        {"type": "function_call_output", "call_id": "call_CWXgs68YprAjp6t0371hiPOI", "output": "ok"},
+        {"type": "function_call_output", "call_id": call["call_id"], "output": "ok"},
     ]
     assert body["store"] is False
     assert body["include"] == ["reasoning.encrypted_content"]
@@ -331,9 +399,9 @@ async def test_data_of_another_provider_is_left_out() -> None:
     ]
 
 
-async def test_a_conversation_of_the_responses_api_goes_on_over_chat_without_its_items() -> None:
-    recorded = exchange("openai_chat/openai_model_thinking_part")
-    message = (await answer(responses(RecordedTransport([recorded])))).message()
+@pytest.mark.parametrize("file", [ours("reasoning_summary"), *recorded(["openai_chat/openai_model_thinking_part"])])
+async def test_a_conversation_of_the_responses_api_goes_on_over_chat_without_its_items(file: str) -> None:
+    message = (await answer(responses(RecordedTransport([exchange(file)])))).message()
     transport = answering(b'data: {"choices":[{"delta":{"content":"x"},"finish_reason":"stop"}]}\n\n')
     provider = OpenAIChat(transport=transport, base_url="http://stand-in/v1", api_key=KEY)
     await answer(provider, ask(User.of("a"), message, User.of("b"), model="o3-mini"))
@@ -342,15 +410,23 @@ async def test_a_conversation_of_the_responses_api_goes_on_over_chat_without_its
 
 
 @pytest.mark.requirement("provider.tools.executed")
-async def test_a_tool_that_openai_ran_is_recorded_never_called_and_goes_back_in_place() -> None:
-    recorded = exchange(folder("openai_responses_model_file_search_tool_stream"), 3)
-    got = await answer(responses(RecordedTransport([recorded])))
+@pytest.mark.parametrize(
+    ("file", "number", "query", "said"),
+    [
+        (SEARCH, 0, "When is high water?", "High water is at 04:12."),
+        *recorded([(SEARCH_RECORDED, 3, "What is the capital of France?", "The capital of France is Paris.")]),
+    ],
+)
+async def test_a_tool_that_openai_ran_is_recorded_never_called_and_goes_back_in_place(
+    file: str, number: int, query: str, said: str
+) -> None:
+    got = await answer(responses(RecordedTransport([exchange(file, number)])))
     ran, text = got.message().parts
     assert isinstance(ran, ProviderCall)
     assert (ran.name, ran.provider, ran.status) == ("file_search", "openai", "completed")
     assert ran.input is not UNSET
-    assert msgspec.json.decode(ran.input) == ["What is the capital of France?"]
-    assert (text, got.message().calls, got.finish_reason) == (Text("The capital of France is Paris."), (), "end_turn")
+    assert msgspec.json.decode(ran.input) == [query]
+    assert (text, got.message().calls, got.finish_reason) == (Text(said), (), "end_turn")
     body = await sent(ask(User.of("a"), got.message(), User.of("b")))
     assert [item.get("type") for item in body["input"]] == [None, "file_search_call", None, None]
     assert body["input"][1]["id"] == ran.id
@@ -413,8 +489,8 @@ async def test_a_refusal_is_text_with_a_reason_of_its_own() -> None:
 
 @pytest.mark.requirement("provider.stream.cut")
 async def test_a_stream_without_its_finish_is_a_failure() -> None:
-    recorded = exchange(folder("openai_responses_stream"))
-    cut = recorded.body[: recorded.body.index(b"event: response.completed")]
+    whole = exchange(CALL).body
+    cut = whole[: whole.index(b"event: response.completed")]
     with pytest.raises(ProviderError) as caught:
         await answer(responses(answering(cut)))
     assert caught.value.cls == "server"
@@ -442,9 +518,12 @@ async def test_an_error_inside_a_begun_stream_is_classified_alike(code: str, cls
 
 
 @pytest.mark.requirement("provider.error.classes")
-async def test_a_recorded_error_answer_has_its_class() -> None:
+@pytest.mark.parametrize(
+    "file", [ours("refused_temperature"), *recorded([folder("openai_responses_model_http_error")])]
+)
+async def test_an_error_answer_has_its_class(file: str) -> None:
     with pytest.raises(ProviderError) as caught:
-        await answer(responses(RecordedTransport([exchange(folder("openai_responses_model_http_error"))])))
+        await answer(responses(RecordedTransport([exchange(file)])))
     error = caught.value
     assert (error.cls, error.status, error.code) == ("invalid_request", 400, "decimal_below_min_value")
     assert error.message.startswith("Invalid 'temperature'")

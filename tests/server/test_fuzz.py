@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weftline.testing import ServerProcess
@@ -16,7 +16,6 @@ from weftline.testing import ServerProcess
 from .conftest import new_key
 
 TIMEOUT_S = 10
-BOUNDED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
@@ -69,7 +68,6 @@ def finished(caller: Caller) -> str:
 
 
 @pytest.mark.requirement("wire.sse.resume")
-@BOUNDED
 @given(query=CURSORS, header=HEADER_TEXT)
 def test_any_cursor_opens_the_stream_of_a_finished_run_and_it_ends(
     caller: Caller, finished: str, query: str, header: str
@@ -83,7 +81,6 @@ def test_any_cursor_opens_the_stream_of_a_finished_run_and_it_ends(
 
 
 @pytest.mark.requirement("wire.toolresult.validation")
-@BOUNDED
 @given(body=BODIES)
 def test_any_tool_result_gets_an_answer_in_the_one_shape(caller: Caller, body: bytes) -> None:
     tools = [{"kind": "local", "name": "lookup"}]

@@ -6,7 +6,7 @@ import asyncio
 import random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weftline.runtime.hub import Hub
@@ -173,7 +173,6 @@ def test_a_silent_stream_gets_a_comment_at_every_beat_and_keeps_its_place() -> N
     assert KEEP_ALIVE_S == 15
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.sampled_from(["beat", "push", "take"]), max_size=30))
 def test_beats_never_come_between_the_pieces_of_a_frame_nor_twice_without_silence(moves: list[str]) -> None:
     hub = Hub(reader=_NoLog())  # type: ignore[arg-type]  # a stream that is up to date never asks the log

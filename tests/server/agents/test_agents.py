@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from commands import weftline_beside
 from weftline.testing import ServerProcess
 
 from ..kit import Api, Json, check_error, local_tool, types
@@ -197,31 +195,18 @@ async def test_secret_headers_of_an_agents_tools_are_never_shown(api: Api) -> No
     await api.cancel(run)
 
 
-@pytest.fixture
-def command(server: ServerProcess) -> Callable[..., str]:
-    def run(*arguments: str, given: str | None = None) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "weftline", *arguments, "--db", str(server.db)],
-            input=given,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+async def test_agents_are_kept_by_command_too(api: Api, server: ServerProcess, tmp_path: Path) -> None:
+    async def command(*arguments: str) -> str:
+        done = await weftline_beside("agents", *arguments, "--workspace", api.slug, "--db", str(server.db))
+        assert done.code == 0, done.err
+        return done.out.strip()
 
-    return run
-
-
-async def test_agents_are_kept_by_command_too(api: Api, command: Callable[..., str], tmp_path: Path) -> None:
     file = tmp_path / "agent.json"
     file.write_text(json.dumps({"name": "By hand", "spec": {"systemPrompt": "S", "modelId": "scripted:inside"}}))
-    where = ("--workspace", api.slug)
-    identity = command("agents", "create", *where, "--file", str(file))
-    assert command("agents", "list", *where) == identity
-    shown = json.loads(command("agents", "show", "by-hand", *where, "--json"))
+    identity = await command("create", "--file", str(file))
+    assert await command("list") == identity
+    shown = json.loads(await command("show", "by-hand", "--json"))
     assert shown == (await api.get(f"agents/{identity}")).json
     assert await run_text(api, {"agentId": identity, "prompt": "hi"}) == "S||none"
-    assert command("agents", "delete", identity, *where) == identity
-    assert command("agents", "list", *where) == ""
+    assert await command("delete", identity) == identity
+    assert await command("list") == ""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from commands import weftline
 from weftline.testing import ServerProcess
 
 Run = Callable[..., str]
@@ -21,16 +20,9 @@ Run = Callable[..., str]
 
 def runner(db: Path) -> Run:
     def run(*arguments: str, stdin: str = "", code: int = 0) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "weftline", *arguments, "--db", str(db)],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == code, done.stderr
-        return done.stdout.strip() if code == 0 else done.stderr
+        done = weftline(*arguments, "--db", str(db), stdin=stdin)
+        assert done.code == code, done.err
+        return done.out.strip() if code == 0 else done.err
 
     return run
 

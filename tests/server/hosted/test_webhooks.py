@@ -7,8 +7,6 @@ import hashlib
 import hmac
 import itertools
 import json
-import subprocess
-import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import suppress
@@ -19,6 +17,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from commands import weftline_beside
 from weftline.testing import ServerProcess
 
 from ..kit import TIMEOUT_S, Api, Json, check_error
@@ -231,16 +230,9 @@ async def test_a_private_address_is_not_reached_unless_the_configuration_says_so
 
 async def test_webhooks_are_kept_by_command_too(api: Api, receiver: Receiver, hooked: ServerProcess) -> None:
     async def command(*arguments: str) -> str:
-        words = ["webhooks", *arguments, "--workspace", api.slug, "--db", str(hooked.db)]
-        done = await asyncio.to_thread(
-            subprocess.run,
-            [sys.executable, "-m", "weftline", *words],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        return done.stdout.strip()
+        done = await weftline_beside("webhooks", *arguments, "--workspace", api.slug, "--db", str(hooked.db))
+        assert done.code == 0, done.err
+        return done.out.strip()
 
     identity, secret = (await command("create", "--url", receiver.url, "--event", "succeeded")).split()
     assert secret.startswith("whsec_") and await command("list") == identity

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import subprocess
-import sys
-
 import pytest
 
+from commands import weftline_beside
 from weftline.testing import ServerProcess
 
 from ..kit import Api, of_type, types
 
 
 async def trim(server: ServerProcess, api: Api, older_than: str = "0s") -> int:
-    command = [sys.executable, "-m", "weftline", "retention", "run", "--older-than", older_than]
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [*command, "--workspace", api.slug, "--db", str(server.db)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    return int(done.stdout)
+    where = ("--workspace", api.slug, "--db", str(server.db))
+    done = await weftline_beside("retention", "run", "--older-than", older_than, *where)
+    assert done.code == 0, done.err
+    return int(done.out)
 
 
 @pytest.mark.requirement("run.log.gap")

@@ -1,4 +1,4 @@
-"""What each family's API says, written as its documentation and the recordings have it."""
+"""What each family's API says, written as its documentation and recorded traffic have it."""
 
 from __future__ import annotations
 

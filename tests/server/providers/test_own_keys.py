@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from commands import Done, weftline_beside
 from weftline.cli.admin import administer
 from weftline.testing import ServerProcess
 
@@ -210,16 +209,9 @@ async def test_a_key_appears_nowhere_but_in_the_request(
         assert secret not in text
 
 
-def weftline(*arguments: str, env: dict[str, str] | None = None, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
-    return subprocess.run(
-        [sys.executable, "-m", "weftline", *arguments],
-        env={**clean, **(env or {})},
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+async def command(*arguments: str, env: dict[str, str] | None = None, stdin: str = "") -> Done:
+    hidden = dict.fromkeys(name for name in os.environ if name.endswith("_API_KEY"))
+    return await weftline_beside(*arguments, env={**hidden, **(env or {})}, stdin=stdin)
 
 
 async def test_the_commands_take_the_key_from_the_environment_or_stdin_and_reach_a_running_server(
@@ -227,28 +219,30 @@ async def test_the_commands_take_the_key_from_the_environment_or_stdin_and_reach
 ) -> None:
     dialect = Anthropic()
     where = ("--workspace", team.api.slug, "--db", str(server.db))
-    made = weftline(
+    made = await command(
         *("providers", "create", "mine", *where, "--family", "anthropic", "--base-url", team.upstream.url),
         *("--model", dialect.model, "--option", "cache=false", "--api-key-env", "THEIR_KEY", "--json"),
         env={"THEIR_KEY": KEY},
     )
-    assert made.returncode == 0, made.stderr
-    shown = json.loads(made.stdout)
-    assert shown["options"] == {"cache": False} and shown["hasApiKey"] and KEY not in made.stdout
-    second = weftline("providers", "create", "two", *where, "--family", "google", "--api-key-stdin", stdin=f"{KEY}\n")
-    assert second.returncode == 0 and second.stdout.startswith("prov_")
-    assert weftline("providers", "list", *where).stdout.split() == [shown["id"], second.stdout.strip()]
-    assert KEY not in weftline("providers", "show", "mine", *where).stdout
+    assert made.code == 0, made.err
+    shown = json.loads(made.out)
+    assert shown["options"] == {"cache": False} and shown["hasApiKey"] and KEY not in made.out
+    second = await command(
+        "providers", "create", "two", *where, "--family", "google", "--api-key-stdin", stdin=f"{KEY}\n"
+    )
+    assert second.code == 0 and second.out.startswith("prov_")
+    assert (await command("providers", "list", *where)).out.split() == [shown["id"], second.out.strip()]
+    assert KEY not in (await command("providers", "show", "mine", *where)).out
     # The server knows of it at once.
     team.upstream.answers(dialect.answer("Hello"))
     assert (await team.run(f"mine:{dialect.model}"))[-1]["text"] == "Hello"
     assert team.upstream.asked[0].headers["x-api-key"] == KEY
     assert b"cache_control" not in team.upstream.asked[0].raw
-    listed = json.loads(weftline("models", *where, "--json").stdout)
+    listed = json.loads((await command("models", *where, "--json")).out)
     found = {model["id"]: model for model in listed["models"]}
     assert found["mine:claude-sonnet-4-5"]["source"] == "workspace_provider" and "two:gemini-3.8-flash" in found
-    gone = weftline("providers", "delete", "mine", *where, "--json")
-    assert json.loads(gone.stdout) == {"id": shown["id"], "deleted": True}
+    gone = await command("providers", "delete", "mine", *where, "--json")
+    assert json.loads(gone.out) == {"id": shown["id"], "deleted": True}
     assert f"mine:{dialect.model}" not in await ids(team.api)
     for arguments, code in (
         (("delete", "mine", *where), 1),
@@ -256,11 +250,11 @@ async def test_the_commands_take_the_key_from_the_environment_or_stdin_and_reach
         (("create", "bad", *where, "--family", "google", "--api-key-env", "NOT_SET_ANYWHERE"), 1),
         (("create", "bad", *where, "--family", "google", "--api-key", KEY), 2),
     ):
-        refused = weftline("providers", *arguments)
-        assert refused.returncode == code and refused.stderr and "Traceback" not in refused.stderr
+        refused = await command("providers", *arguments)
+        assert refused.code == code and refused.err and "Traceback" not in refused.err
 
 
-def test_the_models_command_tells_prices_capabilities_and_why_a_provider_is_missing(tmp_path: Path) -> None:
+async def test_the_models_command_tells_prices_capabilities_and_why_a_provider_is_missing(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text(
         """
@@ -281,8 +275,8 @@ def test_the_models_command_tells_prices_capabilities_and_why_a_provider_is_miss
         output_per_1m_usd = 0.5
         """
     )
-    done = weftline("models", "--config", str(config), "--json")
-    shown = json.loads(done.stdout)
+    done = await command("models", "--config", str(config), "--json")
+    shown = json.loads(done.out)
     assert shown["defaultModelId"] == "lab:llama"
     (model,) = shown["models"]
     assert model["contextWindowTokens"] == 8192 and model["maxOutputTokens"] == 1024
@@ -290,9 +284,9 @@ def test_the_models_command_tells_prices_capabilities_and_why_a_provider_is_miss
     assert model["pricing"]["inputPer1MUsd"] == 0.25 and model["pricing"]["cacheReadPer1MUsd"] is None
     (missing,) = shown["unavailable"]
     assert missing["name"] == "claude" and "NOT_SET_ANYWHERE" in missing["reason"]
-    text = weftline("models", "--config", str(config)).stdout
+    text = (await command("models", "--config", str(config))).out
     assert "lab:llama *" in text and "8,192" in text and "not available: claude" in text
-    assert weftline("models", "--workspace", "acme").returncode == 2
+    assert (await command("models", "--workspace", "acme")).code == 2
 
 
 @pytest.mark.requirement("wire.models.list")
@@ -372,6 +366,6 @@ async def test_a_lost_secret_key_makes_the_provider_unavailable_and_nothing_else
         assert await ids(team.api) == ["scripted:hello"]
         check_error(await team.api.post("agent-runs", {"modelId": model, "prompt": "hi"}), 400, "invalid_model")
         assert (await team.api.play("hello"))[-1]["text"] == "hi"
-        shown = weftline("models", "--db", str(server.db), "--workspace", "acme", "--json")
-        reasons = {one["name"]: one["reason"] for one in json.loads(shown.stdout)["unavailable"]}
+        shown = await command("models", "--db", str(server.db), "--workspace", "acme", "--json")
+        reasons = {one["name"]: one["reason"] for one in json.loads(shown.out)["unavailable"]}
         assert "secret" in reasons["mine"]

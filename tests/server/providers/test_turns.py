@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from weftline.testing.recordings import load_recording
+from traffic import exchange, recorded
 
 from ..kit import Frame, local_tool, of_type, types
 from .conftest import KEY, Team, server_tool
@@ -61,22 +61,31 @@ async def test_a_family_thinks_calls_a_tool_and_answers(team: Team, dialect: Dia
     assert b"sunny in Oslo" in team.upstream.asked[1].raw
 
 
-RECORDED = {
-    "google": ("google/google_model_iter_stream.yaml", (0, 2)),
-    "openai_chat": ("openai_chat/run_stream_sync_streams_real_model.yaml", (0, 1)),
-    "openai_responses": ("openai_responses/openai_responses_stream.yaml", (0, 1)),
-    "anthropic": ("anthropic/anthropic_tool_with_thinking.yaml", (0, 1)),
-}
+ROUNDS = [
+    ("anthropic", "streams/anthropic/thinking_then_a_call", (0, 1)),
+    ("google", "streams/google/tool_rounds", (0, 2)),
+    ("openai_chat", "streams/openai_chat/call_then_text", (0, 1)),
+    ("openai_responses", "streams/openai_responses/call_then_text", (0, 1)),
+    *recorded(
+        [
+            ("anthropic", "anthropic/anthropic_tool_with_thinking", (0, 1)),
+            ("google", "google/google_model_iter_stream", (0, 2)),
+            ("openai_chat", "openai_chat/run_stream_sync_streams_real_model", (0, 1)),
+            ("openai_responses", "openai_responses/openai_responses_stream", (0, 1)),
+        ]
+    ),
+]
 
 
-@pytest.mark.parametrize("family", list(RECORDED))
-async def test_recorded_bytes_make_a_whole_run_with_a_client_tool(team: Team, family: str) -> None:
-    file, numbers = RECORDED[family]
-    exchanges = [load_recording(file)[number] for number in numbers]
-    for exchange in exchanges:
-        team.upstream.answers(Reply(exchange.body, exchange.status, exchange.headers["content-type"], pieces=7))
+@pytest.mark.parametrize(("family", "file", "numbers"), ROUNDS)
+async def test_a_call_and_an_answer_make_a_whole_run_with_a_client_tool(
+    team: Team, family: str, file: str, numbers: tuple[int, int]
+) -> None:
+    replayed = [exchange(file, number) for number in numbers]
+    for one in replayed:
+        team.upstream.answers(Reply(one.body, one.status, one.headers["content-type"], pieces=7))
     model = await team.bring(FAMILIES[family])
-    asked = json.loads(exchanges[0].request_body)
+    asked = json.loads(replayed[0].request_body)
     run = await team.start(model, tools=[local_tool(name) for name in FAMILIES[family].tool_names(asked)])
     async with team.api.stream(run) as stream:
         call = await stream.until("local_tool_call")
@@ -174,19 +183,27 @@ async def test_a_call_that_gemini_itself_could_not_read_is_asked_for_again(team:
     assert frames[-1]["text"] == "Sunny." and frames[-1]["tokens"]["inputTokens"] == 24
 
 
-EXECUTED = {
-    "anthropic": ("anthropic/anthropic_web_fetch_tool_stream.yaml", 0, "web_fetch"),
-    "google": ("google/google_model_web_search_tool_stream.yaml", 0, "google_search"),
-    "openai_responses": ("openai_responses/openai_responses_model_file_search_tool_stream.yaml", 3, "file_search"),
-}
+EXECUTED = [
+    ("anthropic", "streams/anthropic/web_fetch", 0, "web_fetch"),
+    ("google", "streams/google/web_search", 0, "google_search"),
+    ("openai_responses", "streams/openai_responses/file_search", 0, "file_search"),
+    *recorded(
+        [
+            ("anthropic", "anthropic/anthropic_web_fetch_tool_stream", 0, "web_fetch"),
+            ("google", "google/google_model_web_search_tool_stream", 0, "google_search"),
+            ("openai_responses", "openai_responses/openai_responses_model_file_search_tool_stream", 3, "file_search"),
+        ]
+    ),
+]
 
 
 @pytest.mark.requirement("provider.tools.executed")
-@pytest.mark.parametrize("family", list(EXECUTED))
-async def test_a_tool_that_the_provider_ran_is_told_once_and_never_run_here(team: Team, family: str) -> None:
-    file, number, tool = EXECUTED[family]
-    exchange = load_recording(file)[number]
-    team.upstream.answers(Reply(exchange.body, 200, exchange.headers["content-type"]))
+@pytest.mark.parametrize(("family", "file", "number", "tool"), EXECUTED)
+async def test_a_tool_that_the_provider_ran_is_told_once_and_never_run_here(
+    team: Team, family: str, file: str, number: int, tool: str
+) -> None:
+    replayed = exchange(file, number)
+    team.upstream.answers(Reply(replayed.body, 200, replayed.headers["content-type"]))
     model = await team.bring(FAMILIES[family])
     frames = await team.run(model, toolBudgets={tool: {"maxCalls": 0}})
     results = of_type(frames, "tool_result")
@@ -202,9 +219,8 @@ async def test_a_tool_that_the_provider_ran_is_told_once_and_never_run_here(team
 
 
 async def test_a_replay_shows_the_same_bytes_as_the_live_stream(team: Team) -> None:
-    file, number, _ = EXECUTED["anthropic"]
-    exchange = load_recording(file)[number]
-    team.upstream.answers(Reply(exchange.body, 200, exchange.headers["content-type"], pieces=50))
+    replayed = exchange("streams/anthropic/web_fetch")
+    team.upstream.answers(Reply(replayed.body, 200, replayed.headers["content-type"], pieces=50))
     run = await team.start(await team.bring(Anthropic()))
     live = await team.api.events(run)
     assert [frame.raw for frame in await team.api.events(run)] == [frame.raw for frame in live]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -12,6 +10,7 @@ from aiohttp import web
 from msgspec import Raw
 from msgspec.json import encode
 
+from commands import weftline
 from weftline.messages import Image, Text
 from weftline.net.dial import Dialer
 from weftline.testing import ServerProcess
@@ -139,30 +138,19 @@ async def test_stored_tools_do_not_reach_the_inside(api: Api) -> None:
 def test_tools_are_managed_by_command(server: ServerProcess) -> None:
     server.create_key("by-hand")
 
-    def weftline(*arguments: str, input: str = "") -> str:
-        command = [
-            sys.executable,
-            "-m",
-            "weftline",
-            "tools",
-            *arguments,
-            "--workspace",
-            "by-hand",
-            "--db",
-            str(server.db),
-        ]
-        done = subprocess.run(command, input=input, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+    def command(*arguments: str, stdin: str = "") -> str:
+        done = weftline("tools", *arguments, "--workspace", "by-hand", "--db", str(server.db), stdin=stdin)
+        assert done.code == 0, done.err
+        return done.out.strip()
 
     tool = weather()
     del tool["secrets"]
-    id = weftline("create", "--secret", f"TOKEN={SECRET}", input=json.dumps(tool))
-    assert weftline("list") == id
-    shown = weftline("show", id, "--json")
+    id = command("create", "--secret", f"TOKEN={SECRET}", stdin=json.dumps(tool))
+    assert command("list") == id
+    shown = command("show", id, "--json")
     assert json.loads(shown)["secrets"] == ["TOKEN"] and SECRET not in shown
-    assert json.loads(weftline("delete", id, "--json")) == {"id": id, "deleted": True}
-    assert weftline("list", "--json") == "[]"
+    assert json.loads(command("delete", id, "--json")) == {"id": id, "deleted": True}
+    assert command("list", "--json") == "[]"
 
 
 async def invoked(dialer: Dialer, context: ToolContext, args: bytes, **spec: Any) -> Any:
