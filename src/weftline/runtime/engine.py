@@ -34,11 +34,17 @@ class Follower(Protocol):
 
 class Engine(Protocol):
     clock: Clock
-    on_ended: Callable[[], None] | None
-    """Called after a commit with which a run ended."""
 
     @property
     def ready(self) -> bool: ...
+
+    @property
+    def on_ended(self) -> Callable[[], None] | None:
+        """Called after a commit with which a run ended."""
+        ...
+
+    @on_ended.setter
+    def on_ended(self, call: Callable[[], None] | None) -> None: ...
 
     def require_accepting(self) -> None:
         """Raises `Unavailable` while the engine is starting, stopping, or its store refuses writes."""

@@ -35,6 +35,8 @@ CLIENT_GRACE_US = 30_000_000
 KEEP_S = 5.0
 """How long a parked run stays in memory: clients mostly answer within a moment."""
 MAX_KEPT = 512
+_SWEEP_S = 0.1
+"""At the least between two looks at them: what is left to wait may round to nothing."""
 _STALL_US = 1_000_000
 _PAGE = 1000
 
@@ -128,7 +130,7 @@ class Residents:
         until = self._loop.time() - KEEP_S
         for run in list(self._kept.values()):
             if run.touched_s > until:
-                self._sweep = self._loop.call_later(run.touched_s - until, self._sweep_kept)
+                self._sweep = self._loop.call_later(max(run.touched_s - until, _SWEEP_S), self._sweep_kept)
                 return
             self._let_go(run)
 
