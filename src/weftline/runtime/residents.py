@@ -70,6 +70,7 @@ class Residents:
         self._away_until = clock.now_us()
         self._grace_until = self._away_until + CLIENT_GRACE_US
         self._ringing = False
+        self._rang_again = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self.on_ended: Callable[[], None] | None = None
         """Called after a commit with which a run ended."""
@@ -340,6 +341,8 @@ class Residents:
 
     def _ring(self, late_us: int) -> None:
         """Some run is due. After a stall, clients that were about to answer get their grace first."""
+        if self.stopping:
+            return
         now = self._clock.now_us()
         if late_us > _STALL_US:
             self._away_until = now
@@ -351,7 +354,9 @@ class Residents:
                 self._fire(run, now)
         if self._deadlines:
             self._alarm.at(self._deadlines[0][0])
-        if not self._ringing:
+        if self._ringing:
+            self._rang_again = True  # what it was for may be durable since those under way were read
+        else:
             self._ringing = True
             self._spawn(self._fire_parked(now))
 
@@ -375,6 +380,9 @@ class Residents:
             self._alarm.at(now + _STALL_US)
         finally:
             self._ringing = False
+            if self._rang_again:
+                self._rang_again = False
+                self._alarm.at(now)
 
     def _fire(self, run: LiveRun, now: int) -> None:
         if now < self._grace_until and self._client_was_cut_off(run.state):

@@ -49,8 +49,7 @@ def _at_most_one_unknown(evidence: Evidence, log: RunLog, unknown: list[Asked]) 
     for (life, memory), count in Counter((asked.life, asked.basis.memory) for asked in unknown).items():
         who = f"run {log.key}: {count} requests of life {life} (memory {memory}) are not in the log"
         require("C4", count == 1, who)
-        lost = evidence.crashed(life) or (life, log.key) in evidence.troubles.losses
-        require("C4", lost, f"{who}, and nothing was lost")
+        require("C4", evidence.may_have_lost(life, log), f"{who}, and nothing was lost")
 
 
 def _is_booked(evidence: Evidence, log: RunLog, asked: Asked) -> None:
@@ -64,7 +63,7 @@ def _is_booked(evidence: Evidence, log: RunLog, asked: Asked) -> None:
     )
     if asked.reported is None or outcome.usage == asked.reported:
         return
-    lost = evidence.crashed(asked.life) or (asked.life, log.key) in evidence.troubles.losses
+    lost = evidence.may_have_lost(asked.life, log)
     estimated = isinstance(outcome, AttemptFailed) and outcome.estimated
     excused = estimated and (lost or bool(log.order.poison) or log.order.tag == "shaky")
     require("C4", excused, f"run {log.key}: request {asked.number} ({asked.ended}) is booked as {outcome.usage}")

@@ -28,25 +28,26 @@ class _Call(Struct):
 
 def check_tools(evidence: Evidence, logs: Sequence[RunLog]) -> None:
     by_call: dict[tuple[str, str], list[Execution]] = defaultdict(list)
-    owners: dict[str, tuple[str, str]] = {}
     for one in evidence.ledger.executions:
-        call = (one.run_id, one.call_id)
-        by_call[call].append(one)
-        require("C3", owners.setdefault(one.key, call) == call, f"{call} and {owners[one.key]} share a key")
+        by_call[one.run_id, one.call_id].append(one)
     by_id = {log.run_id: log for log in logs}
     calls = {log.run_id: _calls(log) for log in logs}
+    owners: dict[str, tuple[str, str]] = {}
     for (run_id, call_id), executions in by_call.items():
-        require("C3", run_id in by_id, f"{call_id} ran for a run that is not there")
-        known = calls[run_id].get(call_id)
-        lost = all(
-            evidence.crashed(one.life) or (one.life, by_id[run_id].key) in evidence.troubles.losses
-            for one in executions
-        )
-        if known is None or known.turn != executions[0].turn:
-            # Only what changes nothing may run ahead of the log, and so be unknown to it.
-            require("C3", lost and executions[0].effect == "read", f"{run_id}: {call_id} ran and is not in the log")
+        log, known = by_id.get(run_id), calls.get(run_id, {}).get(call_id)
+        certain: list[Execution] = []
+        for one in executions:
+            if log is not None and known is not None and (one.turn, one.args) == (known.turn, known.args):
+                certain.append(one)
+                continue
+            # Only what changes nothing may run ahead of the log, and so belong to a turn that the log never got.
+            ahead = one.effect == "read" and (log is None or evidence.may_have_lost(one.life, log))
+            require("C3", ahead, f"{run_id}: {call_id} ran with {one.args}, and the log has {known}")
+        if log is None or known is None or not certain:
             continue
-        _check_executions(evidence, by_id[run_id], known, executions)
+        _check_executions(evidence, log, known, certain)
+        owner = owners.setdefault(certain[0].key, (run_id, call_id))
+        require("C3", owner == (run_id, call_id), f"{call_id} and {owner} share a key")
     for log in logs:
         _bytes_are_those_of_the_turn(log, calls[log.run_id])
         _results_came_from_somewhere(evidence, log)
@@ -72,14 +73,13 @@ def _check_executions(evidence: Evidence, log: RunLog, call: _Call, executions: 
         if isinstance(entry.head, CallStarted) and (entry.head.turn, entry.head.index) == (call.turn, call.index)
     }
     for one in executions:
-        require("C3", one.args == call.args, f"{who} ran with {one.args}, and the log has {call.args}")
         require("C3", one.key == key, f"{who} ran with another key than that of its bytes")
-        permitted = one.attempt in started or (one.effect == "read" and evidence.crashed(one.life))
-        lost = (one.life, log.key) in evidence.troubles.losses
-        require("C3", permitted or lost, f"{who} attempt {one.attempt} ran without a start in the log")
-    attempts = Counter((one.attempt, one.life if one.effect == "read" else 0) for one in executions)
-    if not any((one.life, log.key) in evidence.troubles.losses for one in executions):
-        require("C12", max(attempts.values()) == 1, f"{who} began twice in one attempt")
+        ahead = one.effect == "read" and evidence.may_have_lost(one.life, log)
+        require("C3", one.attempt in started or ahead, f"{who} attempt {one.attempt} ran without a start in the log")
+    # A harmless one may have run ahead of a start that a crash took back.
+    certain = [one for one in executions if one.effect != "read" or not evidence.may_have_lost(one.life, log)]
+    attempts = Counter(one.attempt for one in certain)
+    require("C12", max(attempts.values(), default=1) == 1, f"{who} began twice in one attempt")
     if len(executions) > 1:
         strict = call.asked.effect == "once" or any(one.effect == "once" for one in executions[1:])
         require("C3", not strict, f"{who}: `once` ran {len(executions)} times")

@@ -54,8 +54,8 @@ class Troubles(Struct):
     sick: list[Window] = []
     """When the disk refused writes or reads."""
     clock_was_set: bool = False
-    losses: set[tuple[int, int]] = set()
-    """Lives and runs of which some write was refused or failed: their memory may have been dropped."""
+    losses: set[tuple[int, str]] = set()
+    """Lives and tags of runs of which some write was refused or failed: their memory may have been dropped."""
 
     @property
     def stalled_s(self) -> float:
@@ -80,5 +80,6 @@ class Evidence(Struct):
             for row in self.disk.rows()
         ]
 
-    def crashed(self, life: int) -> bool:
-        return self.times[life].crashed
+    def may_have_lost(self, life: int, log: RunLog) -> bool:
+        """Whether what the run had in memory in that life may have been lost before it was durable."""
+        return self.times[life].crashed or (life, log.order.tag) in self.troubles.losses

@@ -118,7 +118,8 @@ class Mishaps(OnCommit):
                 seq += item.count
             self._trace.note(f"disk: {result.outcome} run {write.key} {' '.join(kinds)} due {write.due_at}")
             if result.outcome != "ok":
-                self.troubles.losses.add((self._server.life.number, write.key))
+                name = write.new.name if write.new is not None else self._disk.memory.runs[write.key].row.name
+                self.troubles.losses.add((self._server.life.number, name))
         self._crash_if("after")
 
     def _crash_if(self, moment: str) -> None:
