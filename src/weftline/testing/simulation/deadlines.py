@@ -1,13 +1,14 @@
 """D1: a deadline is acted upon within a second, whatever else the run is doing.
 
-Excused are times in which the server was down, stalled or had a sick disk, and the grace that clients get after a
-start for calls that were offered before it.
+Excused are times in which the server was down, stalled or had a sick or slow disk, and the grace that clients get after
+a start for calls that were offered before it.
 """
 
 from __future__ import annotations
 
 from weftline.kernel.entries import CallClosed, CallOpened
 from weftline.runtime.residents import CLIENT_GRACE_US
+from weftline.testing.simulation.disk import FAST_S
 from weftline.testing.simulation.evidence import Evidence, RunLog
 from weftline.testing.simulation.trace import require
 
@@ -16,8 +17,8 @@ _GRACE_S = CLIENT_GRACE_US / 1_000_000
 
 
 def check_deadlines(evidence: Evidence, log: RunLog) -> None:
-    if evidence.troubles.clock_was_set:
-        return  # times in the log are then not those of the history
+    if evidence.troubles.clock_was_set or evidence.disk.faults.slowest_s > FAST_S:
+        return  # times in the log are then not those of the history, or reading what is due takes too long
     closed = {
         entry.head.id: entry.at / 1_000_000 - evidence.epoch_s
         for entry in log.entries

@@ -9,7 +9,7 @@ from typing import Any
 
 from weftline.errors import StoreError
 from weftline.store.base import Write, Written
-from weftline.testing.simulation.disk import REFUSALS, Disk, OnCommit
+from weftline.testing.simulation.disk import FAST_S, REFUSALS, Disk, OnCommit
 from weftline.testing.simulation.evidence import Troubles, Window
 from weftline.testing.simulation.loop import VirtualLoop
 from weftline.testing.simulation.server import Server, WallClock
@@ -36,7 +36,7 @@ class Mishaps(OnCommit):
 
     def choose(self) -> list[Coroutine[Any, Any, None]]:
         rng = self._rng
-        self._disk.faults.slowest_s = rng.choice((0.02, 0.02, 0.2))
+        self._disk.faults.slowest_s = rng.choice((FAST_S, FAST_S, 0.2))
         self._disk.faults.damages = rng.choice((0.0, 0.0, 0.0, 0.0, 0.01))
         chosen: list[Coroutine[Any, Any, None]] = []
         for _ in range(rng.choice((0, 0, 1, 2, 4))):
