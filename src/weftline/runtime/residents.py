@@ -46,7 +46,7 @@ class Overseer(Protocol):
 
     def holds(self, key: int) -> bool: ...
     def progressed(self, key: int) -> None: ...
-    async def again(self, run: LiveRun) -> None: ...
+    async def again(self, run: LiveRun, error: BaseException) -> None: ...
     async def pick_up(self) -> None: ...
 
 
@@ -98,11 +98,16 @@ class Residents:
             loading = self._loading.get(key)
             if loading is None:
                 loading = self._loading[key] = self._loop.create_task(self._load(key))
-                loading.add_done_callback(lambda _: self._loading.pop(key, None))
+                loading.add_done_callback(lambda task: self._loaded(key, task))
             loaded = await asyncio.shield(loading)
             if loaded.state.ended:
                 return loaded
         return run
+
+    def _loaded(self, key: int, task: asyncio.Task[LiveRun]) -> None:
+        self._loading.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # whoever asked may have gone away since
 
     async def _load(self, key: int) -> LiveRun:
         run = await load_run(self._store, key)
@@ -179,9 +184,9 @@ class Residents:
         """A cancel is carried out by whoever received it: drivers are told afterwards."""
         try:
             self.driver.advance(run)
-        except Exception:
+        except Exception as error:
             logger.exception("run %s: it could not be ended", run.id)
-            self._spawn(self.overseer.again(run))
+            self._spawn(self.overseer.again(run, error))
             return
         if run.task is not None:
             run.task.cancel()
@@ -238,7 +243,7 @@ class Residents:
             logger.error("run %s: its driver failed", run.id, exc_info=error)
             run.log.epoch, run.work.opened = self._store.next_epoch(), False
             run.log.due_at = 0
-            self._spawn(self.overseer.again(run))
+            self._spawn(self.overseer.again(run, error))
         elif run.state.ended:
             if run.log.idle:
                 self._forget(run)
@@ -307,7 +312,7 @@ class Residents:
             self._spawn(self._promote_later(key))
         elif run.residency is Residency.BEHIND:
             run.residency = Residency.PARKED
-            run.log.row_due = run.log.due_at = 0
+            run.log.row_due = 0
             self.consider(run)
 
     async def _promote_later(self, key: int) -> None:

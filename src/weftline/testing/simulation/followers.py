@@ -64,6 +64,7 @@ class Reader:
             leaves_at = loop.time() + (self._rng.random() * 3 if self._rng.random() < 0.3 else 1e9)
             while not self.seen.ended and not life.dead and loop.time() < leaves_at:
                 reading = loop.create_task(_next(follower))
+                reading.add_done_callback(lambda done: None if done.cancelled() else done.exception())
                 await asyncio.wait([reading], timeout=leaves_at - loop.time())
                 if not reading.done():
                     follower.leave()

@@ -176,13 +176,12 @@ class Server:
         """Sends one request and returns its answer. `Lost` when the server dies or the client's patience ends first."""
         engine, life = await self.up()
         task = self._loop.create_task(_ask(ask, engine))
+        task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
         await asyncio.wait([task], timeout=patience_s)
         if not task.done():
             task.cancel()
             raise Lost
         if task.cancelled() or life.dead:
-            if not task.cancelled():
-                task.exception()
             raise Lost
         return task.result()
 
