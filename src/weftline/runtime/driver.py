@@ -11,13 +11,28 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from weftline.kernel.accept import accepts
-from weftline.kernel.state import CallModel, Command
-from weftline.runtime.carry_out import carry_out
-from weftline.runtime.live import Draft, LiveRun, is_being_cancelled
+from weftline.kernel.state import CallModel, Command, State
+from weftline.runtime import carry_out as carrying
+from weftline.runtime import step as stepping
+from weftline.runtime.live import Draft, LiveRun, WorkingSet, is_being_cancelled
 from weftline.runtime.log import Log
 from weftline.runtime.model_call import abandoned
-from weftline.runtime.services import Outcome, Services
-from weftline.runtime.step import step, take_in
+from weftline.runtime.services import Outcome, Services, Sink
+from weftline.runtime.step import Step, take_in
+
+
+class TakeStep(Protocol):
+    """`weftline.runtime.step.step`, or what a test puts in its place."""
+
+    def __call__(self, state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step: ...
+
+
+class CarryOut(Protocol):
+    """`weftline.runtime.carry_out.carry_out`, or what a test puts in its place."""
+
+    async def __call__(
+        self, command: Command, state: State, work: WorkingSet, services: Services, sink: Sink
+    ) -> Outcome | None: ...
 
 
 class Opener(Protocol):
@@ -32,9 +47,18 @@ class Driver:
     """`on_deadline` is told when a run wants to be asked again although commands of it are under way."""
 
     def __init__(
-        self, log: Log, services: Services, opener: Opener, *, on_deadline: Callable[[LiveRun, int], None]
+        self,
+        log: Log,
+        services: Services,
+        opener: Opener,
+        *,
+        on_deadline: Callable[[LiveRun, int], None],
+        step: TakeStep = stepping.step,
+        carry_out: CarryOut = carrying.carry_out,
     ) -> None:
         self._log = log
+        self._step = step
+        self._command = carry_out
         self._services = services
         self._opener = opener
         self._on_deadline = on_deadline
@@ -80,7 +104,7 @@ class Driver:
             run.log.due_at = None if run.state.ended else 0
             return ()
         at = self._services.clock.now_us()
-        result = step(state, run.work, facts, at=at)
+        result = self._step(state, run.work, facts, at=at)
         if result.entries:
             self._log.append(run, result.entries, state=result.state, at=at)
         if not result.state.ended:
@@ -120,7 +144,7 @@ class Driver:
 
     async def _do(self, run: LiveRun, command: Command) -> None:
         try:
-            outcome = await carry_out(command, run.state, run.work, self._services, RunSink(self._log, run))
+            outcome = await self._command(command, run.state, run.work, self._services, RunSink(self._log, run))
         except asyncio.CancelledError:
             if self.stopping and isinstance(command, CallModel) and run.work.attempt_usage and is_being_cancelled():
                 self._append(run, Outcome(abandoned(command, run.work)))

@@ -35,10 +35,12 @@ from weftline.messages import User
 from weftline.plan import RunPlan, encode_plan
 from weftline.providers.catalog import Catalog
 from weftline.providers.workspace import WorkspaceCatalogs
+from weftline.runtime import carry_out as carrying
 from weftline.runtime import ids
+from weftline.runtime import step as stepping
 from weftline.runtime.clock import Clock, SystemClock
 from weftline.runtime.conversation import Conversation
-from weftline.runtime.driver import Driver
+from weftline.runtime.driver import CarryOut, Driver, TakeStep
 from weftline.runtime.hub import Hub, Subscription
 from weftline.runtime.live import Draft, LiveRun, Residency, RunLog, WorkingSet
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
@@ -67,8 +69,13 @@ class EmbeddedEngine:
         tools: ToolSource | Mapping[str, Tool] | None = None,
         clock: Clock | None = None,
         model_timeout_s: float = MODEL_TIMEOUT_S,
+        step: TakeStep = stepping.step,
+        carry_out: CarryOut = carrying.carry_out,
     ) -> None:
+        """`step` and `carry_out` are seams for tests, which watch what passes there or put a mistake in."""
         self._given = store
+        self._step = step
+        self._carry_out = carry_out
         self._models = models if isinstance(models, WorkspaceCatalogs) else WorkspaceCatalogs(models)
         self._tools: ToolSource = ServerTools(tools or {}) if tools is None or isinstance(tools, Mapping) else tools
         self._model_timeout_s = model_timeout_s
@@ -90,7 +97,14 @@ class EmbeddedEngine:
         self._names = StoredNames(self._store.records)
         opener = RunOpener(store, models=self._models, tools=self._tools, names=self._names)
         services = Services(store.id, self.clock, self._model_timeout_s)
-        self._driver = Driver(self._log, services, opener, on_deadline=self._residents.deadline)
+        self._driver = Driver(
+            self._log,
+            services,
+            opener,
+            on_deadline=self._residents.deadline,
+            step=self._step,
+            carry_out=self._carry_out,
+        )
         self._residents.driver = self._driver
         self._recovery = self._residents.overseer = Recovery(store, self._residents)
         self._next_key = await store.last_key() + 1

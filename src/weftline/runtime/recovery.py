@@ -48,6 +48,7 @@ from weftline.store.base import Loaded, LogStore, Stored, UnderWay
 logger = logging.getLogger(__name__)
 
 MAX_DRIVER_FAILURES = 3
+STORE_RETRY_S = 1.0
 MAX_DEATHS_WITHOUT_PROGRESS = 3
 MAX_DEATHS = 10
 MAX_GROUP = 64
@@ -239,16 +240,18 @@ class Recovery:
     async def again(self, run: LiveRun, error: BaseException) -> None:
         """A driver raised, which it never should: tries again, and gives the run up after the third time in a row.
 
-        A store that cannot be read is not the run's fault.
+        A store that cannot be read is not the run's fault, however long it lasts.
         """
-        if not isinstance(error, StoreError):
-            run.failures += 1
         if run.state.ended or run.gone:
             return
-        if run.failures >= MAX_DRIVER_FAILURES:
-            self._give_up(run)
-            return
-        await asyncio.sleep(0.1 * 2**run.failures)
+        if isinstance(error, StoreError):
+            await asyncio.sleep(STORE_RETRY_S)
+        else:
+            run.failures += 1
+            if run.failures >= MAX_DRIVER_FAILURES:
+                self._give_up(run)
+                return
+            await asyncio.sleep(0.1 * 2**run.failures)
         if not self._fleet.stopping and not run.gone:
             self._fleet.consider(run)
 
@@ -314,7 +317,7 @@ class Recovery:
                 await note(keys)
                 return
             except StoreError:
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(STORE_RETRY_S)
 
     def _give_up(self, run: LiveRun) -> None:
         """Ends a run that cannot be carried on, without asking anything of its own content."""

@@ -35,6 +35,8 @@ CLIENT_GRACE_US = 30_000_000
 KEEP_S = 5.0
 """How long a parked run stays in memory: clients mostly answer within a moment."""
 MAX_KEPT = 512
+_SWEEP_S = 0.1
+"""At the least between two looks at them: what is left to wait may round to nothing."""
 _STALL_US = 1_000_000
 _PAGE = 1000
 
@@ -68,6 +70,7 @@ class Residents:
         self._away_until = clock.now_us()
         self._grace_until = self._away_until + CLIENT_GRACE_US
         self._ringing = False
+        self._rang_again = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self.on_ended: Callable[[], None] | None = None
         """Called after a commit with which a run ended."""
@@ -95,16 +98,16 @@ class Residents:
             loading = self._loading.get(key)
             if loading is None:
                 loading = self._loading[key] = self._loop.create_task(self._load(key))
-                loading.add_done_callback(lambda done: self._loaded(key, done))
+                loading.add_done_callback(lambda task: self._loaded(key, task))
             loaded = await asyncio.shield(loading)
             if loaded.state.ended:
                 return loaded
         return run
 
-    def _loaded(self, key: int, done: asyncio.Task[LiveRun]) -> None:
+    def _loaded(self, key: int, task: asyncio.Task[LiveRun]) -> None:
         self._loading.pop(key, None)
-        if not done.cancelled():
-            done.exception()  # whoever waited has got it; nobody may be left
+        if not task.cancelled():
+            task.exception()  # whoever asked may have gone away since
 
     async def _load(self, key: int) -> LiveRun:
         run = await load_run(self._store, key)
@@ -133,7 +136,7 @@ class Residents:
         until = self._loop.time() - KEEP_S
         for run in list(self._kept.values()):
             if run.touched_s > until:
-                self._sweep = self._loop.call_later(run.touched_s - until, self._sweep_kept)
+                self._sweep = self._loop.call_later(max(run.touched_s - until, _SWEEP_S), self._sweep_kept)
                 return
             self._let_go(run)
 
@@ -309,7 +312,7 @@ class Residents:
             self._spawn(self._promote_later(key))
         elif run.residency is Residency.BEHIND:
             run.residency = Residency.PARKED
-            run.log.row_due = run.log.due_at = 0
+            run.log.row_due = 0
             self.consider(run)
 
     async def _promote_later(self, key: int) -> None:
@@ -356,7 +359,9 @@ class Residents:
                 self._fire(run, now)
         if self._deadlines:
             self._alarm.at(self._deadlines[0][0])
-        if not self._ringing:
+        if self._ringing:
+            self._rang_again = True  # what it was for may be durable since those under way were read
+        else:
             self._ringing = True
             self._spawn(self._fire_parked(now))
 
@@ -380,6 +385,9 @@ class Residents:
             self._alarm.at(now + _STALL_US)
         finally:
             self._ringing = False
+            if self._rang_again:
+                self._rang_again = False
+                self._alarm.at(now)
 
     def _fire(self, run: LiveRun, now: int) -> None:
         if now < self._grace_until and self._client_was_cut_off(run.state):

@@ -25,7 +25,7 @@ def main() -> int:
         except Violation as violation:
             failures += 1
             if not args.keep_going:
-                print(violation.told())
+                print(violation.report())
                 return 1
             print(f"seed {seed} breaks {violation}")
         else:

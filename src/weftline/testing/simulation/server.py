@@ -7,10 +7,18 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from msgspec import Struct
+
 from weftline.errors import StoreError
-from weftline.runtime.embedded import Engine
+from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.engine import Engine
+from weftline.store.base import Store
+from weftline.store.memory import MemoryStore
+from weftline.testing.simulation.disk import Disk
 from weftline.testing.simulation.loop import VirtualLoop
-from weftline.testing.simulation.store import Disk, SimulatedStore
+from weftline.testing.simulation.model import catalog
+from weftline.testing.simulation.store import SimulatedStore
+from weftline.testing.simulation.tools import tools_of
 from weftline.testing.simulation.trace import Trace, require
 from weftline.testing.simulation.world import Life
 
@@ -32,9 +40,27 @@ class WallClock:
         return int((self._loop.now_s + self.offset_s) * 1_000_000)
 
 
-class Server:
-    """`build` makes the engine of a life, which is the place to plant a bug."""
+class Build:
+    """Makes the parts of a server: where a test plants a bug."""
 
+    def store(self, disk: Disk) -> Store:
+        """The store itself, before delays and faults are put in front of it."""
+        return MemoryStore(disk.memory)
+
+    def engine(self, store: SimulatedStore, life: Life, clock: WallClock) -> EmbeddedEngine:
+        return EmbeddedEngine(store, models=catalog(life), tools=tools_of(life), clock=clock, carry_out=life.carry_out)
+
+
+class Up(Struct):
+    """When one life of the server could be reached, in virtual seconds."""
+
+    life: int
+    since_s: float
+    until_s: float = 1e12
+    crashed: bool = False
+
+
+class Server:
     def __init__(
         self,
         disk: Disk,
@@ -43,7 +69,7 @@ class Server:
         clock: WallClock,
         trace: Trace,
         new_life: Callable[[int], Life],
-        build: Callable[[SimulatedStore, Life, WallClock], Engine],
+        build: Build,
     ) -> None:
         self._disk = disk
         self._loop = loop
@@ -55,9 +81,12 @@ class Server:
         self._up = asyncio.Event()
         self._down = asyncio.Event()
         self.life = new_life(0)
-        self.engine: Engine | None = None
-        self.crashed_s: dict[int, float] = {}
+        self.engine: EmbeddedEngine | None = None
         self.lives = 0
+        self.crashed_s: dict[int, float] = {}
+        """When the lives that ended by a crash did so."""
+        self.times: dict[int, Up] = {}
+        """By life: when it was up."""
 
     def outside(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """A task that is no part of the server: a client, or the history itself."""
@@ -75,10 +104,11 @@ class Server:
         self.lives += 1
         life = self.life = self._new_life(self.lives)
         self._down.clear()
-        store = self._store = SimulatedStore(self._disk)
+        store = self._store = SimulatedStore(self._disk, self._build.store(self._disk))
         parked = self._disk.parked()
-        self._trace.note(f"server: life {life.number} begins, unclean: {store.unclean}")
-        engine = self._build(store, life, self._clock)
+        self._trace.note(f"server: life {life.number} (deploy {life.deploy}) begins, unclean: {store.log.unclean}")
+        self.times[life.number] = Up(life.number, self._loop.time())
+        engine = self._build.engine(store, life, self._clock)
         starting = self._loop.create_task(engine.start())
         await asyncio.wait([starting])
         if starting.cancelled() or life.dead:
@@ -99,10 +129,11 @@ class Server:
     def crash(self, why: str) -> None:
         """The process is gone, here and now, with everything that was not committed."""
         life = self.life
-        if life.dead:
+        if life.dead or not self.lives:
             return
         self._trace.note(f"server: life {life.number} crashes: {why}")
         self.crashed_s[life.number] = self._loop.time()
+        self.times[life.number].crashed = True
         self._end(life)
 
     async def stop(self, *, drain_s: float) -> None:
@@ -113,6 +144,7 @@ class Server:
         self._trace.note(f"server: life {life.number} stops")
         self._up.clear()
         self.engine = None
+        self.times[life.number].until_s = self._loop.time()
         stopping = self._loop.create_task(engine.stop(drain_s=drain_s))
         await asyncio.wait([stopping])
         if not life.dead:
@@ -122,6 +154,8 @@ class Server:
 
     def _end(self, life: Life) -> None:
         life.dead = True
+        times = self.times[life.number]
+        times.until_s = min(times.until_s, self._loop.time())
         self._down.set()
         self._store.die()
         self.engine = None
@@ -142,13 +176,12 @@ class Server:
         """Sends one request and returns its answer. `Lost` when the server dies or the client's patience ends first."""
         engine, life = await self.up()
         task = self._loop.create_task(_ask(ask, engine))
+        task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
         await asyncio.wait([task], timeout=patience_s)
         if not task.done():
             task.cancel()
             raise Lost
         if task.cancelled() or life.dead:
-            if not task.cancelled():
-                task.exception()
             raise Lost
         return task.result()
 
@@ -158,5 +191,5 @@ async def _ask(ask: Callable[[Engine], Awaitable[T]], engine: Engine) -> T:
 
 
 def quiet() -> None:
-    """What the engine logs about simulated faults is no news."""
+    """Simulated faults are no reason to log anything."""
     logging.getLogger("weftline").setLevel(logging.CRITICAL + 1)

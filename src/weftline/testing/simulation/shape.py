@@ -11,7 +11,6 @@ from weftline.kernel.entries import (
     CallOpened,
     CallStarted,
     CancelRequested,
-    Entry,
     RunAdopted,
     RunCreated,
     RunEnded,
@@ -20,6 +19,7 @@ from weftline.kernel.entries import (
     TurnCompleted,
 )
 from weftline.messages import Usage
+from weftline.testing.simulation.disk import Entry
 from weftline.testing.simulation.trace import Violation
 
 
@@ -34,7 +34,7 @@ class Shape:
         self._calls: dict[tuple[int, int], str] = {}
         self._starts: dict[tuple[int, int], int] = {}
         self._once: set[tuple[int, int]] = set()
-        self._epoch = 1
+        self._epoch = 0
         self._cancelled = False
         self._paused = False
         self._usage = Usage()
@@ -48,7 +48,7 @@ class Shape:
             case RunCreated():
                 self._rule("K6", entry.seq == 1, entry)
             case RunAdopted():
-                self._rule("F4", head.epoch == self._epoch + 1, entry)
+                self._rule("K14", head.epoch > self._epoch, entry)
                 self._epoch = head.epoch
             case AttemptStarted():
                 self._rule("K13", not self._attempt_open, entry)

@@ -1,216 +1,267 @@
-# apsw's stubs name a type that Python 3.11 does not have.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""The store in the simulation: the real schema, statements and reads on a database in memory, without a thread.
+"""A store at arm's length: the promises of any store, with the delays, refusals and deaths that a disk can bring.
 
-A commit happens whole at one moment of virtual time, and is reported at a later one. A crash may come before, between
-and after the two; what was not committed by then is gone.
+A commit happens whole at one moment of virtual time and is reported at a later one; a read sees one moment between
+being asked for and being answered. A crash may come before, between and after; after it nothing of this process
+reaches the disk, and nothing of the disk reaches the process.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from random import Random
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-import apsw
-from msgspec import Struct
-
-from weftline.store.base import OnFlushed, RunWrite, Written
-from weftline.store.records import threads, workspaces
-from weftline.store.records.threads import NewThread
-from weftline.store.sqlite.connection import migrate
-from weftline.store.sqlite.database import run_query
-from weftline.store.sqlite.reads import Reader
-from weftline.store.sqlite.store import SqliteStore
-from weftline.store.sqlite.transaction import check_owner, failure, write_batch
+from weftline.store.base import (
+    Database,
+    Loaded,
+    LogStore,
+    Page,
+    Query,
+    RunFilter,
+    RunRow,
+    Store,
+    Stored,
+    UnderWay,
+    Write,
+    Written,
+)
+from weftline.testing.simulation.disk import Disk
 
 T = TypeVar("T")
 
-_FAULTS: tuple[type[Exception], ...] = (apsw.FullError, apsw.BusyError, apsw.ReadOnlyError)
 
-
-class Faults(Struct):
-    """How the disk behaves; changed by the history as it goes."""
-
-    slowest_s: float = 0.02
-    refuses: type[Exception] | None = None
-    refused: int = 0
-    """Flushes and jobs refused so far."""
-
-
-class Parked(Struct, frozen=True):
-    """What a start must leave as it is of a run that waits."""
-
-    next_seq: int
-    due_at: int | None
-    pending: tuple[tuple[str, str, int | None], ...]
-
-
-class Disk:
-    """What outlives a process: the database, and the faults of the machine it is on."""
-
-    def __init__(self, rng: Random) -> None:
-        self.rng = rng
-        self.faults = Faults()
-        self.db = apsw.Connection(":memory:", statementcachesize=256)
-        migrate(self.db, path=Path("simulated"))
-        with self.db:
-            self.workspace = run_query(self.db, workspaces.ensure("sim", now=1))
-        self.commits = 0
-        self.on_commit: Callable[[Sequence[RunWrite], bool], None] = lambda writes, durable: None
-        """Called for each flush before (False) and after (True) its commit."""
-
-    def new_thread(self) -> int:
-        new = NewThread(workspace=self.workspace, salt="0" * 12, name="t", agent=None, spec=b"{}", metadata="{}")
-        return run_query(self.db, threads.insert(new, now=1)).key
-
-    def keys(self) -> list[int]:
-        """All runs, the oldest first."""
-        return self._ints("SELECT key FROM runs ORDER BY key")
-
-    def unfinished(self) -> list[int]:
-        return self._ints("SELECT key FROM runs WHERE ended_at IS NULL ORDER BY key")
-
-    def in_line(self, thread: int) -> list[int]:
-        """All runs of a thread in the order of their places."""
-        return self._ints("SELECT key FROM runs WHERE thread = ? ORDER BY place", thread)
-
-    def key_of(self, name: str) -> int | None:
-        found = self._ints("SELECT key FROM runs WHERE name = ?", name)
-        return found[0] if found else None
-
-    def parked(self) -> dict[int, Parked]:
-        """Runs that wait for somebody outside or for a time; those in a thread's line are another matter."""
-        read = Reader(self.db)
-        keys = self._ints(
-            "SELECT key FROM runs WHERE ended_at IS NULL AND (due_at IS NULL OR due_at > 0)"
-            " AND (thread IS NULL OR started_at IS NOT NULL)"
-        )
-        rows = {key: read.run(key) for key in keys}
-        return {key: Parked(row.next_seq, row.due_at, tuple(read.pending(key))) for key, row in rows.items() if row}
-
-    def _ints(self, query: str, *values: int | str) -> list[int]:
-        return [int(str(row[0])) for row in self.db.execute(query, values).fetchall()]
-
-    def close(self) -> None:
-        self.db.close()
-
-    def latency_s(self) -> float:
-        """Mostly short, sometimes none, seldom long: neighbours in time are where the races are."""
-        roll = self.rng.random()
-        if roll < 0.3:
-            return 0.0
-        return self.rng.random() * (self.faults.slowest_s if roll < 0.9 else 10 * self.faults.slowest_s)
-
-    def choose_refusal(self) -> None:
-        self.faults.refuses = self.rng.choice(_FAULTS)
-
-    def transact(self, body: Callable[[apsw.Connection], T], *, owner_epoch: int) -> T:
-        if self.faults.refuses is not None:
-            self.faults.refused += 1
-            raise self.faults.refuses("simulated")
-        db = self.db
-        db.execute("BEGIN IMMEDIATE")
-        try:
-            check_owner(db, owner_epoch=owner_epoch)
-            value = body(db)
-        except BaseException:
-            db.execute("ROLLBACK")
-            raise
-        db.execute("COMMIT")
-        self.commits += 1
-        return value
-
-
-class SimulatedReader(Reader):
-    """Reads of a process; a dead one reads nothing any more."""
-
-    dead = False
-
-    def _one(self, query: str, values: Sequence[int | str | bytes] = ()) -> Any:
-        if self.dead:
-            raise asyncio.CancelledError
-        return super()._one(query, values)
-
-    def _all(self, query: str, values: Sequence[int | str | bytes] = ()) -> list[Any]:
-        if self.dead:
-            raise asyncio.CancelledError
-        return super()._all(query, values)
-
-    def close(self) -> None:
-        self.dead = True
-
-
-class SimulatedStore(SqliteStore):
-    """What one process holds of the disk. After `die` nothing of it reaches anything."""
+class Wires:
+    """Between a process and its disk. `cut` is the death of the process."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         self.dead = False
-        self.id, self.unclean, self.owner_epoch = self._take_over(disk.db)
-        self.reader = SimulatedReader(disk.db)
-        self.read = self.reader
 
-    @property
-    def commits(self) -> int:
-        return self.disk.commits
-
-    def die(self) -> None:
-        self.dead = self.reader.dead = True
-
-    def flush(self, writes: list[RunWrite], done: OnFlushed) -> None:
-        def commit() -> None:
-            if self.dead:
-                return
-            self.disk.on_commit(writes, False)
-            if self.dead:
-                return
-            results = self._results(writes)
-            self.disk.on_commit(writes, True)
-            if not self.dead:
-                self._later(lambda: None if self.dead else done(list(writes), results))
-
-        self._later(commit)
-
-    async def job(self, job: Callable[[apsw.Connection], T]) -> T:
-        await asyncio.sleep(self.disk.latency_s())
+    def check(self) -> None:
         if self.dead:
             raise asyncio.CancelledError
+
+    async def _pass(self) -> None:
+        delay_s = self.disk.latency_s()
+        if delay_s:
+            await asyncio.sleep(delay_s)
+        self.check()
+
+    async def read(self, reading: Coroutine[Any, Any, T], *, first: Callable[[], Awaitable[None]] | None = None) -> T:
+        """Carries out a read some time after it was asked for, and hands it over some time later."""
         try:
-            value = self.disk.transact(job, owner_epoch=self.owner_epoch)
-        except apsw.Error as error:
-            raise failure(error).error or error from None
-        await asyncio.sleep(self.disk.latency_s())
+            await self._pass()
+            if first is not None:
+                await first()
+            self.disk.check_readable()
+        except BaseException:
+            reading.close()
+            raise
+        value = await reading
+        await self._pass()
         return value
 
-    def close(self) -> None:
-        if not self.dead:
-            self.disk.db.execute("UPDATE store SET clean = 1 WHERE owner_epoch = ?", (self.owner_epoch,))
-            self.dead = True
-
-    def _results(self, writes: list[RunWrite]) -> list[Written]:
-        """As the writer does it: together, and one by one when that fails."""
+    async def write(self, writing: Coroutine[Any, Any, T]) -> T:
         try:
-            return self._commit(writes)
-        except Exception as error:
-            if len(writes) == 1 or self.disk.faults.refuses is not None:
-                return [failure(error) for _ in writes]
-        results: list[Written] = []
-        for write in writes:
-            try:
-                results += self._commit([write])
-            except Exception as alone:
-                results.append(failure(alone))
-        return results
+            await self._pass()
+            self.disk.check_writable()
+        except BaseException:
+            writing.close()
+            raise
+        value = await writing
+        await self._pass()
+        return value
 
-    def _commit(self, writes: Sequence[RunWrite]) -> list[Written]:
-        return self.disk.transact(lambda db: write_batch(db, writes), owner_epoch=self.owner_epoch)
-
-    def _later(self, callback: Callable[[], None]) -> None:
+    def later(self, callback: Callable[[], None]) -> None:
         delay_s = self.disk.latency_s()
         if delay_s:
             asyncio.get_running_loop().call_later(delay_s, callback)
         else:
             callback()
+
+
+class SimulatedLog:
+    def __init__(self, inner: LogStore, wires: Wires) -> None:
+        self.inner = inner
+        self._wires = wires
+        self._disk = wires.disk
+        self._queue: deque[tuple[Sequence[Write], asyncio.Future[list[Written]], asyncio.Future[None]]] = deque()
+        """Flushes that are not committed yet, with the futures of their report and of their commit."""
+
+    @property
+    def id(self) -> str:
+        return self.inner.id
+
+    @property
+    def unclean(self) -> bool:
+        return self.inner.unclean
+
+    @property
+    def shared(self) -> bool:
+        return self.inner.shared
+
+    # Writing
+
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        loop = asyncio.get_running_loop()
+        report: asyncio.Future[list[Written]] = loop.create_future()
+        self._queue.append((writes, report, loop.create_future()))
+        if len(self._queue) == 1:
+            self._wires.later(self._commit_first)
+        return report
+
+    def _commit_first(self) -> None:
+        if self._wires.dead:
+            return
+        writes, report, committed = self._queue[0]
+        self._disk.observer.before(writes)
+        if self._wires.dead:
+            return
+        results = self._disk.commit(writes, lambda fit: self.inner.flush(fit).result())
+        self._queue.popleft()
+        committed.set_result(None)
+        self._disk.observer.after(writes, results)
+        if self._wires.dead:
+            return
+        self._wires.later(lambda: self._report(report, results))
+        if self._queue:
+            self._wires.later(self._commit_first)
+
+    async def finish(self) -> None:
+        """Returns when all that was flushed is committed."""
+        while self._queue and not self._wires.dead:
+            await asyncio.shield(self._queue[-1][2])
+
+    def _report(self, report: asyncio.Future[list[Written]], results: list[Written]) -> None:
+        if not self._wires.dead and not report.done():
+            report.set_result(results)
+
+    async def probe(self) -> None:
+        await self._wires.write(self.inner.probe())
+
+    def next_epoch(self) -> int:
+        return self.inner.next_epoch()
+
+    async def claim(self, key: int, *, kinds: Sequence[str]) -> Loaded | None:
+        waiting = [committed for writes, _, committed in self._queue if any(write.key == key for write in writes)]
+
+        async def flushed() -> None:
+            for committed in waiting:
+                await asyncio.shield(committed)
+            self._wires.check()
+
+        return await self._wires.read(self.inner.claim(key, kinds=kinds), first=flushed)
+
+    def release(self, key: int, epoch: int) -> None:
+        if not self._wires.dead:
+            self.inner.release(key, epoch)
+
+    async def begin_trial(self, keys: Sequence[int]) -> None:
+        await self._wires.write(self.inner.begin_trial(keys))
+
+    async def survived(self, keys: Sequence[int]) -> None:
+        await self._wires.write(self.inner.survived(keys))
+
+    async def charge_death(self) -> None:
+        await self._wires.write(self.inner.charge_death())
+
+    async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
+        return await self._wires.write(self.inner.trim(before=before, after=after, workspace=workspace))
+
+    # Reading
+
+    async def run(self, key: int) -> RunRow | None:
+        return await self._wires.read(self.inner.run(key))
+
+    async def runs(self, wanted: RunFilter) -> list[RunRow]:
+        return await self._wires.read(self.inner.runs(wanted))
+
+    async def last_key(self) -> int:
+        return await self._wires.read(self.inner.last_key())
+
+    async def entry(self, key: int, seq: int) -> Stored | None:
+        return await self._wires.read(self.inner.entry(key, seq))
+
+    async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Stored]:
+        return await self._wires.read(self.inner.facts(key, kinds=kinds))
+
+    async def page(self, key: int, *, after: int, max_bytes: int) -> Page | None:
+        return await self._wires.read(self.inner.page(key, after=after, max_bytes=max_bytes))
+
+    async def under_way(self, *, after: int, limit: int) -> list[UnderWay]:
+        return await self._wires.read(self.inner.under_way(after=after, limit=limit))
+
+    async def due(self, now: int, *, limit: int) -> list[int]:
+        return await self._wires.read(self.inner.due(now, limit=limit))
+
+    async def next_due(self, after: int) -> int | None:
+        return await self._wires.read(self.inner.next_due(after))
+
+    async def idempotent(self, workspace: int, route: str, key: str) -> tuple[bytes, int] | None:
+        return await self._wires.read(self.inner.idempotent(workspace, route, key))
+
+    async def ends_of_thread(self, thread: int) -> list[bytes]:
+        return await self._wires.read(self.inner.ends_of_thread(thread))
+
+    async def unfinished_of_thread(self, thread: int) -> list[int]:
+        return await self._wires.read(self.inner.unfinished_of_thread(thread))
+
+    async def ended_threads_with_runs(self) -> list[int]:
+        return await self._wires.read(self.inner.ended_threads_with_runs())
+
+    async def thread_messages(self, thread: int) -> list[bytes]:
+        return await self._wires.read(self.inner.thread_messages(thread))
+
+    async def last_message(self, thread: int) -> int:
+        return await self._wires.read(self.inner.last_message(thread))
+
+    async def unfinished(self) -> int:
+        return await self._wires.read(self.inner.unfinished())
+
+
+class SimulatedRecords:
+    def __init__(self, inner: Database, wires: Wires) -> None:
+        self._inner = inner
+        self._wires = wires
+
+    async def read(self, query: Query[T], *, heavy: bool = False) -> T:
+        return await self._wires.read(self._read(query))
+
+    async def _read(self, query: Query[T]) -> T:
+        return await self._inner.read(query)
+
+    async def write(self, query: Query[T]) -> T:
+        return await self._wires.write(self._write(query))
+
+    async def _write(self, query: Query[T]) -> T:
+        return await self._inner.write(query)
+
+
+class SimulatedStore:
+    """What one process holds of the disk. After `die` nothing of it reaches anything."""
+
+    folder = None
+
+    def __init__(self, disk: Disk, inner: Store) -> None:
+        self._wires = Wires(disk)
+        self._inner = inner
+        self.log = SimulatedLog(inner.log, self._wires)
+        self.records = SimulatedRecords(inner.records, self._wires)
+        self.vault = inner.vault
+
+    @property
+    def dead(self) -> bool:
+        return self._wires.dead
+
+    def die(self) -> None:
+        self._wires.dead = True
+
+    def announce(self, *, admin_socket: str) -> None:
+        self._inner.announce(admin_socket=admin_socket)
+
+    async def close(self) -> None:
+        await self.log.finish()
+        if not self._wires.dead:
+            await self._inner.close()
+            self.die()

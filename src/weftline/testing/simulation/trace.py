@@ -14,7 +14,7 @@ class Violation(AssertionError):
         self.seed: int | None = None
         self.trace: list[str] = []
 
-    def told(self) -> str:
+    def report(self) -> str:
         """The failure with its trace."""
         lines = "\n".join(self.trace)
         return f"seed {self.seed} breaks {self}\n{lines}"

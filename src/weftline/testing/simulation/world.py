@@ -1,4 +1,4 @@
-"""The world outside the engine: a model, tools with effects of their own, and a ledger of what they did.
+"""The world outside the engine: a ledger of what its model and tools did, and the lives of the server process.
 
 Everything here belongs to one life of the server process. When that ends, whatever of it is still running does nothing
 and counts nothing any more, as if its process had gone.
@@ -7,38 +7,30 @@ and counts nothing any more, as if its process had gone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable
 from random import Random
 
-from msgspec import Raw, Struct, field
+from msgspec import Struct, field
 
 from weftline.kernel.entries import Effect
-from weftline.messages import Assistant, Usage
-from weftline.providers.base import (
-    CallArgs,
-    CallDone,
-    CallStart,
-    Chunk,
-    ErrorClass,
-    Finish,
-    ModelInfo,
-    ModelRequest,
-    ProviderError,
-    TextDelta,
-    ToolSpec,
-    UsageUpdate,
-)
-from weftline.providers.catalog import Catalog
+from weftline.kernel.state import CallModel, Command, State
+from weftline.messages import Message, Usage
+from weftline.runtime.carry_out import carry_out
+from weftline.runtime.live import WorkingSet
+from weftline.runtime.services import Outcome, Services, Sink
 from weftline.testing.simulation.trace import Trace
-from weftline.tools.arguments import object_args
-from weftline.tools.base import ClientKind, Happened, Reconciled, Tool, ToolContext, ToolFailed, ToolOutput
 
-MODEL = "sim:plain"
-DOOMED = "sim:doomed"
-"""A model that a later deploy no longer has."""
-CLIENT_TOOL = "ask"
-KILLER = "kill"
-BROKEN = "broken"
+
+class Basis(Struct, frozen=True):
+    """What a model request rests on: the first `version` facts of the run's log, the last of which permits it."""
+
+    version: int
+    turn: int
+    attempt: int
+    memory: int
+    """Which working set it was made from: every time a run comes into memory it gets another."""
+    at: int
+    """The wall clock when it was decided on."""
 
 
 class Asked(Struct):
@@ -46,9 +38,12 @@ class Asked(Struct):
 
     number: int
     tag: str
-    turn: int
     life: int
+    basis: Basis
+    messages: tuple[Message, ...]
+    """The conversation as the model got it."""
     reported: Usage | None = None
+    begun_s: float = 0.0
     ended_s: float = 0.0
     ended: str = ""
     """done, failed, aborted, or crashed; empty while it is under way."""
@@ -70,14 +65,18 @@ class Execution(Struct):
     ended: str = ""
 
 
-class Wire(Struct):
+class Manners(Struct):
     """The ways in which a history's model and tools behave."""
 
     errors: float = 0.0
     slow: float = 0.0
     """How often something takes longer than its time limit."""
+    long: float = 0.0
+    """How often something takes some seconds."""
     stubborn: float = 0.0
     """How often a tool goes on for a while after it was told to stop."""
+    turns: int = 3
+    """After how many turns the model answers at the latest."""
 
 
 class Ledger(Struct):
@@ -96,31 +95,36 @@ class Witness:
 
     def model_asked(self, asked: Asked) -> None: ...
 
-    def tool_began(self, execution: Execution, tool: SimTool) -> None: ...
+    def tool_began(self, execution: Execution) -> None: ...
 
 
 class Life:
-    """One life of the server process."""
+    """One life of the server process. `deploy` is the version of the code that it runs."""
 
     def __init__(
         self,
         number: int,
         *,
+        deploy: int,
         rng: Random,
         ledger: Ledger,
         trace: Trace,
-        wire: Wire,
+        manners: Manners,
         witness: Witness,
         crash: Callable[[str], None],
     ) -> None:
         self.number = number
+        self.deploy = deploy
         self.dead = False
         self.rng = rng
         self.ledger = ledger
         self.trace = trace
-        self.wire = wire
+        self.manners = manners
         self.witness = witness
         self.crash = crash
+        self.bases: dict[str, Basis] = {}
+        """By tag of the run: what its newest request rests on."""
+        self._memories: dict[int, WorkingSet] = {}
 
     async def check(self) -> None:
         """Never returns when the process has gone."""
@@ -129,184 +133,25 @@ class Life:
 
     async def pass_time(self, most_s: float) -> None:
         """Some time, seldom too much of it."""
-        slow = self.rng.random() < self.wire.slow
-        await asyncio.sleep(200.0 if slow else self.rng.random() ** 3 * most_s)
+        manners, roll = self.manners, self.rng.random()
+        if roll < manners.slow:
+            delay_s = 200.0
+        elif roll < manners.slow + manners.long:
+            delay_s = self.rng.random() * 8.0
+        else:
+            delay_s = self.rng.random() ** 3 * most_s
+        await asyncio.sleep(delay_s)
         await self.check()
 
-    def models(self, *, doomed: bool) -> Catalog:
-        catalog = Catalog(default_model=MODEL)
-        catalog.add(SimModel(self, doomed=doomed))
-        return catalog
-
-    def tools(self) -> dict[str, Tool]:
-        tools = [
-            SimTool(self, "look", "read"),
-            SimTool(self, "scan", "read", concurrent=True),
-            SimTool(self, "save", "idempotent", concurrent=True),
-            SimTool(self, "move", "reconcile"),
-            SimTool(self, "shift", "reconcile", concurrent=True),
-            SimTool(self, "pay", "once"),
-            SimTool(self, "send", "once", concurrent=True),
-            SimTool(self, KILLER, "read"),
-            SimTool(self, BROKEN, "read"),
-        ]
-        return {tool.spec.name: tool for tool in tools}
-
-
-SERVER_TOOLS = ("look", "scan", "save", "move", "shift", "pay", "send")
-
-
-class SimModel:
-    """Asks for some of the tools that it is offered, then answers. Its texts name the run and the request."""
-
-    name = "sim"
-
-    def __init__(self, life: Life, *, doomed: bool) -> None:
-        self._life = life
-        self._models = [ModelInfo("plain"), *([ModelInfo("doomed")] if doomed else [])]
-
-    def models(self) -> Sequence[ModelInfo]:
-        return self._models
-
-    async def aclose(self) -> None:
-        pass
-
-    async def stream(self, request: ModelRequest) -> AsyncIterator[Sequence[Chunk]]:
-        life = self._life
-        await life.check()
-        tag = request.system or ""
-        said = [one for one in request.messages if isinstance(one, Assistant) and one.text.startswith(f"{tag}:")]
-        asked = Asked(len(life.ledger.asked), tag, len(said), life.number)
-        life.ledger.asked.append(asked)
-        life.trace.note(f"model: {tag} turn {asked.turn} is request {asked.number}")
-        life.witness.model_asked(asked)
-        try:
-            async for chunks in self._answer(asked, request):
-                yield chunks
-            asked.ended = "done"
-        except ProviderError:
-            asked.ended = "failed"
-            raise
-        finally:
-            asked.ended_s = asyncio.get_running_loop().time()
-            asked.ended = asked.ended or ("crashed" if life.dead else "aborted")
-            life.trace.note(f"model: request {asked.number} {asked.ended}")
-
-    async def _answer(self, asked: Asked, request: ModelRequest) -> AsyncIterator[Sequence[Chunk]]:
-        life, rng = self._life, self._life.rng
-        await life.pass_time(0.5)
-        fails_at = rng.randrange(4) if rng.random() < life.wire.errors else -1
-        if fails_at == 0:
-            raise self._error()
-        yield [self._usage(asked, 10), TextDelta(f"{asked.tag}:{asked.number}")]
-        for piece in range(rng.randrange(1, 4)):
-            try:
-                await life.pass_time(0.3)
-            except asyncio.CancelledError:
-                if life.dead or rng.random() >= life.wire.stubborn:
-                    raise
-                asked.ended = "aborted"
-            if fails_at == piece + 1:
-                raise self._error()
-            yield [TextDelta(f" w{piece}")]
-        await life.pass_time(0.1)
-        calls = self._calls(asked, request)
-        yield [*calls, self._usage(asked, 20), Finish("tool_use" if calls else "end_turn")]
-
-    def _usage(self, asked: Asked, output: int) -> UsageUpdate:
-        """The number of the request is part of the bill, so that a bill tells whose it is."""
-        asked.reported = Usage(input=1000 + asked.number, output=output)
-        return UsageUpdate(asked.reported)
-
-    def _error(self) -> ProviderError:
-        classes: tuple[ErrorClass, ...] = ("server", "rate_limit", "overloaded", "auth")
-        return ProviderError(self._life.rng.choices(classes, (5, 2, 2, 1))[0], "simulated")
-
-    def _calls(self, asked: Asked, request: ModelRequest) -> list[Chunk]:
-        rng = self._life.rng
-        names = [spec.name for spec in request.tools]
-        if request.tools_disabled or not names or asked.turn >= 3 or rng.random() < 0.25:
-            return []
-        chunks: list[Chunk] = []
-        for index in range(rng.choice((1, 1, 2, 3))):
-            name = rng.choice(names) if rng.random() < 0.97 else "nobody"
-            identity = f"c{index}" if rng.random() < 0.3 else f"c{asked.number}_{index}"
-            args = f'{{"n":{rng.randrange(4)}}}' if rng.random() < 0.97 else "not json"
-            chunks += [CallStart(index, name, id=identity), CallArgs(index, args), CallDone(index)]
-        return chunks
-
-
-class SimTool:
-    client: ClientKind | None = None
-    echo: Raw | None = None
-    timeout_s: float | None = None
-
-    def __init__(self, life: Life, name: str, effect: Effect, *, concurrent: bool = False) -> None:
-        self._life = life
-        self.spec = ToolSpec(name, name, Raw(b'{"type":"object","properties":{"n":{"type":"integer"}}}'))
-        self.effect: Effect = effect
-        self.concurrent = concurrent
-
-    def prepare(self, args: str) -> bytes:
-        if self.spec.name == BROKEN:
-            raise RuntimeError("simulated: a tool with a bug")
-        return object_args(args)[1]
-
-    async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
-        life, rng = self._life, self._life.rng
-        await life.check()
-        execution = self._begin(args, context)
-        try:
-            await life.pass_time(0.6)
-            if self.spec.name == KILLER:
-                life.crash("a tool kills the process")
-                await asyncio.sleep(3600)
-            life.ledger.happened[context.idempotency_key] = f"{self.spec.name} {execution.number}"
-            await life.pass_time(0.4)
-            if rng.random() < 0.1:
-                execution.ended = "failed"
-                if rng.random() < 0.2:
-                    raise asyncio.CancelledError  # of something within the tool, not of the tool
-                raise ToolFailed(f"{self.spec.name} {execution.number}")
-            execution.ended = "returned"
-            return ToolOutput.of(f"{self.spec.name} {execution.number}")
-        except asyncio.CancelledError:
-            if not life.dead and rng.random() < life.wire.stubborn:
-                await asyncio.sleep(1.0)
-            raise
-        finally:
-            execution.ended = execution.ended or ("crashed" if life.dead else "cut")
-            life.trace.note(f"tool: execution {execution.number} {execution.ended}")
-
-    async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
-        life = self._life
-        await life.pass_time(0.3)
-        result = life.ledger.happened.get(context.idempotency_key)
-        if result is not None:
-            return Happened(ToolOutput.of(result))
-        if life.rng.random() < 0.2:
-            return "unknown"
-        life.ledger.fenced.add(context.idempotency_key)
-        return "will_not_happen"
-
-    def _begin(self, args: bytes, context: ToolContext) -> Execution:
-        life = self._life
-        execution = Execution(
-            len(life.ledger.executions),
-            context.run_id,
-            context.call_id,
-            self.spec.name,
-            self.effect,
-            context.idempotency_key,
-            args,
-            context.turn,
-            context.attempt,
-            life.number,
-        )
-        life.ledger.executions.append(execution)
-        life.trace.note(
-            f"tool: {context.metadata.get('tag')} {self.spec.name} {context.call_id} attempt {context.attempt}"
-            f" is execution {execution.number}"
-        )
-        life.witness.tool_began(execution, self)
-        return execution
+    async def carry_out(
+        self, command: Command, state: State, work: WorkingSet, services: Services, sink: Sink
+    ) -> Outcome | None:
+        """The engine's seam: notes what a model request rests on, since the request itself does not say."""
+        if isinstance(command, CallModel):
+            # Kept, so that no two have the same id while this life lasts.
+            self._memories[id(work)] = work
+            memory = list(self._memories).index(id(work))
+            self.bases[work.plan.name] = Basis(
+                state.version, command.turn, command.attempt, memory, services.clock.now_us()
+            )
+        return await carry_out(command, state, work, services, sink)

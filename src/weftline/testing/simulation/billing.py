@@ -1,0 +1,81 @@
+"""C4 and M1: every request to the model is in the log with what it has cost, and held what the log says.
+
+A request may begin before its own entry is durable, so a crash can leave one request that the log knows nothing of; so
+can a store that refuses a write for which somebody waits, since the run's memory is then dropped. The next request
+waits for the outcome of the one before to be durable, hence never more than one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from weftline.kernel import bodies
+from weftline.kernel.entries import AttemptFailed, AttemptStarted, TurnCompleted
+from weftline.testing.simulation.conversation import check_conversation, naive_conversation
+from weftline.testing.simulation.evidence import Evidence, RunLog
+from weftline.testing.simulation.trace import require
+from weftline.testing.simulation.world import Asked
+
+
+def check_requests(evidence: Evidence, log: RunLog) -> None:
+    mine = [asked for asked in evidence.ledger.asked if asked.tag == log.order.tag]
+    known = {asked.number: entry for asked in mine if (entry := _permit(evidence, log, asked)) is not None}
+    _at_most_one_unknown(evidence, log, [asked for asked in mine if asked.number not in known])
+    thread = log.row.thread
+    history = [bodies.decode_message(one) for one in evidence.disk.messages(thread)] if thread is not None else []
+    facts = [(entry.head, entry.body) for entry in log.entries]
+    for asked in mine:
+        if asked.number in known:
+            right = naive_conversation(log.order.plan.messages, facts[: asked.basis.version], history=history)
+            check_conversation(asked.messages, right, f"run {log.key}: request {asked.number}")
+            _is_booked(evidence, log, asked)
+    _billed_by_somebody(log, mine)
+
+
+def _permit(evidence: Evidence, log: RunLog, asked: Asked) -> AttemptStarted | None:
+    """The entry that permitted a request; None when the log never got it."""
+    basis = asked.basis
+    if not 0 < basis.version <= len(log.entries):
+        return None
+    entry = log.entries[basis.version - 1]
+    head = entry.head
+    if not isinstance(head, AttemptStarted) or (head.turn, head.attempt) != (basis.turn, basis.attempt):
+        return None
+    # The same place in the log may have been taken by another memory of the run, at another time.
+    return head if 0 <= basis.at - entry.at <= evidence.troubles.stalled_s * 1_000_000 else None
+
+
+def _at_most_one_unknown(evidence: Evidence, log: RunLog, unknown: list[Asked]) -> None:
+    for (life, memory), count in Counter((asked.life, asked.basis.memory) for asked in unknown).items():
+        who = f"run {log.key}: {count} requests of life {life} (memory {memory}) are not in the log"
+        require("C4", count == 1, who)
+        require("C4", evidence.may_have_lost(life, log), f"{who}, and nothing was lost")
+
+
+def _is_booked(evidence: Evidence, log: RunLog, asked: Asked) -> None:
+    """What the provider reported is in the log, unless the process died before it could say so."""
+    basis = asked.basis
+    outcome = next(
+        entry.head
+        for entry in log.entries[basis.version :]
+        if isinstance(entry.head, AttemptFailed | TurnCompleted)
+        and (entry.head.turn, entry.head.attempt) == (basis.turn, basis.attempt)
+    )
+    if asked.reported is None or outcome.usage == asked.reported:
+        return
+    lost = evidence.may_have_lost(asked.life, log)
+    estimated = isinstance(outcome, AttemptFailed) and outcome.estimated
+    excused = estimated and (lost or bool(log.order.poison) or log.order.tag == "shaky")
+    require("C4", excused, f"run {log.key}: request {asked.number} ({asked.ended}) is booked as {outcome.usage}")
+
+
+def _billed_by_somebody(log: RunLog, mine: list[Asked]) -> None:
+    bills = {asked.reported for asked in mine}
+    for entry in log.entries:
+        head = entry.head
+        if isinstance(head, AttemptFailed | TurnCompleted):
+            estimated = isinstance(head, AttemptFailed) and head.estimated
+            nothing = not head.usage.input and not head.usage.output
+            billed = estimated or nothing or head.usage in bills
+            require("C4", billed, f"run {log.key}: {head.usage} was billed by nobody")
+            require("C4", not (isinstance(head, TurnCompleted) and nothing), f"run {log.key}: a turn without a bill")

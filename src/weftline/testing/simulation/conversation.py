@@ -1,0 +1,99 @@
+"""What a model must be asked, worked out from the log in the plainest way: M1.
+
+It shares no code with `weftline.runtime.conversation` and does not care for speed: it reads all facts of the log again
+for every message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weftline.kernel import bodies
+from weftline.kernel.entries import (
+    CallClosed,
+    Fact,
+    FinalForced,
+    HistoryPinned,
+    LoopDetected,
+    MessageQueued,
+    MessagesTaken,
+    OutputRejected,
+    TurnCompleted,
+)
+from weftline.messages import Assistant, Message, ToolResult, ToolResults, User
+from weftline.testing.simulation.trace import Violation, require
+
+
+def naive_conversation(
+    given: Sequence[Message], facts: Sequence[tuple[Fact, bytes]], *, history: Sequence[Message] = ()
+) -> list[Message]:
+    """The conversation after these facts of a run: `given` is its plan's, `history` its thread's."""
+    pinned = next((head.upto for head, _ in facts if isinstance(head, HistoryPinned)), 0)
+    messages: list[Message] = [*history[:pinned], *given]
+    for position, (head, body) in enumerate(facts):
+        match head:
+            case TurnCompleted():
+                messages.append(bodies.decode_turn(body).message)
+            case CallClosed() if _is_last_of_its_turn(facts, position, head.turn):
+                messages.append(ToolResults(tuple(_results(facts, head.turn))))
+            case LoopDetected() | FinalForced() | OutputRejected() if body:
+                text = bodies.decode_text(body).text
+                messages += [User.of(text, injected=True)] if text else []
+            case MessagesTaken():
+                messages += [_queued(facts, identity) for identity in head.ids]
+            case _:
+                pass
+    return messages
+
+
+def _asked(facts: Sequence[tuple[Fact, bytes]], turn: int) -> int:
+    return next(len(head.calls) for head, _ in facts if isinstance(head, TurnCompleted) and head.turn == turn)
+
+
+def _is_last_of_its_turn(facts: Sequence[tuple[Fact, bytes]], position: int, turn: int) -> bool:
+    upto = facts[: position + 1]
+    return sum(isinstance(head, CallClosed) and head.turn == turn for head, _ in upto) == _asked(facts, turn)
+
+
+def _results(facts: Sequence[tuple[Fact, bytes]], turn: int) -> list[ToolResult]:
+    closed = [(head, body) for head, body in facts if isinstance(head, CallClosed) and head.turn == turn]
+    closed.sort(key=lambda one: one[0].index)
+    return [ToolResult(head.id, head.name, bodies.decode_closed(body).parts, head.is_error) for head, body in closed]
+
+
+def _queued(facts: Sequence[tuple[Fact, bytes]], identity: str) -> Message:
+    return next(
+        bodies.decode_message(body) for head, body in facts if isinstance(head, MessageQueued) and head.id == identity
+    )
+
+
+def check_conversation(asked: Sequence[Message], expected: Sequence[Message], who: str) -> None:
+    """M1: a request holds every call's one result, in order, and nothing but what the log says."""
+    if list(asked) == list(expected):
+        return
+    check_results(asked, expected, who)
+    for position, (mine, right) in enumerate(zip(asked, expected, strict=False)):
+        require("M1", mine == right, f"{who}: message {position} is {mine} and should be {right}")
+    raise Violation("M1", f"{who}: has {len(asked)} messages and should have {len(expected)}: {asked}")
+
+
+def check_results(asked: Sequence[Message], expected: Sequence[Message], who: str) -> None:
+    """Every call of an earlier turn has exactly the result that the log closed it with."""
+    right = {
+        result.id: result for message in expected if isinstance(message, ToolResults) for result in message.results
+    }
+    calls: list[str] = []
+    for message in asked:
+        match message:
+            case Assistant():
+                require("M1", not calls, f"{who}: {calls} have no result before the next turn")
+                calls = [call.id for call in message.calls]
+            case ToolResults():
+                found = [result.id for result in message.results]
+                require("M1", found == calls, f"{who}: the calls {calls} have results of {found}")
+                for result in message.results:
+                    known = right.get(result.id)
+                    require("M1", result == known, f"{who}: {result.id} was closed with {known}, and is {result}")
+                calls = []
+            case _:
+                pass

@@ -1,0 +1,178 @@
+"""What outlives a process in the simulation: a disk in memory, its faults, and a look at it that takes no time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from random import Random
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from weftline.errors import StoreError, WeftlineError
+from weftline.kernel.entries import Fact, decode_fact
+from weftline.store.base import RunRow, Stored, Write, Written
+from weftline.store.memory import MemoryDisk, MemoryStore
+from weftline.store.records import threads, workspaces
+
+T = TypeVar("T")
+
+REFUSALS = ("The disk is full.", "The store is locked.", "The store is read-only.")
+
+
+FAST_S = 0.02
+"""The longest that a good disk takes, but for one time in twenty."""
+
+
+class Faults(Struct):
+    """How the disk behaves; changed by the history as it goes."""
+
+    slowest_s: float = FAST_S
+    refuses: StoreError | None = None
+    """Takes no writes for now, and says so."""
+    unreadable: StoreError | None = None
+    damages: float = 0.0
+    """How often one write of a flush fails for good, for a reason of its own."""
+    refused: int = 0
+    """Flushes and other writes refused so far."""
+
+
+class Entry(Struct, frozen=True):
+    """A fact as the log has it."""
+
+    seq: int
+    at: int
+    head: Fact
+    body: bytes
+
+
+class Parked(Struct, frozen=True):
+    """What a start must leave as it is of a run that waits."""
+
+    next_seq: int
+    due_at: int | None
+
+
+class OnCommit:
+    """Is told of each flush before its commit, and after it with what became of each write."""
+
+    def before(self, writes: Sequence[Write]) -> None: ...
+
+    def after(self, writes: Sequence[Write], results: Sequence[Written]) -> None: ...
+
+
+class Disk:
+    def __init__(self, rng: Random) -> None:
+        self.rng = rng
+        self.faults = Faults()
+        self.memory = MemoryDisk(id="simulated")
+        self.observer = OnCommit()
+        self._decoded: dict[int, tuple[list[Entry], int]] = {}
+        self._view = MemoryStore(self.memory)
+        self.workspace = glance(self._view.records.write(workspaces.ensure("sim", now=1)))
+        self._threads = [self._new_thread(number) for number in range(2)]
+        glance(self._view.close())
+
+    def _new_thread(self, number: int) -> int:
+        new = threads.NewThread(
+            workspace=self.workspace, salt=f"salt{number}", name="t", agent=None, spec=b"{}", metadata="{}"
+        )
+        return glance(self._view.records.write(threads.insert(new, now=1))).key
+
+    def threads(self, count: int) -> list[int]:
+        return self._threads[:count]
+
+    # A look at it
+
+    def keys(self) -> list[int]:
+        """All runs, the oldest first."""
+        return sorted(self.memory.runs)
+
+    def row(self, key: int) -> RunRow | None:
+        return glance(self._view.log.run(key))
+
+    def rows(self) -> list[RunRow]:
+        return [row for key in self.keys() if (row := self.row(key)) is not None]
+
+    def unfinished(self) -> list[int]:
+        return [key for key in self.keys() if self.memory.runs[key].row.ended_at is None]
+
+    def has_ended(self, key: int) -> bool:
+        run = self.memory.runs.get(key)
+        return run is None or run.row.ended_at is not None
+
+    def next_seq(self, key: int) -> int:
+        run = self.memory.runs.get(key)
+        return run.row.next_seq if run is not None else 1
+
+    def key_of(self, name: str) -> int | None:
+        return next((key for key in self.keys() if self.memory.runs[key].row.name == name), None)
+
+    def items(self, key: int) -> list[Stored]:
+        """The whole log of a run."""
+        return list(self.memory.runs[key].items)
+
+    def facts(self, key: int) -> list[Entry]:
+        known, read = self._decoded.get(key, ([], 0))
+        items = self.memory.runs[key].items if key in self.memory.runs else []
+        for item in items[read:]:
+            if item.head:
+                known.append(Entry(item.seq, item.at, decode_fact.decode(item.head), item.body))
+        self._decoded[key] = known, len(items)
+        return known
+
+    def queue_of(self, thread: int) -> list[int]:
+        """All runs of a thread in the order of their places, those that have ended too."""
+        return [run.row.key for run in self.memory.of_thread(thread)]
+
+    def active_run(self, thread: int) -> int | None:
+        row = glance(self._view.records.read(threads.by_key(thread)))
+        assert row is not None
+        return row.active_run
+
+    def messages(self, thread: int) -> list[bytes]:
+        return glance(self._view.log.thread_messages(thread))
+
+    def parked(self) -> dict[int, Parked]:
+        """Runs that wait for somebody outside or for a time; those in a thread's queue are another matter."""
+        waiting = [row for row in self.rows() if row.ended_at is None and not row.queued and row.due_at != 0]
+        return {row.key: Parked(row.next_seq, row.due_at) for row in waiting}
+
+    # Its faults
+
+    def latency_s(self) -> float:
+        """Mostly short, sometimes none, seldom long: neighbours in time are where the races are."""
+        roll = self.rng.random()
+        if roll < 0.4:
+            return 0.0
+        return self.rng.random() * (self.faults.slowest_s if roll < 0.95 else 5 * self.faults.slowest_s)
+
+    def check_writable(self) -> None:
+        if self.faults.refuses is not None:
+            self.faults.refused += 1
+            raise self.faults.refuses
+
+    def check_readable(self) -> None:
+        if self.faults.unreadable is not None:
+            raise self.faults.unreadable
+
+    def commit(self, writes: Sequence[Write], flush: Callable[[Sequence[Write]], list[Written]]) -> list[Written]:
+        """One flush as this disk takes it: whole, in part, or not at all."""
+        refusal = self.faults.refuses
+        if refusal is not None:
+            self.faults.refused += 1
+            return [Written("refused", error=refusal) for _ in writes]
+        if not self.faults.damages:
+            return flush(writes)
+        damaged = [self.rng.random() < self.faults.damages for _ in writes]
+        done = iter(flush([write for write, bad in zip(writes, damaged, strict=True) if not bad]))
+        failure = WeftlineError("The write failed.")
+        return [Written("failed", error=failure) if bad else next(done) for bad in damaged]
+
+
+def glance(reading: Coroutine[Any, Any, T]) -> T:
+    """What a store in memory answers, which it does without waiting."""
+    try:
+        reading.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("a store in memory waited for something")

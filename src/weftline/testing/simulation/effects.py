@@ -1,0 +1,108 @@
+"""C3 and C12: what tools did is what the log permitted, with the bytes that the log has, and no more often."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from weftline.canonical import digest
+from weftline.kernel import bodies
+from weftline.kernel.entries import AskedCall, CallClosed, CallOpened, CallStarted, TurnCompleted
+from weftline.messages import joined_text
+from weftline.runtime import ids
+from weftline.testing.simulation.evidence import Evidence, RunLog
+from weftline.testing.simulation.trace import require
+from weftline.testing.simulation.world import Execution
+
+
+class _Call(Struct):
+    """A call as the log has it."""
+
+    turn: int
+    index: int
+    asked: AskedCall
+    args: bytes
+
+
+def check_tools(evidence: Evidence, logs: Sequence[RunLog]) -> None:
+    by_call: dict[tuple[str, str], list[Execution]] = defaultdict(list)
+    for one in evidence.ledger.executions:
+        by_call[one.run_id, one.call_id].append(one)
+    by_id = {log.run_id: log for log in logs}
+    calls = {log.run_id: _calls(log) for log in logs}
+    owners: dict[str, tuple[str, str]] = {}
+    for (run_id, call_id), executions in by_call.items():
+        log, known = by_id.get(run_id), calls.get(run_id, {}).get(call_id)
+        certain: list[Execution] = []
+        for one in executions:
+            if log is not None and known is not None and (one.turn, one.args) == (known.turn, known.args):
+                certain.append(one)
+                continue
+            # Only what changes nothing may run ahead of the log, and so belong to a turn that the log never got.
+            ahead = one.effect == "read" and (log is None or evidence.may_have_lost(one.life, log))
+            require("C3", ahead, f"{run_id}: {call_id} ran with {one.args}, and the log has {known}")
+        if log is None or known is None or not certain:
+            continue
+        _check_executions(evidence, log, known, certain)
+        owner = owners.setdefault(certain[0].key, (run_id, call_id))
+        require("C3", owner == (run_id, call_id), f"{call_id} and {owner} share a key")
+    for log in logs:
+        _bytes_are_those_of_the_turn(log, calls[log.run_id])
+        _results_came_from_somewhere(evidence, log)
+
+
+def _calls(log: RunLog) -> dict[str, _Call]:
+    found: dict[str, _Call] = {}
+    for entry in log.entries:
+        head = entry.head
+        if isinstance(head, TurnCompleted):
+            args = bodies.turn_args(bodies.decode_turn(entry.body))
+            for index, asked in enumerate(head.calls):
+                found[asked.id] = _Call(head.turn, index, asked, args[index])
+    return found
+
+
+def _check_executions(evidence: Evidence, log: RunLog, call: _Call, executions: list[Execution]) -> None:
+    who = f"run {log.key}: {call.asked.id}"
+    key = ids.idempotency_key(evidence.disk.memory.id, log.run_id, call.turn, call.index, call.asked.digest)
+    started = {
+        entry.head.attempt
+        for entry in log.entries
+        if isinstance(entry.head, CallStarted) and (entry.head.turn, entry.head.index) == (call.turn, call.index)
+    }
+    for one in executions:
+        require("C3", one.key == key, f"{who} ran with another key than that of its bytes")
+        ahead = one.effect == "read" and evidence.may_have_lost(one.life, log)
+        require("C3", one.attempt in started or ahead, f"{who} attempt {one.attempt} ran without a start in the log")
+    # A harmless one may have run ahead of a start that a crash took back.
+    certain = [one for one in executions if one.effect != "read" or not evidence.may_have_lost(one.life, log)]
+    attempts = Counter(one.attempt for one in certain)
+    require("C12", max(attempts.values(), default=1) == 1, f"{who} began twice in one attempt")
+    if len(executions) > 1:
+        strict = call.asked.effect == "once" or any(one.effect == "once" for one in executions[1:])
+        require("C3", not strict, f"{who}: `once` ran {len(executions)} times")
+
+
+def _bytes_are_those_of_the_turn(log: RunLog, calls: dict[str, _Call]) -> None:
+    """The arguments are final with the turn: nothing later, whatever code it ran, made others of them."""
+    for entry in log.entries:
+        head = entry.head
+        if isinstance(head, CallOpened):
+            call = calls[head.id]
+            require(
+                "C3", head.digest == call.asked.digest == digest(call.args), f"run {log.key}: {head.id}: its digest"
+            )
+            opened = bytes(bodies.decode_opened(entry.body).args)
+            given_up = log.end is not None and log.end.code == "worker_error"
+            require("C3", opened == call.args or given_up, f"run {log.key}: {head.id} was opened with {opened}")
+
+
+def _results_came_from_somewhere(evidence: Evidence, log: RunLog) -> None:
+    results = {f"{one.tool} {one.number}" for one in evidence.ledger.executions if one.ended in ("returned", "failed")}
+    results |= set(evidence.ledger.happened.values())
+    for entry in log.entries:
+        if isinstance(entry.head, CallClosed) and entry.head.how == "returned" and entry.head.client is None:
+            text = joined_text(bodies.decode_closed(entry.body).parts)
+            require("C3", text in results, f"run {log.key}: the result {text!r} came from nowhere")

@@ -1,0 +1,85 @@
+"""All that is known when a history is over."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from weftline.kernel.entries import RunEnded
+from weftline.runtime import ids
+from weftline.store.base import RunRow, Stored
+from weftline.testing.simulation.clients import Told
+from weftline.testing.simulation.disk import Disk, Entry
+from weftline.testing.simulation.followers import Seen
+from weftline.testing.simulation.orders import Order
+from weftline.testing.simulation.server import Up
+from weftline.testing.simulation.world import Ledger
+
+
+class RunLog(Struct):
+    """A run as the disk has it."""
+
+    row: RunRow
+    items: list[Stored]
+    entries: list[Entry]
+    order: Order
+
+    @property
+    def key(self) -> int:
+        return self.row.key
+
+    @property
+    def run_id(self) -> str:
+        return ids.run_id(self.row.key, self.row.salt)
+
+    @property
+    def end(self) -> RunEnded | None:
+        head = self.entries[-1].head
+        return head if isinstance(head, RunEnded) else None
+
+
+class Window(Struct, frozen=True):
+    """A time, in virtual seconds, in which something was out of order."""
+
+    since_s: float
+    until_s: float
+
+    def touches(self, since_s: float, until_s: float) -> bool:
+        return self.since_s <= until_s and since_s <= self.until_s
+
+
+class Troubles(Struct):
+    """The faults that a history has had."""
+
+    stalls: list[Window] = []
+    sick: list[Window] = []
+    """When the disk refused writes or reads."""
+    clock_was_set: bool = False
+    losses: set[tuple[int, str]] = set()
+    """Lives and tags of runs of which some write was refused or failed: their memory may have been dropped."""
+
+    @property
+    def stalled_s(self) -> float:
+        return sum(window.until_s - window.since_s for window in self.stalls)
+
+
+class Evidence(Struct):
+    disk: Disk
+    orders: dict[str, Order]
+    threads: list[int]
+    ledger: Ledger
+    told: Told
+    seen: list[Seen]
+    times: dict[int, Up]
+    troubles: Troubles
+    epoch_s: float
+    """The wall clock at the virtual time 0, unless it was set."""
+
+    def logs(self) -> list[RunLog]:
+        return [
+            RunLog(row, self.disk.items(row.key), self.disk.facts(row.key), self.orders[row.name])
+            for row in self.disk.rows()
+        ]
+
+    def may_have_lost(self, life: int, log: RunLog) -> bool:
+        """Whether what the run had in memory in that life may have been lost before it was durable."""
+        return self.times[life].crashed or (life, log.order.tag) in self.troubles.losses

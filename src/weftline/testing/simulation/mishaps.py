@@ -1,0 +1,128 @@
+"""What goes wrong in a history: kills, stops, sick disks, clocks that are set, loops that stall."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from random import Random
+from typing import Any
+
+from weftline.errors import StoreError
+from weftline.store.base import Write, Written
+from weftline.testing.simulation.disk import FAST_S, REFUSALS, Disk, OnCommit
+from weftline.testing.simulation.evidence import Troubles, Window
+from weftline.testing.simulation.loop import VirtualLoop
+from weftline.testing.simulation.server import Server, WallClock
+from weftline.testing.simulation.trace import Trace
+
+_FAULTS_S = 15.0
+_STORM_S = 60.0
+
+
+class Mishaps(OnCommit):
+    def __init__(
+        self, server: Server, disk: Disk, *, loop: VirtualLoop, clock: WallClock, rng: Random, trace: Trace
+    ) -> None:
+        self._server = server
+        self._disk = disk
+        self._loop = loop
+        self._clock = clock
+        self._rng = rng
+        self._trace = trace
+        self._crash_on: dict[int, str] = {}
+        self._flushes = 0
+        self.troubles = Troubles()
+        self.committed = asyncio.Event()
+
+    def choose(self) -> list[Coroutine[Any, Any, None]]:
+        rng = self._rng
+        self._disk.faults.slowest_s = rng.choice((FAST_S, FAST_S, 0.2))
+        self._disk.faults.damages = rng.choice((0.0, 0.0, 0.0, 0.0, 0.01))
+        chosen: list[Coroutine[Any, Any, None]] = []
+        for _ in range(rng.choice((0, 0, 1, 2, 4))):
+            if rng.random() < 0.5:
+                chosen.append(self._crash_at(rng.random() * _FAULTS_S * rng.random()))
+            else:
+                self._crash_on[rng.randrange(1, 60)] = rng.choice(("before", "after"))
+        if rng.random() < 0.12:
+            chosen.append(self._storm(every_s=rng.choice((1.0, 3.0, 6.0, 15.0)), regular=rng.random() < 0.5))
+        chosen += [self._stop_at(rng.random() * _FAULTS_S) for _ in range(rng.choice((0, 0, 0, 1, 3)))]
+        if rng.random() < 0.3:
+            chosen.append(self._refuse(rng.random() * 5.0, rng.random() ** 2 * rng.choice((2.0, 8.0, 60.0))))
+        if rng.random() < 0.1:
+            chosen.append(self._cannot_read(rng.random() * 5.0, rng.random() * rng.choice((0.1, 5.0))))
+        if rng.random() < 0.2:
+            chosen.append(self._set_clock(rng.random() * 5.0, rng.choice((-3600.0, 3600.0))))
+        if rng.random() < 0.2:
+            chosen.append(self._stall(rng.random() * 5.0, rng.choice((2.0, 40.0))))
+        return chosen
+
+    async def _crash_at(self, at_s: float) -> None:
+        await asyncio.sleep(at_s)
+        self._server.crash("killed")
+
+    async def _storm(self, *, every_s: float, regular: bool) -> None:
+        """Kills that have nothing to do with what the server does."""
+        until_s = self._loop.now_s + _STORM_S
+        while self._loop.now_s < until_s:
+            await asyncio.sleep(every_s if regular else self._rng.expovariate(1 / every_s))
+            self._server.crash("killed in a storm")
+
+    async def _stop_at(self, at_s: float) -> None:
+        await asyncio.sleep(at_s)
+        await self._server.stop(drain_s=self._rng.choice((0.0, 0.5, 30.0)))
+
+    async def _refuse(self, at_s: float, for_s: float) -> None:
+        await asyncio.sleep(at_s)
+        self.troubles.sick.append(Window(self._loop.now_s, self._loop.now_s + for_s + 10.0))
+        refusal = self._disk.faults.refuses = StoreError(self._rng.choice(REFUSALS))
+        self._trace.note(f"disk: refuses writes for {for_s:.3f} s: {refusal}")
+        await asyncio.sleep(for_s)
+        self._disk.faults.refuses = None
+        self._trace.note("disk: takes writes")
+
+    async def _cannot_read(self, at_s: float, for_s: float) -> None:
+        await asyncio.sleep(at_s)
+        self.troubles.sick.append(Window(self._loop.now_s, self._loop.now_s + for_s + 10.0))
+        self._disk.faults.unreadable = StoreError("The store could not be read.")
+        self._trace.note(f"disk: cannot be read for {for_s:.3f} s")
+        await asyncio.sleep(for_s)
+        self._disk.faults.unreadable = None
+        self._trace.note("disk: can be read")
+
+    async def _set_clock(self, at_s: float, by_s: float) -> None:
+        await asyncio.sleep(at_s)
+        self._clock.offset_s += by_s
+        self.troubles.clock_was_set = True
+        self._trace.note(f"clock: set by {by_s:+.0f} s")
+
+    async def _stall(self, at_s: float, for_s: float) -> None:
+        await asyncio.sleep(at_s)
+        self._trace.note(f"loop: stalls for {for_s:.0f} s")
+        self.troubles.stalls.append(Window(self._loop.now_s, self._loop.now_s + for_s))
+        self._loop.now_s += for_s
+
+    # At each commit
+
+    def before(self, writes: Sequence[Write]) -> None:
+        self._flushes += 1
+        self._crash_if("before")
+
+    def after(self, writes: Sequence[Write], results: Sequence[Written]) -> None:
+        self.committed.set()
+        for write, result in zip(writes, results, strict=True):
+            kinds: list[str] = []
+            seq = write.base_seq
+            for item in write.items:
+                kinds.append(f"{seq}:{item.kind}" if item.count == 1 else f"{seq}+{item.count}:{item.kind}")
+                seq += item.count
+            self._trace.note(f"disk: {result.outcome} run {write.key} {' '.join(kinds)} due {write.due_at}")
+            if result.outcome != "ok":
+                name = write.new.name if write.new is not None else self._disk.memory.runs[write.key].row.name
+                self.troubles.losses.add((self._server.life.number, name))
+        self._crash_if("after")
+
+    def _crash_if(self, moment: str) -> None:
+        if self._crash_on.get(self._flushes) == moment:
+            del self._crash_on[self._flushes]
+            self._server.crash(f"killed {moment} a commit")

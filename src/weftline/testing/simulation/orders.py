@@ -1,0 +1,96 @@
+"""The runs of a history, and how its world behaves: all that a seed decides before anything happens."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Literal
+
+from msgspec import Struct
+
+from weftline.kernel.entries import Limits
+from weftline.messages import User
+from weftline.plan import LocalRef, RunPlan, ServerRef, ToolRef
+from weftline.testing.simulation.model import DEADLY, DOOMED, MODEL
+from weftline.testing.simulation.tools import BROKEN, CLIENT_TOOL, KILLER, SERVER_TOOLS, SHAKY, SLOW_KILLER
+from weftline.testing.simulation.world import Manners
+
+DEADLIES = frozenset({KILLER, SLOW_KILLER, DEADLY})
+"""What a run has that kills the process."""
+
+
+class Order(Struct, kw_only=True):
+    """A run that a client is going to ask for."""
+
+    tag: str
+    thread: int | None = None
+    model: str = MODEL
+    tools: tuple[str, ...] = ()
+    client_tool: bool = False
+    timeout_s: float = 300.0
+    on_timeout: Literal["end", "report"] = "end"
+    answers: bool = True
+    """Whether somebody answers its client calls."""
+    poison: str = ""
+    """What is wrong with it, for a run that may be given up."""
+
+    @property
+    def plan(self) -> RunPlan:
+        tools: list[ToolRef] = [ServerRef(name) for name in self.tools]
+        if self.client_tool:
+            tools.append(LocalRef(CLIENT_TOOL))
+        return RunPlan(
+            name=self.tag,
+            model=self.model,
+            system=self.tag,
+            messages=(User.of(f"prompt of {self.tag}"),),
+            tools=tuple(tools),
+            metadata={"tag": self.tag},
+            limits=Limits(local_timeout_us=int(self.timeout_s * 1_000_000), on_local_timeout=self.on_timeout),
+        )
+
+    @property
+    def deadly(self) -> bool:
+        return self.poison in DEADLIES
+
+
+def choose_manners(rng: Random) -> Manners:
+    return Manners(
+        errors=rng.choice((0.0, 0.1, 0.4)),
+        slow=rng.choice((0.0, 0.0, 0.02)),
+        long=rng.choice((0.0, 0.0, 0.2)),
+        stubborn=rng.choice((0.0, 0.5)),
+        turns=rng.choice((3, 3, 6)),
+    )
+
+
+def choose_orders(rng: Random, threads: list[int]) -> dict[str, Order]:
+    orders = [_innocent(rng, f"r{number}", threads) for number in range(rng.randrange(2, 7))]
+    if rng.random() < 0.25:
+        orders.append(_poison(rng, rng.choice((KILLER, SLOW_KILLER, DEADLY, BROKEN, DOOMED)), threads))
+    if rng.random() < 0.1:
+        orders.append(Order(tag="shaky", tools=(SHAKY,)))
+    return {order.tag: order for order in orders}
+
+
+def _innocent(rng: Random, tag: str, threads: list[int]) -> Order:
+    client_tool = rng.random() < 0.5
+    return Order(
+        tag=tag,
+        thread=rng.choice(threads) if threads and rng.random() < 0.7 else None,
+        tools=tuple(rng.sample(SERVER_TOOLS, rng.randrange(0 if client_tool else 1, 4))),
+        client_tool=client_tool,
+        timeout_s=rng.choice((0.5, 5.0, 300.0)),
+        on_timeout=rng.choice(("end", "report")),
+        answers=rng.random() < 0.9,
+    )
+
+
+def _poison(rng: Random, what: str, threads: list[int]) -> Order:
+    is_model = what in (DEADLY, DOOMED)
+    return Order(
+        tag="poison",
+        thread=rng.choice(threads) if threads and rng.random() < 0.2 else None,
+        tools=() if is_model else (what,),
+        model=what if is_model else MODEL,
+        poison=what,
+    )

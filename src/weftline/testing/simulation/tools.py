@@ -1,0 +1,124 @@
+"""The tools of the simulation: every kind of effect, and some that do harm."""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec import Raw
+
+from weftline.canonical import canonical_value
+from weftline.kernel.entries import Effect
+from weftline.providers.base import ToolSpec
+from weftline.testing.simulation.world import Execution, Life
+from weftline.tools.arguments import object_args
+from weftline.tools.base import ClientKind, Happened, Reconciled, Tool, ToolContext, ToolFailed, ToolOutput
+
+CLIENT_TOOL = "ask"
+SERVER_TOOLS = ("look", "scan", "save", "move", "shift", "pay", "send")
+KILLER = "kill"
+SLOW_KILLER = "kill_later"
+BROKEN = "broken"
+SHAKY = "shaky"
+SLOW_KILL_S = 10.0
+
+_SCHEMA = Raw(b'{"type":"object","properties":{"n":{"type":"integer"},"deploy":{"type":"integer"}}}')
+
+
+def tools_of(life: Life) -> dict[str, Tool]:
+    # A deploy may also change what a tool says about itself.
+    shift: Effect = "once" if life.deploy == 2 else "reconcile"
+    tools = [
+        SimTool(life, "look", "read"),
+        SimTool(life, "scan", "read", concurrent=True),
+        SimTool(life, "save", "idempotent", concurrent=True),
+        SimTool(life, "move", "reconcile"),
+        SimTool(life, "shift", shift, concurrent=True),
+        SimTool(life, "pay", "once"),
+        SimTool(life, "send", "once", concurrent=True),
+        SimTool(life, KILLER, "read"),
+        SimTool(life, SLOW_KILLER, "read"),
+        SimTool(life, BROKEN, "read"),
+        SimTool(life, SHAKY, "read"),
+    ]
+    return {tool.spec.name: tool for tool in tools}
+
+
+class SimTool:
+    client: ClientKind | None = None
+    echo: Raw | None = None
+    timeout_s: float | None = None
+
+    def __init__(self, life: Life, name: str, effect: Effect, *, concurrent: bool = False) -> None:
+        self._life = life
+        self._prepared = 0
+        self.spec = ToolSpec(name, name, _SCHEMA)
+        self.effect: Effect = effect
+        self.concurrent = concurrent
+
+    def prepare(self, args: str) -> bytes:
+        """Each deploy has a default of its own, so that arguments that were prepared twice are found out."""
+        self._prepared += 1
+        if self.spec.name == BROKEN or (self.spec.name == SHAKY and self._prepared % 2):
+            raise RuntimeError("simulated: a tool with a bug")
+        known, _ = object_args(args)
+        return canonical_value({**known, "deploy": self._life.deploy})
+
+    async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
+        life, rng = self._life, self._life.rng
+        await life.check()
+        execution = self._begin(args, context)
+        try:
+            await life.pass_time(0.6)
+            if self.spec.name in (KILLER, SLOW_KILLER):
+                await asyncio.sleep(SLOW_KILL_S if self.spec.name == SLOW_KILLER else 0.0)
+                life.crash("a tool kills the process")
+                await asyncio.sleep(3600)
+            life.ledger.happened[context.idempotency_key] = f"{self.spec.name} {execution.number}"
+            await life.pass_time(0.4)
+            if rng.random() < 0.1:
+                execution.ended = "failed"
+                if rng.random() < 0.2:
+                    raise asyncio.CancelledError  # of something within the tool, not of the tool
+                raise ToolFailed(f"{self.spec.name} {execution.number}")
+            execution.ended = "returned"
+            return ToolOutput.of(f"{self.spec.name} {execution.number}")
+        except asyncio.CancelledError:
+            if not life.dead and rng.random() < life.manners.stubborn:
+                await asyncio.sleep(1.0)
+            raise
+        finally:
+            execution.ended = execution.ended or ("crashed" if life.dead else "cut")
+            life.trace.note(f"tool: execution {execution.number} {execution.ended}")
+
+    async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
+        life = self._life
+        await life.pass_time(0.3)
+        result = life.ledger.happened.get(context.idempotency_key)
+        if result is not None:
+            return Happened(ToolOutput.of(result))
+        if life.rng.random() < 0.2:
+            return "unknown"
+        life.ledger.fenced.add(context.idempotency_key)
+        return "will_not_happen"
+
+    def _begin(self, args: bytes, context: ToolContext) -> Execution:
+        life = self._life
+        execution = Execution(
+            len(life.ledger.executions),
+            context.run_id,
+            context.call_id,
+            self.spec.name,
+            self.effect,
+            context.idempotency_key,
+            args,
+            context.turn,
+            context.attempt,
+            life.number,
+        )
+        life.ledger.executions.append(execution)
+        life.trace.note(
+            f"tool: {context.metadata.get('tag')} {self.spec.name} {context.call_id} attempt {context.attempt}"
+            f" is execution {execution.number}"
+        )
+        life.witness.tool_began(execution)
+        return execution
