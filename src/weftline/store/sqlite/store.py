@@ -44,6 +44,7 @@ class SqliteStore:
         vfs: str | None = None,
         on_fatal: Callable[[str], None] = stop_process,
     ) -> None:
+        self._closing = False
         self._directory = StoreDirectory(Path(path))
         self._directory.own()
         with ExitStack() as undo:
@@ -75,8 +76,9 @@ class SqliteStore:
         self._directory.announce(admin_socket=admin_socket)
 
     async def close(self) -> None:
-        if not self._directory.owned:
+        if self._closing:
             return
+        self._closing = True
         await asyncio.to_thread(self._finish)
         with ExitStack() as last:
             last.callback(self._directory.release)

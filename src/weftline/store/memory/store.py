@@ -1,13 +1,4 @@
-"""A store in memory: the same promises for as long as the process lives, and nothing on disk.
-
-The log is plain dicts and lists; records are on SQLite in memory, with the same schema as everywhere. There is no
-thread: a commit happens whole at one moment. What would outlive a process is a `MemoryDisk`, on which a simulation
-opens one store after another:
-
-    disk = MemoryDisk()
-    first = MemoryStore(disk)
-    second = MemoryStore(disk)  # as after a crash: `second.log.unclean` is true, and `first` writes nothing any more
-"""
+"""The store in memory: both halves, and who owns the disk."""
 
 from __future__ import annotations
 
@@ -16,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from weftline.errors import StoreError
-from weftline.store.memory_disk import MemoryDisk
-from weftline.store.memory_log import MemoryLog
+from weftline.store.memory.disk import MemoryDisk
+from weftline.store.memory.log import MemoryLog
 from weftline.store.secrets import Vault
 from weftline.store.sqlite.database import SqliteDatabase, transact
-
-__all__ = ["MemoryDisk", "MemoryStore"]
 
 
 class MemoryStore:

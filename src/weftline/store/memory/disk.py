@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence
 
 from weftline.store.base import Write
-from weftline.store.memory_run import MemoryRun
+from weftline.store.memory.run import MemoryRun
 from weftline.store.sqlite.database import records_in_memory
 
 
