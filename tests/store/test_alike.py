@@ -49,7 +49,7 @@ class Reopen(Struct, frozen=True, tag=True):
 
 class Mark(Struct, frozen=True, tag=True):
     runs: tuple[int, ...]
-    group: int
+    survived: bool
 
 
 class Look(Struct, frozen=True, tag=True):
@@ -87,7 +87,7 @@ acts: st.SearchStrategy[Act] = st.one_of(
     flushes,
     st.builds(Claim, run=runs, release=st.booleans()),
     st.builds(Reopen, cleanly=st.booleans(), charge=st.booleans()),
-    st.builds(Mark, runs=st.lists(runs, max_size=3).map(tuple), group=st.integers(1, 3)),
+    st.builds(Mark, runs=st.lists(runs, max_size=3).map(tuple), survived=st.booleans()),
     st.builds(Look, run=runs, after=st.integers(0, 20), max_bytes=st.integers(1, 600)),
     st.builds(Trim, before=st.sampled_from([0, 9_001, 9_003, 9_999])),
     st.just(EndThread()),
@@ -125,7 +125,7 @@ class Story:
                 if act.charge:
                     await self.subject.store.log.charge_death()
             case Mark():
-                await log.mark_suspects(act.runs, group=act.group)
+                await (log.survived if act.survived else log.begin_trial)(act.runs)
             case Look():
                 self.told.append(await log.page(act.run, after=act.after, max_bytes=act.max_bytes))
                 self.told.append(await log.entry(act.run, act.after))

@@ -79,37 +79,52 @@ async def an_unclean_death_is_known_until_it_is_charged(subject: Subject) -> Non
     assert not subject.store.log.unclean
 
 
-async def a_death_is_charged_once_to_the_run_that_was_recovered_alone(subject: Subject) -> None:
+async def a_death_is_charged_once_to_the_run_that_was_on_trial_alone(subject: Subject) -> None:
     for key in (1, 2, 3):
         await new_chain(subject, key)
     await subject.reopen(cleanly=False)
     await subject.store.log.charge_death()
-    await subject.store.log.mark_suspects([2], group=1)
-    await subject.store.log.mark_suspects([3], group=2)
-    assert await charges(subject) == [(0, 0, 0), (1, 0, 0), (2, 0, 0)]
+    await subject.store.log.begin_trial([2])
+    assert await charges(subject) == [(0, 0, 0), (0, 0, 0), (0, 0, 0)]
     await subject.reopen(cleanly=False)
     await subject.store.log.charge_death()
     await subject.store.log.charge_death()
-    assert await charges(subject) == [(0, 0, 0), (1, 1, 1), (2, 0, 0)]
-    await subject.store.log.mark_suspects([3], group=1)
+    assert await charges(subject) == [(0, 0, 0), (1, 1, 1), (0, 0, 0)]
+    await subject.store.log.begin_trial([3])
     await subject.reopen(cleanly=False)
     await subject.store.log.charge_death()
     assert await charges(subject) == [(0, 0, 0), (1, 1, 1), (1, 1, 1)]
 
 
-async def a_death_of_a_group_is_charged_to_nobody(subject: Subject) -> None:
+async def a_death_of_a_group_is_charged_to_nobody_and_makes_all_of_it_suspects(subject: Subject) -> None:
     for key in (1, 2, 3):
         await new_chain(subject, key)
-    await subject.store.log.mark_suspects([1, 3], group=2)
+    await subject.store.log.begin_trial([1])
+    await subject.store.log.begin_trial([3, 99])
     await subject.reopen(cleanly=False)
     await subject.store.log.charge_death()
     assert await charges(subject) == [(2, 0, 0), (0, 0, 0), (2, 0, 0)]
 
 
-async def charges_are_taken_back_after_a_death_while_nobody_was_recovered(subject: Subject) -> None:
+async def a_run_that_survived_for_a_while_is_suspected_only_if_nobody_else_was_on_trial(subject: Subject) -> None:
     for key in (1, 2):
         await new_chain(subject, key)
-    await subject.store.log.mark_suspects([1], group=1)
+    await subject.store.log.begin_trial([1, 2])
+    await subject.store.log.survived([1])
+    await subject.reopen(cleanly=False)
+    await subject.store.log.charge_death()
+    assert await charges(subject) == [(0, 0, 0), (1, 1, 1)]
+    await subject.store.log.begin_trial([1])
+    await subject.store.log.survived([1])
+    await subject.reopen(cleanly=False)
+    await subject.store.log.charge_death()
+    assert await charges(subject) == [(1, 1, 1), (1, 1, 1)]
+
+
+async def charges_are_taken_back_after_a_death_while_nobody_was_on_trial(subject: Subject) -> None:
+    for key in (1, 2):
+        await new_chain(subject, key)
+    await subject.store.log.begin_trial([1])
     await subject.reopen(cleanly=False)
     await subject.store.log.charge_death()
     assert await charges(subject) == [(1, 1, 1), (0, 0, 0)]
@@ -120,9 +135,10 @@ async def charges_are_taken_back_after_a_death_while_nobody_was_recovered(subjec
 
 async def progress_clears_a_suspect_but_not_its_deaths(subject: Subject) -> None:
     chain = await new_chain(subject)
-    await subject.store.log.mark_suspects([1, 99], group=1)
+    await subject.store.log.begin_trial([1, 99])
     await subject.reopen(cleanly=False)
     await subject.store.log.charge_death()
+    await subject.store.log.begin_trial([1])
     loaded = await subject.store.log.claim(1, kinds=())
     assert loaded is not None
     chain.epoch = loaded.epoch
@@ -132,12 +148,12 @@ async def progress_clears_a_suspect_but_not_its_deaths(subject: Subject) -> None
     assert await charges(subject, 1) == [(0, 0, 1)]
     await subject.reopen(cleanly=False)
     await subject.store.log.charge_death()
-    assert await charges(subject, 1) == [(0, 0, 1)]
+    assert (await the_row(subject.store.log, 1)).alone == 0
 
 
 async def a_run_that_has_ended_is_charged_with_nothing(subject: Subject) -> None:
     chain = await new_chain(subject)
-    await subject.store.log.mark_suspects([1], group=1)
+    await subject.store.log.begin_trial([1])
     await commit(subject.store.log, chain.end())
     await subject.reopen(cleanly=False)
     await subject.store.log.charge_death()
@@ -156,9 +172,10 @@ CHECKS = (
     what_is_queued_is_written_before_the_store_is_closed,
     due_runs_are_those_whose_time_has_come,
     an_unclean_death_is_known_until_it_is_charged,
-    a_death_is_charged_once_to_the_run_that_was_recovered_alone,
-    a_death_of_a_group_is_charged_to_nobody,
-    charges_are_taken_back_after_a_death_while_nobody_was_recovered,
+    a_death_is_charged_once_to_the_run_that_was_on_trial_alone,
+    a_death_of_a_group_is_charged_to_nobody_and_makes_all_of_it_suspects,
+    a_run_that_survived_for_a_while_is_suspected_only_if_nobody_else_was_on_trial,
+    charges_are_taken_back_after_a_death_while_nobody_was_on_trial,
     progress_clears_a_suspect_but_not_its_deaths,
     a_run_that_has_ended_is_charged_with_nothing,
 )
