@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec import Raw
 from msgspec.json import encode
 
 from weftline.errors import WeftlineError
@@ -27,6 +26,6 @@ async def webhook_body(app: App, webhook: WebhookRow, row: DeliveryRow) -> bytes
             "webhookId": webhook.id,
             "workspace": await workspaces.slug_of(app.workspaces, webhook.workspace),
             "createdAt": iso(row.created_at),
-            "run": Raw(listed_run(read, run)),
+            "run": listed_run(read, run),
         }
     )
