@@ -70,8 +70,7 @@ async def granted(at: Workspaces) -> tuple[App, grants.Issued]:
     user = (await users.show_user(at, email=EMAIL)).user
     question = await consent.question(at, *asked, user, session="s")
     assert question is not None
-    answer = {"token": question.token, "decision": "approve"}
-    decided = await consent.decide(at, user, session="s", answer=answer)
+    decided = await consent.decide(at, user, consent.Decision(question.token, "approve"), session="s")
     assert decided.code is not None
     return app, await grants.exchange_code(at, app, code=decided.code, redirect_uri=CALLBACK, verifier=VERIFIER)
 
