@@ -68,7 +68,7 @@ async def seen(engine: Engine, what: bytes) -> None:
     """Returns when the run's stream has shown `what`."""
     subscription = engine.follow(RUN, "run_of_this_process")
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (data := subscription.take()) is not None:
                 if what in data:
                     return

@@ -18,7 +18,7 @@ from weftline.providers.transport import AiohttpTransport
 Serve: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 HELLO = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-Served: yes\r\n\r\nhello"
-WAIT_S = 10.0
+WAIT_S = 120.0
 
 
 @asynccontextmanager

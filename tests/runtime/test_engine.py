@@ -140,7 +140,7 @@ async def test_the_store_counts_as_well_again_only_when_a_write_succeeds(tmp_pat
             disk.fail("xWrite", code=apsw.SQLITE_FULL, times=3)
             with pytest.raises(Unavailable):
                 await it.create(space, spec("hello"))
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 await well_again(it)
             assert disk.hits == 3
             run_id = await it.create(space, spec("hello"))

@@ -22,7 +22,7 @@ from weftline.testing.store import StoreReads, check_log
 
 T = TypeVar("T")
 
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 
 
 class Owned:

@@ -83,7 +83,7 @@ async def run_of(engine: Engine, model: str) -> tuple[str, Any]:
     run = await engine.create(workspace, json.dumps({"modelId": model, "prompt": "hi"}).encode())
     key = engine.locate(run, workspace=workspace)
     subscription = engine.follow(key, run)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while (data := subscription.take()) is not None:
             if not data:
                 await subscription.wait()

@@ -91,7 +91,7 @@ def _read(url: str, key: str, body: Any = None) -> str:
     from urllib.request import Request, urlopen
 
     data = None if body is None else json.dumps(body).encode()
-    with urlopen(Request(url, data=data, headers={"Authorization": f"Bearer {key}"}), timeout=30) as response:
+    with urlopen(Request(url, data=data, headers={"Authorization": f"Bearer {key}"}), timeout=120) as response:
         return response.read().decode()
 
 
@@ -143,7 +143,7 @@ async def finished(engine: Engine, workspace: int, model: str) -> tuple[str, lis
     run = await engine.create(workspace, json.dumps({"modelId": model, "prompt": "hi"}).encode())
     key = engine.locate(run, workspace=workspace)
     subscription = engine.follow(key, run)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while (data := subscription.take()) is not None:
             if not data:
                 await subscription.wait()
