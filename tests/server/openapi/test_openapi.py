@@ -126,7 +126,7 @@ class Known:
 
     def open(self, path: str, data: bytes | None = None) -> bytes:
         request = urllib.request.Request(self.url + path, data=data, headers=self.headers)
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return answer.read()
 
 
