@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,7 +40,7 @@ class World(Struct):
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Generator[World]:
+async def world(tmp_path: Path) -> AsyncGenerator[World]:
     store = SqliteStore(tmp_path / "store")
     changes: list[Change] = []
 
@@ -48,7 +48,7 @@ def world(tmp_path: Path) -> Generator[World]:
         changes.append(change)
 
     yield World(Workspaces(store.records, store.vault, Clock(), changed), changes)
-    store.close()
+    await store.close()
 
 
 async def granted(at: Workspaces) -> tuple[App, grants.Issued]:
