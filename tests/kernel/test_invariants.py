@@ -9,7 +9,7 @@ import sys
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weftline.kernel import entries as vocabulary
@@ -37,10 +37,6 @@ from weftline.kernel.state import CallModel, Decision, Reconcile, State, decode_
 from . import counts, laws
 from .histories import Choices, History, bring_to_its_end, histories, lived, some_reply
 from .world import AT0, MAX_ROUNDS, SECOND, Entry, World, call, text
-
-few = settings(
-    max_examples=300, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
-)
 
 FOLD_ELSEWHERE = """
 import sys
@@ -78,7 +74,6 @@ def test_the_same_log_gives_the_same_state_and_decision_in_every_process() -> No
 
 
 @pytest.mark.requirement("run.replay.fold")
-@few
 @given(histories, st.integers(0, 300))
 def test_a_log_folded_in_pieces_gives_the_same_state_and_decision(history: History, cut: int) -> None:
     """K2"""
@@ -102,7 +97,6 @@ def test_no_observation_is_taken_for_a_fact() -> None:
             decode_fact.decode(json.dumps({"type": kind, "turn": 0, "attempt": 1}))
 
 
-@few
 @given(histories)
 def test_the_driver_comes_to_rest_and_then_wants_the_same_twice(history: History) -> None:
     """K4"""
@@ -114,7 +108,6 @@ def test_the_driver_comes_to_rest_and_then_wants_the_same_twice(history: History
     assert len(set(decision.start)) == len(decision.start)
 
 
-@few
 @given(histories)
 def test_an_open_run_always_waits_for_something_that_has_a_name(history: History) -> None:
     """K5"""
@@ -125,7 +118,6 @@ def test_an_open_run_always_waits_for_something_that_has_a_name(history: History
     assert decision.due_at is None or decision.due_at > s.now
 
 
-@few
 @given(histories)
 def test_a_run_ends_when_everybody_does_what_it_waits_for(history: History) -> None:
     """K5, carried to its end"""
@@ -136,7 +128,6 @@ def test_a_run_ends_when_everybody_does_what_it_waits_for(history: History) -> N
 
 
 @pytest.mark.requirement("run.end.frozen")
-@few
 @given(histories)
 def test_a_run_ends_once_and_takes_nothing_more(history: History) -> None:
     """K6"""
@@ -165,7 +156,6 @@ def test_a_run_ends_once_and_takes_nothing_more(history: History) -> None:
 
 
 @pytest.mark.requirement("run.batch.pairing")
-@few
 @given(histories)
 def test_every_call_has_one_opening_and_one_result_before_the_run_goes_on(history: History) -> None:
     """K7"""
@@ -176,14 +166,12 @@ def test_every_call_has_one_opening_and_one_result_before_the_run_goes_on(histor
 
 
 @pytest.mark.requirement("run.effect.closed_once")
-@few
 @given(histories)
 def test_a_call_is_opened_before_it_starts_closed_once_and_in_doubt_only_if_begun(history: History) -> None:
     """K8"""
     laws.calls_open_before_they_start_and_close_once(lived(history).entries)
 
 
-@few
 @given(histories, st.integers(0, 300))
 def test_nothing_starts_after_a_cancel_and_the_run_ends_as_cancelled(history: History, cut: int) -> None:
     """K9"""
@@ -194,7 +182,6 @@ def test_nothing_starts_after_a_cancel_and_the_run_ends_as_cancelled(history: Hi
     laws.nothing_starts_after_a_cancel(world.entries)
 
 
-@few
 @given(histories)
 def test_nothing_starts_in_a_pause_or_past_a_deadline(history: History) -> None:
     """K10"""
@@ -202,7 +189,6 @@ def test_nothing_starts_in_a_pause_or_past_a_deadline(history: History) -> None:
 
 
 @pytest.mark.requirement("run.final.once")
-@few
 @given(histories)
 def test_there_is_at_most_one_forced_final_turn_with_the_first_reason(history: History) -> None:
     """K11"""
@@ -211,21 +197,18 @@ def test_there_is_at_most_one_forced_final_turn_with_the_first_reason(history: H
     laws.the_final_turn_is_forced_once(world.entries)
 
 
-@few
 @given(histories)
 def test_counted_calls_never_exceed_their_budget(history: History) -> None:
     """K12"""
     laws.budgets_hold(lived(history).entries)
 
 
-@few
 @given(histories)
 def test_attempts_of_a_turn_rise_and_only_the_open_one_can_complete(history: History) -> None:
     """K13"""
     laws.attempts_rise_and_only_the_open_one_ends(lived(history).entries)
 
 
-@few
 @given(histories, st.integers(0, 300))
 def test_after_a_crash_anywhere_no_attempt_is_begun_twice(history: History, cut: int) -> None:
     """K14"""
@@ -237,7 +220,6 @@ def test_after_a_crash_anywhere_no_attempt_is_begun_twice(history: History, cut:
     assert len(set(work)) == len(work)
 
 
-@few
 @given(histories)
 def test_a_decision_is_stale_after_any_fact_and_an_outcome_only_when_its_command_is_gone(history: History) -> None:
     """K15: a decision rests on the version, which every fact moves; an outcome on its command."""
@@ -268,7 +250,6 @@ def test_a_decision_is_stale_after_any_fact_and_an_outcome_only_when_its_command
         assert not accepts(after, outcome, attempt=attempt)
 
 
-@few
 @given(st.permutations(range(4)), st.lists(st.sampled_from(["ok", "other"]), min_size=4, max_size=4))
 def test_answers_to_different_calls_commute(order: list[int], results: list[str]) -> None:
     """K16"""
@@ -282,7 +263,6 @@ def test_answers_to_different_calls_commute(order: list[int], results: list[str]
     assert answered(order).state == answered([0, 1, 2, 3]).state
 
 
-@few
 @given(st.integers(0, 4), st.lists(st.integers(1, 299), max_size=4))
 def test_deadlines_survive_adoptions_and_early_timers(crashes: int, early: list[int]) -> None:
     """K17"""
@@ -301,7 +281,6 @@ def test_deadlines_survive_adoptions_and_early_timers(crashes: int, early: list[
     assert world.end.code == "local_timeout"
 
 
-@few
 @given(histories)
 def test_counts_and_cursors_are_what_a_walk_over_the_calls_finds(history: History) -> None:
     state = State()
@@ -310,7 +289,6 @@ def test_counts_and_cursors_are_what_a_walk_over_the_calls_finds(history: Histor
         counts.exactly(state)
 
 
-@few
 @given(histories)
 def test_the_state_stays_small(history: History) -> None:
     """K18"""
@@ -391,7 +369,6 @@ any_fact: st.SearchStrategy[Fact] = st.one_of(
 )
 
 
-@settings(few, max_examples=250)
 @given(histories, st.integers(0, 60), st.lists(any_fact, max_size=12))
 def test_evolve_takes_any_facts_in_any_order_and_the_run_can_still_end(
     history: History, cut: int, facts: list[Fact]
@@ -411,14 +388,12 @@ def test_evolve_takes_any_facts_in_any_order_and_the_run_can_still_end(
         assert world.state.ended
 
 
-@few
 @given(histories)
 def test_a_call_in_doubt_blocks_the_same_call_later(history: History) -> None:
     """K23"""
     laws.doubt_blocks_the_same_call(lived(history).entries)
 
 
-@few
 @given(histories, st.integers(-(10**12), 10**12))
 def test_active_time_is_a_sum_of_durations_and_no_matter_of_the_clock(history: History, shift: int) -> None:
     """K24"""
