@@ -126,7 +126,10 @@ SCRIPTS: dict[str, Any] = {
         ]
     },
     "steered": {
-        "turns": [{"tool_calls": [call("ask", question="Well?")]}, {"text": "{{user_messages}}: {{all_tool_results}}"}]
+        "turns": [
+            {"tool_calls": [call("ask", question="Well?")]},
+            {"delay_ms": 50, "text": "{{user_messages}}: {{all_tool_results}}"},
+        ]
     },
 }
 
