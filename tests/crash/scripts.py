@@ -128,7 +128,7 @@ SCRIPTS: dict[str, Any] = {
     "steered": {
         "turns": [
             {"tool_calls": [call("ask", question="Well?")]},
-            {"delay_ms": 50, "text": "{{user_messages}}: {{all_tool_results}}"},
+            {"delay_ms": 50, "deltas": ["{{user_messages}}", ": {{all_tool_results}}"]},
         ]
     },
 }
