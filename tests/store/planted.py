@@ -125,7 +125,7 @@ class TellsTooMuch(Planted):
 class ForgetsTheTrial(Planted):
     """Who was being recovered is noted after they were touched: a death comes first."""
 
-    async def mark_suspects(self, keys: Sequence[int], *, group: int) -> None:
+    async def begin_trial(self, keys: Sequence[int]) -> None:
         pass
 
 

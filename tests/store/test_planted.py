@@ -38,7 +38,7 @@ CHECK: dict[str, Check] = {getattr(check, "__name__", ""): check for check in CH
         (ToldTooEarly, "what_was_told_can_be_read_at_once"),
         (EndInTwoTransactions, "an_end_that_fails_releases_nothing"),
         (TellsTooMuch, "pages_are_cut_by_bytes"),
-        (ForgetsTheTrial, "a_death_is_charged_once_to_the_run_that_was_recovered_alone"),
+        (ForgetsTheTrial, "a_death_is_charged_once_to_the_run_that_was_on_trial_alone"),
     ],
 )
 async def test_a_store_with_a_bug_is_noticed(plant: Callable[[LogStore], Any], noticed_by: str) -> None:
