@@ -336,8 +336,8 @@ class Recovery:
     def _group_of(self, first: UnderWay) -> list[UnderWay]:
         """Half as many as were on trial with it the last time, all of a kind."""
         size = max(1, min(first.suspect // 2, MAX_GROUP))
-        kind = (first.suspect, first.alone)
-        alike = [row for row in self._waiting.values() if (row.suspect, row.alone) == kind]
+        kind = (first.suspect, first.alone, first.deaths)
+        alike = [row for row in self._waiting.values() if (row.suspect, row.alone, row.deaths) == kind]
         return sorted(alike, key=lambda row: row.key)[:size]
 
     async def _try(self, group: list[UnderWay]) -> None:
