@@ -50,13 +50,14 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.workspace": MIDDLE
     | {
         "weftline.config",
-        "weftline.wire.agents",
         "weftline.providers",
         "weftline.tools",
         "weftline.store.base",
         "weftline.store.hashing",
         "weftline.store.records",
         "weftline.store.secrets",
+        # Agents are stored as the JSON that clients sent, and merged with it.
+        "weftline.wire.agents",
     },
     "weftline.server": TOP,
     "weftline.client": BASE | {"weftline.wire", "weftline._version"},
@@ -64,6 +65,19 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.testing": TOP | {"weftline.server", "weftline.client"},
 }
 """For each part of the package, what of ours it may import besides itself."""
+
+WITHOUT_CYCLES = ("weftline.workspace", "weftline.store.records", "weftline.server.schemas", "weftline.server.oauth")
+ANY_DATABASE = (
+    "weftline.workspace",
+    "weftline.store.hashing",
+    "weftline.store.records",
+    "weftline.server.auth",
+    "weftline.server.control",
+    "weftline.server.oauth",
+    "weftline.server.openapi",
+    "weftline.server.routes.oauth",
+    "weftline.server.schemas",
+)
 
 KERNEL_LIBRARIES = frozenset(
     {
@@ -200,6 +214,34 @@ def impurities(modules: list[Module], *, root: Path = SRC) -> list[str]:
     return found
 
 
+def cycles(modules: list[Module], *, root: Path = SRC) -> list[list[str]]:
+    """The groups of modules that import each other, directly or by way of others."""
+    names = {module.name for module in modules}
+    below = {module.name: {one.module for one in imports(module, root=root)} & names for module in modules}
+    reached: dict[str, set[str]] = {}
+    for name in names:
+        seen, left = set[str](), list(below[name])
+        while left:
+            one = left.pop()
+            if one not in seen:
+                seen.add(one)
+                left += below[one]
+        reached[name] = seen
+    circles = {frozenset(other for other in reached[name] if name in reached[other]) for name in names}
+    return sorted(sorted(circle) for circle in circles if circle)
+
+
+def of_a_database(modules: list[Module], *, root: Path = SRC) -> list[str]:
+    """Where modules that must work with every database know one of them."""
+    return [
+        told(module, one)
+        for module in modules
+        if any(is_inside(module.name, package) for package in ANY_DATABASE)
+        for one in imports(module, root=root)
+        if is_inside(one.module, "apsw") or is_inside(one.module, "weftline.store.sqlite")
+    ]
+
+
 def standard_sqlite(modules: list[Module], *, root: Path = SRC) -> list[str]:
     return [
         told(module, one)
@@ -226,6 +268,15 @@ def test_the_kernel_is_pure(modules: list[Module]) -> None:
     assert impurities(modules) == []
 
 
+@pytest.mark.parametrize("package", WITHOUT_CYCLES)
+def test_no_modules_import_each_other(modules: list[Module], package: str) -> None:
+    assert cycles([module for module in modules if is_inside(module.name, package)]) == []
+
+
+def test_records_and_use_cases_know_no_database(modules: list[Module]) -> None:
+    assert of_a_database(modules) == []
+
+
 def test_nobody_uses_the_standard_librarys_sqlite(modules: list[Module]) -> None:
     assert standard_sqlite(modules) == []
 
@@ -250,6 +301,10 @@ def test_no_file_is_longer_than_one_can_hold_in_mind(modules: list[Module]) -> N
         ("runtime/x.py", "from weftline.server import app"),
         ("client/x.py", "from importlib import import_module\nimport_module('weftline.kernel.state')"),
         ("server/x.py", "from weftline.cli import main"),
+        ("workspace/x.py", "from weftline.runtime import clock"),
+        ("workspace/x.py", "from weftline.server.app import App"),
+        ("runtime/x.py", "from weftline.workspace import agents"),
+        ("store/records/x.py", "from weftline.workspace import agents"),
         ("runtime/x.py", "from weftline.testing import crash"),
         ("__init__.py", "from weftline.errors import WeftlineError"),
     ],
@@ -292,6 +347,30 @@ def test_an_impurity_of_the_kernel_would_be_noticed(tmp_path: Path, source: str)
     assert len(impurities(planted, root=tmp_path)) == 1
 
 
+def test_a_cycle_would_be_noticed(tmp_path: Path) -> None:
+    planted = [
+        *plant(tmp_path, "workspace/a.py", "from weftline.workspace import b"),
+        *more(tmp_path, "workspace/b.py", "def late():\n    from weftline.workspace.c import x"),
+        *more(tmp_path, "workspace/c.py", "import weftline.workspace.a"),
+        *more(tmp_path, "workspace/d.py", "import weftline.workspace.a"),
+    ]
+    circle = ["weftline.workspace.a", "weftline.workspace.b", "weftline.workspace.c"]
+    assert cycles(planted, root=tmp_path) == [circle]
+
+
+@pytest.mark.parametrize(
+    ("place", "source"),
+    [
+        ("store/records/x.py", "import apsw"),
+        ("workspace/x.py", "from weftline.store.sqlite.database import run_query"),
+    ],
+)
+def test_a_database_among_records_and_use_cases_would_be_noticed(tmp_path: Path, place: str, source: str) -> None:
+    (tmp_path / "weftline" / "store" / "sqlite").mkdir(parents=True)
+    planted = plant(tmp_path, place, source)
+    assert len(of_a_database(planted, root=tmp_path)) == 1
+
+
 def test_the_standard_librarys_sqlite_would_be_noticed(tmp_path: Path) -> None:
     planted = plant(tmp_path, "store/x.py", "def late():\n    from sqlite3 import connect")
     assert len(standard_sqlite(planted, root=tmp_path)) == 1
@@ -302,8 +381,12 @@ def plant(root: Path, place: str, source: str) -> list[Module]:
     for name in MAY_IMPORT:
         folder = root.joinpath(*name.split("."))
         if name not in {"weftline.__init__", "weftline._version", "weftline.messages", "weftline.errors"}:
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, exist_ok=True)
     (root / "weftline" / "providers" / "base.py").write_text("")
+    return more(root, place, source)
+
+
+def more(root: Path, place: str, source: str) -> list[Module]:
     path = root / "weftline" / place
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(source, encoding="utf-8")

@@ -6,11 +6,13 @@ Without a running server the same operations run on the store directly; see `wef
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -18,6 +20,9 @@ import msgspec
 from weftline.errors import TABLE, InvalidRequest, WeftlineError
 
 logger = logging.getLogger(__name__)
+
+_MAX_LINE_BYTES = 64 * 1024 * 1024
+"""Of an order and of its reply: the largest definition fits."""
 
 Operation: TypeAlias = Callable[..., Awaitable[Any]]
 """Called with the command's own arguments by name; returns what can be told as JSON."""
@@ -57,7 +62,7 @@ class Control:
         # Not inside the store's own directory: the path of a Unix socket may have about 100 characters.
         self._folder = tempfile.mkdtemp(prefix="weftline-")
         path = os.path.join(self._folder, "control")
-        self._server = await asyncio.start_unix_server(self._serve, path)
+        self._server = await asyncio.start_unix_server(self._serve, path, limit=_MAX_LINE_BYTES)
         self._announce(path)
 
     async def stop(self) -> None:
@@ -78,21 +83,31 @@ class Control:
     async def _carry_out(self, line: bytes) -> Reply:
         try:
             order = msgspec.json.decode(line, type=Order)
-            operation = self._operations.get(order.operation)
-            if operation is None:
-                raise InvalidRequest(f"There is no operation {order.operation!r}.")
-            value = await operation(**order.arguments)
+            value = await self._bound(order)()
         except WeftlineError as error:
             return Reply(error=error.message, code=error.code)
-        except (msgspec.DecodeError, TypeError) as error:
+        except msgspec.DecodeError as error:
             return Reply(error=f"The order could not be read: {error}", code="invalid_request")
+        except Exception:
+            logger.exception("an order of administration failed")
+            return Reply(error="The server failed to carry this out; its log has the details.", code="internal_error")
         await self._changed()
         return Reply(value)
+
+    def _bound(self, order: Order) -> Callable[[], Awaitable[Any]]:
+        operation = self._operations.get(order.operation)
+        if operation is None:
+            raise InvalidRequest(f"There is no operation {order.operation!r}.")
+        try:
+            inspect.signature(operation).bind(**order.arguments)
+        except TypeError as error:
+            raise InvalidRequest(f"{order.operation}: {error}.") from None
+        return partial(operation, **order.arguments)
 
 
 async def send_order(path: str, operation: str, arguments: dict[str, Any]) -> Any:
     """Has the owner of a store carry out an operation; raises what it raised."""
-    reader, writer = await asyncio.open_unix_connection(path)
+    reader, writer = await asyncio.open_unix_connection(path, limit=_MAX_LINE_BYTES)
     try:
         writer.write(msgspec.json.encode(Order(operation, arguments)) + b"\n")
         await writer.drain()

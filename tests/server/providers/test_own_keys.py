@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from weftline.cli.admin import administer, now_us
+from weftline.cli.admin import administer
 from weftline.testing import ServerProcess
 
 from ..kit import Api, check_error
@@ -161,7 +161,7 @@ async def test_two_providers_of_one_name_are_a_conflict(team: Team) -> None:
 
 async def test_only_an_unnarrowed_api_key_may_bring_a_provider(team: Team, server: ServerProcess) -> None:
     slug = team.api.slug
-    arguments: dict[str, Any] = {"workspace": slug, "name": "narrow", "agents": ["agent_x"], "now": now_us()}
+    arguments: dict[str, Any] = {"workspace": slug, "name": "narrow", "agents": ["agent_x"]}
     _, narrow = administer_in_thread(server.db, "keys.create", **arguments)
     body = {"name": "mine", "apiKey": KEY, **Anthropic().settings(team.upstream.url)}
     check_error(await team.api.post("providers", body, key=narrow), 403, "forbidden")

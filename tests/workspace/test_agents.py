@@ -1,0 +1,106 @@
+"""Stored agents: their slugs, who sees and uses them, and what a run that names one becomes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from weftline.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from weftline.workspace import agents
+from weftline.workspace.agents import AgentDraft, RunSpec
+from weftline.workspace.context import Workspaces
+
+from .conftest import Caller
+
+
+def draft(name: str = "Sales Bot", *, slug: str = "", system: bool = False, **spec: Any) -> AgentDraft:
+    return AgentDraft(name=name, slug=slug, spec=json.dumps(spec).encode(), system=system)
+
+
+async def test_a_slug_is_made_of_the_name_and_numbered(at: Workspaces, acme: int, globex: int) -> None:
+    made = [await agents.create(at, acme, draft(name)) for name in ("Sales Bot!", "sales  bot", "???", "x" * 90)]
+    assert [row.slug for row in made] == ["sales-bot", "sales-bot-2", "agent", "x" * 48]
+    assert (await agents.create(at, globex, draft())).slug == "sales-bot"
+
+
+async def test_a_slug_is_had_once_in_a_workspace(at: Workspaces, acme: int) -> None:
+    first = await agents.create(at, acme, draft(slug="bot"))
+    other = await agents.create(at, acme, draft(slug="other"))
+    with pytest.raises(Conflict):
+        await agents.create(at, acme, draft(slug="bot"))
+    with pytest.raises(Conflict):
+        await agents.replace(at, acme, other.id, draft(slug="bot"))
+    with pytest.raises(InvalidRequest):
+        await agents.create(at, acme, draft(slug="-bot"))
+    assert (await agents.replace(at, acme, first.id, draft("Renamed"))).slug == "bot"
+    assert (await agents.replace(at, acme, first.id, draft("Renamed", slug="bot"))).name == "Renamed"
+    assert [row.slug for row in await agents.of_workspace(at, acme)] == ["bot", "other"]
+
+
+async def test_an_agent_is_found_by_id_and_slug_in_its_own_workspace(at: Workspaces, acme: int, globex: int) -> None:
+    row = await agents.create(at, acme, draft())
+    assert await agents.find(at, acme, row.id) == await agents.find(at, acme, "sales-bot") == row
+    for workspace, name in ((globex, row.id), (acme, "nobody")):
+        with pytest.raises(NotFound):
+            await agents.find(at, workspace, name)
+    with pytest.raises(NotFound):
+        await agents.delete(at, globex, row.id)
+    await agents.delete(at, acme, row.id)
+    assert await agents.of_workspace(at, acme) == []
+
+
+async def test_who_was_narrowed_sees_and_uses_its_own_and_others_all_but_the_systems(at: Workspaces, acme: int) -> None:
+    plain = await agents.create(at, acme, draft("plain"))
+    system = await agents.create(at, acme, draft("system", system=True))
+    anybody, narrowed = Caller(acme), Caller(acme, (system.id,))
+    assert await agents.visible(at, anybody) == [plain, system]
+    assert await agents.usable(at, anybody) == [plain]
+    assert await agents.visible(at, narrowed) == await agents.usable(at, narrowed) == [system]
+    assert await agents.use(at, narrowed, system.id) == await agents.use_by_slug(at, narrowed, "system") == system
+    assert await agents.find_visible(at, anybody, "system") == system
+    with pytest.raises(NotFound):
+        await agents.find_visible(at, narrowed, plain.id)
+
+
+async def test_what_may_not_be_used_and_what_is_not_there_are_refused_alike(
+    at: Workspaces, acme: int, globex: int
+) -> None:
+    theirs = await agents.create(at, globex, draft())
+    system = await agents.create(at, acme, draft("system", system=True))
+    told: set[str] = set()
+    for agent in (theirs.id, system.id, "agent_unknown"):
+        with pytest.raises(Forbidden) as refused:
+            await agents.use(at, Caller(acme), agent)
+        told.add(refused.value.message)
+        with pytest.raises(Forbidden):
+            await agents.use(at, Caller(acme, ("agent_other",)), agent)
+    assert len(told) == 1
+    with pytest.raises(Forbidden):
+        await agents.use_by_slug(at, Caller(acme), "nobody")
+    with pytest.raises(InvalidRequest):
+        await agents.use(at, Caller(acme), "no id!")
+
+
+async def test_a_run_takes_the_agents_spec_with_its_own_laid_over_it(at: Workspaces, acme: int) -> None:
+    remote = [{"kind": "mcp", "name": name, "url": "https://mcp.example"} for name in ("kept", "replaced")]
+    definition = AgentDraft(
+        name="Bot",
+        spec=json.dumps({"systemPrompt": "Be kind.", "modelId": "m1", "tools": remote}).encode(),
+        headers={"kept": {"X-Key": "1"}, "replaced": {"X-Key": "2"}},
+    )
+    row = await agents.create(at, acme, definition)
+    assert b"X-Key" not in (row.secrets or b"") and row.secrets is not None
+    own = {"prompt": "hi", "modelId": "m2", "tools": [remote[1] | {"url": "https://other.example"}]}
+    whole = await agents.effective(at, Caller(acme), row.id, RunSpec(json.dumps(own).encode(), {"mine": {"X": "3"}}))
+    spec = json.loads(whole.spec)
+    assert spec["systemPrompt"] == "Be kind." and spec["modelId"] == "m2" and spec["name"] == "Bot"
+    assert [tool["name"] for tool in spec["tools"]] == ["kept", "replaced"]
+    # The replaced tool is sent to another address: the agent's headers must not go there.
+    assert whole.headers == {"kept": {"X-Key": "1"}, "mine": {"X": "3"}}
+
+
+async def test_a_run_without_an_agent_stays_as_it_is(at: Workspaces, acme: int) -> None:
+    own = RunSpec(b'{"prompt":"hi"}', {})
+    assert await agents.effective(at, Caller(acme), None, own) is own

@@ -1,0 +1,89 @@
+"""API keys and features."""
+
+from __future__ import annotations
+
+import pytest
+
+from weftline.errors import InvalidRequest, NotFound
+from weftline.workspace import keys, workspaces
+from weftline.workspace.context import Change, Workspaces
+
+from .conftest import NOW_US, Clock
+
+SECRET = "a-secret-that-clients-hold-already"
+
+
+async def test_a_key_is_found_by_the_hash_of_its_secret_alone(at: Workspaces) -> None:
+    made = await keys.create(at, "acme", name="ci", usage="mcp", agents=["a", "b", "a"])
+    found = await keys.by_secret_hash(at, keys.hash_secret(made.secret))
+    assert found == made.key and made.key.agents == ("a", "b") and made.key.usage == "mcp"
+    assert made.secret.startswith(made.key.prefix) and len(made.key.prefix) < 12
+    assert await keys.by_secret_hash(at, keys.hash_secret(made.secret + "x")) is None
+
+
+async def test_revoking_a_key_again_leaves_the_time_and_announces_each(
+    at: Workspaces, clock: Clock, changes: list[Change]
+) -> None:
+    made = await keys.create(at, "acme")
+    await keys.revoke(at, made.key.id)
+    clock.us += 1
+    again = await keys.revoke(at, made.key.id)
+    assert again.revoked_at == NOW_US
+    assert changes == [Change("credentials", made.key.workspace)] * 2
+    assert await keys.of_workspace(at, made.key.workspace) == []
+    assert await keys.of_workspace(at, made.key.workspace, revoked=True) == [again]
+
+
+async def test_a_key_of_another_workspace_is_not_there(at: Workspaces, globex: int) -> None:
+    made = await keys.create(at, "acme")
+    with pytest.raises(NotFound):
+        await keys.find(at, made.key.id, workspace=globex)
+    with pytest.raises(NotFound):
+        await keys.revoke(at, made.key.id, workspace=globex)
+    assert (await keys.find(at, made.key.id)).revoked_at is None
+
+
+async def test_a_key_that_cannot_be_imported_leaves_no_workspace_behind(at: Workspaces) -> None:
+    await keys.import_key(at, "acme", SECRET)
+    with pytest.raises(InvalidRequest):
+        await keys.import_key(at, "new", SECRET)
+    assert await workspaces.slugs(at) == ["acme"]
+
+
+@pytest.mark.parametrize(
+    "secret", ["short", "x" * 513, "with a blank in the middle", "ümlaut-" * 5, "mantyx_at_" + SECRET]
+)
+async def test_what_cannot_be_a_key_is_refused(at: Workspaces, secret: str) -> None:
+    with pytest.raises(InvalidRequest):
+        await keys.import_key(at, "acme", secret)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"usage": "everything"}, {"name": "x" * 257}, {"agents": ["no id!"]}, {"agents": map(str, range(1001))}],
+)
+async def test_a_key_that_makes_no_sense_is_refused(at: Workspaces, arguments: dict[str, object]) -> None:
+    with pytest.raises(InvalidRequest):
+        await keys.create(at, "acme", **arguments)  # pyright: ignore[reportArgumentType]
+
+
+async def test_a_feature_that_is_off_gates_the_keys_of_its_workspace(at: Workspaces, changes: list[Change]) -> None:
+    made = [await keys.create(at, slug) for slug in ("acme", "globex")]
+    assert await workspaces.set_feature(at, "acme", "apiKeys", on=False) == {"apiKeys": False, "oauthApps": True}
+    assert await workspaces.set_feature(at, "acme", "apiKeys", on=False) == await workspaces.features(at, "acme")
+    assert [(await keys.find(at, one.key.id)).gated for one in made] == [True, False]
+    await workspaces.set_feature(at, "acme", "apiKeys", on=True)
+    assert not (await keys.find(at, made[0].key.id)).gated
+    assert changes == [Change("credentials")] * 3
+
+
+async def test_unknown_features_and_workspaces_are_refused(at: Workspaces, acme: int) -> None:
+    with pytest.raises(InvalidRequest):
+        await workspaces.set_feature(at, "acme", "everything", on=True)
+    with pytest.raises(NotFound):
+        await workspaces.features(at, "nowhere")
+    for slug in ("", "Acme", "-acme", "acme_", "x" * 65, "a b"):
+        with pytest.raises(InvalidRequest):
+            await workspaces.ensure(at, slug)
+    assert await workspaces.ensure(at, "acme") == acme == await workspaces.find(at, "acme")
+    assert await workspaces.slug_of(at, acme) == "acme"

@@ -1,0 +1,87 @@
+"""Providers that a workspace brings: their secrets never follow them to another address."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from weftline.errors import Conflict, InvalidRequest, NotFound
+from weftline.store.secrets import Vault
+from weftline.workspace import providers
+from weftline.workspace.context import Change, Workspaces
+from weftline.workspace.providers import OfferedModel, ProviderChanges, ProviderSecrets, ProviderSpec, spec_of
+
+SPEC = ProviderSpec(
+    family="openai_chat",
+    base_url="https://api.example/v1",
+    models=("small", OfferedModel("large", vision=None, max_output_tokens=64)),
+)
+SECRETS = ProviderSecrets("sk-1", {"X-Org": "acme"})
+
+
+async def test_a_stored_provider_is_ready_to_be_built(at: Workspaces, acme: int, changes: list[Change]) -> None:
+    row = await providers.create(at, acme, "mine", SPEC, SECRETS)
+    assert spec_of(row) == replace(SPEC, has_api_key=True, header_names=("X-Org",))
+    assert b"sk-1" not in row.spec + (row.secrets or b"")
+    (own,) = await providers.own_providers(at, acme)
+    assert (own.id, own.version, own.fault) == (row.id, 1, "")
+    assert own.settings.name == "mine" and own.settings.api_key == "sk-1"
+    assert own.settings.options["headers"] == {"X-Org": "acme"}
+    assert [model.vendor_id for model in own.settings.models] == ["small", "large"]
+    await providers.change(at, acme, "mine", ProviderChanges(any_model=True))
+    (own,) = await providers.own_providers(at, acme)
+    assert own.version == 2 and own.settings.any_model is True and own.settings.api_key == "sk-1"
+    assert await providers.delete(at, acme, "mine") == row.id
+    assert changes == [Change("providers", acme)] * 3
+
+
+async def test_another_address_asks_for_the_secrets_again(at: Workspaces, acme: int) -> None:
+    row = await providers.create(at, acme, "mine", SPEC, SECRETS)
+    for moved in (
+        ProviderChanges(base_url="https://evil.example"),
+        ProviderChanges(base_url="https://evil.example", api_key="sk-2"),
+        ProviderChanges(family="openai_responses", headers={}),
+    ):
+        with pytest.raises(InvalidRequest) as refused:
+            await providers.change(at, acme, row.id, moved)
+        assert {issue["path"] for issue in refused.value.details["issues"]} <= {"apiKey", "headers"}
+    sent = ProviderChanges(base_url="https://proxy.example", api_key="sk-2", headers={})
+    changed = await providers.change(at, acme, row.id, sent)
+    assert spec_of(changed).base_url == "https://proxy.example" and spec_of(changed).header_names == ()
+
+
+async def test_settings_that_cannot_work_are_refused_at_the_field_that_has_them(at: Workspaces, acme: int) -> None:
+    wrong = {
+        "family": (replace(SPEC, family="nonsense"), SECRETS),
+        "apiKey": (ProviderSpec(family="anthropic"), ProviderSecrets()),
+        "options.transport": (replace(SPEC, options={"transport": 1}), SECRETS),
+        "baseUrl": (replace(SPEC, base_url="nowhere"), SECRETS),
+    }
+    for field, (spec, values) in wrong.items():
+        with pytest.raises(InvalidRequest) as refused:
+            await providers.create(at, acme, "mine", spec, values)
+        assert [issue["path"] for issue in refused.value.details["issues"]] == [field]
+    with pytest.raises(InvalidRequest):
+        await providers.create(at, acme, "mine", SPEC, ProviderSecrets("env:OPENAI_API_KEY"))
+    assert await providers.of_workspace(at, acme) == []
+
+
+async def test_a_provider_whose_key_cannot_be_read_says_so(at: Workspaces, acme: int, tmp_path: Path) -> None:
+    await providers.create(at, acme, "mine", SPEC, SECRETS)
+    elsewhere = Workspaces(at.records, Vault(tmp_path, environ={}), at.clock)
+    (own,) = await providers.own_providers(elsewhere, acme)
+    assert own.fault and own.settings.api_key is None
+
+
+async def test_a_name_is_had_once_in_a_workspace(at: Workspaces, acme: int, globex: int) -> None:
+    await providers.create(at, acme, "mine", SPEC, SECRETS)
+    other = await providers.create(at, acme, "other", SPEC, SECRETS)
+    await providers.create(at, globex, "mine", SPEC, SECRETS)
+    with pytest.raises(Conflict):
+        await providers.create(at, acme, "mine", SPEC, SECRETS)
+    with pytest.raises(Conflict):
+        await providers.change(at, acme, other.id, ProviderChanges(name="mine"))
+    with pytest.raises(NotFound):
+        await providers.find(at, globex, "other")
