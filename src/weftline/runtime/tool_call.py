@@ -35,7 +35,7 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     timeout_s = tool.timeout_s or TOOL_TIMEOUT_S
     how: How = "returned"
     try:
-        async with asyncio.timeout(timeout_s):
+        async with services.deadlines.after(timeout_s):
             output = await tool.invoke(work.conversation.args[command.index], context)
         if output.is_error:
             how = "failed"
@@ -70,7 +70,7 @@ async def reconcile(command: Reconcile, state: State, work: WorkingSet, services
 async def _ask(command: Reconcile, call: Call, work: WorkingSet, services: Services, tool: Tool) -> Reconciled:
     context = _context(command, call, work, services)
     try:
-        async with asyncio.timeout(tool.timeout_s or TOOL_TIMEOUT_S):
+        async with services.deadlines.after(tool.timeout_s or TOOL_TIMEOUT_S):
             return await tool.reconcile(work.conversation.args[command.index], context)
     except (Exception, asyncio.CancelledError):
         if is_being_cancelled():
