@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 MAX_BATCH_BYTES = 4 * 1024 * 1024
 ITEM_BYTES = 64
 """What an item costs besides its content."""
+STATE_BYTES = 8 * 1024
+"""Facts that are cheaper to fold again than their state is to store."""
 WINDOW_BYTES = 1024 * 1024
 """How much of one run may be on its way to the disk before its model stream is no longer read."""
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.1, 5.0
@@ -212,7 +214,7 @@ class Log:
         """Fills in the row as it is to be after this write.
 
         The state is stored when the run parks or ends, and in between only after as many bytes of facts as it has
-        itself: whoever reads it folds what is newer.
+        itself: whoever reads it folds what is newer, or all of a run that has none yet.
         """
         log, state = run.log, run.log.state
         write = log.pending
@@ -225,9 +227,11 @@ class Log:
         behind = run.residency is Residency.BEHIND and not state.ended
         write.due_at = LEAVE_DUE if behind else log.due_at
         write.started_at, write.ended_at = log.started_at, log.ended_at
-        if log.unstored and (log.due_at != 0 or state.ended or log.unstored >= log.state_size or run.new is not None):
+        if log.unstored and (log.due_at != 0 or log.unstored >= max(log.state_size, STATE_BYTES)):
             write.state, write.fold = encode_state(state), FOLD
             log.unstored, log.state_size = 0, len(write.state)
+        elif run.new is not None:
+            write.state = b""
         if run.new is not None:
             write.new, run.new = run.new, None
         return write
