@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from weftline.schema_cost import MAX_SCHEMA_BYTES
+
 KB = 1024
 MB = 1024 * KB
 
@@ -38,6 +40,7 @@ MAX_HEADER_VALUE_BYTES = 8 * KB
 MAX_MCP_LOCAL_TOOLS = 64
 
 MAX_OUTPUT_SCHEMA_BYTES = 32 * KB
+MAX_TOOL_SCHEMA_BYTES = MAX_SCHEMA_BYTES
 
 MAX_METADATA_ENTRIES = 16
 MAX_METADATA_VALUE_CHARS = 256

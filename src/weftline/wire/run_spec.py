@@ -42,7 +42,7 @@ from weftline.wire.limits import (
     REASONING_LEVELS,
     SCHEMA_NAME_PATTERN,
 )
-from weftline.wire.tool_refs import ToolRefModel, whole
+from weftline.wire.tool_refs import ToolRefModel, checked_schema, whole
 
 NO_NUL = r"^[^\x00]*$"
 
@@ -95,7 +95,7 @@ class BudgetsModel(Part):
 
 class OutputSchemaModel(Part):
     name: Annotated[str, StringConstraints(pattern=whole(SCHEMA_NAME_PATTERN))] | None = None
-    json_schema: Annotated[dict[str, Any], Field(alias="schema")]
+    json_schema: Annotated[dict[str, Any], Field(alias="schema"), AfterValidator(checked_schema)]
 
 
 def _output_schema_size(value: object) -> object:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
 from msgspec import Raw
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
+from weftline.schema_cost import refusal
 from weftline.wire.json_text import decode_fields, decode_items, encode
 from weftline.wire.limits import (
     HEADER_NAME_PATTERN,
@@ -18,6 +19,7 @@ from weftline.wire.limits import (
     MAX_HEADER_VALUE_BYTES,
     MAX_MCP_LOCAL_TOOLS,
     MAX_SERVER_NAME_CHARS,
+    MAX_TOOL_SCHEMA_BYTES,
     MAX_URL_CHARS,
     PLUGIN_NAME_PATTERN,
     REDACTED,
@@ -51,6 +53,15 @@ def _header_value(value: str) -> str:
     return value
 
 
+def checked_schema(schema: Any) -> Any:
+    """A schema whose cost is bounded, or whatever else was sent in its place."""
+    if isinstance(schema, dict | list):
+        problem = refusal(cast("object", schema), encoded=encode(schema), max_bytes=MAX_TOOL_SCHEMA_BYTES)
+        if problem is not None:
+            raise PydanticCustomError("schema_cost", "{problem}", {"problem": problem})
+    return schema
+
+
 def _card(card: dict[str, Any]) -> dict[str, Any]:
     name = card.get("name")
     if isinstance(name, str) and name:
@@ -68,6 +79,9 @@ Headers: TypeAlias = dict[
     Annotated[str, StringConstraints(pattern=whole(HEADER_NAME_PATTERN))],
     Annotated[str, AfterValidator(_header_value)],
 ]
+
+
+AnySchema: TypeAlias = Annotated[Any, AfterValidator(checked_schema)]
 
 
 class Ref(BaseModel):
@@ -92,8 +106,8 @@ class LocalToolModel(Ref):
     kind: Literal["local"]
     name: ToolName
     description: str | None = None
-    parameters: Any = None
-    outputSchema: Any = None
+    parameters: AnySchema = None
+    outputSchema: AnySchema = None
     longRunning: bool | None = None
 
 
@@ -124,6 +138,8 @@ class McpToolModel(Ref):
 class McpLocalEntryModel(Ref):
     name: ToolName
     description: str | None = None
+    inputSchema: AnySchema = None
+    outputSchema: AnySchema = None
 
 
 class McpLocalToolModel(Ref):
