@@ -144,6 +144,26 @@ async def test_a_proxy_that_is_not_there_is_not_passed_by(monkeypatch: pytest.Mo
     assert "proxy" in raised.value.message
 
 
+async def test_a_proxy_that_hangs_up_is_asked_once() -> None:
+    heads: list[bytes] = []
+
+    async def kept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await read_request(reader)
+            writer.write(HELLO)
+            await writer.drain()
+
+    async with listening(answering(b"", requests=heads)) as proxy, listening(kept) as port:
+        http = AiohttpTransport(proxies=Proxies({"https": f"http://127.0.0.1:{proxy}"}))
+        # What was true of the connection of an earlier request says nothing about this one.
+        for _ in range(2):
+            await post(http, f"http://127.0.0.1:{port}/")
+        with pytest.raises(RequestFailed) as raised:
+            await post(http, "https://model.test/")
+        await http.aclose()
+    assert (raised.value.reason, len(heads)) == ("broken", 1)
+
+
 async def test_a_proxy_of_a_kind_that_does_not_work_is_not_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
     requests: list[bytes] = []
     addresses(monkeypatch, {"model.test": "127.0.0.1"})
