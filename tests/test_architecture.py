@@ -18,7 +18,8 @@ SRC = Path(__file__).resolve().parent.parent / "src"
 MAX_LINES = 600
 
 BASE = frozenset(
-    {"weftline.messages", "weftline.errors", "weftline.canonical", "weftline.prompts", "weftline.schema_cost"}
+    {"weftline.messages", "weftline.errors", "weftline.canonical", "weftline.json_size", "weftline.prompts"}
+    | {"weftline.schema_cost"}
 )
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
 SHELL = MIDDLE | {"weftline.net", "weftline.plan", "weftline.prompts", "weftline.providers", "weftline.tools"}
@@ -42,6 +43,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.messages": frozenset(),
     "weftline.errors": frozenset(),
     "weftline.canonical": frozenset(),
+    "weftline.json_size": frozenset(),
     "weftline.schema_cost": frozenset(),
     "weftline.bounded": frozenset(),
     "weftline.net": BASE | {"weftline._version"},

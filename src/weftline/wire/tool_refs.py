@@ -17,8 +17,11 @@ from weftline.wire.limits import (
     ID_PATTERN,
     MAX_CONTEXT_ID_CHARS,
     MAX_HEADER_VALUE_BYTES,
+    MAX_HEADERS,
     MAX_MCP_LOCAL_TOOLS,
     MAX_SERVER_NAME_CHARS,
+    MAX_TOOL_FILTER_NAME_CHARS,
+    MAX_TOOL_FILTER_NAMES,
     MAX_TOOL_SCHEMA_BYTES,
     MAX_URL_CHARS,
     PLUGIN_NAME_PATTERN,
@@ -53,10 +56,12 @@ def _header_value(value: str) -> str:
     return value
 
 
-def checked_schema(schema: Any) -> Any:
+def checked_schema(schema: object) -> object:
     """A schema whose cost is bounded, or whatever else was sent in its place."""
-    if isinstance(schema, dict | list):
-        problem = refusal(cast("object", schema), encoded=encode(schema), max_bytes=MAX_TOOL_SCHEMA_BYTES)
+    value: object = schema
+    if isinstance(value, dict | list):
+        value = cast("object", value)
+        problem = refusal(value, encoded=encode(value), max_bytes=MAX_TOOL_SCHEMA_BYTES)
         if problem is not None:
             raise PydanticCustomError("schema_cost", "{problem}", {"problem": problem})
     return schema
@@ -75,9 +80,12 @@ def whole(pattern: str) -> str:
 
 ToolName: TypeAlias = Annotated[str, AfterValidator(_tool_name)]
 Url: TypeAlias = Annotated[str, StringConstraints(pattern=whole(URL_PATTERN), max_length=MAX_URL_CHARS)]
-Headers: TypeAlias = dict[
-    Annotated[str, StringConstraints(pattern=whole(HEADER_NAME_PATTERN))],
-    Annotated[str, AfterValidator(_header_value)],
+Headers: TypeAlias = Annotated[
+    dict[
+        Annotated[str, StringConstraints(pattern=whole(HEADER_NAME_PATTERN))],
+        Annotated[str, AfterValidator(_header_value)],
+    ],
+    Field(max_length=MAX_HEADERS),
 ]
 
 
@@ -132,7 +140,13 @@ class McpToolModel(Ref):
     name: ToolName
     url: Url
     headers: Headers | None = None
-    toolFilter: list[str] | None = None
+    toolFilter: (
+        Annotated[
+            list[Annotated[str, StringConstraints(max_length=MAX_TOOL_FILTER_NAME_CHARS)]],
+            Field(max_length=MAX_TOOL_FILTER_NAMES),
+        ]
+        | None
+    ) = None
 
 
 class McpLocalEntryModel(Ref):
