@@ -43,7 +43,7 @@ def gross(net_cents: int, vat_percent: float = 19.0) -> int:
 
 async def main() -> None:
     context = weftline.ToolContext("run_1", "0.0", "key_1", "pay", "default")
-    args = pay.prepare('{"cents": "250", "order": 7}')
+    args = await pay.prepare('{"cents": "250", "order": 7}')
     print(args.decode())
     print((await pay.invoke(args, context)).parts)
     print(gross(100))

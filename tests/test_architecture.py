@@ -17,7 +17,10 @@ import pytest
 SRC = Path(__file__).resolve().parent.parent / "src"
 MAX_LINES = 600
 
-BASE = frozenset({"weftline.messages", "weftline.errors", "weftline.canonical", "weftline.prompts"})
+BASE = frozenset(
+    {"weftline.messages", "weftline.errors", "weftline.canonical", "weftline.json_size", "weftline.prompts"}
+    | {"weftline.schema_cost"}
+)
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
 SHELL = MIDDLE | {"weftline.net", "weftline.plan", "weftline.prompts", "weftline.providers", "weftline.tools"}
 ARGUMENTS = frozenset({"weftline.tools.arguments", "weftline.tools.schema", "weftline.tools.signature"})
@@ -40,6 +43,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.messages": frozenset(),
     "weftline.errors": frozenset(),
     "weftline.canonical": frozenset(),
+    "weftline.json_size": frozenset(),
+    "weftline.schema_cost": frozenset(),
+    "weftline.bounded": frozenset(),
     "weftline.net": BASE | {"weftline._version"},
     "weftline.kernel": BASE,
     "weftline.plan": MIDDLE,
@@ -47,11 +53,11 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.wire": MIDDLE | {"weftline.plan"},
     "weftline.providers": MIDDLE | {"weftline.net"},
     "weftline.config": MIDDLE | {"weftline.net", "weftline.providers"},
-    "weftline.tools": MIDDLE | {"weftline.net", "weftline.prompts", "weftline.providers.base"},
+    "weftline.tools": MIDDLE | {"weftline.bounded", "weftline.net", "weftline.prompts", "weftline.providers.base"},
     "weftline.sandbox": MIDDLE | {"weftline.tools.base"},
     "weftline.store": SHELL,
     "weftline.threads": SHELL | {"weftline.store", "weftline.sandbox"},
-    "weftline.runtime": SHELL | {"weftline.store", "weftline.threads", "weftline.sandbox"},
+    "weftline.runtime": SHELL | {"weftline.bounded", "weftline.store", "weftline.threads", "weftline.sandbox"},
     "weftline.workspace": MIDDLE
     | {
         "weftline.config",

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from weftline.bounded.pool import on_behalf_of
 from weftline.kernel.accept import accepts
 from weftline.kernel.state import CallModel, Command, State
 from weftline.runtime import carry_out as carrying
@@ -68,6 +69,7 @@ class Driver:
     async def drive(self, run: LiveRun) -> None:
         """Carries the run on until it has ended or waits for something outside."""
         work = run.work
+        on_behalf_of.set(run.workspace)
         try:
             facts = await self._opener.open(run)
             if run.state.ended or run.gone:

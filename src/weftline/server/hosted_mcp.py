@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from weftline._version import __version__
-from weftline.errors import Unavailable, WeftlineError
+from weftline.errors import InvalidRequest, Unavailable, WeftlineError
+from weftline.json_size import MAX_JSON_VALUES, has_more_values
 from weftline.server.auth import Principal
-from weftline.server.http import Request
+from weftline.server.http import Receive, Request
 from weftline.server.views import run_view
 from weftline.workspace import agents
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from weftline.server.app import App
 
 _PRINCIPAL = "weftline.principal"
+_MAX_BODY_BYTES = 4 * 1024 * 1024
 _INPUT: dict[str, Any] = {
     "type": "object",
     "properties": {"message": {"type": "string", "description": "The whole task, in one message."}},
@@ -53,7 +56,8 @@ class HostedMcp:
         # The package binds a session to whoever opened it; to others it does not exist.
         user = AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=[]))
         scope = {**request.scope, "user": user, _PRINCIPAL: principal}
-        await manager.handle_request(scope, request.receive, request.send)
+        receive = await _checked(request) if request.method == "POST" else request.receive
+        await manager.handle_request(scope, receive, request.send)
 
     async def close(self) -> None:
         self._stop.set()
@@ -142,6 +146,22 @@ class HostedMcp:
         if not self._stop.is_set():
             with anyio.CancelScope(shield=True):
                 await self._app.engine.cancel(key, requested_by=principal.id)
+
+
+async def _checked(request: Request) -> Receive:
+    """The body once more, for the package to read, if it does not have too many values."""
+    body = await request.body(limit=_MAX_BODY_BYTES)
+    if has_more_values(body):
+        raise InvalidRequest(f"The body has more than {MAX_JSON_VALUES:,} JSON values.")
+    pieces = iter([body])
+
+    async def receive() -> MutableMapping[str, Any]:
+        piece = next(pieces, None)
+        if piece is None:
+            return await request.receive()
+        return {"type": "http.request", "body": piece, "more_body": False}
+
+    return receive
 
 
 def _principal(context: ServerRequestContext[Any]) -> Principal:

@@ -12,9 +12,10 @@ from weftline.config import Config
 from weftline.errors import WeftlineError
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.server.rate_limit import DEFAULT_PER_MINUTE
+from weftline.server.watchdog import default_stall_s
 
 _EGRESS = ("allow_egress", "allow_private_egress")
-_KNOWN = ("public_url", "rate_limit_per_minute", "webhook_retry_s", "model_timeout_s", *_EGRESS)
+_KNOWN = ("public_url", "rate_limit_per_minute", "webhook_retry_s", "model_timeout_s", "stall_s", *_EGRESS)
 _MOST_WAITS, _LONGEST_WAIT_S = 50, 30 * 86400
 
 
@@ -27,6 +28,8 @@ class ServerOptions(Struct, frozen=True):
     """Waits between the attempts of a webhook's delivery, which has failed after the last."""
     model_timeout_s: float = MODEL_TIMEOUT_S
     """How long one model call may take, from its request to the end of its answer."""
+    stall_s: float = default_stall_s()
+    """Processor time that may pass without the event loop moving before the process ends itself; 0 for no limit."""
 
 
 def server_options(config: Config, *, rate_limit_per_minute: int | None = None) -> ServerOptions:
@@ -40,7 +43,9 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
         if name == "public_url":
             options = replace(options, public_url=_address(config, value))
         elif name == "model_timeout_s":
-            options = replace(options, model_timeout_s=_seconds(config, value))
+            options = replace(options, model_timeout_s=_seconds(config, name, value))
+        elif name == "stall_s":
+            options = replace(options, stall_s=0.0 if value == 0 else _seconds(config, name, value))
         elif name == "webhook_retry_s":
             options = replace(options, webhook_retry_s=_waits(config, value))
         else:
@@ -68,10 +73,10 @@ def _waits(config: Config, value: object) -> tuple[float, ...]:
     return waits
 
 
-def _seconds(config: Config, value: object) -> float:
+def _seconds(config: Config, name: str, value: object) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= _LONGEST_WAIT_S:
         return float(value)
-    raise _bad(config, "model_timeout_s", "must be a number of seconds above 0")
+    raise _bad(config, name, "must be a number of seconds above 0")
 
 
 def _count(config: Config, value: object) -> int:

@@ -37,6 +37,7 @@ from weftline.server.options import server_options
 from weftline.server.protocol import CorkedHttpProtocol
 from weftline.server.routes import ROUTES
 from weftline.server.sse import KEEP_ALIVE_S
+from weftline.server.watchdog import LoopWatchdog
 from weftline.server.webhook_body import webhook_body
 from weftline.store import open_store
 from weftline.tools.base import Tool
@@ -120,12 +121,14 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     transport = AiohttpTransport()
     config = load_config(settings.config) if settings.config is not None else Config()
     options = server_options(config, rate_limit_per_minute=settings.rate_limit_per_minute)
+    watchdog = LoopWatchdog(options.stall_s)
     models = catalog(settings, config, transport)
     pages = Dialer(egress_from(config.server, dialled=False, origin=config.path))
     peers = Dialer(egress_from(config.server, dialled=True, origin=config.path))
     own_tools = server_tools(settings.tools, pages=pages)
     sock = bind(settings.host, settings.port)
     store = await asyncio.to_thread(open_store, settings.db)
+    watchdog.start()
     own = AiohttpTransport(check=peers.egress.check)
     stored = Workspaces(store.records, store.vault, SystemClock())
     catalogs = WorkspaceCatalogs(models, own=partial(own_providers, stored), transport=own)
@@ -197,6 +200,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     await models.aclose()
     await own.aclose()
     await transport.aclose()
+    watchdog.stop()
 
 
 async def _beat(engine: Engine) -> None:

@@ -82,7 +82,7 @@ class Tool(Protocol):
         """JSON object of further fields that the offer of a client call carries (agent card, MCP server)."""
         ...
 
-    def prepare(self, args: str) -> bytes:
+    async def prepare(self, args: str) -> bytes:
         """The final argument bytes (canonical JSON object). Raises `InvalidArguments`."""
         ...
 

@@ -22,9 +22,9 @@ from weftline.tools.base import (
     ToolContext,
     ToolOutput,
 )
+from weftline.tools.checking import issues_of
 from weftline.tools.schema import (
     EMPTY_OBJECT_SCHEMA,
-    ArgsValidator,
     object_root,
     object_schema,
 )
@@ -55,9 +55,9 @@ class _ClientTool:
     def name(self) -> str:
         return self.spec.name
 
-    def prepare(self, args: str) -> bytes:
+    async def prepare(self, args: str) -> bytes:
         _, data = object_args(args)
-        issues = ArgsValidator.of(self.spec.parameters).validate(data)
+        issues = await issues_of(data, self.spec.parameters)
         if issues:
             raise InvalidArguments(described(self.name, issues), issues)
         return data

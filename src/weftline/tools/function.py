@@ -123,7 +123,7 @@ class FunctionTool(Generic[P, R]):
             self._spec = ToolSpec(self.name, self.description, self.parameters.schema)
         return self._spec
 
-    def prepare(self, args: str) -> bytes:
+    async def prepare(self, args: str) -> bytes:
         return self.parameters.final_args(args)
 
     async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:

@@ -10,7 +10,8 @@ from weftline.kernel.entries import Effect
 from weftline.providers.base import ToolSpec
 from weftline.tools.arguments import InvalidArguments, described, object_args
 from weftline.tools.base import ClientKind, Reconciled, ToolContext, ToolOutput
-from weftline.tools.schema import EMPTY_OBJECT_SCHEMA, ArgsValidator
+from weftline.tools.checking import issues_of
+from weftline.tools.schema import EMPTY_OBJECT_SCHEMA
 
 MAX_TEXT_CHARS = 200_000
 """What a model is shown of one result at most."""
@@ -32,9 +33,9 @@ class RemoteTool(ABC):
     def name(self) -> str:
         return self.spec.name
 
-    def prepare(self, args: str) -> bytes:
+    async def prepare(self, args: str) -> bytes:
         _, data = object_args(args)
-        issues = ArgsValidator.of(self.spec.parameters).validate(data)
+        issues = await issues_of(data, self.spec.parameters)
         if issues:
             raise InvalidArguments(described(self.name, issues), issues)
         return data
@@ -56,7 +57,7 @@ class UnavailableTool(RemoteTool):
         super().__init__(ToolSpec(name, description, EMPTY_OBJECT_SCHEMA))
         self._explanation = explanation
 
-    def prepare(self, args: str) -> bytes:
+    async def prepare(self, args: str) -> bytes:
         # Whatever the model passes, it is to read the explanation.
         return object_args(args)[1]
 

@@ -55,7 +55,7 @@ class SimTool:
         self.effect: Effect = effect
         self.concurrent = concurrent
 
-    def prepare(self, args: str) -> bytes:
+    async def prepare(self, args: str) -> bytes:
         """Each deploy has a default of its own, so that arguments that were prepared twice are found out."""
         if self._fails:
             self._fails = self.spec.name == BROKEN
