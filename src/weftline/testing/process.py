@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-_READY_S = 30.0
+_READY_S = 180.0
 
 
 class ServerProcess:
