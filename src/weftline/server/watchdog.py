@@ -15,7 +15,6 @@ import asyncio
 import faulthandler
 import os
 import signal
-import sys
 
 STALL_S = 30.0
 BEAT_S = 1.0
@@ -37,7 +36,7 @@ class LoopWatchdog:
 
     def start(self) -> None:
         if self._stall_s > 0:
-            faulthandler.register(signal.SIGPROF, file=sys.__stderr__, all_threads=True, chain=True)
+            faulthandler.register(signal.SIGPROF, file=2, all_threads=True, chain=True)
             self._beat()
 
     def stop(self) -> None:

@@ -28,7 +28,8 @@ MAX_VALUES_HERE = 2_000
 """Of a schema that is compiled here."""
 _BYTES_A_STEP = 256
 _PATTERN_STATES_A_STEP = 16
-_JOB = "weftline.tools.checking:check_job"
+_EXPLAIN = "weftline.tools.checking:explain_job"
+_FITS = "weftline.tools.checking:fits_job"
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[Issue, ...] | None).decode
@@ -46,10 +47,15 @@ async def issues_of(value: bytes, schema: bytes | Raw) -> tuple[Issue, ...]:
         if validator.enforced and (steps <= MAX_STEPS_TO_EXPLAIN_HERE or validator.fits(value)):
             return validator.validate(value)
     try:
-        return _decode(await shared_workers().run(_JOB, value, schema)) or ()
+        return _decode(await shared_workers().run(_EXPLAIN, value, schema)) or ()
     except GaveUp as error:
-        logger.warning("a value of %d bytes could not be checked against its schema: %s", len(value), error)
+        logger.warning("a value of %d bytes took too long to check against its schema: %s", len(value), error)
+    # To list what is wrong can take far longer than to see that something is.
+    try:
+        fits = await shared_workers().run(_FITS, value, schema)
+    except GaveUp:
         return (Issue("", prompts.TOO_MUCH_TO_CHECK, "work"),)
+    return () if fits else (Issue("", prompts.TOO_MUCH_TO_LIST, "work"),)
 
 
 async def can_be_checked(schema: bytes | Raw) -> bool:
@@ -57,15 +63,20 @@ async def can_be_checked(schema: bytes | Raw) -> bool:
     if _cost(bytes(schema)) is not None and ArgsValidator.of(schema, linear=True).enforced:
         return True
     try:
-        return _decode(await shared_workers().run(_JOB, b"null", bytes(schema))) is not None
+        return _decode(await shared_workers().run(_EXPLAIN, b"null", bytes(schema))) is not None
     except GaveUp:
         return False
 
 
-def check_job(value: bytes, schema: bytes) -> bytes:
+def explain_job(value: bytes, schema: bytes) -> bytes:
     """For the worker: the issues, or null for a schema that is not enforced."""
     validator = ArgsValidator.of(schema)
     return _encode(validator.validate(value) if validator.enforced else None)
+
+
+def fits_job(value: bytes, schema: bytes) -> bytes:
+    """For the worker: something if the value fits, nothing if it does not."""
+    return b"fits" if ArgsValidator.of(schema).fits(value) else b""
 
 
 @lru_cache(maxsize=512)
