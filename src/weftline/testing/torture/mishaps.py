@@ -16,6 +16,7 @@ Kind: TypeAlias = Literal[
     "kill",
     "kill twice",
     "kill at start",
+    "storm of kills",
     "freeze",
     "stop",
     "stop in a hurry",
@@ -27,6 +28,7 @@ _COUNTS: dict[Kind, int] = {
     "kill": 6,
     "kill twice": 2,
     "kill at start": 2,
+    "storm of kills": 1,
     "freeze": 2,
     "stop": 2,
     "full disk": 2,
@@ -74,6 +76,12 @@ class Mishaps:
                 await host.kill()
                 await self._revive()
                 await asyncio.sleep(random.uniform(0.0, 0.8))
+                await host.kill()
+            case "storm of kills":
+                for _ in range(6):
+                    await host.kill()
+                    await self._revive()
+                    await asyncio.sleep(random.uniform(0.2, 1.5))
                 await host.kill()
             case "kill at start":
                 await host.kill()
