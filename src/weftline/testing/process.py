@@ -140,6 +140,10 @@ class ServerProcess:
         return self.start()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """SIGKILL if it still runs, and gives everything back."""
         self.kill()
         self._close_pipes()
 

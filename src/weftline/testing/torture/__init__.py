@@ -9,6 +9,7 @@ The seed decides what is done and asked, not how long the machine takes for it.
 
 from __future__ import annotations
 
-from weftline.testing.torture.scene import Report, Scene
+from weftline.testing.torture.evidence import Evidence
+from weftline.testing.torture.scene import Scene
 
-__all__ = ["Report", "Scene"]
+__all__ = ["Evidence", "Scene"]

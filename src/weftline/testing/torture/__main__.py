@@ -23,13 +23,17 @@ def main() -> int:
     args = parser.parse_args()
     seed = secrets.randbelow(1_000_000) if args.seed is None else args.seed
     folder = Path(tempfile.mkdtemp(prefix="weftline-torture-"))
-    report = asyncio.run(Scene(folder, seed=seed, load=args.load, keep=args.keep).play(seconds=args.seconds))
-    print(report)
+    evidence = asyncio.run(Scene(folder, seed=seed, load=args.load, keep=args.keep).play(seconds=args.seconds))
+    faults = list(evidence.faults())
+    print(evidence.summary())
+    for fault in faults:
+        print(f"FAULT: {fault}")
+    print(f"{len(faults)} faults")
     if args.keep:
         print(f"kept: {folder}")
     else:
         shutil.rmtree(folder, ignore_errors=True)
-    return 1 if report.faults else 0
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from random import Random
 from typing import Literal, TypeAlias
@@ -15,6 +16,7 @@ Kind: TypeAlias = Literal[
     "kill",
     "kill twice",
     "kill at start",
+    "storm of kills",
     "freeze",
     "stop",
     "stop in a hurry",
@@ -22,13 +24,19 @@ Kind: TypeAlias = Literal[
     "full disk",
     "stuck readers",
 ]
-_DECK: tuple[Kind, ...] = (
-    *("kill",) * 6,
-    *("kill twice", "kill at start") * 2,
-    *("freeze", "stop", "full disk") * 2,
-    *("stop in a hurry", "second server", "stuck readers"),
-)
-_FIRST: tuple[Kind, ...] = ("kill", "second server", "full disk", "kill", "stop")
+_COUNTS: dict[Kind, int] = {
+    "kill": 6,
+    "kill twice": 2,
+    "kill at start": 2,
+    "storm of kills": 1,
+    "freeze": 2,
+    "stop": 2,
+    "full disk": 2,
+    "stop in a hurry": 1,
+    "second server": 1,
+    "stuck readers": 1,
+}
+_FIRST: tuple[Kind, ...] = ("kill", "full disk", "kill", "second server", "freeze", "stop")
 """So that a short torture has the main ones."""
 
 
@@ -40,11 +48,12 @@ class Mishaps:
         self._random = Random(f"{seed}/mishaps")
         self._deck: list[Kind] = list(reversed(_FIRST))
 
-    async def go_on(self, *, until_s: float) -> None:
+    async def go_on(self, *, until_s: float, at_least: int) -> None:
         """One mishap after another until `time.monotonic()` is `until_s`; the server is up when this returns."""
-        while True:
-            pause_s = self._random.choice((0.3, 1.0, 1.0, 2.0, 4.0))
-            if time.monotonic() + pause_s > until_s:
+        for count in itertools.count():
+            pause_s = self._random.choice((0.3, 1.0, 1.0, 2.0, 4.0)) if count >= len(_FIRST) else 0.7
+            over = time.monotonic() + pause_s > until_s
+            if over and count >= at_least:
                 return
             if await self._host.died_within(pause_s):
                 await self._revive()
@@ -54,7 +63,7 @@ class Mishaps:
 
     def _next(self) -> Kind:
         if not self._deck:
-            self._deck = list(_DECK)
+            self._deck = [kind for kind, count in _COUNTS.items() for _ in range(count)]
             self._random.shuffle(self._deck)
         return self._deck.pop()
 
@@ -67,6 +76,12 @@ class Mishaps:
                 await host.kill()
                 await self._revive()
                 await asyncio.sleep(random.uniform(0.0, 0.8))
+                await host.kill()
+            case "storm of kills":
+                for _ in range(6):
+                    await host.kill()
+                    await self._revive()
+                    await asyncio.sleep(random.uniform(0.2, 1.5))
                 await host.kill()
             case "kill at start":
                 await host.kill()
