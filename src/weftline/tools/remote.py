@@ -9,7 +9,7 @@ from msgspec import Raw
 from weftline.kernel.entries import Effect
 from weftline.providers.base import ToolSpec
 from weftline.tools.arguments import InvalidArguments, described, object_args
-from weftline.tools.base import ClientKind, Reconciled, ToolContext, ToolOutput
+from weftline.tools.base import ClientKind, Reconciled, ToolContext, ToolOutput, Unknown
 from weftline.tools.checking import issues_of
 from weftline.tools.schema import EMPTY_OBJECT_SCHEMA
 
@@ -44,7 +44,7 @@ class RemoteTool(ABC):
     async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput: ...
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
-        return "unknown"
+        return Unknown()
 
 
 class UnavailableTool(RemoteTool):
