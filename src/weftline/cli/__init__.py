@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "workspaces": ("weftline.cli.workspaces", "Workspaces and their features."),
     "users": ("weftline.cli.users", "People who give OAuth apps access."),
     "agents": ("weftline.cli.agents", "Stored agents."),
+    "runs": ("weftline.cli.runs", "Runs that this version cannot carry on."),
     "webhooks": ("weftline.cli.webhooks", "Webhooks that are told when runs end."),
     "retention": ("weftline.cli.retention", "Removing old logs."),
     "oauth": ("weftline.cli.oauth", "OAuth apps and grants."),

@@ -10,6 +10,7 @@ acknowledged when they are durable.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -47,7 +48,7 @@ from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.names import StoredNames
 from weftline.runtime.opening import RunOpener
 from weftline.runtime.receipts import CancelReceipt, receipt
-from weftline.runtime.recovery import Recovery
+from weftline.runtime.recovery import Recovery, unsupported
 from weftline.runtime.residents import Residents
 from weftline.runtime.services import Services
 from weftline.runtime.step import closed_body
@@ -56,6 +57,8 @@ from weftline.store import open_store
 from weftline.store.base import NewRun, RunFilter, RunRow, Store, Stored
 from weftline.store.records import workspaces
 from weftline.tools.base import Tool, ToolOutput
+
+logger = logging.getLogger(__name__)
 
 DRAIN_S = 30.0
 
@@ -113,7 +116,10 @@ class EmbeddedEngine:
         if store.unclean:
             # A thread whose end was durable before a crash takes its runs with it, also those not cancelled by then.
             for thread in await store.ended_threads_with_runs():
-                await self.end_thread(thread)
+                try:
+                    await self.end_thread(thread)
+                except Conflict as error:
+                    logger.warning("thread %d has ended, and a run of it is left alone: %s", thread, error.message)
         return self
 
     async def stop(self, *, drain_s: float = DRAIN_S) -> None:
@@ -395,6 +401,9 @@ class EmbeddedEngine:
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
         """The newest first."""
         return await self._log_store.runs(wanted)
+
+    async def unsupported(self, row: RunRow) -> str:
+        return await unsupported(self._log_store, row)
 
     async def entry(self, key: int, seq: int) -> Stored | None:
         return await self._log_store.entry(key, seq)

@@ -108,6 +108,10 @@ class Engine(Protocol):
         """The newest first."""
         ...
 
+    async def unsupported(self, row: RunRow) -> str:
+        """What of an unfinished run only a newer version knows, so that this one leaves it alone; "" if nothing."""
+        ...
+
     async def entry(self, key: int, seq: int) -> Stored | None:
         """One entry of a run's log; None when there is none or retention has removed it."""
         ...

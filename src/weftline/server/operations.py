@@ -10,8 +10,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from weftline.kernel.entries import KNOWN_RULES
-from weftline.runtime import ids
+from weftline.runtime import ids, recovery
 from weftline.server.control import Operation
 from weftline.server.oauth.administration import OPERATIONS as OAUTH
 from weftline.server.schemas.agents import Agent, agent_json, parse_agent
@@ -31,7 +30,7 @@ from weftline.workspace import agents, keys, providers, retention, tools, webhoo
 from weftline.workspace.context import Workspaces
 
 _MAX_DELIVERIES = 200
-_MAX_UNSUPPORTED = 1000
+_UNFINISHED = ("queued", "running", "paused")
 
 
 class Logs(Protocol):
@@ -39,6 +38,7 @@ class Logs(Protocol):
 
     async def row(self, key: int) -> RunRow | None: ...
     async def runs(self, wanted: RunFilter) -> list[RunRow]: ...
+    async def unsupported(self, row: RunRow) -> str: ...
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]: ...
 
 
@@ -53,6 +53,9 @@ class StoredLogs:
 
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
         return await self._store.runs(wanted)
+
+    async def unsupported(self, row: RunRow) -> str:
+        return await recovery.unsupported(self._store, row)
 
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
         return await self._store.trim(before=before, after=after, workspace=workspace)
@@ -242,12 +245,21 @@ async def _trim(
 async def _unsupported_runs(at: Workspaces, logs: Logs, *, workspace: str | None = None) -> list[UnsupportedRun]:
     """Unfinished runs that a newer version of Weftline has written: this one leaves them alone."""
     key = None if workspace is None else await workspaces.find(at, workspace)
-    rows = await logs.runs(RunFilter(workspace=key, unknown_to=tuple(sorted(KNOWN_RULES)), limit=_MAX_UNSUPPORTED))
-    return [UnsupportedRun(ids.run_id(row.key, row.salt), row.name, row.status, row.rules) for row in rows]
+    found: list[UnsupportedRun] = []
+    before: int | None = None
+    while rows := await logs.runs(RunFilter(workspace=key, statuses=_UNFINISHED, before=before)):
+        before = rows[-1].key
+        found += [
+            UnsupportedRun(ids.run_id(row.key, row.salt), row.name, row.status, unknown)
+            for row in rows
+            if (unknown := await logs.unsupported(row))
+        ]
+    return found
 
 
 class UnsupportedRun(Struct):
     id: str
     name: str
     status: str
-    rules: int
+    unknown: str
+    """What of it this version does not know."""

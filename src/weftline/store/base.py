@@ -215,8 +215,6 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     thread: int | None = None
     agent: str | None = None
     metadata: tuple[tuple[str, str], ...] = ()
-    unknown_to: tuple[int, ...] | None = None
-    """Only unfinished runs whose rules are none of these."""
 
 
 class LogReader(Protocol):

@@ -41,11 +41,12 @@ class SqliteStore:
         self,
         path: Path | str,
         *,
+        create: bool = True,
         vfs: str | None = None,
         on_fatal: Callable[[str], None] = stop_process,
     ) -> None:
         self._closing = False
-        self._directory = StoreDirectory(Path(path))
+        self._directory = StoreDirectory(Path(path), create=create)
         self._directory.own()
         with ExitStack() as undo:
             undo.callback(self._directory.release)
@@ -105,8 +106,6 @@ class SqliteReadStore:
 
     def __init__(self, path: Path | str) -> None:
         directory = StoreDirectory(Path(path), create=False)
-        if not directory.database.exists():
-            raise StoreError(f"There is no store at {directory.path}.")
         self._reader = connect(directory.database, read_only=True)
         self._threads = ReaderThreads(directory.database)
         self.log = SqliteLogReader(self._reader, self._threads)
