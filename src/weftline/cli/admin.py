@@ -39,7 +39,7 @@ def administer(db: Path, operation: str, **arguments: Any) -> Any:
     async def here() -> Any:
         try:
             at = Workspaces(store.records, store.vault, SystemClock())
-            return await operations(at, StoredLogs(store.log))[operation](**arguments)
+            return await operations(at, StoredLogs(store.log), store)[operation](**arguments)
         finally:
             await store.close()
 

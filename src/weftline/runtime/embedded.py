@@ -85,6 +85,7 @@ class EmbeddedEngine:
         self.clock: Clock = clock or SystemClock()
         self.ready = False
         self._next_key = 0
+        self._moving = asyncio.Event()
         self._creating: dict[tuple[int, str, str], asyncio.Future[None]] = {}
 
     # Life
@@ -92,7 +93,7 @@ class EmbeddedEngine:
     async def start(self) -> Self:
         """Opens the store if a path was given, and carries on what an earlier process left."""
         given = self._given
-        self._store = await asyncio.to_thread(open_store, given) if isinstance(given, Path | str) else given
+        self._store = await asyncio.to_thread(open_store, given, check=True) if isinstance(given, Path | str) else given
         store = self._log_store = self._store.log
         self._hub = Hub(store)
         self._residents = Residents(store, clock=self.clock, hub=self._hub)
@@ -111,16 +112,38 @@ class EmbeddedEngine:
         self._residents.driver = self._driver
         self._recovery = self._residents.overseer = Recovery(store, self._residents)
         self._next_key = await store.last_key() + 1
-        await self._recovery.begin()
+        if store.held:
+            logger.warning("the store comes from a backup: its runs are held until `weftline resume --all`")
+        else:
+            await self._carry_on()
         self.ready = True
-        if store.unclean:
+        return self
+
+    async def _carry_on(self) -> None:
+        store = self._log_store
+        restored = self._recovery.held
+        await self._recovery.begin()
+        self._moving.set()
+        if store.unclean or restored:
             # A thread whose end was durable before a crash takes its runs with it, also those not cancelled by then.
             for thread in await store.ended_threads_with_runs():
                 try:
                     await self.end_thread(thread)
                 except Conflict as error:
                     logger.warning("thread %d has ended, and a run of it is left alone: %s", thread, error.message)
-        return self
+
+    async def moving(self) -> None:
+        await self._moving.wait()
+
+    async def resume_all(self) -> int:
+        """Lets the runs of a restored store go on; returns how many have not ended."""
+        count = await self._log_store.unfinished()
+        if self._recovery.held:
+            await self._log_store.lift_hold()
+            if self._recovery.held:  # nobody else was quicker
+                self._residents.was_away()
+                await self._carry_on()
+        return count
 
     async def stop(self, *, drain_s: float = DRAIN_S) -> None:
         """Begins nothing more, lets what is under way finish for `drain_s`, cuts the rest, and closes the store."""
@@ -153,6 +176,10 @@ class EmbeddedEngine:
         """Raises `Unavailable` while the engine is starting, stopping, or its store refuses writes."""
         if not self.ready:
             raise Unavailable("The server is starting or stopping.", retry_after_s=1)
+        if self._recovery.held:
+            raise Unavailable(
+                "The store was restored from a backup and is held until `weftline resume --all`.", retry_after_s=60
+            )
         self._log.require_well()
 
     def require_well(self) -> None:

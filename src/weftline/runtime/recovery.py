@@ -214,6 +214,8 @@ class Fleet(Protocol):
 
 class Recovery:
     def __init__(self, store: LogStore, fleet: Fleet) -> None:
+        self.held = store.held
+        """Whether nobody may be driven yet: the store comes from a backup."""
         self._store = store
         self._fleet = fleet
         self._began_s = asyncio.get_running_loop().time()
@@ -230,6 +232,7 @@ class Recovery:
     async def begin(self) -> None:
         """Starts the runs that were under way, and arms the timer for those that wait for a time."""
         store = self._store
+        self.held = False
         if store.unclean:
             await store.charge_death()
         fresh: list[int] = []
@@ -270,6 +273,8 @@ class Recovery:
 
         It is carried on as soon as that is done, whoever asked: a client that resumes a run, a timer, a promotion.
         """
+        if self.held:
+            return True
         if run.key in self._tried:
             return False
         if run.charges is not None:
