@@ -83,6 +83,9 @@ async def test_a_restored_store_moves_nothing_before_it_is_let_go_and_repeats_no
         parked = await api.start("ask", tools=[local_tool()])
         async with api.stream(parked) as stream:
             call = await stream.until("local_tool_call")
+        doomed = await api.start("ask", tools=[local_tool()])
+        async with api.stream(doomed) as stream:
+            await stream.until("local_tool_call")
         working = await api.start("work", tools=PLUGINS)
         before = await noted(notes, 2)
         backup = tmp_path / "backups" / "today"
@@ -107,6 +110,8 @@ async def test_a_restored_store_moves_nothing_before_it_is_let_go_and_repeats_no
         again.start()  # it stays held, also after a kill
         check_error(await api.get("/readyz"), 503, "unavailable")
         assert (await api.answer(parked, call["toolUseId"], result="late")).status == 200
+        assert (await api.cancel(doomed)).status == 200
+        assert (await api.events(doomed))[-1].type == "cancelled"
         assert await noted(notes, 2) == before
         assert (await run("resume", "--all", "--db", again.db)).out == "2\n"
         assert (await api.get("/readyz")).status == 200

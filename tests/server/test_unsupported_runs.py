@@ -1,5 +1,5 @@
 # apsw's stubs name a type that Python 3.11 does not have.
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 """A run that a newer version has written is left alone: it can be read and is listed, and nobody moves it."""
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def test_runs_of_a_newer_version_are_left_alone_readable_and_listed(
         for number, (_, change) in enumerate(NEWER.values(), start=1):
             db.execute(change, (number,))
         db.execute(FOLD_ANEW)
-        rows: list[Any] = db.execute("SELECT key, next_seq, version FROM runs WHERE key < 4").fetchall()
+        rows = db.execute("SELECT key, next_seq, version FROM runs WHERE key < 4").fetchall()
         db.close()
 
         async def listed() -> dict[str, str]:
