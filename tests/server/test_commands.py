@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import commands
 from weftline.store.sqlite.connection import connect
 from weftline.testing import ServerProcess
 
@@ -134,3 +135,33 @@ async def test_help_names_every_command_and_key_creation_prints_the_key_alone(tm
     code, out, err = await weftline("keys", "create", "--workspace", "acme", cwd=tmp_path)
     assert code == 0 and err == "" and len(out.split()) == 1
     await refused("keys", "create", "--workspace", "No Good!", cwd=tmp_path, says=("No Good!",))
+
+
+LOOKING = [
+    ("keys", "list", "--workspace", "acme"),
+    ("keys", "show", "key_1"),
+    ("keys", "delete", "key_1"),
+    ("workspaces", "list"),
+    ("users", "list"),
+    ("users", "delete", "a@example.com"),
+    ("agents", "list", "--workspace", "acme"),
+    ("agents", "delete", "x", "--workspace", "acme"),
+    ("tools", "list", "--workspace", "acme"),
+    ("providers", "show", "x", "--workspace", "acme"),
+    ("webhooks", "list", "--workspace", "acme"),
+    ("oauth", "apps", "list", "--workspace", "acme"),
+    ("retention", "run", "--older-than", "1d"),
+    ("runs", "list", "--unsupported"),
+]
+
+
+@pytest.mark.parametrize("command", LOOKING, ids=" ".join)
+def test_a_command_that_creates_nothing_makes_no_store_at_a_wrong_path(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in ("missing", "empty"):
+        done = commands.weftline(*command, "--db", str(tmp_path / name))
+        assert (done.code, done.out) == (1, ""), done
+        assert done.err == f"weftline: There is no store at {tmp_path / name}.\n"
+    assert list(tmp_path.rglob("*")) == [tmp_path / "empty"]

@@ -46,6 +46,8 @@ _PAGE = 1000
 class Overseer(Protocol):
     """Recovery, as the runs in memory need it."""
 
+    @property
+    def held(self) -> bool: ...
     def holds(self, run: LiveRun) -> bool: ...
     def cleared(self, key: int) -> None: ...
     async def again(self, run: LiveRun, error: BaseException) -> None: ...
@@ -348,9 +350,14 @@ class Residents:
 
     # Timers
 
+    def was_away(self) -> None:
+        """Nothing moved until now, so that clients whose answers are overdue get their grace."""
+        self._away_until = self._clock.now_us()
+        self._grace_until = self._away_until + CLIENT_GRACE_US
+
     def _ring(self, late_us: int) -> None:
         """Some run is due. After a stall, clients that were about to answer get their grace first."""
-        if self.stopping:
+        if self.stopping or self.overseer.held:
             return
         now = self._clock.now_us()
         if late_us > _STALL_US:

@@ -127,7 +127,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     peers = Dialer(egress_from(config.server, dialled=True, origin=config.path))
     own_tools = server_tools(settings.tools, pages=pages)
     sock = bind(settings.host, settings.port)
-    store = await asyncio.to_thread(open_store, settings.db)
+    store = await asyncio.to_thread(open_store, settings.db, check=True)
     watchdog.start()
     own = AiohttpTransport(check=peers.egress.check)
     stored = Workspaces(store.records, store.vault, SystemClock())
@@ -148,7 +148,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
         app.auth.forget()
 
     control = Control(
-        operations(app.workspaces, engine),
+        operations(app.workspaces, engine, store),
         announce=lambda path: store.announce(admin_socket=path),
         changed=administered,
     )
@@ -178,7 +178,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     host, port = sock.getsockname()[:2]
     ready(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
     beats = asyncio.create_task(_beat(engine))
-    delivering = asyncio.create_task(deliveries.run())
+    delivering = asyncio.create_task(_deliver(engine, deliveries))
     warm = asyncio.create_task(transport.preload())
     await asyncio.wait({listening, asyncio.ensure_future(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
     logger.info("stopping: waiting up to %g s for what is under way", settings.drain_s)
@@ -201,6 +201,12 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     await own.aclose()
     await transport.aclose()
     watchdog.stop()
+
+
+async def _deliver(engine: Engine, deliveries: Deliveries) -> None:
+    """What a backup still had to deliver has mostly been delivered since: it waits with the runs."""
+    await engine.moving()
+    await deliveries.run()
 
 
 async def _beat(engine: Engine) -> None:

@@ -113,7 +113,6 @@ class MemoryRun:
             and (wanted.agent is None or row.agent == wanted.agent)
             and (not wanted.statuses or row.status in wanted.statuses)
             and all(self._tags.get(name) == value for name, value in wanted.metadata)
-            and (wanted.unknown_to is None or (row.ended_at is None and row.rules not in wanted.unknown_to))
         )
 
 
