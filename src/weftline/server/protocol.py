@@ -37,6 +37,8 @@ class _Corked:
     def _flush(self) -> None:
         if self._pending:
             pending, self._pending = self._pending, []
+            if self._transport.is_closing():
+                return  # the client has gone in this turn of the loop
             self._transport.write(pending[0] if len(pending) == 1 else b"".join(pending))
 
     def __getattr__(self, name: str) -> Any:
