@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from weftline.store import open_store
 from weftline.store.sqlite.connection import connect
 from weftline.testing import ServerProcess
 
@@ -93,8 +94,7 @@ async def test_a_port_that_is_taken_is_named_and_the_store_is_left_alone(tmp_pat
 
 
 async def test_a_store_of_a_newer_version_is_refused_untouched(tmp_path: Path) -> None:
-    code, _, _ = await weftline("keys", "create", "--workspace", "acme", "--db", "store", cwd=tmp_path)
-    assert code == 0
+    await open_store(tmp_path / "store").close()
     file = tmp_path / "store" / "weftline.db"
     db = connect(file)
     db.execute("PRAGMA user_version = 9999")
@@ -131,6 +131,31 @@ async def test_wrong_usage_is_told_with_the_way_to_help(arguments: tuple[str, ..
 async def test_help_names_every_command_and_key_creation_prints_the_key_alone(tmp_path: Path) -> None:
     code, out, _ = await weftline("--help", cwd=tmp_path)
     assert code == 0 and out.startswith("Usage: weftline ") and "serve" in out and "keys" in out
+    await open_store(tmp_path / "weftline-data").close()
     code, out, err = await weftline("keys", "create", "--workspace", "acme", cwd=tmp_path)
     assert code == 0 and err == "" and len(out.split()) == 1
     await refused("keys", "create", "--workspace", "No Good!", cwd=tmp_path, says=("No Good!",))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("keys", "create", "--workspace", "acme"),
+        ("keys", "list", "--workspace", "acme"),
+        ("users", "list"),
+        ("workspaces", "list"),
+        ("retention", "run", "--older-than", "1d"),
+    ],
+)
+async def test_a_store_that_is_not_there_is_made_by_no_command_but_serve(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    await refused(*arguments, "--db", "a/slip", cwd=tmp_path, says=("There is no store at a/slip", "weftline serve"))
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_serve_makes_the_folder_of_its_store(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path)
+    server.db = tmp_path / "new" / "store"
+    with server:
+        assert (server.db / "weftline.db").exists()

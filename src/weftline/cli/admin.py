@@ -24,7 +24,7 @@ def now_us() -> int:
 def administer(db: Path, operation: str, **arguments: Any) -> Any:
     """Carries out an operation and returns its value in JSON's own types."""
     try:
-        store = open_store(db)
+        store = open_store(db, create=False)  # a path with a slip in it must not become an empty store
     except StoreError as error:
         if error.code != "store_in_use":
             raise

@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from weftline.store.sqlite.directory import Owner
 
 
-def open_store(path: Path | str) -> Store:
+def open_store(path: Path | str, *, create: bool = True) -> Store:
     """Opens the store in this directory as its one owner, and makes it if it is new.
 
-    Blocks for some milliseconds. Raises `StoreError`; its code is `store_in_use` while another process is the owner.
+    Without `create` the directory must be there already. Blocks for some milliseconds. Raises `StoreError`; its code is `store_in_use` while another process is the owner.
     """
     from weftline.store.sqlite.store import SqliteStore
 
-    return SqliteStore(path)
+    return SqliteStore(path, create=create)
 
 
 def open_for_reading(path: Path | str) -> ReadStore:

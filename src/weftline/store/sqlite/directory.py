@@ -42,7 +42,7 @@ class StoreDirectory:
                 raise StoreError(f"The store {path} is a file; give the path of a directory.")
             if not path.exists():
                 if not create:
-                    raise StoreError(f"There is no store at {path}.")
+                    raise no_store(path)
                 path.mkdir(mode=0o700, parents=True)
         except OSError as error:
             raise StoreError(f"The store {path} cannot be created: {error.strerror}.") from None
@@ -95,6 +95,10 @@ class StoreDirectory:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def no_store(path: Path) -> StoreError:
+    return StoreError(f"There is no store at {path}; `weftline serve` makes one.")
 
 
 def file_system(path: Path, *, mounts: str) -> str:

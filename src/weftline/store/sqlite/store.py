@@ -19,7 +19,7 @@ from weftline.store import crashpoints
 from weftline.store.secrets import Vault
 from weftline.store.sqlite.connection import connect, migrate
 from weftline.store.sqlite.database import SqliteDatabase
-from weftline.store.sqlite.directory import StoreDirectory
+from weftline.store.sqlite.directory import StoreDirectory, no_store
 from weftline.store.sqlite.log import Ownership, SqliteLog
 from weftline.store.sqlite.log_reader import SqliteLogReader
 from weftline.store.sqlite.reader_threads import ReaderThreads
@@ -41,11 +41,12 @@ class SqliteStore:
         self,
         path: Path | str,
         *,
+        create: bool = True,
         vfs: str | None = None,
         on_fatal: Callable[[str], None] = stop_process,
     ) -> None:
         self._closing = False
-        self._directory = StoreDirectory(Path(path))
+        self._directory = StoreDirectory(Path(path), create=create)
         self._directory.own()
         with ExitStack() as undo:
             undo.callback(self._directory.release)
@@ -106,7 +107,7 @@ class SqliteReadStore:
     def __init__(self, path: Path | str) -> None:
         directory = StoreDirectory(Path(path), create=False)
         if not directory.database.exists():
-            raise StoreError(f"There is no store at {directory.path}.")
+            raise no_store(directory.path)
         self._reader = connect(directory.database, read_only=True)
         self._threads = ReaderThreads(directory.database)
         self.log = SqliteLogReader(self._reader, self._threads)
