@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -80,7 +81,7 @@ def executor() -> str:
     return "done"
 '''
 NAMES = ("thread", "stubborn", "loop", "store", "executor")
-HANG = {name: {"turns": [{"tool_calls": [{"name": name, "args": {}}]}, {"text": "done"}]} for name in NAMES}
+HANG: dict[str, Any] = {name: {"turns": [{"tool_calls": [{"name": name, "args": {}}]}, {"text": "done"}]} for name in NAMES}
 
 
 @asynccontextmanager
@@ -171,8 +172,7 @@ async def test_signals_that_come_while_a_server_drains_are_counted_even_if_its_l
 @contextmanager
 def watched(monkeypatch: pytest.MonkeyPatch, *, drain_s: float = 3600) -> Generator[tuple[Stopping, list[int]]]:
     """Stopping without the signals themselves; the codes with which it would leave the process."""
-    monkeypatch.setattr(stopping.signal, "set_wakeup_fd", lambda *_, **__: -1)
-    monkeypatch.setattr(stopping.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(stopping, "SIGNALS", ())
     left: list[int] = []
     with Stopping(drain_s=drain_s, leave=left.append) as it:
         yield it, left

@@ -19,24 +19,21 @@ class Waiting:
     """Says when the loop has looked at what is due and waits for more."""
 
     def __init__(self, at: Workspaces) -> None:
-        self.looks = 0
-        self.deliveries = Deliveries(
-            at, Dialer(Egress()), retry_s=(), render=self._render, watch=self._watch
-        )
+        self.looked = asyncio.Event()
+        self.deliveries = Deliveries(at, Dialer(Egress()), retry_s=(), render=self._render, watch=self._watch)
 
     async def _render(self, webhook: WebhookRow, row: DeliveryRow) -> bytes:
         raise AssertionError("there is nothing to send")
 
     def _watch(self, wake: Callable[[], None] | None) -> None:
-        self.looks += 1
+        self.looked.set()
 
 
 async def test_delivering_stops_even_if_a_run_ends_at_that_moment(at: Workspaces) -> None:
     for turns in range(12):
         waiting = Waiting(at)
         task = asyncio.create_task(waiting.deliveries.run())
-        while not waiting.looks:
-            await asyncio.sleep(0)
+        await waiting.looked.wait()
         for _ in range(turns):  # wherever it stands by now, the wake-up and the cancel come at once
             await asyncio.sleep(0)
         waiting.deliveries.changed()

@@ -33,6 +33,8 @@ from weftline.server.listener import refusal
 WRITE_BYTES = 16 * 1024
 """Written at once, however early in the turn of the loop; and how much may wait in the transport before it is slow."""
 _MAX_PIPELINED = 8
+_LINGER_S, _LINGER_BYTES = 2.0, 1024 * 1024
+"""How long, and how much of it, a client that was refused may go on sending before it has read why."""
 _CHUNK_OVERHEAD = 16
 """Bytes around each byte of a chunked body at the most: chunks of a single byte have six."""
 
@@ -59,6 +61,10 @@ class _Corked:
     def close(self) -> None:
         self._flush()
         self._transport.close()
+
+    def write_eof(self) -> None:
+        self._flush()
+        self._transport.write_eof()
 
     def _flush(self) -> None:
         if self._pending:
@@ -137,7 +143,12 @@ class CorkedHttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         parser = self.parser
-        if self._refusal is not None or parser is None:
+        if parser is None:
+            return
+        if self._refusal is not None:
+            self._received += len(data)
+            if self._received > _LINGER_BYTES:
+                self.flow.pause_reading()
             return
         self._unset_keepalive_if_required()
         begun_as = self._phase
@@ -214,8 +225,8 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             self._deadline = self.loop.call_later(seconds, self._late)
 
     def _late(self) -> None:
-        if self._phase is _Phase.IDLE:
-            self.transport.close()
+        if self._phase is _Phase.IDLE or self._refusal is not None:
+            self.abort()
         else:
             part = self._phase.value
             self._refuse(WeftlineError(f"The {part} of the request took too long to arrive.", code="request_timeout"))
@@ -226,19 +237,23 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         return error
 
     def _refuse(self, error: WeftlineError) -> None:
-        """Closes the connection; says why unless an answer is under way, into which no other can be put."""
+        """Ends the connection; says why unless an answer is under way, into which no other can be put."""
         self._refusal = error
         self._due_in(None)
         if self.transport.is_closing():
             return
-        if self._answered:
-            self.transport.write(refusal(error))
-        elif not self.cycle.response_started and not self.pipeline:
+        if not self._answered:
+            if self.cycle.response_started or self.pipeline:
+                self.transport.close()
+                return
             # Whoever waits for the body is told that the client has gone: nothing that it answers is sent.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-            self.transport.write(refusal(error))
-        self.transport.close()
+        self.transport.write(refusal(error))
+        # Closing at once what the client still writes to would take the answer away from it again.
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self._due_in(_LINGER_S)
 
     # What the client takes
 

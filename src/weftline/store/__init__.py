@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 def open_store(path: Path | str, *, create: bool = True) -> Store:
     """Opens the store in this directory as its one owner, and makes it if it is new.
 
-    Without `create` the directory must be there already. Blocks for some milliseconds. Raises `StoreError`; its code is `store_in_use` while another process is the owner.
+    Without `create` the directory must be there already. Blocks for some milliseconds. Raises `StoreError`; its code is
+    `store_in_use` while another process is the owner.
     """
     from weftline.store.sqlite.store import SqliteStore
 
