@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import commands
+from weftline.store import open_store
 from weftline.store.sqlite.connection import connect
 from weftline.testing import ServerProcess
 
@@ -94,8 +95,7 @@ async def test_a_port_that_is_taken_is_named_and_the_store_is_left_alone(tmp_pat
 
 
 async def test_a_store_of_a_newer_version_is_refused_untouched(tmp_path: Path) -> None:
-    code, _, _ = await weftline("keys", "create", "--workspace", "acme", "--db", "store", cwd=tmp_path)
-    assert code == 0
+    await open_store(tmp_path / "store").close()
     file = tmp_path / "store" / "weftline.db"
     db = connect(file)
     db.execute("PRAGMA user_version = 9999")
@@ -132,6 +132,7 @@ async def test_wrong_usage_is_told_with_the_way_to_help(arguments: tuple[str, ..
 async def test_help_names_every_command_and_key_creation_prints_the_key_alone(tmp_path: Path) -> None:
     code, out, _ = await weftline("--help", cwd=tmp_path)
     assert code == 0 and out.startswith("Usage: weftline ") and "serve" in out and "keys" in out
+    await open_store(tmp_path / "weftline-data").close()
     code, out, err = await weftline("keys", "create", "--workspace", "acme", cwd=tmp_path)
     assert code == 0 and err == "" and len(out.split()) == 1
     await refused("keys", "create", "--workspace", "No Good!", cwd=tmp_path, says=("No Good!",))
@@ -165,3 +166,10 @@ def test_a_command_that_creates_nothing_makes_no_store_at_a_wrong_path(
         assert (done.code, done.out) == (1, ""), done
         assert done.err == f"weftline: There is no store at {tmp_path / name}.\n"
     assert list(tmp_path.rglob("*")) == [tmp_path / "empty"]
+
+
+async def test_serve_makes_the_folder_of_its_store(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path)
+    server.db = tmp_path / "new" / "store"
+    with server:
+        assert (server.db / "weftline.db").exists()

@@ -40,6 +40,7 @@ LAST_TRY_S = 5.0
 _SWEEP_S = 0.1
 """At the least between two looks at them: what is left to wait may round to nothing."""
 _STALL_US = 1_000_000
+_CUT_S = 5.0
 _PAGE = 1000
 
 
@@ -264,11 +265,14 @@ class Residents:
 
     async def cut(self) -> None:
         """Ends what is still under way and makes everything that was appended durable."""
-        left = [run.task for run in self._runs.values() if run.task is not None]
+        left = {run.task: run for run in self._runs.values() if run.task is not None}
         for task in left:
             task.cancel()
         if left:
-            await asyncio.wait(left)
+            _, late = await asyncio.wait(left, timeout=_CUT_S)
+            for task in late:
+                logger.warning("run %s: it did not stop; what it still does is not taken in", left[task].id)
+                left[task].residency = Residency.GONE
         for task in self._tasks:
             task.cancel()
         if self._sweep is not None:

@@ -43,7 +43,7 @@ class StoreDirectory:
             if create:
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
             elif not (path / DATABASE).exists():
-                raise StoreError(f"There is no store at {path}.")
+                raise no_store(path)
         except OSError as error:
             raise StoreError(f"The store {path} cannot be created: {error.strerror}.") from None
         kind = file_system(path, mounts=_mounts() if mounts is None else mounts)
@@ -95,6 +95,10 @@ class StoreDirectory:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def no_store(path: Path) -> StoreError:
+    return StoreError(f"There is no store at {path}.")
 
 
 def file_system(path: Path, *, mounts: str) -> str:
