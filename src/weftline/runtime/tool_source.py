@@ -46,8 +46,7 @@ class DialledTools:
 
     Args:
         own: Those that the server has itself, by name.
-        dialled: Carries the requests of `mcp` and `a2a` tools.
-        stored: Carries those of stored tools.
+        dialer: Carries their requests.
     """
 
     def __init__(
@@ -56,24 +55,21 @@ class DialledTools:
         *,
         records: Database,
         vault: Vault,
-        dialled: Dialer,
-        stored: Dialer,
+        dialer: Dialer,
         pool: McpPool | None = None,
     ) -> None:
         self._own = ServerTools(own)
         self._records = records
         self._vault = vault
-        self._dialled = dialled
-        self._stored = stored
-        self._pool = pool or McpPool(dialled)
+        self._dialer = dialer
+        self._pool = pool or McpPool(dialer)
         self._forms = A2AForms()
         self._catalogs: OrderedDict[tuple[int, str], tuple[McpEntry, ...]] = OrderedDict()
         """What runs were offered at their start, so that a server that is down later takes no tool away from them."""
 
     async def aclose(self) -> None:
         await self._pool.aclose()
-        await self._dialled.aclose()
-        await self._stored.aclose()
+        await self._dialer.aclose()
 
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
         """Refuses unknown stored and plugin tools, and stored ones whose name another tool of the plan has."""
@@ -139,7 +135,7 @@ class DialledTools:
                     A2ATool(
                         ref.name,
                         url=ref.card_url,
-                        dialer=self._dialled,
+                        dialer=self._dialer,
                         forms=self._forms,
                         headers=headers.get(ref.name, {}),
                         description=ref.description,
@@ -156,7 +152,7 @@ class DialledTools:
         except StoreError as error:
             logger.error("the secrets of the tool %s cannot be read: %s", row.id, error.message)
             return UnavailableTool(spec.name, description=spec.description, explanation=error.message)
-        return HttpTool(spec, secrets=secrets, dialer=self._stored)
+        return HttpTool(spec, secrets=secrets, dialer=self._dialer)
 
     def _headers(self, plan: RunPlan, secrets: bytes | None, *, workspace: int, run: int) -> Headers | StoreError:
         if not any(isinstance(ref, A2ARef | McpRef) for ref in plan.tools):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated
-from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
 
 from weftline.config import Config
 from weftline.errors import WeftlineError
+from weftline.net.address import InvalidAddress, parse
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.server.rate_limit import DEFAULT_PER_MINUTE
 
@@ -51,10 +52,9 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
 
 
 def _address(config: Config, value: object) -> str:
-    if isinstance(value, str):
-        parts = urlsplit(value)
-        if parts.scheme in ("http", "https") and parts.netloc and not parts.query and not parts.fragment:
-            return value.rstrip("/")
+    if isinstance(value, str) and not any(char in value for char in "?#@"):
+        with suppress(InvalidAddress):
+            return parse(value).url.rstrip("/")
     raise _bad(config, "public_url", "must be an http or https address")
 
 

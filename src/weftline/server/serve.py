@@ -19,8 +19,9 @@ from msgspec import Struct
 
 from weftline.config import Config, load_config
 from weftline.errors import WeftlineError
+from weftline.net.address import parse
 from weftline.net.dial import Dialer
-from weftline.net.egress import egress_from
+from weftline.net.egress import egress_from, is_loopback
 from weftline.net.transport import AiohttpTransport, Transport
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider
@@ -33,7 +34,7 @@ from weftline.runtime.tool_source import DialledTools
 from weftline.server.app import App
 from weftline.server.control import Control
 from weftline.server.operations import operations
-from weftline.server.options import server_options
+from weftline.server.options import ServerOptions, server_options
 from weftline.server.protocol import CorkedHttpProtocol
 from weftline.server.routes import ROUTES
 from weftline.server.sse import KEEP_ALIVE_S
@@ -94,6 +95,11 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
+def _is_local(settings: Settings, options: ServerOptions) -> bool:
+    """Whether the server is there for this machine alone. Behind a proxy it listens on loopback for everybody."""
+    return is_loopback(settings.host) and (not options.public_url or is_loopback(parse(options.public_url).host))
+
+
 def server_tools(path: Path | None, *, pages: Dialer) -> dict[str, Tool]:
     """The tools that runs may name: built in, installed by packages, and those of the file, which win.
 
@@ -121,20 +127,23 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     config = load_config(settings.config) if settings.config is not None else Config()
     options = server_options(config, rate_limit_per_minute=settings.rate_limit_per_minute)
     models = catalog(settings, config, transport)
-    pages = Dialer(egress_from(config.server, dialled=False, origin=config.path))
-    peers = Dialer(egress_from(config.server, dialled=True, origin=config.path))
+    # What a model names is nobody's wish to reach this machine; what a tenant names is, if only this machine's users can
+    # be tenants.
+    egress = egress_from(config.server, loopback=_is_local(settings, options), origin=config.path)
+    pages = Dialer(egress_from(config.server, origin=config.path))
+    peers = Dialer(egress)
     own_tools = server_tools(settings.tools, pages=pages)
     sock = bind(settings.host, settings.port)
     store = await asyncio.to_thread(open_store, settings.db)
-    own = AiohttpTransport(check=peers.egress.check)
+    own = AiohttpTransport(check=egress.check)
     stored = Workspaces(store.records, store.vault, SystemClock())
     catalogs = WorkspaceCatalogs(models, own=partial(own_providers, stored), transport=own)
-    tools = DialledTools(own_tools, records=store.records, vault=store.vault, dialled=peers, stored=pages)
+    tools = DialledTools(own_tools, records=store.records, vault=store.vault, dialer=peers)
     engine = await EmbeddedEngine(store, models=catalogs, tools=tools, model_timeout_s=options.model_timeout_s).start()
     app = App(engine, store, catalogs, ROUTES, options=options)
     deliveries = Deliveries(
         app.workspaces,
-        pages,
+        peers,
         retry_s=options.webhook_retry_s,
         render=partial(webhook_body, app),
         watch=engine.watch_ends,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, cast
 from msgspec import Struct
 
 from weftline._version import __version__
+from weftline.net.address import parse
 from weftline.net.dial import Dialer
 
 if TYPE_CHECKING:
@@ -168,12 +169,13 @@ class Connection:
 
         from weftline.tools.mcp.http import DialledTransport
 
-        transport = DialledTransport(self._dialer, headers=dict(self.address.headers))
+        target = parse(self.address.url)
+        transport = DialledTransport(self._dialer, origin=target.origin, headers=dict(self.address.headers))
         try:
             async with (
                 httpx2.AsyncClient(transport=transport, timeout=None) as http,
                 Client(
-                    streamable_http_client(self.address.url, http_client=http, max_sse_event_size=MAX_SSE_EVENT_BYTES),
+                    streamable_http_client(target.url, http_client=http, max_sse_event_size=MAX_SSE_EVENT_BYTES),
                     mode=mode,
                     client_info=Implementation(name="weftline", version=__version__),
                     cache=None,
