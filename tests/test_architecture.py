@@ -17,7 +17,9 @@ import pytest
 SRC = Path(__file__).resolve().parent.parent / "src"
 MAX_LINES = 600
 
-BASE = frozenset({"weftline.messages", "weftline.errors", "weftline.canonical", "weftline.prompts"})
+BASE = frozenset(
+    {"weftline.messages", "weftline.errors", "weftline.canonical", "weftline.prompts", "weftline.redaction"}
+)
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
 SHELL = MIDDLE | {"weftline.net", "weftline.plan", "weftline.prompts", "weftline.providers", "weftline.tools"}
 ARGUMENTS = frozenset({"weftline.tools.arguments", "weftline.tools.schema", "weftline.tools.signature"})
@@ -40,6 +42,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.messages": frozenset(),
     "weftline.errors": frozenset(),
     "weftline.canonical": frozenset(),
+    "weftline.redaction": frozenset(),
     "weftline.net": BASE | {"weftline._version"},
     "weftline.kernel": BASE,
     "weftline.plan": MIDDLE,

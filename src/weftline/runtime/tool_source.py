@@ -22,6 +22,7 @@ from weftline.plan import (
     StoredRef,
     ToolRef,
 )
+from weftline.redaction import SEALED_URL
 from weftline.runtime.toolbox import EMPTY, ServerTools, Toolbox
 from weftline.store.base import Database
 from weftline.store.records import tools
@@ -131,13 +132,15 @@ class DialledTools:
             case A2ARef():
                 if isinstance(headers, StoreError):
                     return [UnavailableTool(ref.name, description=_a2a_text(ref), explanation=headers.message)]
+                url, own = _sent(ref.card_url, headers.get(ref.name, {}))
                 return [
                     A2ATool(
                         ref.name,
-                        url=ref.card_url,
+                        url=url,
                         dialer=self._dialer,
                         forms=self._forms,
-                        headers=headers.get(ref.name, {}),
+                        headers=own,
+                        workspace=workspace,
                         description=ref.description,
                         context_id=ref.context_id,
                     )
@@ -196,7 +199,14 @@ class DialledTools:
 def _address(workspace: int, ref: McpRef, headers: Headers | StoreError) -> McpAddress | StoreError:
     if isinstance(headers, StoreError):
         return headers
-    return McpAddress(workspace, ref.url, tuple(sorted(headers.get(ref.name, {}).items())))
+    url, own = _sent(ref.url, headers.get(ref.name, {}))
+    return McpAddress(workspace, url, tuple(sorted(own.items())))
+
+
+def _sent(url: str, secrets: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """The whole address of a tool and its headers, from what the plan says and what was kept apart."""
+    own = dict(secrets)
+    return own.pop(SEALED_URL, url), own
 
 
 def _a2a_text(ref: A2ARef) -> str:

@@ -127,8 +127,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     config = load_config(settings.config) if settings.config is not None else Config()
     options = server_options(config, rate_limit_per_minute=settings.rate_limit_per_minute)
     models = catalog(settings, config, transport)
-    # What a model names is nobody's wish to reach this machine; what a tenant names is, if only this machine's users can
-    # be tenants.
+    # A tenant of a server for this machine alone may name this machine. A model may not: it says what a page told it.
     egress = egress_from(config.server, loopback=_is_local(settings, options), origin=config.path)
     pages = Dialer(egress_from(config.server, origin=config.path))
     peers = Dialer(egress)

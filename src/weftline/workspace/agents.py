@@ -15,6 +15,7 @@ from weftline.store.records.agents import AgentColumns, AgentRow
 from weftline.store.secrets import Headers
 from weftline.wire.agents import agent_spec_merge, names_of_tools
 from weftline.workspace.context import Caller, Workspaces
+from weftline.workspace.tool_secrets import kept_secrets
 
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -60,13 +61,18 @@ async def create(at: Workspaces, workspace: int, draft: AgentDraft) -> AgentRow:
 
 
 async def replace(at: Workspaces, workspace: int, id: str, draft: AgentDraft) -> AgentRow:
-    """Replaces a definition. Runs and threads keep what they began with."""
-    sealed = at.vault.seal_headers(draft.headers, workspace=workspace)
+    """Replaces a definition. Runs and threads keep what they began with.
+
+    A secret that is sent as it was read, `[redacted]`, stays what it is, unless its tool gets another origin.
+    """
 
     def query() -> Query[AgentRow]:
         row = yield from agents.by_id(id, workspace=workspace)
         if row is None:
             raise no_such_agent()
+        earlier = at.vault.open_headers(row.secrets, workspace=workspace)
+        headers = kept_secrets(draft.spec, draft.headers, earlier_spec=row.spec, earlier=earlier)
+        sealed = at.vault.seal_headers(headers, workspace=workspace)
         slug = _valid(draft.slug) if draft.slug else row.slug
         twin = yield from agents.by_slug(slug, workspace=workspace)
         if twin is not None and twin.key != row.key:

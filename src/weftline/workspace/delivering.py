@@ -18,6 +18,7 @@ from weftline._version import __version__
 from weftline.errors import StoreError, WeftlineError
 from weftline.net.dial import Dialer
 from weftline.net.errors import RequestFailed
+from weftline.redaction import Redactor
 from weftline.store.records import deliveries, webhooks
 from weftline.store.records.deliveries import Attempt, DeliveryRow
 from weftline.store.records.webhooks import WebhookRow
@@ -155,7 +156,9 @@ class Deliveries:
             return None, "The server could not send it; its log has the details."
         if 200 <= reply.status < 300:
             return reply.status, ""
-        return reply.status, f"HTTP {reply.status}: {answer[:200].decode(errors='replace')}".strip()
+        redactor = Redactor.of_request(webhook.url, headers, secrets=(secret.decode(),))
+        told = redactor.text(answer.decode(errors="replace"))
+        return reply.status, f"HTTP {reply.status}: {told[:200]}".strip()
 
 
 def delivery_id(key: int) -> str:

@@ -19,6 +19,7 @@ from weftline.errors import Conflict, Issue, NotFound, StoreError, WeftlineError
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.families import NotAvailable, ProviderSettings, build_provider
 from weftline.providers.workspace import OwnProvider
+from weftline.redaction import shown_url
 from weftline.store.base import Query
 from weftline.store.records import providers
 from weftline.store.records.providers import ProviderColumns, ProviderRow
@@ -217,6 +218,8 @@ def _changed(
     given: dict[str, Any] = {
         name: value for name in ProviderSpec.__struct_fields__ if (value := getattr(changes, name, UNSET)) is not UNSET
     }
+    if before.base_url is not None and given.get("base_url") == shown_url(before.base_url):
+        del given["base_url"]  # as it was read, so it stays what it is
     spec = replace(before, **given)
     name = row.name if changes.name is UNSET else changes.name
     values = ProviderSecrets(

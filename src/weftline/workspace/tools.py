@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,6 +12,8 @@ from msgspec.structs import asdict, replace
 
 from weftline.errors import Conflict, Issue, NotFound, invalid
 from weftline.kernel.entries import Effect
+from weftline.net.address import InvalidAddress, origin_of, parse
+from weftline.redaction import shown_template
 from weftline.store.base import Query
 from weftline.store.records import tools
 from weftline.store.records.tools import ToolColumns, ToolRow
@@ -58,11 +60,16 @@ async def create(at: Workspaces, workspace: int, spec: HttpSpec, *, values: Mapp
 
 
 async def change(at: Workspaces, workspace: int, id: str, changes: ToolChanges) -> ToolRow:
-    """Changes a tool; runs under way have it so when they are next taken up."""
+    """Changes a tool; runs under way have it so when they are next taken up.
+
+    With another origin its secrets must be given again.
+    """
 
     def query() -> Query[ToolRow]:
         row = yield from _known(id, workspace=workspace)
-        spec = _checked(_changed(spec_of(row), changes))
+        before = spec_of(row)
+        spec = _changed(before, changes)
+        _checked(spec, [] if _same_origin(before.url, spec.url) else _kept_secrets(before, changes))
         twin = yield from tools.by_name(spec.name, workspace=workspace)
         if twin is not None and twin.key != row.key:
             yield from _taken(spec.name, workspace=workspace)
@@ -119,16 +126,39 @@ def _changed(spec: HttpSpec, changes: ToolChanges) -> HttpSpec:
     for name in ("parameters", "body"):
         if name in given and given[name] is None:
             given[name] = UNSET
+    if given.get("url") == shown_template(spec.url):
+        del given["url"]  # as it was read, so it stays what it is
     names = {*spec.secrets, *changes.secrets} - {name for name, value in changes.secrets.items() if value is None}
     return replace(spec, **{**given, "secrets": tuple(sorted(names))})
 
 
-def _checked(spec: HttpSpec) -> HttpSpec:
+def _same_origin(before: str, after: str) -> bool:
+    try:
+        return origin_of(before) == origin_of(after)
+    except InvalidAddress:
+        return False
+
+
+def _kept_secrets(before: HttpSpec, changes: ToolChanges) -> list[Issue]:
+    # Otherwise whoever may change a tool could have its secrets sent to an address of their own.
+    return [
+        Issue(f"secrets.{name}", "must be sent again when the tool gets another origin")
+        for name in before.secrets
+        if name not in changes.secrets
+    ]
+
+
+def _checked(spec: HttpSpec, more: Sequence[Issue] = ()) -> HttpSpec:
     """The spec, if it can work. Raises `InvalidRequest`."""
-    issues: list[Issue] = []
+    issues = [*more]
     authority = spec.url.partition("://")[2].split("/")[0].split("?")[0]
     if "{{" in authority:
         issues.append(Issue("url", "must name its host; placeholders may stand in the path and the query only"))
+    else:
+        try:
+            parse(spec.url)
+        except InvalidAddress as error:
+            issues.append(Issue("url", str(error)))
     if spec.method in ("GET", "HEAD") and spec.body is not UNSET:
         issues.append(Issue("body", f"{spec.method} has no body"))
     for name, value in spec.headers.items():
