@@ -6,10 +6,11 @@ a backslash. So a host is first brought to its one form, and anything that has n
 
 from __future__ import annotations
 
+import base64
 import re
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TypeAlias
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from msgspec import Struct
 
@@ -32,17 +33,42 @@ class InvalidAddress(ValueError):
 class Address(Struct, frozen=True):
     """`host` is a lower-case ASCII name or an IP address in its one spelling, an IPv6 address without brackets.
 
-    `url` is what is sent: all ASCII, with this host in it.
+    `url` is the whole, all ASCII, with this host in it; `bare_url` is what is sent, without `credentials`.
     """
 
     scheme: str
     host: str
     port: int
-    url: str
+    rest: str
+    """Path, query and fragment."""
+    credentials: str = ""
+    """What stands before the host, as it stands there."""
 
     @property
     def origin(self) -> Origin:
         return self.scheme, self.host, self.port
+
+    @property
+    def url(self) -> str:
+        at = f"{self.credentials}@" if self.credentials else ""
+        return f"{self.scheme}://{at}{self._place}{self.rest}"
+
+    @property
+    def bare_url(self) -> str:
+        return f"{self.scheme}://{self._place}{self.rest}"
+
+    @property
+    def basic(self) -> str | None:
+        """The Authorization header that the credentials amount to."""
+        if not self.credentials:
+            return None
+        user, _, password = self.credentials.partition(":")
+        return "Basic " + base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
+
+    @property
+    def _place(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
     def ip(self) -> IPv4Address | IPv6Address | None:
@@ -59,16 +85,13 @@ def parse(url: str) -> Address:
     authority, rest = match[2], match[3]
     if rest.startswith("\\"):
         raise InvalidAddress("The host of the address ends in a backslash.")
-    credentials, at, place = authority.rpartition("@")
+    credentials, _, place = authority.rpartition("@")
     parts = _HOST_AND_PORT.fullmatch(place)
     if parts is None or (parts[2] and not 0 < int(parts[2]) < 65536):
         raise InvalidAddress("The host or the port of the address is not valid.")
     host = canonical_host(parts[1])
     port = int(parts[2]) if parts[2] else _PORTS[scheme]
-    shown = f"[{host}]" if ":" in host else host
-    shown += "" if port == _PORTS[scheme] else f":{port}"
-    user = _quoted(credentials).replace("@", "%40")
-    return Address(scheme, host, port, f"{scheme}://{user}{at}{shown}{_quoted(rest)}")
+    return Address(scheme, host, port, _quoted(rest), _quoted(credentials).replace("@", "%40"))
 
 
 def origin_of(url: str) -> Origin:

@@ -102,6 +102,8 @@ class HttpSession:
         try:
             address = parse(url)
             host = address.host
+            if address.basic is not None and not any(name.lower() == "authorization" for name in headers):
+                headers = {**headers, "Authorization": address.basic}
             async with asyncio.timeout(limits.head_s):
                 proxy = await self._route(address) if self._proxies or self._check is not None else None
                 response = await self._exchange(method, _dialled(address), headers, body, limits, proxy, resend)
@@ -220,7 +222,7 @@ class _CheckedResolver(aiohttp.ThreadedResolver):
 
 def _dialled(address: Address) -> URL:
     """The address as the HTTP library dials it, which must be the one that was judged."""
-    url = URL(address.url, encoded=True)
+    url = URL(address.bare_url, encoded=True)
     if (url.scheme, url.raw_host, url.port) != address.origin:
         raise InvalidAddress("The host of the address can be read in two ways.")
     return url

@@ -30,7 +30,7 @@ from weftline.store.records.tools import ToolRow
 from weftline.store.secrets import Headers, Vault
 from weftline.tools.a2a import A2AForms, A2ATool, default_description
 from weftline.tools.base import Tool
-from weftline.tools.http import HttpSpec, HttpTool
+from weftline.tools.http import HttpSpec, HttpTool, whole_tool
 from weftline.tools.mcp.pool import McpAddress, McpPool
 from weftline.tools.mcp.tools import McpEntry, McpUnavailable, list_tools, offered, unavailable
 from weftline.tools.remote import UnavailableTool
@@ -155,7 +155,8 @@ class DialledTools:
         except StoreError as error:
             logger.error("the secrets of the tool %s cannot be read: %s", row.id, error.message)
             return UnavailableTool(spec.name, description=spec.description, explanation=error.message)
-        return HttpTool(spec, secrets=secrets, dialer=self._dialer)
+        whole, values = whole_tool(spec, secrets)
+        return HttpTool(whole, secrets=values, dialer=self._dialer)
 
     def _headers(self, plan: RunPlan, secrets: bytes | None, *, workspace: int, run: int) -> Headers | StoreError:
         if not any(isinstance(ref, A2ARef | McpRef) for ref in plan.tools):

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import replace
 
 from weftline.canonical import parse
 from weftline.kernel.entries import Effect
@@ -17,7 +18,7 @@ from weftline.net.dial import Dialer
 from weftline.net.errors import RequestFailed
 from weftline.net.response import HttpResponse
 from weftline.providers.base import ToolSpec
-from weftline.redaction import Redactor
+from weftline.redaction import SEALED_URL, Redactor
 from weftline.tools.base import ToolContext, ToolFailed, ToolOutput
 from weftline.tools.remote import RemoteTool
 from weftline.tools.schema import object_schema
@@ -47,6 +48,12 @@ class HttpSpec(Struct, frozen=True, omit_defaults=True):
     timeout_s: float = TIMEOUT_S
     secrets: tuple[str, ...] = ()
     """Their names; the values are stored apart, sealed."""
+
+
+def whole_tool(spec: HttpSpec, secrets: Mapping[str, str]) -> tuple[HttpSpec, dict[str, str]]:
+    """A tool and its secrets, with the address whole again if it was kept among them."""
+    kept = dict(secrets)
+    return replace(spec, url=kept.pop(SEALED_URL, spec.url)), kept
 
 
 class HttpTool(RemoteTool):

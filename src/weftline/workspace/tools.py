@@ -13,11 +13,12 @@ from msgspec.structs import asdict, replace
 from weftline.errors import Conflict, Issue, NotFound, invalid
 from weftline.kernel.entries import Effect
 from weftline.net.address import InvalidAddress, origin_of, parse
-from weftline.redaction import shown_template
+from weftline.redaction import REDACTED, SEALED_URL, shown_template
 from weftline.store.base import Query
 from weftline.store.records import tools
 from weftline.store.records.tools import ToolColumns, ToolRow
-from weftline.tools.http import HttpSpec, Method
+from weftline.store.secrets import Vault
+from weftline.tools.http import HttpSpec, Method, whole_tool
 from weftline.tools.schema import ArgsValidator, object_schema
 from weftline.tools.templates import placeholders, secret_names
 from weftline.workspace.context import Workspaces
@@ -43,6 +44,7 @@ class ToolChanges(Struct, frozen=True, kw_only=True):
 
 
 def spec_of(row: ToolRow) -> HttpSpec:
+    """As it is shown: without what is secret in its address."""
     return _decode_spec(row.spec)
 
 
@@ -50,7 +52,7 @@ async def create(at: Workspaces, workspace: int, spec: HttpSpec, *, values: Mapp
     """Stores a tool with these secrets. Raises `Conflict` if the workspace has one with that name."""
     spec = _checked(replace(spec, secrets=tuple(sorted(values))))
     identity = "tool_" + secrets.token_hex(12)
-    columns = _columns(spec, at.vault.seal_values(dict(values), tool=identity))
+    columns = _columns(spec, values, vault=at.vault, id=identity)
 
     def query() -> Query[ToolRow]:
         row = yield from tools.insert(identity, columns, workspace=workspace, kind="http", now=at.clock.now_us())
@@ -67,18 +69,15 @@ async def change(at: Workspaces, workspace: int, id: str, changes: ToolChanges) 
 
     def query() -> Query[ToolRow]:
         row = yield from _known(id, workspace=workspace)
-        before = spec_of(row)
+        before, values = opened(row, vault=at.vault)
         spec = _changed(before, changes)
         _checked(spec, [] if _same_origin(before.url, spec.url) else _kept_secrets(before, changes))
         twin = yield from tools.by_name(spec.name, workspace=workspace)
         if twin is not None and twin.key != row.key:
             yield from _taken(spec.name, workspace=workspace)
-        sealed = row.secrets
-        if changes.secrets:
-            values = {**at.vault.open_values(sealed, tool=id), **changes.secrets}
-            kept = {name: value for name, value in values.items() if value is not None}
-            sealed = at.vault.seal_values(kept, tool=id)
-        changed = yield from tools.update(row.key, _columns(spec, sealed), now=at.clock.now_us())
+        kept = {name: value for name, value in {**values, **changes.secrets}.items() if value is not None}
+        columns = _columns(spec, kept, vault=at.vault, id=row.id)
+        changed = yield from tools.update(row.key, columns, now=at.clock.now_us())
         assert changed is not None
         return changed
 
@@ -117,8 +116,21 @@ def _taken(name: str, *, workspace: int) -> Query[ToolRow]:
     raise Conflict(f"This workspace already has a tool named {name!r}{f': {twin.id}' if twin else ''}.")
 
 
-def _columns(spec: HttpSpec, sealed: bytes | None) -> ToolColumns:
-    return ToolColumns(name=spec.name, spec=msgspec.json.encode(spec), secrets=sealed)
+def opened(row: ToolRow, *, vault: Vault) -> tuple[HttpSpec, dict[str, str]]:
+    """The tool with its whole address, and its secrets. Raises `StoreError` if they were sealed under another key."""
+    return whole_tool(spec_of(row), vault.open_values(row.secrets, tool=row.id))
+
+
+def _columns(spec: HttpSpec, values: Mapping[str, str], *, vault: Vault, id: str) -> ToolColumns:
+    """An address that holds a token is stored as it is shown, and whole among the secrets."""
+    shown, kept = shown_template(spec.url), dict(values)
+    if shown != spec.url:
+        kept[SEALED_URL] = spec.url
+    return ToolColumns(
+        name=spec.name,
+        spec=msgspec.json.encode(replace(spec, url=shown)),
+        secrets=vault.seal_values(kept, tool=id),
+    )
 
 
 def _changed(spec: HttpSpec, changes: ToolChanges) -> HttpSpec:
@@ -159,6 +171,8 @@ def _checked(spec: HttpSpec, more: Sequence[Issue] = ()) -> HttpSpec:
             parse(spec.url)
         except InvalidAddress as error:
             issues.append(Issue("url", str(error)))
+    if REDACTED in spec.url:
+        issues.append(Issue("url", f"must be sent whole: {REDACTED} stands for what was not shown"))
     if spec.method in ("GET", "HEAD") and spec.body is not UNSET:
         issues.append(Issue("body", f"{spec.method} has no body"))
     for name, value in spec.headers.items():

@@ -9,7 +9,6 @@ from msgspec.structs import asdict
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from weftline.errors import invalid
-from weftline.redaction import shown_url
 from weftline.server.schemas.validation import issues_of
 from weftline.store.records.providers import ProviderRow
 from weftline.wire.responses import iso
@@ -134,7 +133,7 @@ def provider_json(row: ProviderRow) -> Provider:
         row.id,
         row.name,
         spec.family,
-        spec.base_url and shown_url(spec.base_url),
+        spec.base_url,
         [model if isinstance(model, str) else Model(**asdict(model)) for model in spec.models],
         spec.any_model,
         spec.max_concurrency,

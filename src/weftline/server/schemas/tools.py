@@ -9,7 +9,6 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from weftline.errors import Issue, invalid
-from weftline.redaction import shown_template
 from weftline.server.schemas.validation import issues_of
 from weftline.store.records.tools import ToolRow
 from weftline.tools.http import HttpSpec, Method
@@ -112,7 +111,7 @@ def tool_json(row: ToolRow) -> Tool:
         spec.description,
         _or_none(spec.parameters),
         spec.method,
-        shown_template(spec.url),
+        spec.url,
         spec.headers,
         _or_none(spec.body),
         spec.effect,
