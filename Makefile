@@ -9,21 +9,25 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.weftline-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench docs clean
+.PHONY: help demo test test-deep lint bench docs clean
 
 help:
-	@echo "make demo   run an agent end to end, offline"
-	@echo "make test   the whole test suite"
-	@echo "make lint   ruff and pyright"
-	@echo "make bench  measure this machine"
-	@echo "make docs   check the documentation and run its examples"
-	@echo "make clean  remove everything that make has made"
+	@echo "make demo       run an agent end to end, offline"
+	@echo "make test       the whole test suite"
+	@echo "make test-deep  the same with far more examples and simulated histories, for an hour or so"
+	@echo "make lint       ruff and pyright"
+	@echo "make bench      measure this machine"
+	@echo "make docs       check the documentation and run its examples"
+	@echo "make clean      remove everything that make has made"
 
 demo: $(READY)
 	@$(PY) examples/demo.py $(ARGS)
 
 test: $(READY)
-	@$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
+	@$(PY) -m pytest -n 2 --dist worksteal $(ARGS)
+
+test-deep: $(READY)
+	@$(PY) -m pytest -n 2 --dist worksteal --hypothesis-profile deep --timeout 3600 $(ARGS)
 
 lint: $(READY)
 	@$(PY) -m ruff check .

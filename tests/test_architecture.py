@@ -75,8 +75,18 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 }
 """For each part of the package, what of ours it may import besides itself."""
 
-WITHOUT_CYCLES = ("weftline.workspace", "weftline.store.records", "weftline.server.schemas")
-ANY_DATABASE = ("weftline.workspace", "weftline.store.records", "weftline.server.schemas", "weftline.server.control")
+WITHOUT_CYCLES = ("weftline.workspace", "weftline.store.records", "weftline.server.schemas", "weftline.server.oauth")
+ANY_DATABASE = (
+    "weftline.workspace",
+    "weftline.store.hashing",
+    "weftline.store.records",
+    "weftline.server.auth",
+    "weftline.server.control",
+    "weftline.server.oauth",
+    "weftline.server.openapi",
+    "weftline.server.routes.oauth",
+    "weftline.server.schemas",
+)
 
 KERNEL_LIBRARIES = frozenset(
     {

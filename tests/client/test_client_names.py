@@ -69,6 +69,7 @@ def test_making_a_client_loads_no_http_library_and_nothing_of_the_server() -> No
         "weftline.canonical",
         "weftline.client",
         "weftline.net",
+        "weftline.prompts",
         "weftline.tools",
         "weftline.wire",
     }

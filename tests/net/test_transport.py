@@ -220,6 +220,28 @@ async def test_a_stale_connection_is_replaced_once_and_not_when_an_answer_had_be
     assert requests == 2
 
 
+async def test_a_request_that_meets_two_stale_connections_is_sent_twice_and_no_more() -> None:
+    requests = 0
+    both = asyncio.Barrier(2)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal requests
+        await read_request(reader)
+        requests += 1
+        # Two requests at once, so that two connections are kept.
+        await both.wait()
+        writer.write(HELLO)
+        await writer.drain()
+        await read_request(reader)
+        requests += 1
+
+    async with serving(serve) as url, transport() as http:
+        await asyncio.gather(post(http, url), post(http, url))
+        with pytest.raises(RequestFailed) as raised:
+            await post(http, url)
+    assert (raised.value.reason, requests) == ("broken", 4)
+
+
 async def test_a_redirect_is_not_followed() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)

@@ -15,7 +15,7 @@ import pytest
 from weftline.store.sqlite.connection import connect
 from weftline.testing import ServerProcess
 
-TIMEOUT_S = 20
+TIMEOUT_S = 120
 
 
 async def weftline(*arguments: str, cwd: Path) -> tuple[int, str, str]:

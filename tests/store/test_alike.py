@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -31,7 +32,7 @@ class Member(Struct, frozen=True):
     facts: int
     deltas: int
     ends: bool
-    progress: bool
+    progress: Literal[0, 1, 2]
     due_at: int | None
     off: int
     """By how much what it rests on is wrong."""
@@ -48,8 +49,10 @@ class Reopen(Struct, frozen=True, tag=True):
 
 
 class Mark(Struct, frozen=True, tag=True):
+    """A trial of these runs begins or is over."""
+
     runs: tuple[int, ...]
-    survived: bool
+    over: bool
 
 
 class Look(Struct, frozen=True, tag=True):
@@ -75,7 +78,7 @@ members = st.builds(
     facts=st.integers(0, 3),
     deltas=st.integers(0, 3),
     ends=st.integers(0, 4).map(lambda roll: roll == 0),
-    progress=st.booleans(),
+    progress=st.sampled_from((0, 1, 2)),
     due_at=st.sampled_from([0, None, 50, 90, -1]),
     off=st.sampled_from([0, 0, 0, 0, 1]),
 )
@@ -87,7 +90,7 @@ acts: st.SearchStrategy[Act] = st.one_of(
     flushes,
     st.builds(Claim, run=runs, release=st.booleans()),
     st.builds(Reopen, cleanly=st.booleans(), charge=st.booleans()),
-    st.builds(Mark, runs=st.lists(runs, max_size=3).map(tuple), survived=st.booleans()),
+    st.builds(Mark, runs=st.lists(runs, max_size=3).map(tuple), over=st.booleans()),
     st.builds(Look, run=runs, after=st.integers(0, 20), max_bytes=st.integers(1, 600)),
     st.builds(Trim, before=st.sampled_from([0, 9_001, 9_003, 9_999])),
     st.just(EndThread()),
@@ -125,7 +128,7 @@ class Story:
                 if act.charge:
                     await self.subject.store.log.charge_death()
             case Mark():
-                await (log.survived if act.survived else log.begin_trial)(act.runs)
+                await (log.survived(act.runs) if act.over else log.begin_trial(act.runs))
             case Look():
                 self.told.append(await log.page(act.run, after=act.after, max_bytes=act.max_bytes))
                 self.told.append(await log.entry(act.run, act.after))

@@ -69,6 +69,7 @@ class Subscription:
         "_announced",
         "_batches",
         "_hub",
+        "_silent",
         "_size",
         "_tick",
         "_waiter",
@@ -98,6 +99,8 @@ class Subscription:
         self._batches: list[EntryBatch] = []
         self._size = 0
         self._tick = False
+        self._silent = True
+        """Whether nothing was queued for the reader since the last beat."""
         self._waiter: asyncio.Future[None] | None = None
 
     async def next(self) -> Sequence[EntryBatch] | None:
@@ -134,6 +137,7 @@ class Subscription:
             self.last_seq = self.taken
         else:
             self._batches.append(batch)
+            self._silent = False
             self._size += batch.size
             self.last_seq, self.ended = batch.last_seq, batch.ended
         self.wake()
@@ -145,9 +149,10 @@ class Subscription:
 
     def beat(self) -> None:
         """Wakes a reader that has nothing to read, so that it can show that the connection lives."""
-        if not self.behind and not self._batches:
+        if self._silent and not self.behind and not self._batches:
             self._tick = True
             self.wake()
+        self._silent = True
 
     def end(self) -> None:
         """Ends the stream after the batches that are queued, although the run goes on: the server is stopping."""

@@ -20,7 +20,7 @@ from weftline.providers.catalog import Catalog
 from weftline.runtime import ids
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.toolbox import Toolbox
-from weftline.store.base import LEAVE_DUE, NewRun, Write
+from weftline.store.base import LEAVE_DUE, NewRun, UnderWay, Write
 
 
 class Residency(Enum):
@@ -169,7 +169,9 @@ class WorkingSet:
 
 class LiveRun:
     __slots__ = (
+        "charges",
         "failures",
+        "inherited",
         "key",
         "log",
         "new",
@@ -195,8 +197,12 @@ class LiveRun:
         self.task: asyncio.Task[None] | None = None
         self.new: NewRun | None = None
         """The row to be created with the first write."""
+        self.charges: UnderWay | None = None
+        """What it was charged with when it was loaded, if it was a suspect then and nothing of it has ended since."""
+        self.inherited = False
+        """Whether it was loaded with work in flight that an earlier driver had begun."""
         self.failures = 0
-        """Times a driver raised since the run last made progress."""
+        """Times a driver raised since something of the run last came to its end."""
         self.touched_s = 0.0
 
     @property

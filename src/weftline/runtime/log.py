@@ -31,7 +31,7 @@ MAX_BATCH_BYTES = 4 * 1024 * 1024
 WINDOW_BYTES = 1024 * 1024
 """How much of one run may be on its way to the disk before its model stream is no longer read."""
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.1, 5.0
-_PROGRESS: frozenset[type[Fact]] = frozenset({TurnCompleted, CallClosed, RunEnded})
+_ENDINGS: frozenset[type[Fact]] = frozenset({TurnCompleted, CallClosed, RunEnded})
 """Facts that show that a run does not kill the process: something that was begun has come to its end."""
 
 
@@ -82,8 +82,8 @@ class Log:
             write.items.append(item)
             log.size += item.size
             log.unstored += item.size
-            if kind in _PROGRESS or (type(head) is AttemptFailed and head.reason == "error"):
-                write.progress = True
+            if kind in _ENDINGS or (type(head) is AttemptFailed and head.reason == "error"):
+                write.progress = 2
             if kind is AttemptStarted:
                 log.started_at = log.started_at or at
             elif kind is TurnCompleted or kind is AttemptFailed:
@@ -108,7 +108,7 @@ class Log:
         else:
             write.items.append(Item(self._clock.now_us(), kind, b"", joined, len(encoded)))
             log.size += 64
-        write.progress = True
+        write.progress = write.progress or 1
         log.size += len(joined)
         log.next_seq += len(encoded)
 
@@ -285,12 +285,18 @@ class Log:
             else:
                 write.items += later.items
                 write.thread_end = later.thread_end or write.thread_end
-                write.progress = write.progress or later.progress
+                write.progress = max(write.progress, later.progress)
         self._try_later()
 
     def _try_later(self) -> None:
         self._retry_s = min(max(self._retry_s * 2, _RETRY_FIRST_S), _RETRY_MOST_S)
         self._loop.call_later(self._retry_s, self._retry)
+
+    def hurry(self) -> None:
+        """Tries a store that refuses again at once, and then as often as at first."""
+        if self.refusal is not None:
+            self._retry_s = 0.0
+            self._retry()
 
     def _retry(self) -> None:
         if self._flushing is None:

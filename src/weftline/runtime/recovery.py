@@ -6,28 +6,35 @@ facts that are newer), *adopts* it (`run.adopted`: what an earlier process had b
 rest.
 
 A run that kills the process would take every other run with it, start after start. So every run is on trial while it
-is recovered: its row says so before anything of it is touched, and says no more once it has made progress. If the
-process dies, those that were on trial are suspects: the next start recovers them after all others, in groups of half
-as many, so that the one that kills is soon alone. Only a death while it was alone counts against a run, and a death
-while nobody was on trial is taken as proof that something else kills the process.
+is recovered: its row says so before anything of it is touched, and no more once something that it began has ended. If
+the process dies, those that were on trial are suspects. The next start recovers them after all others, in groups of
+half as many, one group after another, so that the one that kills is soon alone.
+
+A run is given up when it died alone three times without progress, or was charged with ten deaths, the last one alone,
+although it streamed. Kills that have nothing to do with a run must never add up to that, so there is a control: before
+a run that died alone is tried again, the process has to live without it for longer than the trial lasts. A process
+that dies in that time, or whenever nobody is on trial, is killed by something else, and all charges are taken back.
+Whoever kills only after its trial is over is charged too, and gets a trial of twice the length the next time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
 
 from msgspec import DecodeError, Raw, ValidationError
 from msgspec.structs import replace
 
 from weftline.errors import Conflict, StoreError, WeftlineError
-from weftline.kernel.bodies import ClosedBody, EndedBody, OpenedBody, decode_created, decode_message, encode
+from weftline.kernel.bodies import ClosedBody, EndedBody, FailedBody, OpenedBody, decode_created, decode_message, encode
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import (
     FACTS,
     KNOWN_RULES,
+    AttemptFailed,
     CallClosed,
     CallOpened,
     Effect,
@@ -52,10 +59,10 @@ STORE_RETRY_S = 1.0
 MAX_DEATHS_WITHOUT_PROGRESS = 3
 MAX_DEATHS = 10
 MAX_GROUP = 64
-PASS_S = 3.0
-"""How long a group of suspects must have survived before the next one is recovered too."""
-QUIET_S = 3.0
-"""How long a process must live without a run that is charged with a death before that run is tried again."""
+TRIAL_S = 3.0
+"""How long the first trial of a run lasts, unless something that it began ends before."""
+MAX_DOUBLINGS = 8
+"""So that the longest trial is longer than any model call or tool may take by default."""
 _PAGE = 1000
 
 
@@ -92,6 +99,8 @@ async def load_run(store: LogStore, key: int) -> LiveRun | None:
     log.started_at, log.ended_at = row.started_at, row.ended_at
     run = LiveRun(row.key, row.salt, workspace=row.workspace, thread=row.thread, log=log, work=work)
     run.residency = Residency.BEHIND if row.queued else Residency.PARKED
+    run.charges = UnderWay(key, row.suspect, row.alone, row.deaths) if row.suspect else None
+    run.inherited = state.in_flight
     return run
 
 
@@ -183,9 +192,15 @@ class Recovery:
     def __init__(self, store: LogStore, fleet: Fleet) -> None:
         self._store = store
         self._fleet = fleet
-        self._held: set[int] = set()
+        self._began_s = asyncio.get_running_loop().time()
+        self._waiting: dict[int, UnderWay] = {}
+        """Suspects that nobody drives before their trial."""
+        self._queued = asyncio.Event()
+        self._tried: set[int] = set()
+        """Runs whose recovery this process has noted."""
         self._on_trial: set[int] = set()
         self._moved = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._trials: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
@@ -193,34 +208,61 @@ class Recovery:
         store = self._store
         if store.unclean:
             await store.charge_death()
-        suspects: list[UnderWay] = []
+        fresh: list[int] = []
         after = 0
         while rows := await store.under_way(after=after, limit=_PAGE):
             after = rows[-1].key
-            found = [row for row in rows if row.suspect]
-            self._held.update([row.key for row in found])
-            suspects += found
-            fresh = [row.key for row in rows if not row.suspect]
-            if store.unclean and fresh:
-                await store.begin_trial(fresh)
-            for key in fresh:
-                await self._recover(key)
-        if suspects:
-            self._trials = asyncio.create_task(self._try_in_groups(suspects))
+            self._waiting.update([(row.key, row) for row in rows if row.suspect])
+            fresh += [row.key for row in rows if not row.suspect]
+        self._tried.update(fresh)
+        if store.unclean and fresh:
+            await store.begin_trial(fresh)
+            self._on_trial.update(fresh)
+        for key in fresh:
+            await self._recover(key)
+        if self._on_trial or self._waiting:
+            self._trials = self._spawn(self._hold_trials(fresh))
         due = await store.next_due(0)
         if due is not None:
             self._fleet.wake_at(due)
 
     def stop(self) -> None:
-        if self._trials is not None:
-            self._trials.cancel()
+        for task in self._tasks:
+            task.cancel()
 
-    def holds(self, key: int) -> bool:
-        """Whether the run is a suspect that waits for its trial: nobody drives it before, whoever asks."""
-        return key in self._held
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
 
-    def progressed(self, key: int) -> None:
-        """The run has shown that it does not kill the process, or has left memory."""
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("recovering runs failed", exc_info=error)
+
+    def holds(self, run: LiveRun) -> bool:
+        """Whether the run has to wait: nobody drives a suspect, or what an earlier process began, before it is noted.
+
+        It is carried on as soon as that is done, whoever asked: a client that resumes a run, a timer, a promotion.
+        """
+        if run.key in self._tried:
+            return False
+        if run.charges is not None:
+            if run.key not in self._waiting:
+                self._waiting[run.key] = run.charges
+                self._queued.set()
+                if self._trials is None or self._trials.done():
+                    self._trials = self._spawn(self._hold_trials(()))
+            return True
+        if run.inherited:
+            self._tried.add(run.key)
+            self._spawn(self._note_late(run.key))
+            return True
+        return False
+
+    def cleared(self, key: int) -> None:
+        """Something that the run began has ended, or it has left memory: it did not kill the process."""
         if key in self._on_trial:
             self._on_trial.discard(key)
             self._moved.set()
@@ -231,7 +273,7 @@ class Recovery:
         while rows := await self._store.under_way(after=after, limit=_PAGE):
             after = rows[-1].key
             for row in rows:
-                if self._fleet.resident(row.key) is None and row.key not in self._held:
+                if self._fleet.resident(row.key) is None and row.key not in self._waiting:
                     await self._recover(row.key)
         due = await self._store.next_due(0)
         if due is not None:
@@ -267,32 +309,53 @@ class Recovery:
         else:
             self._fleet.consider(run)
 
-    async def _try_in_groups(self, suspects: list[UnderWay]) -> None:
-        """Tries suspects in groups of half as many as the last time, those that are charged with deaths last."""
-        suspects.sort(key=lambda row: (row.alone, -row.suspect, row.key))
-        while suspects:
-            first = suspects[0]
-            size = max(1, min(first.suspect // 2, MAX_GROUP))
-            alike = [row for row in suspects[:size] if (row.alone, row.suspect) == (first.alone, first.suspect)]
-            suspects = suspects[len(alike) :]
-            if first.alone >= MAX_DEATHS_WITHOUT_PROGRESS or first.deaths >= MAX_DEATHS:
-                await self._try_no_more(first.key)
-                suspects = [*alike[1:], *suspects]
-                continue
-            if first.alone:
-                await asyncio.sleep(QUIET_S * 2 ** (first.alone - 1))
-            await self._try([row.key for row in alike])
+    async def _note_late(self, key: int) -> None:
+        """A run comes back that this process did not recover when it began, such as one that was paused."""
+        await self._write(self._store.begin_trial, [key])
+        self._on_trial.add(key)
+        await self._recover(key)
+        await self._hear([key], TRIAL_S)
 
-    async def _try(self, keys: list[int]) -> None:
+    async def _hold_trials(self, fresh: Sequence[int]) -> None:
+        """Tries suspects, those that nothing speaks against first, when the others have had their time."""
+        await self._hear(fresh, TRIAL_S)
+        while self._waiting:
+            first = min(self._waiting.values(), key=lambda row: (_control_s(row), -row.suspect, row.key))
+            if first.alone >= MAX_DEATHS_WITHOUT_PROGRESS or (first.alone and first.deaths >= MAX_DEATHS):
+                await self._try_no_more(first.key)
+                continue
+            too_early_s = self._began_s + _control_s(first) - asyncio.get_running_loop().time()
+            if too_early_s > 0:
+                self._queued.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(too_early_s):
+                        await self._queued.wait()  # by somebody who may be tried earlier
+                continue
+            await self._try(self._group_of(first))
+
+    def _group_of(self, first: UnderWay) -> list[UnderWay]:
+        """Half as many as were on trial with it the last time, all of a kind."""
+        size = max(1, min(first.suspect // 2, MAX_GROUP))
+        kind = (first.suspect, first.alone, first.deaths)
+        alike = [row for row in self._waiting.values() if (row.suspect, row.alone, row.deaths) == kind]
+        return sorted(alike, key=lambda row: row.key)[:size]
+
+    async def _try(self, group: list[UnderWay]) -> None:
+        keys = [row.key for row in group]
         await self._write(self._store.begin_trial, keys)
         self._on_trial.update(keys)
-        self._held.difference_update(keys)
+        self._tried.update(keys)
         for key in keys:
+            del self._waiting[key]
             await self._recover(key)
             if self._fleet.resident(key) is None:
-                self.progressed(key)
+                self.cleared(key)
+        await self._hear(keys, max(_trial_s(row) for row in group))
+
+    async def _hear(self, keys: Sequence[int], trial_s: float) -> None:
+        """Returns when something of each of these runs has ended, or their trial is over."""
         try:
-            async with asyncio.timeout(PASS_S):
+            async with asyncio.timeout(trial_s):
                 while not self._on_trial.isdisjoint(keys):
                     self._moved.clear()
                     await self._moved.wait()
@@ -302,7 +365,8 @@ class Recovery:
             await self._write(self._store.survived, late)
 
     async def _try_no_more(self, key: int) -> None:
-        self._held.discard(key)
+        del self._waiting[key]
+        self._tried.add(key)
         try:
             run = await self._fleet.load(key)
         except WeftlineError:
@@ -333,12 +397,26 @@ class Note(Protocol):
     async def __call__(self, keys: Sequence[int]) -> None: ...
 
 
+def _trial_s(row: UnderWay) -> float:
+    """Twice as long for each death that came when the trial was over, or although the run had made progress."""
+    return TRIAL_S * 2 ** min(row.deaths - row.alone, MAX_DOUBLINGS)
+
+
+def _control_s(row: UnderWay) -> float:
+    """How long the process must live without the run before it is tried again: before the last time, much longer."""
+    if not row.alone:
+        return 0.0
+    return _trial_s(row) * (2 if row.alone == 1 else 20)
+
+
 def _plain_body(new: New) -> bytes:
     match new.head:
         case CallOpened():
             return encode(OpenedBody(Raw(b"{}")))
         case CallClosed():
             return encode(ClosedBody((Text(new.text),)))
+        case AttemptFailed():
+            return encode(FailedBody(new.head.reason))
         case RunEnded():
             return encode(EndedBody(error="The run could not be carried on: its recovery failed repeatedly."))
         case _:

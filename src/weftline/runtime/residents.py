@@ -35,6 +35,8 @@ CLIENT_GRACE_US = 30_000_000
 KEEP_S = 5.0
 """How long a parked run stays in memory: clients mostly answer within a moment."""
 MAX_KEPT = 512
+LAST_TRY_S = 5.0
+"""How long a stop waits for the store to take what is left."""
 _SWEEP_S = 0.1
 """At the least between two looks at them: what is left to wait may round to nothing."""
 _STALL_US = 1_000_000
@@ -44,8 +46,8 @@ _PAGE = 1000
 class Overseer(Protocol):
     """Recovery, as the runs in memory need it."""
 
-    def holds(self, key: int) -> bool: ...
-    def progressed(self, key: int) -> None: ...
+    def holds(self, run: LiveRun) -> bool: ...
+    def cleared(self, key: int) -> None: ...
     async def again(self, run: LiveRun, error: BaseException) -> None: ...
     async def pick_up(self) -> None: ...
 
@@ -145,7 +147,7 @@ class Residents:
         self._kept.pop(run.key, None)
         if run.active or run.gone or not run.log.idle:
             return
-        if run.log.due_at == 0 and run.residency is Residency.PARKED and not self.overseer.holds(run.key):
+        if run.log.due_at == 0 and run.residency is Residency.PARKED and not self.overseer.holds(run):
             self.consider(run)
         else:
             self._forget(run)
@@ -156,7 +158,7 @@ class Residents:
         if self._runs.get(run.key) is run:
             del self._runs[run.key]
             self._store.release(run.key, run.log.epoch)
-            self.overseer.progressed(run.key)
+            self.overseer.cleared(run.key)
             if not run.state.ended:
                 self._hub.forget(run.key)
 
@@ -205,7 +207,7 @@ class Residents:
     def _submit(self, run: LiveRun) -> None:
         """Has the run driven, now or when its workspace has a place; at most one driver at a time."""
         run.log.due_at = 0
-        if run.active or run.gone or self.stopping or self.overseer.holds(run.key):
+        if run.active or run.gone or self.stopping or self.overseer.holds(run):
             return
         self._kept.pop(run.key, None)
         run.residency = Residency.SCHEDULED
@@ -269,19 +271,20 @@ class Residents:
             task.cancel()
         if self._sweep is not None:
             self._sweep.cancel()
-        if not self.log.idle and self.log.refusal is None:
+        if not self.log.idle:
             done = self._loop.create_future()
             self.log.on_idle = lambda: None if done.done() else done.set_result(None)
-            await asyncio.wait([done], timeout=5.0)
+            self.log.hurry()
+            await asyncio.wait([done], timeout=LAST_TRY_S)
 
     # What hangs on the commit
 
     def committed(self, run: LiveRun, write: Write, heads: Sequence[Draft], result: Written) -> None:
         if write.items:
             self._publish(run, write, heads, result.first_seq)
-        if write.progress:
-            run.failures = 0
-            self.overseer.progressed(run.key)
+        if write.progress == 2:
+            run.failures, run.charges = 0, None
+            self.overseer.cleared(run.key)
         if write.new is not None and run.residency is Residency.BEHIND and not result.queued:
             run.residency = Residency.PARKED
             run.log.row_due = 0

@@ -89,8 +89,8 @@ class Write(Struct):
     state: bytes | None = None
     fold: int = 0
     """Which version of the fold made `state`."""
-    progress: bool = False
-    """Whether this shows that the run does not kill the process that drives it."""
+    progress: Literal[0, 1, 2] = 0
+    """What this shows of a run that may kill the process: 1 that it streams, 2 that something it began has ended."""
     started_at: int | None = None
     ended_at: int | None = None
     new: NewRun | None = None
@@ -143,9 +143,9 @@ class RunRow(Struct):
     suspect: int
     """How many runs were on trial with it when the process last died, itself included; 0 for a run above suspicion."""
     alone: int
-    """Times the process died while this run was recovered alone, without progress since."""
+    """Times the process died while this run was on trial alone, without progress since."""
     deaths: int
-    """The same, whatever the progress."""
+    """Times that it was charged with a death: those, whatever the progress, and others long after its trial began."""
 
 
 class Stored(Struct, frozen=True):
@@ -331,20 +331,20 @@ class LogStore(LogReader, Protocol):
     async def begin_trial(self, keys: Sequence[int]) -> None:
         """Notes, before anything of them is touched, that this owner is about to recover these runs.
 
-        A write with `progress` takes the note away.
+        A write that shows that something ended (`progress` 2) takes the note away, and suspicion with it.
         """
         ...
 
     async def survived(self, keys: Sequence[int]) -> None:
-        """These runs have been recovered for a while and the process still lives, although none has made progress."""
+        """The trial of these runs is over: the process still lives, although nothing that they began has ended."""
         ...
 
     async def charge_death(self) -> None:
         """After an unclean death: makes suspects of the runs that the dead owner had on trial.
 
-        Those are the ones that had not survived for a while; without any, the ones that had. A run that was on trial
-        alone is charged with the death. If nobody was on trial, something else kills the process, and all that
-        suspects were charged with is taken back. Each death is charged once.
+        One that was on trial alone is charged with the death. If nobody was on trial, the runs that had survived theirs
+        without progress are suspects, and each of them is charged, though not as alone. If there are none of those
+        either, something else kills the process, and all charges are taken back. Each death is charged once.
         """
         ...
 

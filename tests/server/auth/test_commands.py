@@ -40,7 +40,7 @@ def fetch(url: str, *, key: str = "", form: dict[str, str] | None = None) -> tup
     data = urlencode(form).encode() if form is not None else None
     request = Request(url, data=data, headers={"X-API-Key": key} if key else {})
     try:
-        with urlopen(request, timeout=30) as reply:
+        with urlopen(request, timeout=120) as reply:
             return reply.status, json.load(reply)
     except HTTPError as error:
         with error:

@@ -103,14 +103,14 @@ async def test_connections_are_shared_bounded_and_closed_when_idle(
         where = address(facts)
         async with pool.use(where) as first, pool.use(where) as second:
             assert first is second
-        await asyncio.wait_for(asyncio.shield(first.owner), 10)
+        await asyncio.wait_for(asyncio.shield(first.owner), 120)
         async with pool.use(where) as third:
             assert third is not first
             # A second server has to wait until the only place is free.
             other = asyncio.create_task(list_tools(pool, McpAddress(2, facts.url, tuple(TEAM.items()))))
             await asyncio.sleep(0)
             assert not other.done()
-        assert len(await asyncio.wait_for(other, 10)) == 6
+        assert len(await asyncio.wait_for(other, 120)) == 6
     finally:
         await pool.aclose()
 
@@ -216,7 +216,7 @@ async def seen(server: McpProcess, what: str) -> list[str]:
 
 
 async def until_seen(server: McpProcess, what: str, count: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while len(await seen(server, what)) < count:
             pass
 

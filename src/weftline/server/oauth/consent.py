@@ -10,6 +10,7 @@ from weftline.server.http import Answer, Request
 from weftline.server.oauth.app import OAuthServer, session_of
 from weftline.server.oauth.forms import NO_STORE
 from weftline.server.oauth.pages import Question, consent_page, page
+from weftline.server.schemas.oauth import OAuthRefusal
 from weftline.store.records.apps import App
 from weftline.store.records.users import User
 from weftline.workspace import consent
@@ -68,5 +69,5 @@ def invalid(error: InvalidConsent) -> Answer:
 
 
 def unknown_app() -> Answer:
-    body = {"error": "invalid_client", "error_description": "There is no app with this client_id."}
+    body = OAuthRefusal("invalid_client", "There is no app with this client_id.")
     return Answer(encode(body), status=401, headers=NO_STORE[:1])

@@ -15,7 +15,7 @@ from weftline.server.a2a import RpcError
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Answer, Request
-from weftline.server.router import Route
+from weftline.server.router import EventStream, Route
 from weftline.server.sse import HEADERS, KEEP_ALIVE
 from weftline.server.views import run_view
 from weftline.store.base import RunRow
@@ -47,7 +47,7 @@ async def call(app: App, request: Request, principal: Principal) -> Answer | Non
     return Answer(a2a.result_body(identity, result))
 
 
-async def _result(app: App, request: Request, principal: Principal, agent: AgentRow, sent: a2a.Call) -> Any:
+async def _result(app: App, request: Request, principal: Principal, agent: AgentRow, sent: a2a.RpcCall) -> Any:
     match sent.method:
         case "message/send":
             params = a2a.message_params(sent)
@@ -95,7 +95,7 @@ async def _end(app: App, request: Request, row: RunRow) -> RunView:
     return run
 
 
-async def _streamed(app: App, agent: AgentRow, sent: a2a.Call) -> RunRow:
+async def _streamed(app: App, agent: AgentRow, sent: a2a.RpcCall) -> RunRow:
     if sent.method == "message/stream":
         return await _begin(app, agent, a2a.message_params(sent))
     return await _task(app, agent, a2a.task_params(sent).id)
@@ -164,15 +164,24 @@ async def card(app: App, request: Request, principal: Principal) -> Answer:
 
 async def discovery(app: App, request: Request, principal: Principal) -> Answer:
     cards = [_card(app, request, principal, row) for row in await agents.usable(app.workspaces, principal)]
-    return Answer(encode({"agents": cards}))
+    return Answer(encode(a2a.AgentCards(cards)))
 
 
-def _card(app: App, request: Request, principal: Principal, agent: AgentRow) -> dict[str, Any]:
+def _card(app: App, request: Request, principal: Principal, agent: AgentRow) -> a2a.AgentCard:
     return a2a.card(agent, url=f"{app.oauth.url(request)}/api/a2a/{principal.slug}/agents/{agent.slug}")
 
 
 ROUTES = (
-    Route("POST", _AGENT, call, scopes=_INVOKE, usages=_USAGES, summary="Call an agent over A2A (JSON-RPC)"),
+    Route(
+        "POST",
+        _AGENT,
+        call,
+        scopes=_INVOKE,
+        usages=_USAGES,
+        summary="Call an agent over A2A (JSON-RPC)",
+        body=a2a.RpcCall,
+        returns=a2a.RpcReply | EventStream,
+    ),
     *(
         Route(
             "GET",
@@ -181,6 +190,7 @@ ROUTES = (
             scopes=("a2a:discovery",),
             usages=_USAGES,
             summary="The agent's card",
+            returns=a2a.AgentCard,
         )
         for name in ("agent-card.json", "agent.json")
     ),
@@ -191,5 +201,6 @@ ROUTES = (
         scopes=("a2a:discovery",),
         usages=_USAGES,
         summary="The cards of the agents that the credential may use",
+        returns=a2a.AgentCards,
     ),
 )

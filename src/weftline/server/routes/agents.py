@@ -9,8 +9,9 @@ from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Answer, Request
 from weftline.server.router import Route
-from weftline.server.schemas.agents import agent_json, parse_agent
+from weftline.server.schemas.agents import Agent, AgentModel, Agents, agent_json, parse_agent
 from weftline.wire.plan import plan_from_spec
+from weftline.wire.responses import Ok
 from weftline.workspace import agents
 from weftline.workspace.agents import AgentDraft
 
@@ -36,7 +37,7 @@ async def replace(app: App, request: Request, principal: Principal) -> Answer:
 
 async def index(app: App, request: Request, principal: Principal) -> Answer:
     rows = await agents.visible(app.workspaces, principal)
-    return Answer(encode({"agents": [agent_json(row) for row in rows]}))
+    return Answer(encode(Agents([agent_json(row) for row in rows])))
 
 
 async def read(app: App, request: Request, principal: Principal) -> Answer:
@@ -65,9 +66,28 @@ def _require_unnarrowed(principal: Principal) -> None:
 
 
 ROUTES = (
-    Route("GET", _BASE, index, scopes=("agents:read",), summary="List the stored agents"),
-    Route("POST", _BASE, create, scopes=("agents:write",), summary="Store an agent"),
-    Route("GET", f"{_BASE}/{{agentId}}", read, scopes=("agents:read",), summary="Read an agent"),
-    Route("PUT", f"{_BASE}/{{agentId}}", replace, scopes=("agents:write",), summary="Replace an agent"),
-    Route("DELETE", f"{_BASE}/{{agentId}}", delete, scopes=("agents:write",), summary="Remove an agent"),
+    Route("GET", _BASE, index, scopes=("agents:read",), summary="List the stored agents", returns=Agents),
+    Route(
+        "POST",
+        _BASE,
+        create,
+        scopes=("agents:write",),
+        summary="Store an agent",
+        body=AgentModel,
+        returns=Agent,
+        status=201,
+        errors=(409,),
+    ),
+    Route("GET", f"{_BASE}/{{agentId}}", read, scopes=("agents:read",), summary="Read an agent", returns=Agent),
+    Route(
+        "PUT",
+        f"{_BASE}/{{agentId}}",
+        replace,
+        scopes=("agents:write",),
+        summary="Replace an agent",
+        body=AgentModel,
+        returns=Agent,
+        errors=(409,),
+    ),
+    Route("DELETE", f"{_BASE}/{{agentId}}", delete, scopes=("agents:write",), summary="Remove an agent", returns=Ok),
 )

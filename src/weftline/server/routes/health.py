@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.json import encode
+
 from weftline.errors import Unavailable
 from weftline.server.app import App
 from weftline.server.auth import Principal
@@ -9,18 +14,39 @@ from weftline.server.http import Answer, Request
 from weftline.server.router import Route
 
 
+class Health(Struct):
+    status: Literal["ok", "ready"]
+
+
 async def healthz(app: App, request: Request, principal: Principal) -> Answer:
-    return Answer(b'{"status":"ok"}')
+    return Answer(encode(Health("ok")))
 
 
 async def readyz(app: App, request: Request, principal: Principal) -> Answer:
     if not app.engine.ready:
         raise Unavailable("The server is starting or stopping.", retry_after_s=1)
     app.engine.require_well()
-    return Answer(b'{"status":"ready"}')
+    return Answer(encode(Health("ready")))
 
 
 ROUTES = (
-    Route("GET", "/healthz", healthz, access="public", limited=False, summary="Whether the process is alive"),
-    Route("GET", "/readyz", readyz, access="public", limited=False, summary="Whether the server takes work"),
+    Route(
+        "GET",
+        "/healthz",
+        healthz,
+        access="public",
+        limited=False,
+        summary="Whether the process is alive",
+        returns=Health,
+    ),
+    Route(
+        "GET",
+        "/readyz",
+        readyz,
+        access="public",
+        limited=False,
+        summary="Whether the server takes work",
+        returns=Health,
+        errors=(503,),
+    ),
 )

@@ -12,7 +12,8 @@ from weftline.server.app import App
 from weftline.server.auth import Principal, require_manager
 from weftline.server.http import Answer, Request
 from weftline.server.router import Route
-from weftline.server.schemas.keys import NewKey, created_key_json, key_json
+from weftline.server.schemas.keys import CreatedKey, Key, Keys, NewKey, created_key_json, key_json
+from weftline.wire.responses import Ok
 from weftline.workspace import keys
 
 _BASE = "/api/v1/workspaces/{slug}/api-keys"
@@ -40,7 +41,7 @@ async def create(app: App, request: Request, principal: Principal) -> Answer:
 async def listed(app: App, request: Request, principal: Principal) -> Answer:
     require_manager(principal)
     found = await keys.of_workspace(app.workspaces, principal.workspace)
-    return Answer(encode({"keys": [key_json(key) for key in found]}))
+    return Answer(encode(Keys([key_json(key) for key in found])))
 
 
 async def read(app: App, request: Request, principal: Principal) -> Answer:
@@ -64,8 +65,8 @@ async def read_body(request: Request, decoder: Decoder[T]) -> T:
 
 
 ROUTES = (
-    Route("POST", _BASE, create, summary="Create an API key"),
-    Route("GET", _BASE, listed, summary="The workspace's API keys"),
-    Route("GET", f"{_BASE}/{{keyId}}", read, summary="Read an API key"),
-    Route("DELETE", f"{_BASE}/{{keyId}}", revoke, summary="Revoke an API key"),
+    Route("POST", _BASE, create, summary="Create an API key", body=NewKey, returns=CreatedKey, status=201),
+    Route("GET", _BASE, listed, summary="The workspace's API keys", returns=Keys),
+    Route("GET", f"{_BASE}/{{keyId}}", read, summary="Read an API key", returns=Key),
+    Route("DELETE", f"{_BASE}/{{keyId}}", revoke, summary="Revoke an API key", returns=Ok),
 )

@@ -10,7 +10,7 @@ from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Answer, Request
 from weftline.server.router import Route
-from weftline.wire.responses import CatalogModel, Pricing, models_list
+from weftline.wire.responses import CatalogModel, Models, Pricing, models_list
 
 
 async def list_models(app: App, request: Request, principal: Principal) -> Answer:
@@ -51,6 +51,11 @@ def capabilities(entry: Entry) -> dict[str, bool] | UnsetType:
 
 ROUTES = (
     Route(
-        "GET", "/api/v1/workspaces/{slug}/models", list_models, scopes=("models:read",), summary="The models to choose"
+        "GET",
+        "/api/v1/workspaces/{slug}/models",
+        list_models,
+        scopes=("models:read",),
+        summary="The models to choose",
+        returns=Models,
     ),
 )

@@ -16,15 +16,28 @@ from weftline.server.auth import Principal, require_manager
 from weftline.server.http import Answer, Later, Request
 from weftline.server.oauth import consent
 from weftline.server.oauth.app import COOKIE, read_cookie, session_of
-from weftline.server.oauth.forms import NO_STORE, client, needed, read_form, refusal
+from weftline.server.oauth.forms import NO_STORE, client, fields_of, read_form, refusal
 from weftline.server.oauth.pages import sign_in_page
-from weftline.server.router import Handler, Route
+from weftline.server.router import Form, Handler, Page, Redirect, Route
 from weftline.server.routes.keys import read_body
 from weftline.server.schemas.oauth import (
+    GRANT_TYPES,
+    AppForm,
+    CodeForm,
+    CreatedOAuthApp,
+    Introspection,
     NewOAuthApp,
+    Nothing,
+    OAuthApp,
     OAuthApps,
     OAuthGrants,
     OAuthMetadata,
+    OAuthRefusal,
+    OneTokenForm,
+    RefreshForm,
+    SignInForm,
+    TokenForm,
+    TokenResponse,
     UserInfo,
     UserInfoWorkspace,
     app_json,
@@ -34,8 +47,9 @@ from weftline.server.schemas.oauth import (
     token_json,
 )
 from weftline.store.records.apps import App as StoredApp
+from weftline.wire.responses import Ok
 from weftline.workspace import apps, grants
-from weftline.workspace.consent import InvalidConsent, UnknownApp
+from weftline.workspace.consent import Decision, InvalidConsent, UnknownApp
 from weftline.workspace.consent import decide as decide_consent
 from weftline.workspace.context import Workspaces
 from weftline.workspace.grants import Issued, OAuthError
@@ -56,7 +70,6 @@ class _SignIn(Struct):
 
 
 _new_app = Decoder(NewOAuthApp)
-_GRANT_TYPES = ("authorization_code", "refresh_token", "client_credentials")
 
 
 def _oauth(handler: Handler) -> Handler:
@@ -89,10 +102,9 @@ async def authorize(app: App, request: Request, principal: Principal) -> Answer:
 async def decide(app: App, request: Request, principal: Principal) -> Answer:
     app.oauth.require_own_page(request)
     user = await app.oauth.require_user(request)
-    form = await read_form(request)
-    return _redirect(
-        consent.target(await decide_consent(app.workspaces, user, session=session_of(request), answer=form))
-    )
+    decision = fields_of(await read_form(request), Decision)
+    decided = await decide_consent(app.workspaces, user, decision, session=session_of(request))
+    return _redirect(consent.target(decided))
 
 
 async def show_sign_in(app: App, request: Request, principal: Principal) -> Answer:
@@ -102,14 +114,14 @@ async def show_sign_in(app: App, request: Request, principal: Principal) -> Answ
 @_oauth
 async def sign_in(app: App, request: Request, principal: Principal) -> Answer:
     app.oauth.require_own_page(request)
-    form = await read_form(request)
-    payload = app.workspaces.hasher.signed(_SIGN_IN, form.get("token", ""))
+    form = fields_of(await read_form(request), SignInForm)
+    payload = app.workspaces.hasher.signed(_SIGN_IN, form.token)
     shown = decode(payload, type=_SignIn) if payload is not None else None
     if shown is None or shown.visitor != read_cookie(request, _VISITOR):
         # A form of somebody else's making could sign the user in to somebody else's account.
         return _sign_in_form(app, request, "", problem="This page was too old. Please try again.", status=400)
     try:
-        secret = await app.oauth.sign_in(form.get("email", ""), form.get("password", ""))
+        secret = await app.oauth.sign_in(form.email, form.password)
     except RateLimited as error:
         return _sign_in_form(app, request, shown.query, problem=error.message, status=429)
     if secret is None:
@@ -132,33 +144,34 @@ async def token(app: App, request: Request, principal: Principal) -> Answer:
     return _json(token_json(await _issue(app.workspaces, client_app, form)))
 
 
-async def _issue(workspaces: Workspaces, client_app: StoredApp, form: Mapping[str, str]) -> Issued:
-    match needed(form, "grant_type"):
-        case "authorization_code":
-            code, uri, verifier = (needed(form, name) for name in ("code", "redirect_uri", "code_verifier"))
-            return await grants.exchange_code(workspaces, client_app, code=code, redirect_uri=uri, verifier=verifier)
-        case "refresh_token":
-            refresh = needed(form, "refresh_token")
-            return await grants.refresh_grant(workspaces, client_app, refresh=refresh, scope=form.get("scope", ""))
-        case "client_credentials":
-            return await grants.issue_to_app(workspaces, client_app, scope=form.get("scope", ""))
-        case _:
-            raise OAuthError("unsupported_grant_type", f"grant_type is one of {', '.join(_GRANT_TYPES)}.")
+async def _issue(at: Workspaces, client_app: StoredApp, form: Mapping[str, str]) -> Issued:
+    kind = form.get("grant_type")
+    if kind is None:
+        raise OAuthError("invalid_request", "grant_type is missing.")
+    if kind not in GRANT_TYPES:
+        raise OAuthError("unsupported_grant_type", f"grant_type is one of {', '.join(GRANT_TYPES)}.")
+    match fields_of(form, GRANT_TYPES[kind]):
+        case CodeForm(code=code, redirect_uri=uri, code_verifier=verifier):
+            return await grants.exchange_code(at, client_app, code=code, redirect_uri=uri, verifier=verifier)
+        case RefreshForm(refresh_token=refresh, scope=scope):
+            return await grants.refresh_grant(at, client_app, refresh=refresh, scope=scope)
+        case AppForm(scope=scope):
+            return await grants.issue_to_app(at, client_app, scope=scope)
 
 
 @_oauth
 async def revoke(app: App, request: Request, principal: Principal) -> Answer:
     form = await read_form(request)
     client_app = await client(app.workspaces, request, form)
-    await grants.revoke(app.workspaces, client_app, secret=needed(form, "token"))
-    return _json({})
+    await grants.revoke(app.workspaces, client_app, secret=fields_of(form, OneTokenForm).token)
+    return _json(Nothing())
 
 
 @_oauth
 async def introspect(app: App, request: Request, principal: Principal) -> Answer:
     form = await read_form(request)
     client_app = await client(app.workspaces, request, form)
-    found = await grants.find_credential(app.workspaces, client_app, secret=needed(form, "token"))
+    found = await grants.find_credential(app.workspaces, client_app, secret=fields_of(form, OneTokenForm).token)
     return _json(introspection_json(found, now=app.workspaces.clock.now_us()))
 
 
@@ -196,7 +209,7 @@ async def metadata(app: App, request: Request, principal: Principal) -> Answer:
                 scopes_supported=list(SCOPES),
                 response_types_supported=["code"],
                 response_modes_supported=["query"],
-                grant_types_supported=list(_GRANT_TYPES),
+                grant_types_supported=list(GRANT_TYPES),
                 code_challenge_methods_supported=["S256"],
                 token_endpoint_auth_methods_supported=client_auth,
                 revocation_endpoint_auth_methods_supported=client_auth,
@@ -255,26 +268,92 @@ def _json(value: Any, *, status: int = 200) -> Answer:
     return Answer(encode(value), status=status, headers=NO_STORE)
 
 
-def _open(method: str, path: str, handler: Handler, summary: str) -> Route:
-    """A route that does its own asking who is there."""
-    return Route(method, path, handler, access="public", limited=False, summary=summary)
+def _open(method: str, path: str, handler: Handler, summary: str, **more: Any) -> Route:
+    """A route that finds out by itself who sends the request."""
+    return Route(method, path, handler, access="public", limited=False, summary=summary, **more)
+
+
+def _for_apps(path: str, handler: Handler, summary: str, *, fields: Any, returns: Any) -> Route:
+    """An endpoint that apps call with their id and secret."""
+    return _open(
+        "POST", path, handler, summary, body=Form(fields), returns=returns, errors=(401,), refuses=OAuthRefusal
+    )
 
 
 ROUTES = (
-    _open("GET", "/api/oauth/authorize", authorize, "Ask the user for access (browser)"),
-    _open("POST", "/api/oauth/authorize/decide", decide, "The user's decision (browser)"),
-    _open("GET", "/api/oauth/sign-in", show_sign_in, "The sign-in page (browser)"),
-    _open("POST", "/api/oauth/sign-in", sign_in, "Sign in (browser)"),
-    _open("POST", "/api/oauth/sign-out", sign_out, "Sign out (browser)"),
-    _open("POST", "/api/oauth/token", token, "Exchange a code, refresh, or act as an app"),
-    _open("POST", "/api/oauth/revoke", revoke, "Revoke a token"),
-    _open("POST", "/api/oauth/introspect", introspect, "What a token is good for"),
-    _open("GET", "/api/oauth/grants", list_grants, "What the signed-in user has allowed"),
-    _open("DELETE", "/api/oauth/grants/{grantId}", delete_grant, "Take back what was allowed"),
-    _open("GET", "/.well-known/oauth-authorization-server", metadata, "The OAuth endpoints (RFC 8414)"),
-    Route("GET", "/api/oauth/userinfo", userinfo, scopes=("mantyx.identity:read",), summary="Who one is"),
-    Route("POST", _APPS, create_app, summary="Register an OAuth app"),
-    Route("GET", _APPS, list_apps, summary="The workspace's OAuth apps"),
-    Route("GET", f"{_APPS}/{{clientId}}", read_app, summary="Read an OAuth app"),
-    Route("DELETE", f"{_APPS}/{{clientId}}", delete_app, summary="Delete an OAuth app and all its tokens"),
+    _open("GET", "/api/oauth/authorize", authorize, "Ask the user for access (browser)", returns=Page),
+    _open(
+        "POST",
+        "/api/oauth/authorize/decide",
+        decide,
+        "The user's decision (browser)",
+        body=Form(Decision),
+        returns=Redirect,
+        status=302,
+    ),
+    _open("GET", "/api/oauth/sign-in", show_sign_in, "The sign-in page (browser)", returns=Page),
+    _open(
+        "POST",
+        "/api/oauth/sign-in",
+        sign_in,
+        "Sign in (browser)",
+        body=Form(SignInForm),
+        returns=Redirect,
+        status=303,
+    ),
+    _open("POST", "/api/oauth/sign-out", sign_out, "Sign out (browser)", returns=Ok, errors=(403,)),
+    _for_apps(
+        "/api/oauth/token",
+        token,
+        "Exchange a code, refresh, or act as an app",
+        fields=TokenForm,
+        returns=TokenResponse,
+    ),
+    _for_apps("/api/oauth/revoke", revoke, "Revoke a token", fields=OneTokenForm, returns=Nothing),
+    _for_apps(
+        "/api/oauth/introspect", introspect, "What a token is good for", fields=OneTokenForm, returns=Introspection
+    ),
+    _open(
+        "GET",
+        "/api/oauth/grants",
+        list_grants,
+        "What the signed-in user has allowed",
+        returns=OAuthGrants,
+        errors=(401,),
+    ),
+    _open(
+        "DELETE",
+        "/api/oauth/grants/{grantId}",
+        delete_grant,
+        "Take back what was allowed",
+        returns=Ok,
+        errors=(401, 403, 404),
+    ),
+    _open(
+        "GET",
+        "/.well-known/oauth-authorization-server",
+        metadata,
+        "The OAuth endpoints (RFC 8414)",
+        returns=OAuthMetadata,
+    ),
+    Route(
+        "GET",
+        "/api/oauth/userinfo",
+        userinfo,
+        scopes=("mantyx.identity:read",),
+        summary="Whose access token this is",
+        returns=UserInfo,
+    ),
+    Route(
+        "POST",
+        _APPS,
+        create_app,
+        summary="Register an OAuth app",
+        body=NewOAuthApp,
+        returns=CreatedOAuthApp,
+        status=201,
+    ),
+    Route("GET", _APPS, list_apps, summary="The workspace's OAuth apps", returns=OAuthApps),
+    Route("GET", f"{_APPS}/{{clientId}}", read_app, summary="Read an OAuth app", returns=OAuthApp),
+    Route("DELETE", f"{_APPS}/{{clientId}}", delete_app, summary="Delete an OAuth app and all its tokens", returns=Ok),
 )

@@ -8,8 +8,18 @@ from weftline.server.app import App
 from weftline.server.auth import Principal, require_manager
 from weftline.server.http import Answer, Request
 from weftline.server.router import Route
-from weftline.server.schemas.providers import MAX_BODY_BYTES, parse_provider, parse_provider_changes, provider_json
+from weftline.server.schemas.providers import (
+    MAX_BODY_BYTES,
+    Provider,
+    ProviderChangesModel,
+    ProviderModel,
+    Providers,
+    parse_provider,
+    parse_provider_changes,
+    provider_json,
+)
 from weftline.wire.json_text import decode_object
+from weftline.wire.responses import Ok
 from weftline.workspace import providers
 
 _BASE = "/api/v1/workspaces/{slug}/providers"
@@ -25,7 +35,7 @@ async def create(app: App, request: Request, principal: Principal) -> Answer:
 
 async def listed(app: App, request: Request, principal: Principal) -> Answer:
     rows = await providers.of_workspace(app.workspaces, principal.workspace)
-    return Answer(encode({"providers": [provider_json(row) for row in rows]}))
+    return Answer(encode(Providers([provider_json(row) for row in rows])))
 
 
 async def read(app: App, request: Request, principal: Principal) -> Answer:
@@ -50,9 +60,35 @@ async def delete(app: App, request: Request, principal: Principal) -> Answer:
 
 # Writing has no scope: whoever may point the workspace's runs at another address holds a developer API key.
 ROUTES = (
-    Route("POST", _BASE, create, summary="Bring a model provider"),
-    Route("GET", _BASE, listed, scopes=("models:read",), summary="The workspace's own model providers"),
-    Route("GET", f"{_BASE}/{{providerId}}", read, scopes=("models:read",), summary="Read a model provider"),
-    Route("PATCH", f"{_BASE}/{{providerId}}", change, summary="Change a model provider"),
-    Route("DELETE", f"{_BASE}/{{providerId}}", delete, summary="Delete a model provider"),
+    Route(
+        "POST",
+        _BASE,
+        create,
+        summary="Bring a model provider",
+        body=ProviderModel,
+        returns=Provider,
+        status=201,
+        errors=(409,),
+    ),
+    Route(
+        "GET", _BASE, listed, scopes=("models:read",), summary="The workspace's own model providers", returns=Providers
+    ),
+    Route(
+        "GET",
+        f"{_BASE}/{{providerId}}",
+        read,
+        scopes=("models:read",),
+        summary="Read a model provider",
+        returns=Provider,
+    ),
+    Route(
+        "PATCH",
+        f"{_BASE}/{{providerId}}",
+        change,
+        summary="Change a model provider",
+        body=ProviderChangesModel,
+        returns=Provider,
+        errors=(409,),
+    ),
+    Route("DELETE", f"{_BASE}/{{providerId}}", delete, summary="Delete a model provider", returns=Ok),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from hashlib import blake2b
 
+from msgspec import UNSET
 from msgspec.json import encode
 
 from weftline import prompts
@@ -13,13 +14,15 @@ from weftline.runtime.receipts import CallName
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Answer, Later, Request
-from weftline.server.router import Route
+from weftline.server.router import EventStream, QueryParameter, Route
 from weftline.server.sse import resume_point, send_events
 from weftline.server.views import run_view
 from weftline.tools.base import ToolOutput
+from weftline.wire import responses
 from weftline.wire.plan import plan_from_spec
-from weftline.wire.requests import parse_run, parse_tool_result
-from weftline.wire.responses import created_run, snapshot
+from weftline.wire.requests import ToolResult, parse_run, parse_tool_result
+from weftline.wire.responses import AcceptedResult, Cancelled, CreatedRun, Run, created_run, snapshot
+from weftline.wire.run_spec import RunModel
 from weftline.workspace import agents
 from weftline.workspace.agents import RunSpec
 
@@ -27,7 +30,6 @@ _BASE = "/api/v1/workspaces/{slug}/agent-runs"
 _KEY_LIMIT = 255
 _RESULT_BODY_BYTES = 32 * 1024 * 1024
 """More than any valid result needs, so that one that is too large can still be told to the model."""
-_OK = b'{"ok":true}'
 
 
 async def create(app: App, request: Request, principal: Principal) -> Answer:
@@ -68,27 +70,19 @@ async def tool_results(app: App, request: Request, principal: Principal) -> Answ
     failed = body.error is not None
     output = ToolOutput.of(body.error or body.result or "", is_error=failed)
     accepted = await app.engine.answer(key, body.tool_use_id, output)
-    return Answer(_OK if accepted else b'{"ok":true,"ignored":true}')
+    return Answer(encode(AcceptedResult(ignored=UNSET if accepted else True)))
 
 
 async def cancel(app: App, request: Request, principal: Principal) -> Answer:
     key = await app.engine.locate(request.params["runId"], workspace=principal.workspace)
     receipt = await app.engine.cancel(key, requested_by=principal.id)
     return Answer(
-        encode(
-            {
-                "ok": True,
-                "status": receipt.status,
-                "stopped": _calls(receipt.stopped),
-                "finished": _calls(receipt.finished),
-                "inDoubt": _calls(receipt.in_doubt),
-            }
-        )
+        encode(Cancelled(receipt.status, _calls(receipt.stopped), _calls(receipt.finished), _calls(receipt.in_doubt)))
     )
 
 
-def _calls(calls: tuple[CallName, ...]) -> list[dict[str, str]]:
-    return [{"toolUseId": call.id, "name": call.name} for call in calls]
+def _calls(calls: tuple[CallName, ...]) -> list[responses.CallName]:
+    return [responses.CallName(call.id, call.name) for call in calls]
 
 
 def idempotency(request: Request, route: str, body: bytes) -> tuple[str, str, bytes] | None:
@@ -102,8 +96,19 @@ def idempotency(request: Request, route: str, body: bytes) -> tuple[str, str, by
 
 
 ROUTES = (
-    Route("POST", _BASE, create, scopes=("runs:write",), summary="Create a run"),
-    Route("GET", f"{_BASE}/{{runId}}", read, scopes=("runs:read",), summary="Read a run"),
+    Route(
+        "POST",
+        _BASE,
+        create,
+        scopes=("runs:write",),
+        summary="Create a run",
+        body=RunModel,
+        idempotent=True,
+        returns=CreatedRun,
+        status=202,
+        errors=(409,),
+    ),
+    Route("GET", f"{_BASE}/{{runId}}", read, scopes=("runs:read",), summary="Read a run", returns=Run),
     Route(
         "GET",
         f"{_BASE}/{{runId}}/stream",
@@ -111,6 +116,8 @@ ROUTES = (
         scopes=("runs:read",),
         limited=False,
         summary="Follow a run's events",
+        query=(QueryParameter("lastSeq", str, "The last event that was seen."),),
+        returns=EventStream,
     ),
     Route(
         "POST",
@@ -119,6 +126,17 @@ ROUTES = (
         scopes=("runs:write",),
         limited=False,
         summary="Answer a client-side tool call",
+        body=ToolResult,
+        returns=AcceptedResult,
+        errors=(409,),
     ),
-    Route("POST", f"{_BASE}/{{runId}}/cancel", cancel, scopes=("runs:write",), limited=False, summary="Cancel a run"),
+    Route(
+        "POST",
+        f"{_BASE}/{{runId}}/cancel",
+        cancel,
+        scopes=("runs:write",),
+        limited=False,
+        summary="Cancel a run",
+        returns=Cancelled,
+    ),
 )

@@ -16,7 +16,17 @@ from weftline.server.views import session_usage
 from weftline.store.records.threads import ThreadRow
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_message, parse_session
-from weftline.wire.responses import SessionView, created_run, created_session, session_info
+from weftline.wire.responses import (
+    CreatedRun,
+    CreatedSession,
+    Ok,
+    Session,
+    SessionView,
+    created_run,
+    created_session,
+    session_info,
+)
+from weftline.wire.run_spec import MessageModel, SessionModel
 from weftline.wire.sessions import effective_spec
 from weftline.workspace import agents, threads
 from weftline.workspace.agents import RunSpec
@@ -101,8 +111,28 @@ async def _find(app: App, request: Request, principal: Principal) -> ThreadRow:
 
 
 ROUTES = (
-    Route("POST", _BASE, create, scopes=("sessions:write",), summary="Create a session"),
-    Route("GET", f"{_BASE}/{{sessionId}}", read, scopes=("sessions:read",), summary="Read a session"),
-    Route("DELETE", f"{_BASE}/{{sessionId}}", end, scopes=("sessions:write",), summary="End a session"),
-    Route("POST", f"{_BASE}/{{sessionId}}/messages", message, scopes=("sessions:write",), summary="Send a message"),
+    Route(
+        "POST",
+        _BASE,
+        create,
+        scopes=("sessions:write",),
+        summary="Create a session",
+        body=SessionModel,
+        returns=CreatedSession,
+        status=201,
+    ),
+    Route("GET", f"{_BASE}/{{sessionId}}", read, scopes=("sessions:read",), summary="Read a session", returns=Session),
+    Route("DELETE", f"{_BASE}/{{sessionId}}", end, scopes=("sessions:write",), summary="End a session", returns=Ok),
+    Route(
+        "POST",
+        f"{_BASE}/{{sessionId}}/messages",
+        message,
+        scopes=("sessions:write",),
+        summary="Send a message",
+        body=MessageModel,
+        idempotent=True,
+        returns=CreatedRun,
+        status=202,
+        errors=(409,),
+    ),
 )

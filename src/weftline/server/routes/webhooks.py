@@ -8,10 +8,17 @@ from weftline.runtime import ids
 from weftline.server.app import App
 from weftline.server.auth import Principal, require_manager
 from weftline.server.http import Answer, Request
-from weftline.server.router import Route
-from weftline.server.routes.lists import cursor_of, key_of, one_of, page_limit
+from weftline.server.router import QueryParameter, Route
+from weftline.server.routes.lists import CURSOR, LIMIT, cursor_of, key_of, one_of, page_limit
 from weftline.server.schemas.webhooks import (
+    CreatedWebhook,
     Delivery,
+    DeliveryPage,
+    DeliveryStatus,
+    Webhook,
+    WebhookChange,
+    WebhookModel,
+    Webhooks,
     created_webhook_json,
     delivery_json,
     parse_delivery_id,
@@ -22,6 +29,7 @@ from weftline.server.schemas.webhooks import (
 from weftline.store.records.deliveries import DeliveryRow
 from weftline.store.records.webhooks import WebhookRow
 from weftline.wire.json_text import decode_object
+from weftline.wire.responses import Ok
 from weftline.workspace import webhooks
 
 _BASE = "/api/v1/workspaces/{slug}/webhooks"
@@ -40,7 +48,7 @@ async def create(app: App, request: Request, principal: Principal) -> Answer:
 async def index(app: App, request: Request, principal: Principal) -> Answer:
     require_manager(principal)
     rows = await webhooks.of_workspace(app.workspaces, principal.workspace)
-    return Answer(encode({"webhooks": [webhook_json(row) for row in rows]}))
+    return Answer(encode(Webhooks([webhook_json(row) for row in rows])))
 
 
 async def read(app: App, request: Request, principal: Principal) -> Answer:
@@ -71,7 +79,7 @@ async def deliveries(app: App, request: Request, principal: Principal) -> Answer
     rows = await webhooks.deliveries_of(app.workspaces, webhook, status=status, before=before, limit=limit + 1)
     page = rows[:limit]
     following = cursor_of(page[-1].key) if len(rows) > limit else None
-    return Answer(encode({"deliveries": [await _delivery(app, row) for row in page], "nextCursor": following}))
+    return Answer(encode(DeliveryPage([await _delivery(app, row) for row in page], following)))
 
 
 async def redeliver(app: App, request: Request, principal: Principal) -> Answer:
@@ -94,11 +102,25 @@ async def _delivery(app: App, row: DeliveryRow) -> Delivery:
 
 _ONE = f"{_BASE}/{{webhookId}}"
 ROUTES = (
-    Route("GET", _BASE, index, summary="List the webhooks"),
-    Route("POST", _BASE, create, summary="Create a webhook"),
-    Route("GET", _ONE, read, summary="Read a webhook"),
-    Route("PATCH", _ONE, change, summary="Switch a webhook on or off"),
-    Route("DELETE", _ONE, delete, summary="Remove a webhook"),
-    Route("GET", f"{_ONE}/deliveries", deliveries, summary="List what was or will be delivered"),
-    Route("POST", f"{_ONE}/deliveries/{{deliveryId}}/redeliver", redeliver, summary="Deliver once more"),
+    Route("GET", _BASE, index, summary="List the webhooks", returns=Webhooks),
+    Route("POST", _BASE, create, summary="Create a webhook", body=WebhookModel, returns=CreatedWebhook, status=201),
+    Route("GET", _ONE, read, summary="Read a webhook", returns=Webhook),
+    Route("PATCH", _ONE, change, summary="Switch a webhook on or off", body=WebhookChange, returns=Webhook),
+    Route("DELETE", _ONE, delete, summary="Remove a webhook", returns=Ok),
+    Route(
+        "GET",
+        f"{_ONE}/deliveries",
+        deliveries,
+        summary="List what was or will be delivered",
+        query=(QueryParameter("status", DeliveryStatus, "With this status."), LIMIT, CURSOR),
+        returns=DeliveryPage,
+    ),
+    Route(
+        "POST",
+        f"{_ONE}/deliveries/{{deliveryId}}/redeliver",
+        redeliver,
+        summary="Deliver once more",
+        returns=Delivery,
+        status=202,
+    ),
 )

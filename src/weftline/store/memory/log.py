@@ -146,14 +146,17 @@ class MemoryLog:
         if dead is None:
             return
         unfinished = [run for run in self._disk.runs.values() if run.row.ended_at is None]
-        tried = [run for run in unfinished if run.trial == dead] or [run for run in unfinished if run.trial == -dead]
-        for run in tried:
-            run.row.suspect = len(tried)
+        tried = [run for run in unfinished if run.trial == dead]
+        survivors = [run for run in unfinished if run.trial == -dead]
+        for run in tried or survivors:
+            run.row.suspect = len(tried or survivors)
         if len(tried) == 1:
             tried[0].row.alone += 1
             tried[0].row.deaths += 1
         elif not tried:
-            for run in unfinished:
+            for run in survivors:
+                run.row.deaths += 1
+            for run in unfinished if not survivors else ():
                 run.row.alone = run.row.deaths = 0
 
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:

@@ -66,7 +66,9 @@ class MemoryRun:
         if write.ended_at is not None:
             self.secrets = None
         if write.progress:
-            row.suspect = row.alone = self.trial = 0
+            row.alone = 0
+        if write.progress == 2:
+            row.suspect = self.trial = 0
 
     def shown(self, *, active_run: int | None) -> RunRow:
         """The row as a reader gets it, by which run of its thread may move."""

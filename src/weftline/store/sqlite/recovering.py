@@ -34,13 +34,15 @@ def charge_death(db: apsw.Connection) -> None:
     if row[0] is None:
         return
     dead = row[0]
-    tried = _on_trial(db, dead) or _on_trial(db, -dead)
-    for key in tried:
-        db.execute("UPDATE runs SET suspect = ? WHERE key = ?", (len(tried), key))
-    if len(tried) == 1:
-        db.execute("UPDATE runs SET alone = alone + 1, deaths = deaths + 1 WHERE key = ?", (tried[0],))
-    elif not tried:
-        db.execute("UPDATE runs SET alone = 0, deaths = 0 WHERE suspect > 0 AND ended_at IS NULL")
+    if tried := _on_trial(db, dead):
+        db.executemany("UPDATE runs SET suspect = ? WHERE key = ?", [(len(tried), key) for key in tried])
+        if len(tried) == 1:
+            db.execute("UPDATE runs SET alone = alone + 1, deaths = deaths + 1 WHERE key = ?", (tried[0],))
+    elif survivors := _on_trial(db, -dead):
+        changes = [(len(survivors), key) for key in survivors]
+        db.executemany("UPDATE runs SET suspect = ?, deaths = deaths + 1 WHERE key = ?", changes)
+    else:
+        db.execute("UPDATE runs SET alone = 0, deaths = 0 WHERE deaths > 0 AND ended_at IS NULL")
     db.execute("UPDATE store SET died = NULL")
 
 

@@ -40,9 +40,9 @@ UPDATE_RUNS = (
     " state_seq = CASE WHEN v.state IS NULL THEN runs.state_seq ELSE v.next_seq - 1 END,"
     " fold = CASE WHEN v.state IS NULL THEN runs.fold ELSE v.fold END,"
     " secrets = CASE WHEN v.ended_at IS NULL THEN runs.secrets END,"
-    " suspect = CASE WHEN v.progress THEN 0 ELSE runs.suspect END,"
     " alone = CASE WHEN v.progress THEN 0 ELSE runs.alone END,"
-    " trial = CASE WHEN v.progress THEN 0 ELSE runs.trial END"
+    " suspect = CASE WHEN v.progress = 2 THEN 0 ELSE runs.suspect END,"
+    " trial = CASE WHEN v.progress = 2 THEN 0 ELSE runs.trial END"
     " FROM v WHERE runs.key = v.key AND runs.next_seq = v.base_seq AND runs.version = v.base_version"
     " AND runs.epoch <= v.epoch",
 )

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
+from weftline.kernel.entries import AttemptFailed, CallClosed, Fact, TurnCompleted
 from weftline.kernel.state import decode_state
 from weftline.runtime import hub, residents, scheduler
 from weftline.testing.simulation.clients import Clients
@@ -25,8 +26,12 @@ from weftline.testing.simulation.world import Ledger, Life
 
 LONGEST_S = 6 * 3600.0
 """By then every run has ended, clocks set back by an hour and all."""
-MAX_KILLS = 20
-"""Of one run that kills the process whenever it is carried on."""
+MAX_KILLS = 18
+"""How often a run kills the process before it is given up, if nothing else kills it and nothing of it ends in between.
+
+Once when it is new, once with all that are recovered, then as often as 9 runs can be halved, then ten times alone; one
+that kills late dies a few more times until its trial is long enough.
+"""
 
 
 class Histories:
@@ -74,7 +79,8 @@ class History:
         self.witness = DurableWitness(self.disk, self.ledger, fail=self._fail)
         self._build = build
         self._failure: Violation | None = None
-        self._kills = 0
+        self._kills = self._kills_in_all = 0
+        self._since = (0, 0)
         self._stuck = asyncio.Event()
 
     def run(self) -> None:
@@ -166,7 +172,11 @@ class History:
         )
 
     def _killed(self, why: str) -> None:
-        self._kills += 1
+        others = len(self.server.crashed_s) - self._kills_in_all
+        key = self.disk.key_of("poison")
+        got_on = sum(_is_ending(entry.head) for entry in self.disk.facts(key)) if key is not None else 0
+        self._kills = self._kills + 1 if self._since == (others, got_on) else 1
+        self._kills_in_all, self._since = self._kills_in_all + 1, (others, got_on)
         if self._kills > MAX_KILLS:
             self._fail(Violation("C13", f"one run has killed the server {self._kills} times and is still there"))
         self.server.crash(why)
@@ -219,3 +229,10 @@ def _narrow(rng: Random) -> Generator[None]:
         yield
     finally:
         hub.QUEUE_BYTES, hub.PAGE_BYTES, scheduler.MAX_RUNS_PER_WORKSPACE, residents.MAX_KEPT = before
+
+
+def _is_ending(head: Fact) -> bool:
+    """Whether something that a run began has come to its end by itself."""
+    if isinstance(head, AttemptFailed):
+        return head.reason == "error"
+    return isinstance(head, TurnCompleted | CallClosed)

@@ -50,15 +50,15 @@ class SimTool:
 
     def __init__(self, life: Life, name: str, effect: Effect, *, concurrent: bool = False) -> None:
         self._life = life
-        self._prepared = 0
+        self._fails = name in (BROKEN, SHAKY)
         self.spec = ToolSpec(name, name, _SCHEMA)
         self.effect: Effect = effect
         self.concurrent = concurrent
 
     def prepare(self, args: str) -> bytes:
         """Each deploy has a default of its own, so that arguments that were prepared twice are found out."""
-        self._prepared += 1
-        if self.spec.name == BROKEN or (self.spec.name == SHAKY and self._prepared % 2):
+        if self._fails:
+            self._fails = self.spec.name == BROKEN
             raise RuntimeError("simulated: a tool with a bug")
         known, _ = object_args(args)
         return canonical_value({**known, "deploy": self._life.deploy})
@@ -66,6 +66,7 @@ class SimTool:
     async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
         life, rng = self._life, self._life.rng
         await life.check()
+        self._fails = self.spec.name == SHAKY  # once more, now that something has come to its end
         execution = self._begin(args, context)
         try:
             await life.pass_time(0.6)

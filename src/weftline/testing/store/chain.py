@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from weftline.store.base import Item, LogReader, NewRun, Stored, ThreadEnd, Write
 
@@ -58,7 +59,7 @@ class Chain:
         deltas: Sequence[bytes] = (),
         status: str = "running",
         due_at: int | None = 0,
-        progress: bool = False,
+        progress: Literal[0, 1, 2] = 0,
     ) -> Write:
         """One fact for each of `bodies`, and then `deltas` as one item. Facts bring a new state along."""
         items = [Item(5_000, kind, b"{}", body) for body in bodies]

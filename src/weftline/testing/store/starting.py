@@ -82,82 +82,75 @@ async def an_unclean_death_is_known_until_it_is_charged(subject: Subject) -> Non
 async def a_death_is_charged_once_to_the_run_that_was_on_trial_alone(subject: Subject) -> None:
     for key in (1, 2, 3):
         await new_chain(subject, key)
-    await subject.reopen(cleanly=False)
-    await subject.store.log.charge_death()
     await subject.store.log.begin_trial([2])
-    assert await charges(subject) == [(0, 0, 0), (0, 0, 0), (0, 0, 0)]
-    await subject.reopen(cleanly=False)
-    await subject.store.log.charge_death()
+    await _dies(subject)
     await subject.store.log.charge_death()
     assert await charges(subject) == [(0, 0, 0), (1, 1, 1), (0, 0, 0)]
     await subject.store.log.begin_trial([3])
-    await subject.reopen(cleanly=False)
-    await subject.store.log.charge_death()
+    await _dies(subject)
     assert await charges(subject) == [(0, 0, 0), (1, 1, 1), (1, 1, 1)]
 
 
-async def a_death_of_a_group_is_charged_to_nobody_and_makes_all_of_it_suspects(subject: Subject) -> None:
+async def a_death_of_a_group_makes_suspects_and_charges_nobody(subject: Subject) -> None:
     for key in (1, 2, 3):
         await new_chain(subject, key)
-    await subject.store.log.begin_trial([1])
-    await subject.store.log.begin_trial([3, 99])
-    await subject.reopen(cleanly=False)
-    await subject.store.log.charge_death()
+    await subject.store.log.begin_trial([1, 3])
+    await _dies(subject)
     assert await charges(subject) == [(2, 0, 0), (0, 0, 0), (2, 0, 0)]
 
 
-async def a_run_that_survived_for_a_while_is_suspected_only_if_nobody_else_was_on_trial(subject: Subject) -> None:
-    for key in (1, 2):
+async def survivors_are_charged_only_if_nobody_is_on_trial(subject: Subject) -> None:
+    for key in (1, 2, 3):
         await new_chain(subject, key)
+    await subject.store.log.begin_trial([1, 2, 3])
+    await subject.store.log.survived([1, 2])
+    await _dies(subject)
+    assert await charges(subject) == [(0, 0, 0), (0, 0, 0), (1, 1, 1)]
     await subject.store.log.begin_trial([1, 2])
-    await subject.store.log.survived([1])
-    await subject.reopen(cleanly=False)
-    await subject.store.log.charge_death()
-    assert await charges(subject) == [(0, 0, 0), (1, 1, 1)]
-    await subject.store.log.begin_trial([1])
-    await subject.store.log.survived([1])
-    await subject.reopen(cleanly=False)
-    await subject.store.log.charge_death()
-    assert await charges(subject) == [(1, 1, 1), (1, 1, 1)]
+    await subject.store.log.survived([1, 2])
+    await _dies(subject)
+    assert await charges(subject) == [(2, 0, 1), (2, 0, 1), (1, 1, 1)]
 
 
-async def charges_are_taken_back_after_a_death_while_nobody_was_on_trial(subject: Subject) -> None:
+async def charges_are_taken_back_after_a_death_while_nobody_was_recovered(subject: Subject) -> None:
     for key in (1, 2):
         await new_chain(subject, key)
     await subject.store.log.begin_trial([1])
-    await subject.reopen(cleanly=False)
-    await subject.store.log.charge_death()
+    await _dies(subject)
     assert await charges(subject) == [(1, 1, 1), (0, 0, 0)]
-    await subject.reopen(cleanly=False)
-    await subject.store.log.charge_death()
+    await _dies(subject)
     assert await charges(subject) == [(1, 0, 0), (0, 0, 0)]
 
 
-async def progress_clears_a_suspect_but_not_its_deaths(subject: Subject) -> None:
+async def a_suspect_is_cleared_when_something_that_it_began_has_ended(subject: Subject) -> None:
     chain = await new_chain(subject)
     await subject.store.log.begin_trial([1, 99])
-    await subject.reopen(cleanly=False)
-    await subject.store.log.charge_death()
-    await subject.store.log.begin_trial([1])
+    await _dies(subject)
     loaded = await subject.store.log.claim(1, kinds=())
     assert loaded is not None
     chain.epoch = loaded.epoch
+    await subject.store.log.begin_trial([1])
     await commit(subject.store.log, chain.append(b"a"))
     assert await charges(subject, 1) == [(1, 1, 1)]
-    await commit(subject.store.log, chain.append(deltas=[b"b"], progress=True))
+    await commit(subject.store.log, chain.append(deltas=[b"b"], progress=1))
+    assert await charges(subject, 1) == [(1, 0, 1)], "what it streams is progress, and no more than that"
+    await commit(subject.store.log, chain.append(b"c", progress=2))
     assert await charges(subject, 1) == [(0, 0, 1)]
-    await subject.reopen(cleanly=False)
-    await subject.store.log.charge_death()
-    assert (await the_row(subject.store.log, 1)).alone == 0
+    await _dies(subject)
+    assert await charges(subject, 1) == [(0, 0, 0)]
 
 
 async def a_run_that_has_ended_is_charged_with_nothing(subject: Subject) -> None:
     chain = await new_chain(subject)
     await subject.store.log.begin_trial([1])
     await commit(subject.store.log, chain.end())
+    await _dies(subject)
+    assert (await the_row(subject.store.log, 1)).deaths == 0
+
+
+async def _dies(subject: Subject) -> None:
     await subject.reopen(cleanly=False)
     await subject.store.log.charge_death()
-    assert (await the_row(subject.store.log, 1)).deaths == 0
 
 
 async def charges(subject: Subject, *keys: int) -> list[tuple[int, int, int]]:
@@ -173,9 +166,9 @@ CHECKS = (
     due_runs_are_those_whose_time_has_come,
     an_unclean_death_is_known_until_it_is_charged,
     a_death_is_charged_once_to_the_run_that_was_on_trial_alone,
-    a_death_of_a_group_is_charged_to_nobody_and_makes_all_of_it_suspects,
-    a_run_that_survived_for_a_while_is_suspected_only_if_nobody_else_was_on_trial,
-    charges_are_taken_back_after_a_death_while_nobody_was_on_trial,
-    progress_clears_a_suspect_but_not_its_deaths,
+    a_death_of_a_group_makes_suspects_and_charges_nobody,
+    survivors_are_charged_only_if_nobody_is_on_trial,
+    charges_are_taken_back_after_a_death_while_nobody_was_recovered,
+    a_suspect_is_cleared_when_something_that_it_began_has_ended,
     a_run_that_has_ended_is_charged_with_nothing,
 )

@@ -17,10 +17,7 @@ TIMEOUT_S = 20.0
 REDIRECTS = 5
 _HTML = ("text/html", "application/xhtml+xml")
 _TEXTUAL = ("application/json", "application/xml", "application/javascript", "application/yaml", "application/toml")
-_HEADERS = {
-    "accept": "text/html,application/xhtml+xml,text/plain,application/json;q=0.9,*/*;q=0.5",
-    "user-agent": "weftline-fetch",
-}
+_HEADERS = {"accept": "text/html,application/xhtml+xml,text/plain,application/json;q=0.9,*/*;q=0.5"}
 
 
 def fetch_tool(dialer: Dialer) -> FunctionTool[..., Any]:
