@@ -153,8 +153,13 @@ async def use_by_slug(at: Workspaces, caller: Caller, slug: str) -> AgentRow:
 
 
 async def effective(at: Workspaces, caller: Caller, agent_id: str | None, own: RunSpec) -> RunSpec:
-    """The spec to run: the request's own, laid over that of the agent it names."""
+    """The spec to run: the request's own, laid over that of the agent it names.
+
+    A caller that was narrowed to some agents must name one of them.
+    """
     if agent_id is None:
+        if caller.agents:
+            raise Forbidden("This credential is for some agents only.", hint="Name one of them in agentId.")
         return own
     return merged(at, await use(at, caller, agent_id), own)
 
@@ -168,12 +173,17 @@ def merged(at: Workspaces, agent: AgentRow, own: RunSpec) -> RunSpec:
     return RunSpec(agent_spec_merge(agent.spec, own.spec, name=agent.name), {**headers, **own.headers})
 
 
+def owns(caller: Caller, agent: str | None) -> bool:
+    """Whether what belongs to this agent, or to none, is the caller's to see."""
+    return not caller.agents or agent in caller.agents
+
+
 def no_such_agent() -> NotFound:
     return NotFound("There is no such agent.")
 
 
 def _is_visible(caller: Caller, row: AgentRow) -> bool:
-    return not caller.agents or row.id in caller.agents
+    return owns(caller, row.id)
 
 
 def _is_usable(caller: Caller, row: AgentRow) -> bool:

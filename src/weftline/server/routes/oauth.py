@@ -12,7 +12,7 @@ from msgspec.json import Decoder, decode, encode
 
 from weftline.errors import RateLimited
 from weftline.server.app import App
-from weftline.server.auth import Principal, require_manager
+from weftline.server.auth import Principal
 from weftline.server.http import Answer, Later, Request
 from weftline.server.oauth import consent
 from weftline.server.oauth.app import COOKIE, read_cookie, session_of
@@ -220,7 +220,6 @@ async def metadata(app: App, request: Request, principal: Principal) -> Answer:
 
 
 async def create_app(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
     body = await read_body(request, _new_app)
     new = apps.checked_app(
         name=body.name,
@@ -236,19 +235,16 @@ async def create_app(app: App, request: Request, principal: Principal) -> Answer
 
 
 async def list_apps(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
     found = await apps.list_apps(app.workspaces, slug=principal.slug)
     return _json(OAuthApps([app_json(one) for one in found]))
 
 
 async def read_app(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
     client_id = request.params["clientId"]
     return _json(app_json(await apps.show_app(app.workspaces, client_id=client_id, slug=principal.slug)))
 
 
 async def delete_app(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
     await apps.delete_app(app.workspaces, client_id=request.params["clientId"], slug=principal.slug)
     return Answer(b'{"ok":true}')
 
