@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import aiohttp
 from msgspec import Struct
+from multidict import CIMultiDictProxy
 
 Json: TypeAlias = dict[str, Any]
 
@@ -23,7 +24,7 @@ class Reply(NamedTuple):
     """A whole answer."""
 
     status: int
-    headers: Mapping[str, str]
+    headers: CIMultiDictProxy[str]
     body: bytes
 
     @property

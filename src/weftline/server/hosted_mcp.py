@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from weftline._version import __version__
 from weftline.errors import Unavailable, WeftlineError
 from weftline.server.auth import Principal
-from weftline.server.http import Request
+from weftline.server.http import NO_SNIFFING, Request
 from weftline.server.views import run_view
 from weftline.workspace import agents
 
@@ -53,7 +54,13 @@ class HostedMcp:
         # The package binds a session to whoever opened it; to others it does not exist.
         user = AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=[]))
         scope = {**request.scope, "user": user, _PRINCIPAL: principal}
-        await manager.handle_request(scope, request.receive, request.send)
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), NO_SNIFFING]}
+            await request.send(message)
+
+        await manager.handle_request(scope, request.receive, send)
 
     async def close(self) -> None:
         self._stop.set()

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import uvicorn
 from msgspec import Struct
+from msgspec.structs import replace
 
 from weftline.config import Config, load_config
 from weftline.errors import WeftlineError
@@ -95,6 +96,14 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
+def _url(sock: socket.socket) -> str:
+    """The address that a server on this socket has on its own machine."""
+    host, port = sock.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = "localhost"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def _is_local(settings: Settings, options: ServerOptions) -> bool:
     """Whether the server is there for this machine alone. Behind a proxy it listens on loopback for everybody."""
     return is_loopback(settings.host) and (not options.public_url or is_loopback(parse(options.public_url).host))
@@ -133,6 +142,9 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     peers = Dialer(egress)
     own_tools = server_tools(settings.tools, pages=pages)
     sock = bind(settings.host, settings.port)
+    options = replace(options, url=_url(sock))
+    if not options.public_url and not is_loopback(settings.host):
+        logger.warning("public_url is not set: OAuth metadata and A2A cards name this server %s", options.url)
     store = await asyncio.to_thread(open_store, settings.db)
     own = AiohttpTransport(check=egress.check)
     stored = Workspaces(store.records, store.vault, SystemClock())

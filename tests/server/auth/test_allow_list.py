@@ -65,7 +65,7 @@ class Office:
 
     async def settle(self, name: str | None) -> Belongings:
         spec = {"modelId": "scripted:lookup", "tools": [TOOL]}
-        agent = await self.make("agents", {"name": name, "spec": spec}) if name else {"id": None, "slug": NO_ID}
+        agent: Any = await self.make("agents", {"name": name, "spec": spec}) if name else {"id": None, "slug": NO_ID}
         with_agent = {"agentId": agent["id"]} if name else spec
         run = await self.make("agent-runs", {**with_agent, "prompt": "hi"})
         session = await self.make("agent-sessions", with_agent)

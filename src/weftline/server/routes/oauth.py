@@ -195,7 +195,7 @@ async def delete_grant(app: App, request: Request, principal: Principal) -> Answ
 
 
 async def metadata(app: App, request: Request, principal: Principal) -> Answer:
-    url = app.oauth.url(request)
+    url = app.oauth.url
     client_auth = ["client_secret_post", "client_secret_basic"]
     return Answer(
         encode(
@@ -229,6 +229,7 @@ async def create_app(app: App, request: Request, principal: Principal) -> Answer
         client_credentials=body.allows_client_credentials or False,
         description=body.description or "",
         logo=body.logo or "",
+        schemes=app.workspaces.redirect_schemes,
     )
     made, secret = await apps.register_app(app.workspaces, new, slug=principal.slug)
     return _json(created_app_json(made, secret), status=201)
