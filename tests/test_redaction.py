@@ -15,8 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weftline.messages import Text
 from weftline.redaction import REDACTED, Redactor, shown_template, shown_url
 from weftline.server.logs import configure_logs
+from weftline.tools.base import ToolOutput
+from weftline.tools.remote import redacted
 
 SRC = Path(__file__).resolve().parent.parent / "src"
 SECRET = 's3cr3t/"ü+&<'
@@ -124,3 +127,14 @@ def test_addresses_and_credentials_are_blacked_out_of_the_log_and_its_tracebacks
     text = log.getvalue()
     assert "hush" not in text and key not in text and "Traceback" in text
     assert "https://[redacted]@x.example/a?token=[redacted]" in text and "weft_[redacted]" in text
+
+
+@pytest.mark.parametrize("place", [0, 199_995, 200_000, 200_005, 399_990])
+def test_a_secret_at_the_cut_of_a_long_text_leaves_no_piece(place: int) -> None:
+    secret = "abcdefghijklmnopqrstuvwxyz"
+    for filler in ("-", "-" * 100 + secret * 30):
+        text = (filler * 500_000)[:place] + secret + "-" * 300_000
+        shown = redacted(ToolOutput.of(text), Redactor([secret])).parts[0]
+        assert isinstance(shown, Text) and len(shown.text) < 201_000
+        head, _, note = shown.text.rpartition("\n")
+        assert note == f"[cut after 200000 of {len(text)} characters]" and "abc" not in head.replace(REDACTED, "")

@@ -42,6 +42,8 @@ class Redactor:
         forms = {form for secret in secrets if len(secret) >= _MIN_SECRET_CHARS for form in _forms(secret)}
         # The longest first: one secret may be a part of another.
         self._forms = sorted(forms, key=len, reverse=True)
+        self.longest = len(self._forms[0]) if self._forms else 0
+        """Of what it looks for, in characters."""
 
     @classmethod
     def of_request(cls, url: str, headers: Mapping[str, str], *, secrets: Iterable[str] = ()) -> Redactor:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import aiohttp
 from msgspec import Struct
-from multidict import CIMultiDictProxy
 
 Json: TypeAlias = dict[str, Any]
 
@@ -24,7 +23,7 @@ class Reply(NamedTuple):
     """A whole answer."""
 
     status: int
-    headers: CIMultiDictProxy[str]
+    headers: Mapping[str, str]
     body: bytes
 
     @property

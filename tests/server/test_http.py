@@ -183,7 +183,7 @@ async def test_no_answer_may_be_taken_for_what_its_type_does_not_say(api: Api) -
         ("GET", f"/api/a2a/{api.slug}/discovery"),
     ):
         reply = await api.call(method, path, {} if method == "POST" else None)
-        assert reply.headers.getall("X-Content-Type-Options") == ["nosniff"], (path, reply.headers)
+        assert reply.headers["X-Content-Type-Options"] == "nosniff", (path, reply.headers)
     check_error(await api.get("models", key=None), 401, "unauthorized")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import logging
@@ -23,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 MAX_TEXT_CHARS = 200_000
 """What a model is shown of one result at most."""
+
+
+_MAX_ON_LOOP = 256 * 1024
 
 
 class RemoteTool(ABC):
@@ -59,6 +63,8 @@ class RemoteTool(ABC):
             # Without its traceback, which would hold what the peer said and what it was sent.
             logger.error("run %s: the tool %s failed: %s", context.run_id, self.name, type(error).__name__)
             output = ToolOutput.of(prompts.tool_failed(self.name, str(error)), is_error=True)
+        if any(isinstance(part, File) and len(part.data or "") > _MAX_ON_LOOP for part in output.parts):
+            return await asyncio.to_thread(redacted, output, self._redactor)
         return redacted(output, self._redactor)
 
     @abstractmethod
@@ -95,12 +101,21 @@ def redacted(output: ToolOutput, redactor: Redactor) -> ToolOutput:
 def _part(part: UserPart, redactor: Redactor) -> UserPart:
     match part:
         case Text():
-            return Text(clipped(redactor.text(part.text)))
+            return Text(_shown(part.text, redactor))
         case Image():
             return replace(part, url=part.url and redactor.text(part.url))
         case File():
             url, name = part.url and redactor.text(part.url), part.name and redactor.text(part.name)
             return replace(part, url=url, name=name, data=part.data and _file_data(part.data, redactor))
+
+
+def _shown(text: str, redactor: Redactor) -> str:
+    if len(text) <= MAX_TEXT_CHARS:
+        return redactor.text(text)
+    # Of the rest as much as a secret can be long, which may have begun before the cut.
+    head = redactor.text(text[: MAX_TEXT_CHARS + redactor.longest])
+    end = min(MAX_TEXT_CHARS, len(head) - redactor.longest)
+    return f"{head[:end]}\n[cut after {MAX_TEXT_CHARS} of {len(text)} characters]"
 
 
 def _file_data(data: str, redactor: Redactor) -> str:
@@ -112,10 +127,3 @@ def _file_data(data: str, redactor: Redactor) -> str:
         return redactor.text(data)
     shown = redactor.data(plain)
     return data if shown == plain else base64.b64encode(shown).decode()
-
-
-def clipped(text: str) -> str:
-    """`text`, or as much of it as a model is shown, with a note."""
-    if len(text) <= MAX_TEXT_CHARS:
-        return text
-    return f"{text[:MAX_TEXT_CHARS]}\n[cut after {MAX_TEXT_CHARS} of {len(text)} characters]"
