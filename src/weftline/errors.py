@@ -134,4 +134,4 @@ def invalid(issues: Sequence[Issue]) -> InvalidRequest:
     message = "; ".join(f"{path}: {text}" if path else text for path, text in issues[:_ISSUES_IN_MESSAGE])
     more = len(issues) - _ISSUES_IN_MESSAGE
     listed = [{"path": path, "message": text} for path, text in issues[:MAX_ISSUES]]
-    return InvalidRequest(f"{message} (and {more} more)" if more > 0 else message, issues=listed)
+    return InvalidRequest(f"{message} (and {more:,} more)" if more > 0 else message, issues=listed)

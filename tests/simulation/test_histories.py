@@ -1,18 +1,58 @@
-"""Histories of a simulated server: every promise is kept, whatever the seed brings."""
+"""The core in a simulated world: every promise holds in every history, and planted bugs are noticed."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
+from hypothesis import settings
 
-from weftline.testing.simulation import Histories
+from simulation.planted import BUGS, Bug
+from weftline.runtime import residents
+from weftline.testing.simulation import Histories, Violation, simulate
 
-SEEDS = range(150)
-TOGETHER = 10
+SEEDS = 150
+CAMPAIGN = 5000 if settings.get_current_profile_name() == "deep" else SEEDS
+BLOCK = 25
 
 
-@pytest.mark.requirement("run.simulation.seeds")
-@pytest.mark.parametrize("first", SEEDS[::TOGETHER])
-def test_every_promise_is_kept(first: int) -> None:
-    histories = Histories()
-    for seed in range(first, first + TOGETHER):
-        histories.run(seed)
+@pytest.mark.parametrize("first", range(0, CAMPAIGN, BLOCK))
+def test_every_promise_is_kept_in_every_history(first: int) -> None:
+    for seed in range(first, first + BLOCK):
+        try:
+            simulate(seed)
+        except Violation as violation:
+            pytest.fail(violation.report(), pytrace=False)
+
+
+def test_a_seed_always_gives_the_same_history() -> None:
+    assert simulate(3) == simulate(3)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_planted_bug_is_noticed(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residents, "Alarm", bug.alarm)
+    violation = first_violation(bug)
+    assert violation.rule in bug.rules, violation.report()
+
+
+def first_violation(bug: Bug) -> Violation:
+    histories = Histories(build=bug)
+    for seed in range(bug.first_seed, bug.first_seed + SEEDS):
+        try:
+            histories.run(seed)
+        except Violation as violation:
+            return violation
+    raise AssertionError(f"{SEEDS} histories went well with a bug in them")
+
+
+def test_the_command_runs_as_many_histories_as_it_is_told() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "weftline.testing.simulation", "--seeds", "3", "--from", "40"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "3 histories from seed 40: 0 failures\n"), done.stderr

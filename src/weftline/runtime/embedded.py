@@ -40,6 +40,7 @@ from weftline.runtime import ids
 from weftline.runtime import step as stepping
 from weftline.runtime.clock import Clock, SystemClock
 from weftline.runtime.conversation import Conversation
+from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
 from weftline.runtime.hub import Hub, Subscription
 from weftline.runtime.live import Draft, LiveRun, Residency, RunLog, WorkingSet
@@ -96,7 +97,7 @@ class EmbeddedEngine:
         self._log = self._residents.log
         self._names = StoredNames(self._store.records)
         opener = RunOpener(store, models=self._models, tools=self._tools, names=self._names)
-        services = Services(store.id, self.clock, self._model_timeout_s)
+        services = Services(store.id, self.clock, Deadlines(), self._model_timeout_s)
         self._driver = Driver(
             self._log,
             services,
@@ -222,14 +223,16 @@ class EmbeddedEngine:
 
     def _new_run(self, plan: RunPlan, new: NewRun, sent: bytes | None) -> LiveRun:
         key, self._next_key = self._next_key, self._next_key + 1
-        work = WorkingSet(ids.run_id(key, new.salt), plan, Conversation(plan.messages), secrets=new.secrets)
+        encoded = encode_plan(plan)
+        conversation = Conversation(plan.messages, size=len(encoded))
+        work = WorkingSet(ids.run_id(key, new.salt), plan, conversation, secrets=new.secrets)
         log = RunLog(self._log_store.next_epoch())
         run = LiveRun(key, new.salt, workspace=new.workspace, thread=new.thread, log=log, work=work)
         run.new = new
         self._residents.add(run)
         if new.thread is not None:
             run.residency = Residency.BEHIND  # its commit tells whether it may move at once
-        body = bodies.CreatedBody(Raw(encode_plan(plan)), UNSET if sent is None else Raw(sent))
+        body = bodies.CreatedBody(Raw(encoded), UNSET if sent is None else Raw(sent))
         created = RunCreated(RULES, plan.limits, new.thread)
         self._driver.record(run, (Draft(created, bodies.encode(body)),))
         self._residents.consider(run)

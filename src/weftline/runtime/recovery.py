@@ -135,12 +135,15 @@ def _fact(stored: Stored) -> Fact:
 
 
 def _content(loaded: Loaded, state: State) -> tuple[RunPlan, Conversation]:
+    created = decode_created(loaded.created)
     try:
-        plan = decode_plan(bytes(decode_created(loaded.created).plan))
+        plan = decode_plan(created.plan)
     except UnknownPlan as error:
         raise _Unknown(str(error)) from None
-    history = [decode_message(message) for message in loaded.history[: state.history or 0]]
-    conversation = Conversation([*history, *plan.messages])
+    stored = loaded.history[: state.history or 0]
+    history = [decode_message(message) for message in stored]
+    size = len(bytes(created.plan)) + sum([len(message) for message in stored])
+    conversation = Conversation([*history, *plan.messages], size=size)
     conversation.replay(loaded.conversation)
     return plan, conversation
 

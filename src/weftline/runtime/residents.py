@@ -279,9 +279,9 @@ class Residents:
 
     # What hangs on the commit
 
-    def committed(self, run: LiveRun, write: Write, heads: Sequence[Draft], result: Written) -> None:
+    def committed(self, run: LiveRun, write: Write, heads: Sequence[Draft], result: Written, *, size: int) -> None:
         if write.items:
-            self._publish(run, write, heads, result.first_seq)
+            self._publish(run, write, heads, result.first_seq, size)
         if write.progress == 2:
             run.failures, run.charges = 0, None
             self.overseer.cleared(run.key)
@@ -299,14 +299,15 @@ class Residents:
             if not run.active and run.log.idle:
                 self._forget(run)
 
-    def _publish(self, run: LiveRun, write: Write, heads: Sequence[Draft], first_seq: int) -> None:
+    def _publish(self, run: LiveRun, write: Write, heads: Sequence[Draft], first_seq: int, size: int) -> None:
         items: list[Stored] = []
         seq = first_seq
         for item in write.items:
             items.append(Stored(seq, item.at, item.kind, item.head, item.body, item.count))
             seq += item.count
         facts = [draft.head for draft in heads]
-        batch = EntryBatch(run.id, items, last_seq=seq - 1, ended=write.ended_at is not None, heads=facts)
+        ended = write.ended_at is not None
+        batch = EntryBatch(run.work.run_id, items, size=size, last_seq=seq - 1, ended=ended, heads=facts)
         self._hub.publish(run.key, batch)
 
     def _promote(self, key: int) -> None:

@@ -9,6 +9,7 @@ from msgspec import UNSET, DecodeError, Meta, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder, decode, encode
 
 from weftline.errors import WeftlineError
+from weftline.json_size import MAX_JSON_VALUES, has_more_values
 from weftline.server.following import CONTEXT_KEY, usage
 from weftline.store.records.agents import AgentRow
 from weftline.wire.limits import MAX_METADATA_VALUE_CHARS
@@ -92,7 +93,9 @@ _task_params = Decoder(TaskParams)
 
 
 def parse_call(body: bytes) -> RpcCall:
-    """Raises `RpcError` for what is no JSON-RPC request."""
+    """Raises `RpcError` for what is no JSON-RPC request, or one with too many values."""
+    if has_more_values(body):
+        raise RpcError(INVALID_REQUEST, f"The body has more than {MAX_JSON_VALUES:,} JSON values.")
     try:
         sent = decode(body, type=dict[str, Raw])
         version, identity, method = (decode(sent.get(name, b"null")) for name in ("jsonrpc", "id", "method"))

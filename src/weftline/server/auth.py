@@ -7,44 +7,18 @@ a key of the wrong usage, a feature that the workspace lacks, a missing scope, a
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
-
-from msgspec import Struct
 
 from weftline.errors import Forbidden, NotFound, RateLimited, Unauthorized
 from weftline.server.http import Request
 from weftline.server.policy import narrowed
+from weftline.server.principal import Principal
 from weftline.server.rate_limit import DEFAULT_PER_MINUTE, RateLimit
+from weftline.server.router import Route
 from weftline.workspace.context import Workspaces
 from weftline.workspace.grants import ACCESS, find_token
 from weftline.workspace.keys import by_secret_hash, hash_secret
 
-if TYPE_CHECKING:
-    from weftline.server.router import Route
-
 _CACHED = 4096
-_NEVER = 2**63
-
-
-class Principal(Struct, frozen=True):
-    """An authenticated caller, bound to one workspace. `agents` is its allow-list; empty means all."""
-
-    id: str
-    """Of the API key, of the grant, or of the app that acts for itself. Requests are counted under it."""
-    workspace: int
-    slug: str
-    usage: str = "developer_api"
-    agents: tuple[str, ...] = ()
-    scopes: frozenset[str] | None = None
-    """None for API keys, which have no scopes."""
-    user: str | None = None
-    email: str | None = None
-    gated: bool = False
-    """Whether the workspace has this kind of credential switched off."""
-    expires_us: int = _NEVER
-
-
-NOBODY = Principal("", 0, "")
 
 
 class Authenticator:

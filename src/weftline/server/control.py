@@ -151,9 +151,14 @@ async def send_order(path: str, operation: str, arguments: dict[str, Any]) -> An
     try:
         writer.write(msgspec.json.encode(Order(operation, arguments)) + b"\n")
         await writer.drain()
-        reply = msgspec.json.decode(await reader.readline(), type=Reply)
+        line = await reader.readline()
     finally:
         writer.close()
+    if not line:
+        raise WeftlineError(
+            "The server stopped before it answered; the command may or may not have taken effect.", code="unavailable"
+        )
+    reply = msgspec.json.decode(line, type=Reply)
     if reply.error:
         raise WeftlineError(reply.error, code=reply.code if reply.code in TABLE else None)
     return reply.value

@@ -13,6 +13,7 @@ from weftline.errors import WeftlineError
 from weftline.net.address import InvalidAddress, parse
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.server.rate_limit import DEFAULT_PER_MINUTE
+from weftline.server.watchdog import default_stall_s
 from weftline.workspace.redirects import is_scheme_of_an_app
 
 _EGRESS = ("allow_egress", "allow_private_egress")
@@ -21,6 +22,7 @@ _KNOWN = (
     "rate_limit_per_minute",
     "webhook_retry_s",
     "model_timeout_s",
+    "stall_s",
     "oauth_redirect_schemes",
     *_EGRESS,
 )
@@ -40,6 +42,8 @@ class ServerOptions(Struct, frozen=True):
     """Waits between the attempts of a webhook's delivery, which has failed after the last."""
     model_timeout_s: float = MODEL_TIMEOUT_S
     """How long one model call may take, from its request to the end of its answer."""
+    stall_s: float = default_stall_s()
+    """Processor time that may pass without the event loop moving before the process ends itself; 0 for no limit."""
 
 
 def server_options(config: Config, *, rate_limit_per_minute: int | None = None) -> ServerOptions:
@@ -55,7 +59,9 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
         elif name == "oauth_redirect_schemes":
             options = replace(options, oauth_redirect_schemes=_schemes(config, value))
         elif name == "model_timeout_s":
-            options = replace(options, model_timeout_s=_seconds(config, value))
+            options = replace(options, model_timeout_s=_seconds(config, name, value))
+        elif name == "stall_s":
+            options = replace(options, stall_s=0.0 if value == 0 else _seconds(config, name, value))
         elif name == "webhook_retry_s":
             options = replace(options, webhook_retry_s=_waits(config, value))
         else:
@@ -93,10 +99,10 @@ def _waits(config: Config, value: object) -> tuple[float, ...]:
     return waits
 
 
-def _seconds(config: Config, value: object) -> float:
+def _seconds(config: Config, name: str, value: object) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= _LONGEST_WAIT_S:
         return float(value)
-    raise _bad(config, "model_timeout_s", "must be a number of seconds above 0")
+    raise _bad(config, name, "must be a number of seconds above 0")
 
 
 def _count(config: Config, value: object) -> int:

@@ -39,6 +39,7 @@ from weftline.server.options import ServerOptions, server_options
 from weftline.server.protocol import CorkedHttpProtocol
 from weftline.server.routes import ROUTES
 from weftline.server.sse import KEEP_ALIVE_S
+from weftline.server.watchdog import LoopWatchdog
 from weftline.server.webhook_body import webhook_body
 from weftline.store import open_store
 from weftline.tools.base import Tool
@@ -135,6 +136,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     transport = AiohttpTransport()
     config = load_config(settings.config) if settings.config is not None else Config()
     options = server_options(config, rate_limit_per_minute=settings.rate_limit_per_minute)
+    watchdog = LoopWatchdog(options.stall_s)
     models = catalog(settings, config, transport)
     # A tenant of a server for this machine alone may name this machine. A model may not: it says what a page told it.
     egress = egress_from(config.server, loopback=_is_local(settings, options), origin=config.path)
@@ -146,6 +148,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     if not options.public_url and not is_loopback(settings.host):
         logger.warning("public_url is not set: OAuth metadata and A2A cards name this server %s", options.url)
     store = await asyncio.to_thread(open_store, settings.db)
+    watchdog.start()
     own = AiohttpTransport(check=egress.check)
     stored = Workspaces(store.records, store.vault, SystemClock())
     catalogs = WorkspaceCatalogs(models, own=partial(own_providers, stored), transport=own)
@@ -217,6 +220,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     await models.aclose()
     await own.aclose()
     await transport.aclose()
+    watchdog.stop()
 
 
 async def _beat(engine: Engine) -> None:

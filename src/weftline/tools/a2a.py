@@ -15,6 +15,7 @@ from uuid import NAMESPACE_URL, uuid5
 import msgspec
 from msgspec import Struct
 
+from weftline.json_size import has_more_values
 from weftline.kernel.entries import Effect
 from weftline.net.address import InvalidAddress, origin_of
 from weftline.net.dial import Dialer
@@ -30,6 +31,8 @@ MAX_CARD_BYTES = 1024 * 1024
 CARD_S = 10.0
 CALL_S = 300.0
 _REMEMBERED = 1024
+_MAX_FORMS = 12
+"""Of one card: each may be tried before a call is given up."""
 _REDIRECTS = 3
 
 Fields: TypeAlias = dict[str, object]
@@ -186,7 +189,7 @@ class A2ATool(RemoteTool):
         if isinstance(url, str):
             target = urljoin(self._url, url)
             forms += _forms(target, target.rstrip("/"))
-        return forms
+        return forms[:_MAX_FORMS]
 
     async def _send(self, form: Form, text: str, message_id: str) -> ToolOutput:
         """One try. Raises `_Rejected` when another form may work, `RequestFailed` when none should be tried."""
@@ -324,6 +327,8 @@ def _below(base: str, path: str) -> str:
 
 
 def _object(data: bytes) -> Fields | None:
+    if has_more_values(data):
+        return None
     try:
         value: object = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

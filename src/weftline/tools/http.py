@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from weftline.canonical import parse
 from weftline.kernel.entries import Effect
 from weftline.messages import Image
+from weftline.net.charset import decoded
 from weftline.net.dial import Dialer
 from weftline.net.errors import RequestFailed
 from weftline.net.response import HttpResponse
@@ -127,7 +128,7 @@ class HttpTool(RemoteTool):
         if data and not _is_text(kind):
             text = f"The answer is {kind or 'of no stated type'} ({len(data)} bytes), which cannot be shown as text."
             return ToolOutput.of(f"HTTP {reply.status}. {text}", is_error=failed)
-        text = _decoded(data, reply.charset)
+        text = decoded(data, reply.charset)
         if not whole:
             text += f"\n[cut after {MAX_ANSWER_BYTES} bytes]"
         if failed:
@@ -147,10 +148,3 @@ def _query(args: Mapping[str, object]) -> list[tuple[str, str]]:
 
 def _is_text(kind: str) -> bool:
     return not kind or kind.startswith("text/") or kind in _TEXTUAL or kind.endswith(("+json", "+xml"))
-
-
-def _decoded(data: bytes, charset: str | None) -> str:
-    try:
-        return data.decode(charset or "utf-8", "replace")
-    except LookupError:
-        return data.decode("utf-8", "replace")

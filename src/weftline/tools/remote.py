@@ -17,8 +17,9 @@ from weftline.messages import File, Image, Text, UserPart
 from weftline.providers.base import ToolSpec
 from weftline.redaction import Redactor
 from weftline.tools.arguments import InvalidArguments, described, object_args
-from weftline.tools.base import ClientKind, Reconciled, ToolContext, ToolOutput
-from weftline.tools.schema import EMPTY_OBJECT_SCHEMA, ArgsValidator
+from weftline.tools.base import ClientKind, Reconciled, ToolContext, ToolOutput, Unknown
+from weftline.tools.checking import issues_of
+from weftline.tools.schema import EMPTY_OBJECT_SCHEMA
 
 logger = logging.getLogger(__name__)
 
@@ -49,9 +50,9 @@ class RemoteTool(ABC):
     def name(self) -> str:
         return self.spec.name
 
-    def prepare(self, args: str) -> bytes:
+    async def prepare(self, args: str) -> bytes:
         _, data = object_args(args)
-        issues = ArgsValidator.of(self.spec.parameters).validate(data)
+        issues = await issues_of(data, self.spec.parameters)
         if issues:
             raise InvalidArguments(described(self.name, issues), issues)
         return data
@@ -72,7 +73,7 @@ class RemoteTool(ABC):
         """Asks the peer. What it says may hold secrets."""
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
-        return "unknown"
+        return Unknown()
 
 
 class UnavailableTool(RemoteTool):
@@ -85,7 +86,7 @@ class UnavailableTool(RemoteTool):
         super().__init__(ToolSpec(name, description, EMPTY_OBJECT_SCHEMA))
         self._explanation = explanation
 
-    def prepare(self, args: str) -> bytes:
+    async def prepare(self, args: str) -> bytes:
         # Whatever the model passes, it is to read the explanation.
         return object_args(args)[1]
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
 from msgspec import Raw
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from weftline.redaction import REDACTED, SEALED_URL, shown_url
+from weftline.schema_cost import refusal
 from weftline.wire.json_text import decode_fields, decode_items, encode
 from weftline.wire.limits import (
     HEADER_NAME_PATTERN,
@@ -17,8 +18,12 @@ from weftline.wire.limits import (
     ID_PATTERN,
     MAX_CONTEXT_ID_CHARS,
     MAX_HEADER_VALUE_BYTES,
+    MAX_HEADERS,
     MAX_MCP_LOCAL_TOOLS,
     MAX_SERVER_NAME_CHARS,
+    MAX_TOOL_FILTER_NAME_CHARS,
+    MAX_TOOL_FILTER_NAMES,
+    MAX_TOOL_SCHEMA_BYTES,
     MAX_URL_CHARS,
     PLUGIN_NAME_PATTERN,
     TOOL_NAME_PATTERN,
@@ -51,6 +56,17 @@ def _header_value(value: str) -> str:
     return value
 
 
+def checked_schema(schema: object) -> object:
+    """A schema whose cost is bounded, or whatever else was sent in its place."""
+    value: object = schema
+    if isinstance(value, dict | list):
+        value = cast("object", value)
+        problem = refusal(value, encoded=encode(value), max_bytes=MAX_TOOL_SCHEMA_BYTES)
+        if problem is not None:
+            raise PydanticCustomError("schema_cost", "{problem}", {"problem": problem})
+    return schema
+
+
 def _card(card: dict[str, Any]) -> dict[str, Any]:
     name = card.get("name")
     if isinstance(name, str) and name:
@@ -64,10 +80,16 @@ def whole(pattern: str) -> str:
 
 ToolName: TypeAlias = Annotated[str, AfterValidator(_tool_name)]
 Url: TypeAlias = Annotated[str, StringConstraints(pattern=whole(URL_PATTERN), max_length=MAX_URL_CHARS)]
-Headers: TypeAlias = dict[
-    Annotated[str, StringConstraints(pattern=whole(HEADER_NAME_PATTERN))],
-    Annotated[str, AfterValidator(_header_value)],
+Headers: TypeAlias = Annotated[
+    dict[
+        Annotated[str, StringConstraints(pattern=whole(HEADER_NAME_PATTERN))],
+        Annotated[str, AfterValidator(_header_value)],
+    ],
+    Field(max_length=MAX_HEADERS),
 ]
+
+
+AnySchema: TypeAlias = Annotated[Any, AfterValidator(checked_schema)]
 
 
 class Ref(BaseModel):
@@ -92,8 +114,8 @@ class LocalToolModel(Ref):
     kind: Literal["local"]
     name: ToolName
     description: str | None = None
-    parameters: Any = None
-    outputSchema: Any = None
+    parameters: AnySchema = None
+    outputSchema: AnySchema = None
     longRunning: bool | None = None
 
 
@@ -118,12 +140,20 @@ class McpToolModel(Ref):
     name: ToolName
     url: Url
     headers: Headers | None = None
-    toolFilter: list[str] | None = None
+    toolFilter: (
+        Annotated[
+            list[Annotated[str, StringConstraints(max_length=MAX_TOOL_FILTER_NAME_CHARS)]],
+            Field(max_length=MAX_TOOL_FILTER_NAMES),
+        ]
+        | None
+    ) = None
 
 
 class McpLocalEntryModel(Ref):
     name: ToolName
     description: str | None = None
+    inputSchema: AnySchema = None
+    outputSchema: AnySchema = None
 
 
 class McpLocalToolModel(Ref):

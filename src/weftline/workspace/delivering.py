@@ -12,6 +12,7 @@ import hmac
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeAlias
 
 from weftline._version import __version__
@@ -100,10 +101,10 @@ class Deliveries:
         due_at = await self._at.records.read(deliveries.next_due(after))
         if due_at is not None:
             wait_s = min(wait_s, max(0.0, (due_at - self._at.clock.now_us()) / 1e6))
-        try:
-            await asyncio.wait_for(self._wake.wait(), wait_s)
-        except TimeoutError:
-            pass
+        # Not `wait_for`: before Python 3.12 it swallows a cancel that comes together with what it waits for.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._wake.wait()
 
     async def _deliver(self, row: DeliveryRow) -> None:
         webhook = await self._at.records.read(webhooks.by_key(row.webhook))

@@ -14,12 +14,14 @@ from weftline.errors import Conflict, Issue, NotFound, invalid
 from weftline.kernel.entries import Effect
 from weftline.net.address import InvalidAddress, origin_of, parse
 from weftline.redaction import REDACTED, SEALED_URL, shown_template
+from weftline.schema_cost import refusal
 from weftline.store.base import Query
 from weftline.store.records import tools
 from weftline.store.records.tools import ToolColumns, ToolRow
 from weftline.store.secrets import Vault
+from weftline.tools.checking import can_be_checked
 from weftline.tools.http import HttpSpec, Method, whole_tool
-from weftline.tools.schema import ArgsValidator, object_schema
+from weftline.tools.schema import object_schema
 from weftline.tools.templates import placeholders, secret_names
 from weftline.workspace.context import Workspaces
 
@@ -51,6 +53,7 @@ def spec_of(row: ToolRow) -> HttpSpec:
 async def create(at: Workspaces, workspace: int, spec: HttpSpec, *, values: Mapping[str, str]) -> ToolRow:
     """Stores a tool with these secrets. Raises `Conflict` if the workspace has one with that name."""
     spec = _checked(replace(spec, secrets=tuple(sorted(values))))
+    await _require_checkable(spec.parameters)
     identity = "tool_" + secrets.token_hex(12)
     columns = _columns(spec, values, vault=at.vault, id=identity)
 
@@ -66,6 +69,7 @@ async def change(at: Workspaces, workspace: int, id: str, changes: ToolChanges) 
 
     With another origin its secrets must be given again.
     """
+    await _require_checkable(changes.parameters)
 
     def query() -> Query[ToolRow]:
         row = yield from _known(id, workspace=workspace)
@@ -189,14 +193,23 @@ def _checked(spec: HttpSpec, more: Sequence[Issue] = ()) -> HttpSpec:
     return spec
 
 
+async def _require_checkable(parameters: Raw | UnsetType | None) -> None:
+    """Raises `InvalidRequest` for parameters that cost too much, or that nobody could check a call against."""
+    if parameters is UNSET or parameters is None:
+        return
+    problem = refusal(msgspec.json.decode(parameters), encoded=bytes(parameters))
+    if problem is None and not await can_be_checked(parameters):
+        problem = "is not a JSON Schema that can be checked"
+    if problem is not None:
+        raise invalid([Issue("parameters", problem)])
+
+
 def _parameter_issues(spec: HttpSpec, templates: dict[str, Any]) -> list[Issue]:
     properties: set[str] = set()
     if spec.parameters is not UNSET:
         raw = spec.parameters
         if object_schema(raw) is not raw:
             return [Issue("parameters", "must be a JSON Schema of type object with properties")]
-        if not ArgsValidator.of(raw).enforced:
-            return [Issue("parameters", "is not a JSON Schema that can be checked")]
         properties = set(msgspec.json.decode(raw)["properties"])
     return [
         Issue(place, f"{{{{{name}}}}} is not among the properties of `parameters`")

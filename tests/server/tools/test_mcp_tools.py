@@ -62,9 +62,9 @@ async def test_text_structure_and_images_reach_the_model(
 
 async def test_arguments_are_checked_before_the_server_is_asked(pool: McpPool, facts: McpProcess) -> None:
     tools = await tools_of(pool, facts)
-    assert tools["facts_add"].prepare('{"a": 1, "b": 2}') == b'{"a":1,"b":2}'
+    assert await tools["facts_add"].prepare('{"a": 1, "b": 2}') == b'{"a":1,"b":2}'
     with pytest.raises(InvalidArguments):
-        tools["facts_add"].prepare('{"a": "one"}')
+        await tools["facts_add"].prepare('{"a": "one"}')
 
 
 async def test_giving_up_a_call_stops_it_upstream(pool: McpPool, facts: McpProcess, context: ToolContext) -> None:

@@ -15,6 +15,7 @@ from weftline.server.a2a import RpcError
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Answer, Request
+from weftline.server.parsing import parsed
 from weftline.server.router import EventStream, Route
 from weftline.server.sse import HEADERS, KEEP_ALIVE
 from weftline.server.views import run_view
@@ -33,7 +34,7 @@ async def call(app: App, request: Request, principal: Principal) -> Answer | Non
     agent = await agents.use_by_slug(app.workspaces, principal, request.params["agentSlug"])
     identity: Any = None
     try:
-        sent = a2a.parse_call(await request.body())
+        sent = await parsed(a2a.parse_call, await request.body())
         identity = sent.id
         if sent.method in _STREAMS:
             row = await _streamed(app, agent, sent)

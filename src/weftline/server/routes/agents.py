@@ -7,6 +7,7 @@ from msgspec.json import encode
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Answer, Request
+from weftline.server.parsing import parsed
 from weftline.server.router import Route
 from weftline.server.schemas.agents import Agent, AgentModel, Agents, agent_json, parse_agent
 from weftline.wire.plan import plan_from_spec
@@ -18,7 +19,7 @@ _BASE = "/api/v1/workspaces/{slug}/agents"
 
 
 async def create(app: App, request: Request, principal: Principal) -> Answer:
-    draft = parse_agent(await request.body())
+    draft = await parsed(parse_agent, await request.body())
     await _require_runnable(app, draft, workspace=principal.workspace)
     row = await agents.create(app.workspaces, principal.workspace, draft)
     return Answer(encode(agent_json(row)), status=201)
@@ -26,7 +27,7 @@ async def create(app: App, request: Request, principal: Principal) -> Answer:
 
 async def replace(app: App, request: Request, principal: Principal) -> Answer:
     known = await agents.find_visible(app.workspaces, principal, request.params["agentId"])
-    draft = parse_agent(await request.body())
+    draft = await parsed(parse_agent, await request.body())
     await _require_runnable(app, draft, workspace=principal.workspace)
     row = await agents.replace(app.workspaces, principal.workspace, known.id, draft)
     return Answer(encode(agent_json(row)))
@@ -52,7 +53,7 @@ async def delete(app: App, request: Request, principal: Principal) -> Answer:
 async def _require_runnable(app: App, draft: AgentDraft, *, workspace: int) -> None:
     """Raises what a run with this definition would meet: a model or a tool that is not there."""
     app.engine.require_accepting()
-    plan = plan_from_spec(draft.spec)
+    plan = await parsed(plan_from_spec, draft.spec)
     await app.engine.check(plan, workspace=workspace, runs_now=False)
 
 

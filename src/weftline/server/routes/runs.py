@@ -15,6 +15,7 @@ from weftline.server.access import find_run, locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Answer, Later, Request
+from weftline.server.parsing import parsed
 from weftline.server.router import EventStream, QueryParameter, Route
 from weftline.server.sse import resume_point, send_events
 from weftline.server.views import run_view
@@ -35,11 +36,11 @@ _RESULT_BODY_BYTES = 32 * 1024 * 1024
 
 async def create(app: App, request: Request, principal: Principal) -> Answer:
     raw = await request.body()
-    body = parse_run(raw)
+    body = await parsed(parse_run, raw)
     whole = await agents.effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
     run_id = await app.engine.create(
         principal.workspace,
-        plan_from_spec(whole.spec),
+        await parsed(plan_from_spec, whole.spec),
         sent=whole.spec,
         metadata=encode(body.metadata).decode(),
         idempotency=idempotency(request, "agent-runs", raw),
@@ -63,7 +64,7 @@ async def stream(app: App, request: Request, principal: Principal) -> Later:
 async def tool_results(app: App, request: Request, principal: Principal) -> Answer:
     key = await locate_run(app, request, principal)
     raw = await request.body(limit=_RESULT_BODY_BYTES)
-    body = parse_tool_result(raw, user_agent=request.header(b"user-agent") or "")
+    body = await parsed(partial(parse_tool_result, user_agent=request.header(b"user-agent") or ""), raw)
     if body.oversize:
         # The client may give up after this, so the model is told too and the run does not wait for the timeout.
         await app.engine.answer(key, body.tool_use_id, ToolOutput.of(prompts.RESULT_TOO_LARGE, is_error=True))

@@ -11,6 +11,7 @@ from weftline.server.access import find_session
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Answer, Request
+from weftline.server.parsing import parsed
 from weftline.server.router import Route
 from weftline.server.routes.runs import idempotency
 from weftline.server.views import session_usage
@@ -36,10 +37,10 @@ _BASE = "/api/v1/workspaces/{slug}/agent-sessions"
 
 
 async def create(app: App, request: Request, principal: Principal) -> Answer:
-    body = parse_session(await request.body())
+    body = await parsed(parse_session, await request.body())
     app.engine.require_accepting()
     whole = await agents.effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
-    plan = plan_from_spec(whole.spec)
+    plan = await parsed(plan_from_spec, whole.spec)
     await app.engine.check(plan, workspace=principal.workspace)
     draft = ThreadDraft(
         name=plan.name, agent=body.agent_id, spec=whole.spec, headers=whole.headers, metadata=body.metadata
@@ -68,11 +69,11 @@ async def read(app: App, request: Request, principal: Principal) -> Answer:
 async def message(app: App, request: Request, principal: Principal) -> Answer:
     row = await find_session(app, request, principal)
     raw = await request.body()
-    body = parse_message(raw)
+    body = await parsed(parse_message, raw)
     if row.ended_at is not None:
         raise Conflict("This session has ended.", code="session_ended")
     spec = effective_spec(row.spec, body)
-    plan = plan_from_spec(spec)
+    plan = await parsed(plan_from_spec, spec)
     # The secret headers come from where the tools come from.
     secrets = (
         app.workspaces.vault.seal_headers(body.secrets, workspace=principal.workspace)

@@ -33,10 +33,11 @@ from weftline.wire.responses import Ok
 from weftline.workspace import webhooks
 
 _BASE = "/api/v1/workspaces/{slug}/webhooks"
+_LIMIT_BYTES = 64 * 1024
 
 
 async def create(app: App, request: Request, principal: Principal) -> Answer:
-    sent = parse_webhook(decode_object(await request.body()))
+    sent = parse_webhook(decode_object(await request.body(limit=_LIMIT_BYTES)))
     app.engine.require_accepting()
     events = webhooks.EVENTS if sent.events is None else sent.events
     made = await webhooks.create(app.workspaces, principal.workspace, sent.url, events=events)
@@ -55,7 +56,7 @@ async def read(app: App, request: Request, principal: Principal) -> Answer:
 
 async def change(app: App, request: Request, principal: Principal) -> Answer:
     row = await _find(app, request, principal)
-    sent = parse_webhook_change(decode_object(await request.body()))
+    sent = parse_webhook_change(decode_object(await request.body(limit=_LIMIT_BYTES)))
     app.engine.require_accepting()
     row = await webhooks.enable(app.workspaces, principal.workspace, row.id, enabled=sent.enabled)
     return Answer(encode(webhook_json(row)))

@@ -12,12 +12,12 @@ from msgspec import Struct
 from weftline.errors import StoreError
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.engine import Engine
-from weftline.store.base import Store
+from weftline.store.base import LogStore, Store
 from weftline.store.memory import MemoryStore
 from weftline.testing.simulation.disk import Disk
 from weftline.testing.simulation.loop import VirtualLoop
 from weftline.testing.simulation.model import catalog
-from weftline.testing.simulation.store import SimulatedStore
+from weftline.testing.simulation.store import SimulatedLog, SimulatedStore, Wires
 from weftline.testing.simulation.tools import tools_of
 from weftline.testing.simulation.trace import Trace, require
 from weftline.testing.simulation.world import Life
@@ -46,6 +46,9 @@ class Build:
     def store(self, disk: Disk) -> Store:
         """The store itself, before delays and faults are put in front of it."""
         return MemoryStore(disk.memory)
+
+    def log(self, inner: LogStore, wires: Wires) -> SimulatedLog:
+        return SimulatedLog(inner, wires)
 
     def engine(self, store: SimulatedStore, life: Life, clock: WallClock) -> EmbeddedEngine:
         return EmbeddedEngine(store, models=catalog(life), tools=tools_of(life), clock=clock, carry_out=life.carry_out)
@@ -104,7 +107,7 @@ class Server:
         self.lives += 1
         life = self.life = self._new_life(self.lives)
         self._down.clear()
-        store = self._store = SimulatedStore(self._disk, self._build.store(self._disk))
+        store = self._store = SimulatedStore(self._disk, self._build.store(self._disk), new_log=self._build.log)
         parked = self._disk.parked()
         self._trace.note(f"server: life {life.number} (deploy {life.deploy}) begins, unclean: {store.log.unclean}")
         self.times[life.number] = Up(life.number, self._loop.time())

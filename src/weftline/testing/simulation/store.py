@@ -151,7 +151,10 @@ class SimulatedLog:
                 await asyncio.shield(committed)
             self._wires.check()
 
-        return await self._wires.read(self.inner.claim(key, kinds=kinds), first=flushed)
+        loaded = await self._wires.read(self.inner.claim(key, kinds=kinds), first=flushed)
+        if loaded is not None:
+            self._disk.observer.claimed(key, loaded.epoch)
+        return loaded
 
     def release(self, key: int, epoch: int) -> None:
         if not self._wires.dead:
@@ -239,14 +242,19 @@ class SimulatedRecords:
 
 
 class SimulatedStore:
-    """What one process holds of the disk. After `die` nothing of it reaches anything."""
+    """What one process holds of the disk. After `die` nothing of it reaches anything.
+
+    `new_log` makes the log's half: `SimulatedLog`, or what a test puts in its place.
+    """
 
     folder = None
 
-    def __init__(self, disk: Disk, inner: Store) -> None:
+    def __init__(
+        self, disk: Disk, inner: Store, *, new_log: Callable[[LogStore, Wires], SimulatedLog] = SimulatedLog
+    ) -> None:
         self._wires = Wires(disk)
         self._inner = inner
-        self.log = SimulatedLog(inner.log, self._wires)
+        self.log = new_log(inner.log, self._wires)
         self.records = SimulatedRecords(inner.records, self._wires)
         self.vault = inner.vault
 

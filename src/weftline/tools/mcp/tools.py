@@ -16,7 +16,9 @@ from weftline.kernel.entries import Effect
 from weftline.messages import File, Image, Text, UserPart
 from weftline.providers.base import ToolSpec
 from weftline.redaction import Redactor
+from weftline.schema_cost import refusal
 from weftline.tools.base import ToolContext, ToolOutput
+from weftline.tools.checking import issues_of
 from weftline.tools.mcp.pool import Connection, McpAddress, McpMissing, McpPool
 from weftline.tools.remote import RemoteTool, UnavailableTool
 from weftline.tools.schema import EMPTY_OBJECT_SCHEMA, object_root
@@ -40,6 +42,7 @@ class McpEntry(Struct, frozen=True):
     description: str
     parameters: Raw
     effect: Effect
+    output_schema: Raw | None = None
 
 
 class McpUnavailable(Exception):
@@ -57,6 +60,7 @@ class McpTool(RemoteTool):
         super().__init__(ToolSpec(name, entry.description, entry.parameters), redactor=address.redactor)
         self.effect: Effect = entry.effect
         self.concurrent = entry.effect == "read"
+        self._entry = entry
         self._upstream = entry.name
         self._pool = pool
         self._address = address
@@ -69,7 +73,8 @@ class McpTool(RemoteTool):
             for last in (False, True):
                 async with self._pool.use(self._address) as connection:
                     try:
-                        return output_of(await connection.client.call_tool(self._upstream, arguments))
+                        result = await connection.client.call_tool(self._upstream, arguments)
+                        return await self._checked(result)
                     except MCPError as error:
                         if not self._once_more(connection, error) or last:
                             raise
@@ -84,6 +89,18 @@ class McpTool(RemoteTool):
             # What a server sends is not ours to trust: an answer that does not parse is its failure, not the run's.
             logger.info("MCP tool %s failed: %s", self.name, type(error).__name__)
             return ToolOutput.of(f"{self.name} failed: {type(error).__name__}: {error}", is_error=True)
+
+    async def _checked(self, result: CallToolResult) -> ToolOutput:
+        """The result, if it is what the server itself says that it will be."""
+        schema = self._entry.output_schema
+        if schema is not None and not result.is_error:
+            if result.structured_content is None:
+                return ToolOutput.of(f"{self.name} failed: its answer lacks the structured content.", is_error=True)
+            issues = await issues_of(msgspec.json.encode(result.structured_content), schema)
+            if issues:
+                told = "; ".join(f"{issue.path or '(root)'}: {issue.message}" for issue in issues[:5])
+                return ToolOutput.of(f"{self.name} failed: its answer does not fit its schema: {told}.", is_error=True)
+        return output_of(result)
 
     def _once_more(self, connection: Connection, error: Exception) -> bool:
         """Whether a failed call may be sent again, over a new connection."""
@@ -162,17 +179,27 @@ def _entry(tool: Listed, redactor: Redactor) -> McpEntry:
         effect = "read"
     elif hints is not None and hints.idempotent_hint:
         effect = "idempotent"
+    schema = object_root(_affordable(tool.name, tool.input_schema, redactor)) or EMPTY_OBJECT_SCHEMA
+    output_schema = _affordable(tool.name, tool.output_schema, redactor)
     description = redactor.text(tool.description or tool.title or "")
-    return McpEntry(tool.name, description, _schema(tool, redactor), effect)
+    return McpEntry(tool.name, description, schema, effect, output_schema)
 
 
-def _schema(tool: Listed, redactor: Redactor) -> Raw:
-    schema = redactor.data(msgspec.json.encode(tool.input_schema))
+def _affordable(name: str, schema: dict[str, Any] | None, redactor: Redactor) -> Raw | None:
+    """A schema of the server, unless it costs too much: then its tool is offered without."""
+    if schema is None:
+        return None
+    encoded = msgspec.json.encode(schema)
+    problem = refusal(schema, encoded=encoded)
+    if problem is not None:
+        logger.warning("a schema of the MCP tool %s is left out: it %s", redactor.text(name[:100]), problem)
+        return None
+    shown = redactor.data(encoded)
     try:
-        msgspec.json.decode(schema)
+        msgspec.json.decode(shown)
     except msgspec.DecodeError:  # the secret was a number of the schema
-        return EMPTY_OBJECT_SCHEMA
-    return object_root(Raw(schema)) or EMPTY_OBJECT_SCHEMA
+        return None
+    return Raw(shown)
 
 
 def offered(
