@@ -248,7 +248,6 @@ def test_each_scheme_has_its_proxy(environ: dict[str, str], http: str | None, ht
         (Egress(), "http://private.test/", False),
         (Egress("private"), "http://private.test/", True),
         (Egress("private"), "http://metadata.test/", False),
-        (Egress("any"), "http://unknown.test/", True),
         (Egress(), "http://unknown.test/", False),
         (Egress("private"), "http://unknown.test/", False),
         (Egress(hosts=frozenset({"unknown.test"})), "http://unknown.test/", True),

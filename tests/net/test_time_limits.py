@@ -153,7 +153,7 @@ async def test_an_answer_that_is_here_may_be_read_at_leisure() -> None:
 
 
 async def test_a_dialled_stream_without_a_time_limit_still_connects_in_time() -> None:
-    dialer = Dialer(Egress("any"), connect_s=SHORT_S)
+    dialer = Dialer(Egress("private"), connect_s=SHORT_S)
     with black_hole() as port, pytest.raises(RequestFailed) as raised:
         async with dialer.request("GET", f"http://127.0.0.1:{port}/", timeout_s=None):
             pytest.fail("nobody is there")

@@ -76,7 +76,7 @@ REFUSALS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
 async def test_a_server_that_cannot_start_says_why_in_one_sentence(tmp_path: Path) -> None:
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
-    (tmp_path / "junk").mkdir()
+    (tmp_path / "junk").mkdir(mode=0o700)
     (tmp_path / "junk" / "weftline.db").write_text("this is no database " * 50)
     gate = asyncio.Semaphore(3)
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import stat
 from importlib import resources
 from pathlib import Path
@@ -211,6 +212,36 @@ def test_the_file_system_of_a_path_is_that_of_its_innermost_mount(path: str, kin
     """F12."""
     assert file_system(Path(path), mounts=MOUNTS) == kind
     assert file_system(Path(path), mounts="") == ""
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o750, 0o711, 0o702])
+def test_a_store_that_others_could_read_is_closed_to_them(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "store"
+    path.mkdir()
+    for _ in range(2):  # a new store, and one that exists
+        path.chmod(mode)
+        with owned(path):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+
+def test_a_directory_of_other_files_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    """It is not ours to close."""
+    path = tmp_path / "project"
+    path.mkdir(mode=0o755)
+    (path / "notes.txt").write_text("mine")
+    assert "a directory of its own" in refusal(path).message
+    assert stat.S_IMODE(path.stat().st_mode) == 0o755 and [file.name for file in path.iterdir()] == ["notes.txt"]
+
+
+def test_a_store_that_stays_open_to_others_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "store"
+    path.mkdir(mode=0o755)
+
+    def not_ours(self: Path, mode: int) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "chmod", not_ours)
+    assert "can be read by other users" in refusal(path).message
 
 
 def test_a_network_file_system_is_refused(tmp_path: Path) -> None:

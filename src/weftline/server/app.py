@@ -39,9 +39,11 @@ class App:
         options = options or ServerOptions()
         self.engine = engine
         self.models = models
-        self.workspaces = Workspaces(store.records, store.vault, engine.clock, self._on_change)
+        self.workspaces = Workspaces(
+            store.records, store.vault, engine.clock, self._on_change, options.oauth_redirect_schemes
+        )
         self.router = Router(routes)
-        self.oauth = OAuthServer(self.workspaces, public_url=options.public_url)
+        self.oauth = OAuthServer(self.workspaces, url=options.url, public_url=options.public_url)
         self.auth = Authenticator(self.workspaces, rate_limit=options.rate_limit_per_minute)
         self.mcp = HostedMcp(self)
         self.webhooks_changed: Callable[[], None] = lambda: None

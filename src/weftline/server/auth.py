@@ -1,7 +1,7 @@
 """Who asks: credentials, in the order and with the words that the protocol fixes.
 
 A request that fails several checks is answered by the first of: no credential, an invalid one, the wrong workspace,
-a key of the wrong usage, a feature that the workspace lacks, a missing scope, the rate limit.
+a key of the wrong usage, a feature that the workspace lacks, a missing scope, an agent allow-list, the rate limit.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import OrderedDict
 
 from weftline.errors import Forbidden, NotFound, RateLimited, Unauthorized
 from weftline.server.http import Request
+from weftline.server.policy import narrowed
 from weftline.server.principal import Principal
 from weftline.server.rate_limit import DEFAULT_PER_MINUTE, RateLimit
 from weftline.server.router import Route
@@ -64,6 +65,11 @@ class Authenticator:
             if principal.gated:
                 raise Forbidden("OAuth applications are not available on this plan.", code="oauth_apps_plan")
             _check_scopes(principal.scopes, route)
+        if principal.agents and narrowed(route.method, route.path) == "no":
+            raise Forbidden(
+                "This credential is narrowed to some agents and may not do this.",
+                hint="Use a credential without an agent allow-list.",
+            )
         if route.limited and (wait_s := self.limit.take(principal.id, now_us=now)):
             raise RateLimited(
                 f"More than {self.limit.per_minute} requests in a minute with this credential.", retry_after_s=wait_s
@@ -104,12 +110,6 @@ class Authenticator:
             token.gated,
             token.expires_at,
         )
-
-
-def require_manager(principal: Principal) -> None:
-    """Raises `Forbidden` for a credential that was narrowed: it could make itself a wider one."""
-    if principal.scopes is not None or principal.agents:
-        raise Forbidden("Credentials are managed with an API key that has no agent allow-list.")
 
 
 def _check_scopes(scopes: frozenset[str], route: Route) -> None:

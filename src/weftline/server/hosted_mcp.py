@@ -17,7 +17,7 @@ from weftline.errors import InvalidRequest, Unavailable, WeftlineError
 from weftline.json_size import MAX_JSON_VALUES, has_more_values
 from weftline.server import following
 from weftline.server.following import Host
-from weftline.server.http import Receive, Request
+from weftline.server.http import NO_SNIFFING, Receive, Request
 from weftline.server.principal import Principal
 from weftline.server.views import run_view
 from weftline.workspace import agents
@@ -57,7 +57,13 @@ class HostedMcp:
         user = AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=[]))
         scope = {**request.scope, "user": user, _PRINCIPAL: principal}
         receive = await _checked(request) if request.method == "POST" else request.receive
-        await manager.handle_request(scope, receive, request.send)
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), NO_SNIFFING]}
+            await request.send(message)
+
+        await manager.handle_request(scope, receive, send)
 
     async def close(self) -> None:
         self._stop.set()

@@ -16,6 +16,8 @@ Later: TypeAlias = Callable[[], Awaitable[None]]
 """An answer that goes on for long: sent when the handler and all that it holds are gone."""
 
 _JSON = (b"content-type", b"application/json")
+NO_SNIFFING = (b"x-content-type-options", b"nosniff")
+"""An answer is what its type says: what somebody else has put into it does not make it a page."""
 
 ON_GONE = "weftline.on_gone"
 """In the scope: a list of callbacks for when the client goes away; see `weftline.server.protocol`."""
@@ -129,6 +131,7 @@ async def send_answer(request: Request, answer: Answer) -> None:
     headers = [
         (b"content-length", b"%d" % len(answer.body)),
         (b"x-request-id", request.id.encode()),
+        NO_SNIFFING,
         *answer.headers,
     ]
     if answer.body and not any(name == b"content-type" for name, _ in answer.headers):

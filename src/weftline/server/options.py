@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from ipaddress import ip_network
 from typing import Annotated, NamedTuple
-from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
 
 from weftline.config import Config
 from weftline.errors import WeftlineError
+from weftline.net.address import InvalidAddress, parse
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.server.connections import ConnectionLimits, Network
 from weftline.server.rate_limit import DEFAULT_PER_MINUTE
 from weftline.server.watchdog import default_stall_s
+from weftline.workspace.redirects import is_scheme_of_an_app
 
 _EGRESS = ("allow_egress", "allow_private_egress")
 _MOST_WAITS, _LONGEST_WAIT_S = 50, 30 * 86400
@@ -52,6 +54,7 @@ _KNOWN = (
     "webhook_retry_s",
     "model_timeout_s",
     "stall_s",
+    "oauth_redirect_schemes",
     "trusted_proxies",
     *_CONNECTIONS,
     *_WORKSPACES,
@@ -64,6 +67,10 @@ class ServerOptions(Struct, frozen=True):
     """Requests that one credential may make in a minute; 0 for no limit."""
     public_url: str = ""
     """Where browsers and OAuth clients find this server, when that is not the address it listens on."""
+    url: str = "http://localhost"
+    """The address that it listens on."""
+    oauth_redirect_schemes: frozenset[str] = frozenset()
+    """Schemes of apps that redirect URIs may have besides https and names of domains read backwards."""
     webhook_retry_s: tuple[float, ...] = (10, 30, 120, 600, 1800, 7200, 21600, 43200)
     """Waits between the attempts of a webhook's delivery, which has failed after the last."""
     model_timeout_s: float = MODEL_TIMEOUT_S
@@ -86,6 +93,8 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
             continue  # read by `egress_from`, which checks them
         if name == "public_url":
             options = replace(options, public_url=_address(config, value))
+        elif name == "oauth_redirect_schemes":
+            options = replace(options, oauth_redirect_schemes=_schemes(config, value))
         elif name == "model_timeout_s":
             options = replace(options, model_timeout_s=_seconds(config, name, value))
         elif name == "stall_s":
@@ -108,11 +117,21 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
 
 
 def _address(config: Config, value: object) -> str:
-    if isinstance(value, str):
-        parts = urlsplit(value)
-        if parts.scheme in ("http", "https") and parts.netloc and not parts.query and not parts.fragment:
-            return value.rstrip("/")
+    if isinstance(value, str) and not any(char in value for char in "?#@"):
+        with suppress(InvalidAddress):
+            return parse(value).url.rstrip("/")
     raise _bad(config, "public_url", "must be an http or https address")
+
+
+def _schemes(config: Config, value: object) -> frozenset[str]:
+    try:
+        schemes = convert(value, frozenset[str])
+    except ValidationError:
+        raise _bad(config, "oauth_redirect_schemes", "must be a list of schemes") from None
+    for scheme in schemes:
+        if not is_scheme_of_an_app(scheme):
+            raise _bad(config, "oauth_redirect_schemes", f"{scheme!r} cannot be the scheme of an app")
+    return schemes
 
 
 def _waits(config: Config, value: object) -> tuple[float, ...]:

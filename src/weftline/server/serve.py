@@ -16,11 +16,13 @@ from typing import Any
 
 import uvicorn
 from msgspec import Struct
+from msgspec.structs import replace
 
 from weftline.config import Config, load_config
 from weftline.errors import WeftlineError
+from weftline.net.address import parse
 from weftline.net.dial import Dialer
-from weftline.net.egress import egress_from
+from weftline.net.egress import egress_from, is_loopback
 from weftline.net.transport import AiohttpTransport, Transport
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider
@@ -35,7 +37,7 @@ from weftline.server.connections import Connections
 from weftline.server.control import Control
 from weftline.server.listener import Listener
 from weftline.server.operations import operations
-from weftline.server.options import server_options
+from weftline.server.options import ServerOptions, server_options
 from weftline.server.protocol import CorkedHttpProtocol
 from weftline.server.routes import ROUTES
 from weftline.server.sse import KEEP_ALIVE_S
@@ -130,6 +132,19 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
+def _url(sock: socket.socket) -> str:
+    """The address that a server on this socket has on its own machine."""
+    host, port = sock.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = "localhost"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _is_local(settings: Settings, options: ServerOptions) -> bool:
+    """Whether the server is there for this machine alone. Behind a proxy it listens on loopback for everybody."""
+    return is_loopback(settings.host) and (not options.public_url or is_loopback(parse(options.public_url).host))
+
+
 def server_tools(path: Path | None, *, pages: Dialer) -> dict[str, Tool]:
     """The tools that runs may name: built in, installed by packages, and those of the file, which win.
 
@@ -158,21 +173,26 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     options = server_options(config, rate_limit_per_minute=settings.rate_limit_per_minute)
     watchdog = LoopWatchdog(options.stall_s)
     models = catalog(settings, config, transport)
-    pages = Dialer(egress_from(config.server, dialled=False, origin=config.path))
-    peers = Dialer(egress_from(config.server, dialled=True, origin=config.path))
+    # A tenant of a server for this machine alone may name this machine. A model may not: it says what a page told it.
+    egress = egress_from(config.server, loopback=_is_local(settings, options), origin=config.path)
+    pages = Dialer(egress_from(config.server, origin=config.path))
+    peers = Dialer(egress)
     own_tools = server_tools(settings.tools, pages=pages)
     sock = bind(settings.host, settings.port)
+    options = replace(options, url=_url(sock))
+    if not options.public_url and not is_loopback(settings.host):
+        logger.warning("public_url is not set: OAuth metadata and A2A cards name this server %s", options.url)
     store = await asyncio.to_thread(open_store, settings.db, check=True)
     watchdog.start()
-    own = AiohttpTransport(check=peers.egress.check)
+    own = AiohttpTransport(check=egress.check)
     stored = Workspaces(store.records, store.vault, SystemClock())
     catalogs = WorkspaceCatalogs(models, own=partial(own_providers, stored), transport=own)
-    tools = DialledTools(own_tools, records=store.records, vault=store.vault, dialled=peers, stored=pages)
+    tools = DialledTools(own_tools, records=store.records, vault=store.vault, dialer=peers)
     engine = await EmbeddedEngine(store, models=catalogs, tools=tools, model_timeout_s=options.model_timeout_s).start()
     app = App(engine, store, catalogs, ROUTES, options=options)
     deliveries = Deliveries(
         app.workspaces,
-        pages,
+        peers,
         retry_s=options.webhook_retry_s,
         render=partial(webhook_body, app),
         watch=engine.watch_ends,

@@ -213,7 +213,8 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     limit: int = 50
     statuses: tuple[str, ...] = ()
     thread: int | None = None
-    agent: str | None = None
+    agents: tuple[str, ...] = ()
+    """Only runs of one of these agents, unless there are none."""
     metadata: tuple[tuple[str, str], ...] = ()
 
 

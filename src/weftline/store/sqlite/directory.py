@@ -7,14 +7,18 @@ package may open the files in here: a plain `open()` and `close()` of the databa
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import re
 import socket
+import stat
 from pathlib import Path
 
 import msgspec
 
 from weftline.errors import StoreError
+
+logger = logging.getLogger(__name__)
 
 DATABASE = "weftline.db"
 LOCK = "lock"
@@ -22,6 +26,7 @@ _NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs"}
 )
 
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 """How a table of mounts writes blanks, tabs, newlines and backslashes of a path."""
 
@@ -61,6 +66,7 @@ class StoreDirectory:
 
     def own(self) -> None:
         """Takes the lock, or raises `StoreError` (code `store_in_use`) that names the owner."""
+        self._make_private()
         try:
             lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -77,6 +83,24 @@ class StoreDirectory:
             raise StoreError(f"The store {self.path} cannot be locked: {error.strerror}.") from None
         self._lock = lock
         self.announce()
+
+    def _make_private(self) -> None:
+        """What is in here is for its owner's eyes: runs, and the keys that secrets are sealed with."""
+        try:
+            mode = stat.S_IMODE(self.path.stat().st_mode)
+            if not mode & _OTHERS:
+                return
+            if not self.database.exists() and set(os.listdir(self.path)) - {LOCK}:
+                raise StoreError(
+                    f"The store {self.path} would be in a directory with other files that others can read; give it a"
+                    " directory of its own."
+                )
+            self.path.chmod(mode & ~_OTHERS)
+        except OSError as error:
+            raise StoreError(
+                f"The store {self.path} can be read by other users, and that cannot be changed: {error.strerror}."
+            ) from None
+        logger.warning("the store %s could be read by other users; it cannot any more", self.path)
 
     def announce(self, *, admin_socket: str = "") -> None:
         """Writes who owns the store into the lock file."""

@@ -30,8 +30,8 @@ def runs(db: apsw.Connection, wanted: RunFilter) -> list[RunRow]:
         add(f"{'+' if wanted.thread is not None else ''}runs.workspace = ?", wanted.workspace)
     if wanted.before is not None:
         add(f"{key} < ?", wanted.before)
-    if wanted.agent is not None:
-        add("runs.agent = ?", wanted.agent)
+    if wanted.agents:
+        add(f"runs.agent IN ({_marks(wanted.agents)})", *wanted.agents)
     if wanted.thread is not None:
         add("runs.thread = ?", wanted.thread)
     if wanted.statuses:
