@@ -77,7 +77,9 @@ class History:
         self.threads = self.disk.threads(self.rng.choice((0, 1, 1, 2)))
         self.orders = choose_orders(self.rng, self.threads)
         self.witness = DurableWitness(self.disk, self.ledger, fail=self._fail)
-        self._build = build
+        self.server = Server(
+            self.disk, loop=self.loop, clock=self.clock, trace=self.trace, new_life=self._new_life, build=build
+        )
         self._failure: Violation | None = None
         self._kills = self._kills_in_all = 0
         self._since = (0, 0)
@@ -93,6 +95,8 @@ class History:
         check(self._evidence())
 
     def close(self) -> None:
+        self.server.crash("the history is over")
+        self.loop.run_until_complete(asyncio.sleep(0))  # so that the engine hears of it before its tasks end
         for _ in range(20):
             if not (tasks := self.loop.tasks()):
                 break
@@ -106,14 +110,7 @@ class History:
         self.loop.close()
 
     async def _run(self) -> None:
-        server = self.server = Server(
-            self.disk,
-            loop=self.loop,
-            clock=self.clock,
-            trace=self.trace,
-            new_life=self._new_life,
-            build=self._build,
-        )
+        server = self.server
         server.is_outside(asyncio.current_task())
         mishaps = self.mishaps = Mishaps(
             server,
