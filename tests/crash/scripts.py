@@ -7,7 +7,6 @@ from typing import Any
 TOOLS = '''
 import asyncio, json, os
 import weftline
-from weftline.tools.base import Happened, ToolOutput
 
 def note(context, kind, args):
     """One line per execution; what is written is on the disk before the tool goes on."""
@@ -39,8 +38,8 @@ def booked(seat: int, context: weftline.ToolContext):
     with open(os.environ["CRASH_NOTES"]) as file:
         lines = [json.loads(line) for line in file]
     if any(line["kind"] == "ran" and line["key"] == context.idempotency_key for line in lines):
-        return Happened(ToolOutput.of(f"booked {seat}"))
-    return "will_not_happen"
+        return weftline.Happened(f"booked {seat}")
+    return weftline.WillNotHappen()
 
 @weftline.tool(effect="reconcile", reconcile=booked)
 def book(seat: int, context: weftline.ToolContext) -> str:
@@ -53,7 +52,7 @@ async def no_idea(context: weftline.ToolContext):
         raise RuntimeError("the ledger is closed")
     if context.tool_name == "lend_times_out":
         await asyncio.Event().wait()
-    return "unknown"
+    return weftline.Unknown()
 
 lending, all_lending = set(), asyncio.Event()
 

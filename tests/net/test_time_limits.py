@@ -153,7 +153,7 @@ async def test_an_answer_that_is_here_may_be_read_at_leisure() -> None:
 
 
 async def test_a_dialled_stream_without_a_time_limit_still_connects_in_time() -> None:
-    dialer = Dialer(Egress("any"), connect_s=SHORT_S)
+    dialer = Dialer(Egress("private"), connect_s=SHORT_S)
     with black_hole() as port, pytest.raises(RequestFailed) as raised:
         async with dialer.request("GET", f"http://127.0.0.1:{port}/", timeout_s=None):
             pytest.fail("nobody is there")
@@ -193,6 +193,13 @@ def watching(content: aiohttp.StreamReader, limits: TimeLimits) -> BodyWatch:
     return BodyWatch(content, host="h", limits=limits, started=asyncio.get_running_loop().time())
 
 
+def arrived(content: aiohttp.StreamReader, limits: TimeLimits) -> HttpResponse:
+    head = SimpleNamespace(content=content, status=200, reason="OK", headers={}, closed=True)
+    return HttpResponse(
+        cast("aiohttp.ClientResponse", head), url="http://h/", host="h", limits=limits, started=0.0, max_bytes=None
+    )
+
+
 def test_a_live_answer_is_never_idle_however_long_it_takes() -> None:
     async def story(content: aiohttp.StreamReader, limits: TimeLimits) -> None:
         watch = watching(content, limits)
@@ -219,10 +226,7 @@ def test_only_waiting_is_idle_time() -> None:
 
 def test_a_reader_that_takes_its_time_does_not_make_the_answer_idle() -> None:
     async def story(content: aiohttp.StreamReader, limits: TimeLimits) -> None:
-        head = SimpleNamespace(content=content, status=200, reason="OK", headers={}, closed=True)
-        response = HttpResponse(
-            cast("aiohttp.ClientResponse", head), url="http://h/", host="h", limits=limits, started=0.0, max_bytes=None
-        )
+        response = arrived(content, limits)
         for piece in (b"one", b"two"):
             asyncio.get_running_loop().call_later(9.0, content.feed_data, piece)
             assert await anext(response) == piece
@@ -252,6 +256,15 @@ def test_nobody_watches_a_body_that_has_ended() -> None:
     async def story(content: aiohttp.StreamReader, limits: TimeLimits) -> None:
         watching(content, limits)
         content.feed_eof()
+        await asyncio.sleep(100.0)
+        assert content.exception() is None
+
+    in_virtual_time(story, TimeLimits(idle_s=5.0, total_s=10.0))
+
+
+def test_nobody_watches_an_answer_that_was_given_up() -> None:
+    async def story(content: aiohttp.StreamReader, limits: TimeLimits) -> None:
+        arrived(content, limits).close()
         await asyncio.sleep(100.0)
         assert content.exception() is None
 

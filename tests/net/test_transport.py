@@ -275,6 +275,22 @@ async def test_a_connection_whose_answer_went_unread_is_not_used_for_the_next_re
     assert connections == 2
 
 
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [
+        ("/model/a%3Ab:c/%7Eme?x=a%2Bb%20c&y=%41", b"/model/a%3Ab:c/%7Eme?x=a%2Bb%20c&y=%41"),
+        ("/a b/ü?q=1\r\n2", b"/a%20b/%C3%BC?q=12"),
+        ("", b"/"),
+    ],
+)
+async def test_an_encoded_url_goes_out_as_it_is_and_another_is_encoded(path: str, target: bytes) -> None:
+    """A signature holds for the very characters that were signed."""
+    requests: list[bytes] = []
+    async with serving(answering(HELLO, requests=requests)) as url, transport() as http:
+        await post(http, url.partition("/v1")[0] + path)
+    assert requests[0].split(b" ")[1] == target
+
+
 async def test_cookies_are_not_kept() -> None:
     requests: list[bytes] = []
     answer = HELLO.replace(b"X-Served: yes", b"Set-Cookie: a=b; Path=/")

@@ -169,6 +169,24 @@ async def test_every_answer_has_a_request_id_and_errors_repeat_it(api: Api) -> N
     assert again.headers["X-Request-Id"] != reply.headers["X-Request-Id"]
 
 
+async def test_no_answer_may_be_taken_for_what_its_type_does_not_say(api: Api) -> None:
+    run = await api.start("hello")
+    for method, path in (
+        ("GET", "models"),
+        ("GET", "nowhere"),
+        ("POST", "agent-runs"),
+        ("GET", f"agent-runs/{run}"),
+        ("GET", f"agent-runs/{run}/stream"),
+        ("GET", "/openapi.json"),
+        ("GET", "/api/oauth/sign-in"),
+        ("POST", f"/api/mcp/{api.slug}"),
+        ("GET", f"/api/a2a/{api.slug}/discovery"),
+    ):
+        reply = await api.call(method, path, {} if method == "POST" else None)
+        assert reply.headers["X-Content-Type-Options"] == "nosniff", (path, reply.headers)
+    check_error(await api.get("models", key=None), 401, "unauthorized")
+
+
 async def test_health_needs_no_credential(api: Api) -> None:
     assert (await api.get("/healthz", key=None)).json == {"status": "ok"}
     assert (await api.get("/readyz", key=None)).json == {"status": "ready"}

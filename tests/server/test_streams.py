@@ -158,7 +158,8 @@ async def test_a_reader_that_does_not_read_holds_nobody_up(api: Api) -> None:
 
 
 def batch(seq: int) -> EntryBatch:
-    return EntryBatch("run_1", [Stored(seq, 1, TEXT_DELTA, b"", b'{"text":"x"}')], last_seq=seq, ended=False)
+    item = Stored(seq, 1, TEXT_DELTA, b"", b'{"text":"x"}')
+    return EntryBatch("run_1", [item], size=item.size, last_seq=seq, ended=False)
 
 
 @pytest.mark.requirement("wire.sse.heartbeat")

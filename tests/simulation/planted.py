@@ -1,215 +1,370 @@
-# Planted bugs reach inside, which is the point of them.
-# pyright: reportPrivateUsage=false
-"""Bugs that the simulation must catch. Each changes the runtime the way a plausible mistake would."""
+"""Bugs that the simulation must catch, planted at the seams: the store, `step`, `carry_out`, followers, wake-ups.
+
+Each is what a plausible mistake would do to the part that it is planted in.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from typing import Any
 
-import apsw
-import pytest
-from msgspec import Struct
 from msgspec.structs import replace
-from weftline.runtime.transcript import Transcript
 
-from weftline.kernel.decide import decide
-from weftline.kernel.entries import AttemptFailed, Fact, RunEnded
-from weftline.kernel.state import New
-from weftline.messages import Usage
-from weftline.runtime import driver as driver_module
-from weftline.runtime import recovery as recovery_module
+from store.planted import EpochsOnlyForWorkInFlight
+from weftline.kernel.state import Command, RunTool, State
+from weftline.runtime import step as stepping
 from weftline.runtime.alarm import Alarm
-from weftline.runtime.driver import Driver
-from weftline.runtime.embedded import Engine
-from weftline.runtime.hub import Subscription
-from weftline.runtime.live import LiveRun
-from weftline.runtime.log import Log
-from weftline.runtime.receipts import CancelReceipt
-from weftline.store.base import RunWrite, Written
-from weftline.store.sqlite.transaction import write_batch
-from weftline.testing.simulation.store import SimulatedStore
+from weftline.runtime.clock import Clock
+from weftline.runtime.driver import CarryOut, TakeStep
+from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.hub import EntryBatch, Subscription
+from weftline.runtime.live import Draft, WorkingSet
+from weftline.runtime.services import Outcome, Services, Sink
+from weftline.runtime.step import Step, take_in
+from weftline.store.base import Item, Loaded, LogStore, Write, Written
+from weftline.testing.simulation import Build
+from weftline.testing.simulation.model import catalog
+from weftline.testing.simulation.server import WallClock
+from weftline.testing.simulation.store import SimulatedLog, SimulatedStore, Wires
+from weftline.testing.simulation.tools import tools_of
+from weftline.testing.simulation.world import Life
+
+NewLog = Callable[[LogStore, Wires], SimulatedLog]
 
 
-class Bug(Struct):
-    """A mistake, and the rules by which it may be noticed."""
+class Bug(Build):
+    """A mistake in one of the parts, and the rules by which it may be noticed."""
 
-    name: str
-    rules: frozenset[str]
-    plant: Callable[[pytest.MonkeyPatch], None]
-    first_seed: int = 0
-    """Where to begin to look: a rare one needs a history with a refused write at just the right moment."""
+    def __init__(
+        self,
+        name: str,
+        rules: str,
+        *,
+        log: NewLog = SimulatedLog,
+        step: Callable[[], TakeStep] | None = None,
+        carry_out: Callable[[CarryOut], CarryOut] | None = None,
+        engine: type[EmbeddedEngine] = EmbeddedEngine,
+        alarm: Callable[..., Any] = Alarm,
+        first_seed: int = 0,
+    ) -> None:
+        self.name = name
+        self.rules = frozenset(rules.split())
+        self.first_seed = first_seed
+        self.alarm = alarm
+        self._log = log
+        self._step = step
+        self._carry_out = carry_out
+        self._engine = engine
 
+    def log(self, inner: LogStore, wires: Wires) -> SimulatedLog:
+        return self._log(inner, wires)
 
-def decision_without_version(patch: pytest.MonkeyPatch) -> None:
-    """The driver looks, waits, and appends what it had decided before."""
-
-    async def drive(self: Driver, run: LiveRun) -> None:
-        await self._open(run)
-        while True:
-            decision = decide(run.state)
-            if decision.append:
-                await asyncio.sleep(0.05)
-                _append_decision(self, run, decision.append)
-                continue
-            run.due_at = 0 if decision.start else decision.due_at
-            if not decision.start or self.stopping:
-                return
-            await self._carry_out(run, decision.start)
-
-    patch.setattr(Driver, "drive", drive)
-
-
-def _append_decision(driver: Driver, run: LiveRun, append: tuple[New, ...]) -> None:
-    transcript = driver.transcript(run)
-    if run.state.calls and not run.prepared:
-        driver.prepare(run)
-    facts = [driver_module.fill(driver, run, new, transcript) for new in append]
-    driver.log.append(run, facts)
-    for head, body in facts:
-        transcript.apply(head, body)
-    if run.state.ended:
-        driver._end(run, transcript)
+    def engine(self, store: SimulatedStore, life: Life, clock: WallClock) -> EmbeddedEngine:
+        return self._engine(
+            store,
+            models=catalog(life),
+            tools=tools_of(life),
+            clock=clock,
+            step=self._step() if self._step is not None else stepping.step,
+            carry_out=self._carry_out(life.carry_out) if self._carry_out is not None else life.carry_out,
+        )
 
 
-def requester_wakes(patch: pytest.MonkeyPatch) -> None:
-    """The run is woken by the caller after the commit, if the caller is still there."""
-
-    async def request(self: Engine, run: LiveRun, head: Fact, body: bytes) -> None:
-        self.driver.append(run, head, body)
-        await self.log.durable(run, requester=True)
-        self.advance(run)
-
-    patch.setattr(Engine, "_request", request)
+# In `step`
 
 
-def end_and_queue_in_two_transactions(patch: pytest.MonkeyPatch) -> None:
-    def commit(self: SimulatedStore, writes: list[RunWrite]) -> list[Written]:
-        ends = [(write, write.thread_end) for write in writes if write.thread_end is not None]
-        for write, _ in ends:
-            write.thread_end = None
-        results = _transact(self, writes)
+class WritesADecisionAgain:
+    """Takes a decision for lost when something came in from outside meanwhile, and appends it as it was."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, tuple[WorkingSet, Step]] = {}
+
+    def __call__(self, state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
+        _, before = self._before.get(id(work), (work, None))
+        again: list[Draft] = []
+        if before is not None and len(before.state.control.queue) < len(state.control.queue):
+            for draft in before.entries:
+                again.append(draft)
+                state = take_in(state, work, draft, at=at)
+        result = stepping.step(state, work, facts, at=at)
+        self._before[id(work)] = (work, result)
+        return replace(result, entries=[*again, *result.entries])
+
+
+def goes_on_as_if_nothing_were_lost(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
+    """After a restart, what was begun before it is begun once more under the same attempt."""
+    calls = tuple([replace(call, lost=False) for call in state.batch.calls])
+    state = replace(state, attempt=replace(state.attempt, lost=False), batch=replace(state.batch, calls=calls))
+    return stepping.step(state, work, facts, at=at)
+
+
+def drops_usage_on_cancel(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
+    if state.control.cancel:
+        work.attempt_usage = None
+    return stepping.step(state, work, facts, at=at)
+
+
+def forgets_deadlines_while_commands_run(
+    state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int
+) -> Step:
+    result = stepping.step(state, work, facts, at=at)
+    return replace(result, due_at=None) if result.commands else result
+
+
+# In `carry_out`
+
+
+class HastySink:
+    """Lets everything begin at once."""
+
+    def __init__(self, inner: Sink, *, tools: bool, models: bool) -> None:
+        self._inner = inner
+        self._tools = tools
+        self._models = models
+
+    async def permit(self, command: Command) -> None:
+        if not self._models:
+            await self._inner.permit(command)
+
+    async def durable(self) -> None:
+        if not self._tools:
+            await self._inner.durable()
+
+    def emit(self, kind: str, encoded: list[bytes]) -> None:
+        self._inner.emit(kind, encoded)
+
+    def wanted(self) -> bool:
+        return self._inner.wanted()
+
+    def full(self) -> bool:
+        return self._inner.full()
+
+    async def drained(self) -> None:
+        await self._inner.drained()
+
+
+def hasty(*, tools: bool = False, models: bool = False) -> Callable[[CarryOut], CarryOut]:
+    def plant(carry_out: CarryOut) -> CarryOut:
+        async def planted(
+            command: Command, state: State, work: WorkingSet, services: Services, sink: Sink
+        ) -> Outcome | None:
+            return await carry_out(command, state, work, services, HastySink(sink, tools=tools, models=models))
+
+        return planted
+
+    return plant
+
+
+def prepares_arguments_again(carry_out: CarryOut) -> CarryOut:
+    async def planted(
+        command: Command, state: State, work: WorkingSet, services: Services, sink: Sink
+    ) -> Outcome | None:
+        if isinstance(command, RunTool) and work.toolbox is not None:
+            turn, tool = work.conversation.turn, work.toolbox.get(state.batch.calls[command.index].name)
+            if turn is not None and tool is not None:
+                work.conversation.args[command.index] = await tool.prepare(turn.message.calls[command.index].args)
+        return await carry_out(command, state, work, services, sink)
+
+    return planted
+
+
+# In the store
+
+
+class Reads(SimulatedLog):
+    """A claim that reads the conversation wrongly."""
+
+    async def claim(self, key: int, *, kinds: Sequence[str]) -> Loaded | None:
+        loaded = await super().claim(key, kinds=kinds)
+        if loaded is not None:
+            await self.spoil(loaded)
+        return loaded
+
+    async def spoil(self, loaded: Loaded) -> None: ...
+
+
+class ReadsARowTwice(Reads):
+    async def spoil(self, loaded: Loaded) -> None:
+        loaded.conversation += loaded.conversation[-1:]
+
+
+class MissesARow(Reads):
+    async def spoil(self, loaded: Loaded) -> None:
+        del loaded.conversation[-1:]
+
+
+class ReadsInTheWrongOrder(Reads):
+    async def spoil(self, loaded: Loaded) -> None:
+        loaded.conversation[-2:] = loaded.conversation[-2:][::-1]
+
+
+class ReadsTheConversationOfAnother(Reads):
+    async def spoil(self, loaded: Loaded) -> None:
+        others = await self.inner.facts(loaded.row.key - 1, kinds=("turn.completed", "call.closed"))
+        loaded.conversation = others or loaded.conversation
+
+
+class ReadsTheThreadOfAnother(SimulatedLog):
+    async def thread_messages(self, thread: int) -> list[bytes]:
+        return await super().thread_messages(1 if thread == 2 else 2) or await super().thread_messages(thread)
+
+
+class Flushes(SimulatedLog):
+    """Writes something else than it was given."""
+
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        for write in writes:
+            self.spoil(write)
+        return super().flush(writes)
+
+    def spoil(self, write: Write) -> None: ...
+
+
+class EndsTwice(Flushes):
+    """Somebody makes sure that a cancelled run ends, and does not look whether it has."""
+
+    def spoil(self, write: Write) -> None:
+        if write.status == "cancelled" and write.items[-1].kind == "run.ended":
+            last = write.items[-1]
+            write.items.append(Item(last.at, last.kind, last.head, last.body))
+
+
+class OnlyTheRequesterWakes(Flushes):
+    """What comes from outside does not make its run due: whoever asked wakes it afterwards, if still there."""
+
+    def spoil(self, write: Write) -> None:
+        if write.due_at == 0 and {item.kind for item in write.items} <= {"message.queued", "run.resumed"}:
+            write.due_at = None if write.items else 0
+
+
+class HearsOfNoProgress(Flushes):
+    """Whatever a run brings to its end, it stays under suspicion."""
+
+    def spoil(self, write: Write) -> None:
+        write.progress = 0
+
+
+class EndsInTwoTransactions(SimulatedLog):
+    """A run ends in one transaction and leaves its thread in the next."""
+
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        ends = [write for write in writes if write.thread_end is not None]
         if not ends:
-            return results
-        self.disk.on_commit(writes, True)
-        if self.dead:
-            return results
-        for write, end in ends:
-            after = replace(write, base_seq=write.next_seq, base_version=write.version)
-            after.new, after.state, after.thread_end = None, None, end
-            after.entries, after.deltas, after.opened, after.answered = [], [], [], []
-            (result,) = _transact(self, [after])
-            results[writes.index(write)].promoted = result.promoted
-        return results
+            return super().flush(writes)
+        report: asyncio.Future[list[Written]] = asyncio.get_running_loop().create_future()
+        leaving = [_leaves(write) for write in ends]
+        for write in ends:
+            write.thread_end = None
+        first = super().flush(writes)
 
-    patch.setattr(SimulatedStore, "_commit", commit)
+        def second(done: asyncio.Future[list[Written]]) -> None:
+            results = done.result()
+            after = SimulatedLog.flush(self, leaving)
+            after.add_done_callback(lambda left: third(results, left.result()))
 
+        def third(results: list[Written], left: list[Written]) -> None:
+            for write, result in zip(ends, left, strict=True):
+                results[list(writes).index(write)].promoted = result.promoted
+            report.set_result(results)
 
-def _transact(store: SimulatedStore, writes: list[RunWrite]) -> list[Written]:
-    return store.disk.transact(lambda db: write_batch(db, writes), owner_epoch=store.owner_epoch)
-
-
-def tool_before_its_start_is_durable(patch: pytest.MonkeyPatch) -> None:
-    durable = Log.durable
-
-    async def hasty(self: Log, run: LiveRun, *, requester: bool = False) -> None:
-        if requester:
-            await durable(self, run, requester=True)
-
-    patch.setattr(Log, "durable", hasty)
+        first.add_done_callback(second)
+        return report
 
 
-def same_attempt_after_a_restart(patch: pytest.MonkeyPatch) -> None:
-    load = Engine.load
-
-    def forgetful(self: Engine, key: int) -> LiveRun:
-        run = load(self, key)
-        run.adopting = False
-        return run
-
-    patch.setattr(Engine, "load", forgetful)
+def _leaves(write: Write) -> Write:
+    seq = write.base_seq + sum(item.count for item in write.items)
+    return replace(write, items=[], new=None, state=None, base_seq=seq, base_version=write.version)
 
 
-def early_timer_is_dropped(patch: pytest.MonkeyPatch) -> None:
-    def look(self: Alarm) -> None:
-        self._handle = None
-        due_at, self._due_at = self._due_at, None
-        if due_at is not None and self._clock.now_us() >= due_at:
+class SaysYesToAWriteThatFailed(SimulatedLog):
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        report: asyncio.Future[list[Written]] = asyncio.get_running_loop().create_future()
+
+        def tell(done: asyncio.Future[list[Written]]) -> None:
+            report.set_result([replace(one, outcome="ok", error=None) for one in done.result()])
+
+        super().flush(writes).add_done_callback(tell)
+        return report
+
+
+class NotesNoTrial(SimulatedLog):
+    """Who is being recovered is noted when that is done, which a run that kills the process never lets happen."""
+
+    async def begin_trial(self, keys: Sequence[int]) -> None:
+        pass
+
+
+class ForgetsTimersWithTheProcess(SimulatedLog):
+    """Timers are armed when a run is parked, and by no start."""
+
+    async def next_due(self, after: int) -> int | None:
+        return None
+
+
+# In wake-ups and followers
+
+
+class DropsEarlyTimers:
+    """Rings when the loop's timer does, and forgets a time that the wall clock has not reached by then."""
+
+    def __init__(self, ring: Callable[[int], None], *, clock: Clock) -> None:
+        self._ring = ring
+        self._clock = clock
+
+    def at(self, due_at: int) -> None:
+        wait_s = max((due_at - self._clock.now_us()) / 1_000_000, 0.0)
+        asyncio.get_running_loop().call_later(wait_s, self._look, due_at)
+
+    def _look(self, due_at: int) -> None:
+        if self._clock.now_us() >= due_at:
             self._ring(0)
 
-    patch.setattr(Alarm, "_look", look)
+    def stop(self) -> None: ...
 
 
-def usage_is_dropped_on_cancel(patch: pytest.MonkeyPatch) -> None:
-    fill = driver_module.fill
+class Forgetful(Subscription):
+    """A slow reader loses its place with its queue."""
 
-    def cheap(driver: Driver, run: LiveRun, new: New, transcript: Transcript) -> tuple[Fact, bytes]:
-        head, body = fill(driver, run, new, transcript)
-        if isinstance(head, AttemptFailed) and head.reason == "cancelled":
-            head = replace(head, usage=Usage())
-        return head, body
+    __slots__ = ()
 
-    patch.setattr(driver_module, "fill", cheap)
+    def push(self, batch: EntryBatch) -> None:
+        self.taken = self.last_seq
+        super().push(batch)
 
 
-def terminal_by_two_repairers(patch: pytest.MonkeyPatch) -> None:
-    """Somebody makes sure that a cancelled run ends, and does not look whether it has."""
-    cancel = Engine.cancel
-
-    async def doubly(self: Engine, key: int, *, reason: str = "user", requested_by: str = "") -> CancelReceipt:
-        receipt = await cancel(self, key, reason=reason, requested_by=requested_by)
-        run = self.load(key)
-        self.end_by_force(run, [(RunEnded("cancelled", reason=reason, usage=run.state.usage), b"{}")])
-        await self.log.durable(run, requester=True)
-        return receipt
-
-    patch.setattr(Engine, "cancel", doubly)
-
-
-def poison_is_counted_after_the_fold(patch: pytest.MonkeyPatch) -> None:
-    """The counter is raised when a recovery is done, which a run that kills the process never lets happen."""
-    patch.setattr(recovery_module, "mark_recovering", partial(_never))
-
-
-def _never(db: apsw.Connection, *, keys: list[int], died: bool, tried: bool = True) -> None:
-    pass
-
-
-def slow_reader_loses_its_place(patch: pytest.MonkeyPatch) -> None:
-    push = Subscription.push
-
-    def forgetful(self: Subscription, frames: bytes, last_seq: int, *, ended: bool) -> None:
-        self._taken = self.last_seq
-        push(self, frames, last_seq, ended=ended)
-
-    patch.setattr(Subscription, "push", forgetful)
-
-
-def appends_after_a_lost_one(patch: pytest.MonkeyPatch) -> None:
-    """A run that was dropped may still append."""
-    touch = Log._touch
-
-    def careless(self: Log, run: LiveRun) -> RunWrite:
-        dropped, run.dropped = run.dropped, False
-        try:
-            return touch(self, run)
-        finally:
-            run.dropped = dropped
-
-    patch.setattr(Log, "_touch", careless)
+class LosesThePlaceOfSlowReaders(EmbeddedEngine):
+    def follow(self, key: int, run_id: str, *, after: int = 0) -> Subscription:
+        followed = super().follow(key, run_id, after=after)
+        followed.__class__ = Forgetful
+        return followed
 
 
 BUGS = (
-    Bug("decision_without_version", frozenset({"K2", "K7", "K8", "K9", "K10", "K13", "C1"}), decision_without_version),
-    Bug("requester_wakes", frozenset({"C6", "K7", "C1"}), requester_wakes),
-    Bug("end_and_queue_in_two_transactions", frozenset({"C6", "C8"}), end_and_queue_in_two_transactions),
-    Bug("tool_before_its_start_is_durable", frozenset({"C3"}), tool_before_its_start_is_durable),
-    Bug("same_attempt_after_a_restart", frozenset({"F4", "C3", "C4", "C12"}), same_attempt_after_a_restart),
-    Bug("early_timer_is_dropped", frozenset({"C6"}), early_timer_is_dropped),
-    Bug("usage_is_dropped_on_cancel", frozenset({"C4"}), usage_is_dropped_on_cancel),
-    Bug("terminal_by_two_repairers", frozenset({"C5", "K2", "K6"}), terminal_by_two_repairers),
-    Bug("poison_is_counted_after_the_fold", frozenset({"C13"}), poison_is_counted_after_the_fold),
-    Bug("slow_reader_loses_its_place", frozenset({"S9"}), slow_reader_loses_its_place),
-    Bug("appends_after_a_lost_one", frozenset({"S1", "K2", "C1"}), appends_after_a_lost_one, first_seed=500),
+    Bug("writes_a_decision_again", "K2 K6 K7 K8 K9 K10 K13 C1 C5", step=WritesADecisionAgain),
+    Bug("goes_on_as_if_nothing_were_lost", "K2 K13 C3 C4 C6 C12", step=lambda: goes_on_as_if_nothing_were_lost),
+    Bug("drops_usage_on_cancel", "C4", step=lambda: drops_usage_on_cancel),
+    Bug("forgets_deadlines_while_commands_run", "D1", step=lambda: forgets_deadlines_while_commands_run),
+    Bug("runs_tools_before_their_start_is_durable", "C3", carry_out=hasty(tools=True)),
+    Bug("asks_models_ahead_of_the_log", "C4", carry_out=hasty(models=True)),
+    Bug("prepares_arguments_again", "C3", carry_out=prepares_arguments_again),
+    Bug("reads_a_row_twice", "M1", log=ReadsARowTwice),
+    Bug("misses_a_row", "M1 K2", log=MissesARow),
+    Bug("reads_in_the_wrong_order", "M1", log=ReadsInTheWrongOrder),
+    Bug("reads_the_conversation_of_another_run", "M1 K2", log=ReadsTheConversationOfAnother),
+    Bug("reads_the_history_of_another_thread", "M1 C8", log=ReadsTheThreadOfAnother),
+    Bug("epochs_only_for_work_in_flight", "S7", log=lambda inner, wires: SimulatedLog(_epochs(inner), wires)),
+    Bug("ends_twice", "C5 K2 K6", log=EndsTwice),
+    Bug("only_the_requester_wakes", "C6", log=OnlyTheRequesterWakes),
+    Bug("ends_in_two_transactions", "C6 C8", log=EndsInTwoTransactions),
+    Bug("says_yes_to_a_write_that_failed", "C1 C2 C3 S9 K2", log=SaysYesToAWriteThatFailed),
+    Bug("notes_no_trial", "C13", log=NotesNoTrial),
+    Bug("hears_of_no_progress", "C13", log=HearsOfNoProgress),
+    Bug("forgets_timers_with_the_process", "C6 D1", log=ForgetsTimersWithTheProcess),
+    Bug("drops_early_timers", "C6 D1", alarm=DropsEarlyTimers),
+    Bug("loses_the_place_of_slow_readers", "S9 C6", engine=LosesThePlaceOfSlowReaders),
 )
+
+
+def _epochs(inner: LogStore) -> Any:
+    return EpochsOnlyForWorkInFlight(inner)

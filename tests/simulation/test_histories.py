@@ -9,10 +9,10 @@ import pytest
 from hypothesis import settings
 
 from simulation.planted import BUGS, Bug
+from weftline.runtime import residents
 from weftline.testing.simulation import Histories, Violation, simulate
 
 SEEDS = 150
-"""Enough for every planted bug to show."""
 CAMPAIGN = 5000 if settings.get_current_profile_name() == "deep" else SEEDS
 BLOCK = 25
 
@@ -23,7 +23,7 @@ def test_every_promise_is_kept_in_every_history(first: int) -> None:
         try:
             simulate(seed)
         except Violation as violation:
-            pytest.fail(violation.told(), pytrace=False)
+            pytest.fail(violation.report(), pytrace=False)
 
 
 def test_a_seed_always_gives_the_same_history() -> None:
@@ -32,14 +32,14 @@ def test_a_seed_always_gives_the_same_history() -> None:
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_planted_bug_is_noticed(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
-    bug.plant(monkeypatch)
-    violation = first_violation(bug.first_seed)
-    assert violation.rule in bug.rules, violation.told()
+    monkeypatch.setattr(residents, "Alarm", bug.alarm)
+    violation = first_violation(bug)
+    assert violation.rule in bug.rules, violation.report()
 
 
-def first_violation(first: int) -> Violation:
-    histories = Histories()
-    for seed in range(first, first + SEEDS):
+def first_violation(bug: Bug) -> Violation:
+    histories = Histories(build=bug)
+    for seed in range(bug.first_seed, bug.first_seed + SEEDS):
         try:
             histories.run(seed)
         except Violation as violation:

@@ -4,7 +4,7 @@ from msgspec import UNSET, Raw
 
 from weftline.messages import joined_text
 from weftline.tools.arguments import InvalidArguments
-from weftline.tools.base import Tool, ToolContext
+from weftline.tools.base import Tool, ToolContext, Unknown
 from weftline.tools.client_side import A2ALocalTool, LocalTool, McpLocalTool, input_invalid_result
 
 SCHEMA = b'{"type":"object", "properties":{"path":{"type":"string","minLength":2}}, "required":["path"]}'
@@ -37,7 +37,7 @@ async def test_client_tools_cannot_be_invoked_on_the_server() -> None:
     for tool in all_kinds():
         with pytest.raises(RuntimeError):
             await tool.invoke(b"{}", context)
-        assert await tool.reconcile(b"{}", context) == "unknown"
+        assert await tool.reconcile(b"{}", context) == Unknown()
 
 
 @pytest.mark.requirement("wire.tools.client_schema")

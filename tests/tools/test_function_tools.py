@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 import weftline
 from weftline.messages import Image, Text, joined_text
 from weftline.tools.arguments import InvalidArguments
-from weftline.tools.base import Happened, Tool, ToolContext, ToolFailed, ToolOutput
+from weftline.tools.base import Happened, Tool, ToolContext, ToolFailed, ToolOutput, Unknown, WillNotHappen
 from weftline.tools.function import FunctionTool, tool
 
 
@@ -292,7 +292,7 @@ async def test_message_parts_and_outputs_are_taken_as_they_are() -> None:
 
     assert (await call(give, '{"which":"list"}')).parts == tuple(parts)
     assert (await call(give, '{"which":"one"}')).parts == (parts[1],)
-    assert await call(give, '{"which":"whole"}') is whole
+    assert await call(give, '{"which":"whole"}') == whole
 
 
 @pytest.mark.parametrize(
@@ -436,7 +436,7 @@ async def test_a_cancelled_async_call_is_cancelled() -> None:
 
 async def test_reconcile_is_asked_with_the_arguments_it_names() -> None:
     def known(order: int, context: ToolContext) -> object:
-        answers = {1: Happened(ToolOutput.of(context.idempotency_key)), 2: "will_not_happen", 3: "perhaps"}
+        answers = {1: Happened(context.idempotency_key), 2: WillNotHappen(), 3: "will_not_happen"}
         if order not in answers:
             raise ConnectionError
         return answers[order]
@@ -451,11 +451,11 @@ async def test_reconcile_is_asked_with_the_arguments_it_names() -> None:
 
         assert pay.effect == "reconcile"
         answers = [await pay.reconcile(await pay.prepare(f'{{"order":{n}}}'), context()) for n in (1, 2, 3, 4)]
-        assert answers == [Happened(ToolOutput.of("key_1")), "will_not_happen", "unknown", "unknown"]
+        assert answers == [Happened("key_1"), WillNotHappen(), Unknown(), Unknown()]
 
 
 async def test_a_tool_without_reconcile_knows_nothing() -> None:
-    assert await weather.reconcile(b"{}", context()) == "unknown"
+    assert await weather.reconcile(b"{}", context()) == Unknown()
 
 
 def test_making_a_tool_imports_neither_pydantic_nor_jsonschema() -> None:
@@ -470,3 +470,16 @@ asyncio.run(f.prepare('{"x":1}'))
 assert "pydantic" in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+WRONG: list[tuple[Any, Any]] = [("text", False), ((5,), False), ((Text(cast(Any, 5)),), False), ((), "no")]
+
+
+@pytest.mark.parametrize(("parts", "is_error"), WRONG)
+async def test_an_output_that_could_not_be_read_back_from_the_log_is_an_error_result(parts: Any, is_error: Any) -> None:
+    @tool(blocking=False)
+    def wrong() -> ToolOutput:
+        return ToolOutput(parts, is_error)
+
+    result = await call(wrong)
+    assert result.is_error and "cannot be shown" in text_of(result)

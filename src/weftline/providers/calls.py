@@ -12,6 +12,7 @@ from weftline.providers.base import ErrorClass, ProviderError
 _BY_REASON: dict[Reason, tuple[ErrorClass, bool | None]] = {
     "invalid": ("invalid_request", None),
     "refused": ("invalid_request", None),
+    "redirected": ("invalid_request", None),
     "certificate": ("server", False),
     "connect": ("server", None),
     "proxy": ("server", False),

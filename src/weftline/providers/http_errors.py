@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Struct
 
 from weftline.providers.base import ErrorClass, ProviderError
+from weftline.redaction import Redactor
 
-REDACTED: Final = "[redacted]"
 MAX_MESSAGE_CHARS: Final = 2_000
 
 
@@ -127,10 +127,7 @@ def read_detail(status: int | None, body: bytes, *, secrets: Sequence[str] = ())
 
 
 def redact(text: str, secrets: Sequence[str]) -> str:
-    for secret in secrets:
-        if secret:
-            text = text.replace(secret, REDACTED)
-    return text
+    return Redactor(secrets).text(text)
 
 
 def _error_object(body: bytes) -> dict[str, Any]:

@@ -38,6 +38,7 @@ class EntryBatch:
         run_id: str,
         items: Sequence[Stored],
         *,
+        size: int,
         last_seq: int,
         ended: bool,
         after: int = 0,
@@ -52,7 +53,7 @@ class EntryBatch:
         """Observations of the first item up to this seq were seen before."""
         self.heads = heads
         self.missing = missing
-        self.size = sum([item.size for item in items])
+        self.size = size
         self._views: dict[Any, Any] = {}
 
     def view(self, project: Callable[[EntryBatch], T]) -> T:
@@ -234,8 +235,15 @@ class Hub:
         if page.last_seq >= page.upto:
             subscription.caught_up(upto=page.upto, ended=page.ended)
         ended = page.ended and page.last_seq >= page.upto
+        size = sum([item.size for item in page.items])
         return EntryBatch(
-            subscription.run_id, page.items, last_seq=page.last_seq, ended=ended, after=after, missing=missing
+            subscription.run_id,
+            page.items,
+            size=size,
+            last_seq=page.last_seq,
+            ended=ended,
+            after=after,
+            missing=missing,
         )
 
 

@@ -68,7 +68,7 @@ async def call_model(
     stream = model.provider.stream(request)
     answering = False
     try:
-        async with asyncio.timeout(limit_s):
+        async with services.deadlines.after(limit_s):
             tail = b',"turn":%d,"attempt":%d}' % (command.turn, command.attempt)
             async for chunks in stream:
                 if not sink.wanted():

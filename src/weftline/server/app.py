@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable
 from weftline.errors import NotFound, WeftlineError
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.engine import Engine
-from weftline.server.auth import NOBODY, Authenticator
+from weftline.server.auth import Authenticator
 from weftline.server.hosted_mcp import HostedMcp
 from weftline.server.http import Answer, Later, Receive, Request, Scope, Send, send_answer
 from weftline.server.oauth.app import OAuthServer
 from weftline.server.options import ServerOptions
+from weftline.server.principal import NOBODY
 from weftline.server.router import Route, Router, WrongMethod
 from weftline.store.base import Store
 from weftline.wire.responses import error_body
@@ -38,9 +39,11 @@ class App:
         options = options or ServerOptions()
         self.engine = engine
         self.models = models
-        self.workspaces = Workspaces(store.records, store.vault, engine.clock, self._on_change)
+        self.workspaces = Workspaces(
+            store.records, store.vault, engine.clock, self._on_change, options.oauth_redirect_schemes
+        )
         self.router = Router(routes)
-        self.oauth = OAuthServer(self.workspaces, public_url=options.public_url)
+        self.oauth = OAuthServer(self.workspaces, url=options.url, public_url=options.public_url)
         self.auth = Authenticator(self.workspaces, rate_limit=options.rate_limit_per_minute)
         self.mcp = HostedMcp(self)
         self.webhooks_changed: Callable[[], None] = lambda: None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import to_builtins
 from msgspec.json import decode, encode
 
 from weftline.kernel.entries import TEXT_DELTA, decode_fact
+from weftline.runtime.engine import Engine
 from weftline.runtime.hub import EntryBatch
-from weftline.server.app import App
 from weftline.server.views import run_view
 from weftline.store.base import RunRow
 from weftline.store.records.agents import AgentRow
@@ -22,7 +22,17 @@ from weftline.wire.responses import RunView, usage_triple
 from weftline.wire.sessions import effective_spec
 from weftline.workspace import threads
 from weftline.workspace.agents import RunSpec, merged
+from weftline.workspace.context import Workspaces
 from weftline.workspace.threads import CONTEXT_KEY, ThreadDraft
+
+
+class Host(Protocol):
+    """The server, as these need it."""
+
+    @property
+    def engine(self) -> Engine: ...
+    @property
+    def workspaces(self) -> Workspaces: ...
 
 
 class Event(NamedTuple):
@@ -36,7 +46,7 @@ class Event(NamedTuple):
         return self.type in TERMINAL_EVENTS
 
 
-async def events(app: App, row: RunRow, run_id: str) -> AsyncGenerator[Event]:
+async def events(app: Host, row: RunRow, run_id: str) -> AsyncGenerator[Event]:
     """The run's events from its first. Ends after the terminal one, or before it when the server is stopping."""
     follower = app.engine.follow(row.key, run_id)
     try:
@@ -67,7 +77,7 @@ def _events(batch: EntryBatch) -> list[Event]:
     return found
 
 
-async def ended(app: App, row: RunRow, run_id: str) -> RunView | None:
+async def ended(app: Host, row: RunRow, run_id: str) -> RunView | None:
     """The run once it has ended; None when the server stops first."""
     async for event in events(app, row, run_id):
         if event.is_terminal:
@@ -84,7 +94,7 @@ def usage(run: RunView) -> dict[str, Any] | None:
     return {"mantyx": to_builtins(usage_triple(run.usage, run.turns, run.model, attempts=run.attempts))}
 
 
-async def start(app: App, agent: AgentRow, prompt: str, *, metadata: dict[str, str] | None = None) -> str:
+async def start(app: Host, agent: AgentRow, prompt: str, *, metadata: dict[str, str] | None = None) -> str:
     """A run of the agent by itself; returns its id."""
     own = encode({"agentId": agent.id, "prompt": prompt, "metadata": metadata or {}})
     whole = merged(app.workspaces, agent, RunSpec(own, {}))
@@ -97,7 +107,7 @@ async def start(app: App, agent: AgentRow, prompt: str, *, metadata: dict[str, s
     )
 
 
-async def send(app: App, thread: ThreadRow, prompt: str) -> str:
+async def send(app: Host, thread: ThreadRow, prompt: str) -> str:
     """The run of a message to a session; returns its id."""
     spec = effective_spec(thread.spec, MessageBody(encode({"prompt": prompt})))
     plan = plan_from_spec(spec)
@@ -111,7 +121,7 @@ async def send(app: App, thread: ThreadRow, prompt: str) -> str:
     )
 
 
-async def session_of_context(app: App, agent: AgentRow, context: str) -> ThreadRow:
+async def session_of_context(app: Host, agent: AgentRow, context: str) -> ThreadRow:
     """The agent's session of an A2A context, a new one if there is none yet."""
     metadata = {CONTEXT_KEY: context}
     own = encode({"agentId": agent.id, "metadata": metadata})

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 from weftline._version import __version__
 from weftline.errors import InvalidRequest, Unavailable, WeftlineError
 from weftline.json_size import MAX_JSON_VALUES, has_more_values
-from weftline.server.auth import Principal
-from weftline.server.http import Receive, Request
+from weftline.server import following
+from weftline.server.following import Host
+from weftline.server.http import NO_SNIFFING, Receive, Request
+from weftline.server.principal import Principal
 from weftline.server.views import run_view
 from weftline.workspace import agents
 
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
     from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams
-
-    from weftline.server.app import App
 
 _PRINCIPAL = "weftline.principal"
 _MAX_BODY_BYTES = 4 * 1024 * 1024
@@ -40,7 +40,7 @@ _INPUT: dict[str, Any] = {
 class HostedMcp:
     """Answers MCP requests of authenticated callers. `close` ends its sessions and leaves their runs as they are."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: Host) -> None:
         self._app = app
         self._opening = asyncio.Lock()
         self._manager: StreamableHTTPSessionManager | None = None
@@ -57,7 +57,13 @@ class HostedMcp:
         user = AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=[]))
         scope = {**request.scope, "user": user, _PRINCIPAL: principal}
         receive = await _checked(request) if request.method == "POST" else request.receive
-        await manager.handle_request(scope, receive, request.send)
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), NO_SNIFFING]}
+            await request.send(message)
+
+        await manager.handle_request(scope, receive, send)
 
     async def close(self) -> None:
         self._stop.set()
@@ -104,8 +110,6 @@ class HostedMcp:
     async def _call(self, context: ServerRequestContext[Any], params: CallToolRequestParams) -> CallToolResult:
         from mcp.shared.exceptions import MCPError
         from mcp_types import INVALID_PARAMS, CallToolResult, TextContent
-
-        from weftline.server import following
 
         principal = _principal(context)
         usable = await agents.usable(self._app.workspaces, principal)

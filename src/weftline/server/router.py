@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from weftline.server.auth import Principal
 from weftline.server.http import Answer, Later, Request
+from weftline.server.principal import Principal
 
-if TYPE_CHECKING:
-    from weftline.server.app import App
-
-Handler: TypeAlias = Callable[["App", Request, Principal], Awaitable[Answer | Later | None]]
-"""Answers a request; None when it has sent the answer itself."""
+Handler: TypeAlias = Callable[[Any, Request, Principal], Awaitable[Answer | Later | None]]
+"""Answers a request; None when it has sent the answer itself. The first argument is the `App`."""
 
 
 class EventStream:

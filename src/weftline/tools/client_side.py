@@ -21,6 +21,7 @@ from weftline.tools.base import (
     Tool,
     ToolContext,
     ToolOutput,
+    Unknown,
 )
 from weftline.tools.checking import issues_of
 from weftline.tools.schema import (
@@ -66,7 +67,7 @@ class _ClientTool:
         raise RuntimeError(f"{self.name} is carried out by the client and cannot be invoked here")
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
-        return "unknown"
+        return Unknown()
 
 
 class LocalTool(_ClientTool):

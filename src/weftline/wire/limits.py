@@ -99,4 +99,3 @@ EMPTY_RESULT_USER_AGENT = "Go-http-client/"
 
 DEFAULT_RUN_NAME = "ephemeral"
 DEFAULT_SCHEMA_NAME = "output"
-REDACTED = "[redacted]"

@@ -22,7 +22,7 @@ from weftline.wire.limits import (
     MAX_TOOL_USE_ID_CHARS,
 )
 from weftline.wire.run_spec import MessageModel, RunModel
-from weftline.wire.tool_refs import KINDS, duplicate_names, redact_headers, shown
+from weftline.wire.tool_refs import ADDRESS_FIELDS, KINDS, duplicate_names, shown, take_secrets
 
 _Body = TypeVar("_Body", bound=SpecBody)
 
@@ -145,8 +145,8 @@ def _stored(body: bytes, fields: dict[str, Any]) -> tuple[bytes, dict[str, dict[
     raw: dict[str, Raw] = decode_fields(body)
     secrets: dict[str, dict[str, str]] = {}
     tools = fields.get("tools")
-    if tools and any("headers" in tool for tool in tools):
-        raw["tools"], secrets = redact_headers(raw["tools"], tools)
+    if tools and any(tool["kind"] in ADDRESS_FIELDS for tool in tools):
+        raw["tools"], secrets = take_secrets(raw["tools"], tools)
     return encode(raw), secrets
 
 

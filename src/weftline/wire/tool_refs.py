@@ -9,6 +9,7 @@ from msgspec import Raw
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
+from weftline.redaction import REDACTED, SEALED_URL, shown_url
 from weftline.schema_cost import refusal
 from weftline.wire.json_text import decode_fields, decode_items, encode
 from weftline.wire.limits import (
@@ -25,7 +26,6 @@ from weftline.wire.limits import (
     MAX_TOOL_SCHEMA_BYTES,
     MAX_URL_CHARS,
     PLUGIN_NAME_PATTERN,
-    REDACTED,
     TOOL_NAME_PATTERN,
     URL_PATTERN,
 )
@@ -177,7 +177,8 @@ ToolRefModel: TypeAlias = Annotated[
 ]
 
 KINDS = ("mantyx", "mantyx_plugin", "local", "a2a", "a2a_local", "mcp", "mcp_local")
-DIALED = frozenset({"a2a", "mcp"})
+ADDRESS_FIELDS = {"a2a": "agentCardUrl", "mcp": "url"}
+"""The kinds that the server dials, and the field that says where."""
 
 
 def duplicate_names(tools: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -214,20 +215,27 @@ def duplicate_names(tools: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return found
 
 
-def redact_headers(raw_tools: Raw, tools: list[dict[str, Any]]) -> tuple[Raw, dict[str, dict[str, str]]]:
-    """The tools with every secret header value replaced by the mark, and those values by tool name.
+def take_secrets(raw_tools: Raw, tools: list[dict[str, Any]]) -> tuple[Raw, dict[str, dict[str, str]]]:
+    """The tools with the mark in place of every secret, and the secrets by tool name and header name.
 
-    Everything but `headers` keeps its bytes.
+    An address that may hold a secret is one, under the name `SEALED_URL`. Everything else keeps its bytes.
     """
     items = decode_items(raw_tools)
     secrets: dict[str, dict[str, str]] = {}
     for index, tool in enumerate(tools):
-        if tool["kind"] not in DIALED or "headers" not in tool:
+        address = ADDRESS_FIELDS.get(tool["kind"])
+        if address is None:
             continue
-        headers: dict[str, str] | None = tool["headers"]
-        if headers:
-            secrets[tool["name"]] = headers
+        headers: dict[str, str] | None = tool.get("headers")
+        url = tool[address]
+        kept = dict(headers or {})
         fields = decode_fields(items[index])
-        fields["headers"] = Raw(encode(None if headers is None else dict.fromkeys(headers, REDACTED)))
+        if "headers" in tool:
+            fields["headers"] = Raw(encode(None if headers is None else dict.fromkeys(headers, REDACTED)))
+        if shown_url(url) != url:
+            kept[SEALED_URL] = url
+            fields[address] = Raw(encode(shown_url(url)))
+        if kept:
+            secrets[tool["name"]] = kept
         items[index] = Raw(encode(fields))
     return Raw(encode(items)), secrets

@@ -26,6 +26,7 @@ from weftline.workspace.apps import find_app
 from weftline.workspace.context import Workspaces
 from weftline.workspace.grants import CODE
 from weftline.workspace.keys import checked_agents
+from weftline.workspace.redirects import is_registered
 from weftline.workspace.scopes import USING_AGENTS, parse_scope
 
 CODE_S = 600
@@ -103,7 +104,7 @@ async def read_request(at: Workspaces, query: Mapping[str, str]) -> tuple[App, A
     uri = query.get("redirect_uri", "").partition("#")[0]
     if not uri:
         problems["redirect_uri"] = "is missing"
-    elif app is not None and uri not in app.redirect_uris:
+    elif app is not None and not is_registered(uri, app.redirect_uris):
         problems["redirect_uri"] = "is not registered for this app"
     if query.get("response_type") != "code":
         problems["response_type"] = "must be code"

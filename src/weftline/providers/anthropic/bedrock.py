@@ -27,8 +27,9 @@ from weftline.providers.anthropic.models import Levels
 from weftline.providers.anthropic.provider import Anthropic, EventParser
 from weftline.providers.aws import Credentials, Frame, FrameDecoder, signed
 from weftline.providers.base import ErrorClass, ModelInfo, ProviderError
-from weftline.providers.http_errors import REDACTED, ErrorDetail, classify
+from weftline.providers.http_errors import ErrorDetail, classify
 from weftline.providers.listing import ModelPage, fetch, has, page_of, rows, text, words
+from weftline.redaction import REDACTED
 
 PROVIDER: Final = "bedrock"
 SERVICE: Final = "bedrock"

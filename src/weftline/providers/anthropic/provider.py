@@ -28,8 +28,9 @@ from weftline.providers.anthropic.request import BUILTIN_TOOLS, RequestBuilder
 from weftline.providers.anthropic.stream import Reader
 from weftline.providers.base import Chunk, ModelInfo, ModelRequest, NativeRequest, ProviderError
 from weftline.providers.calls import Call
-from weftline.providers.http_errors import REDACTED, classify
+from weftline.providers.http_errors import classify
 from weftline.providers.listing import ModelPage, count, fetch, page_of, rows, text
+from weftline.redaction import REDACTED
 
 BASE_URL: Final = "https://api.anthropic.com"
 VERSION: Final = "2023-06-01"

@@ -23,8 +23,9 @@ from weftline.providers.calls import Call
 from weftline.providers.google.models import DEFAULT_MODELS, bare, traits
 from weftline.providers.google.request import BUILTIN_TOOLS, PROVIDER, RequestBuilder
 from weftline.providers.google.stream import Reader
-from weftline.providers.http_errors import REDACTED, ErrorDetail, classify
+from weftline.providers.http_errors import ErrorDetail, classify
 from weftline.providers.listing import ModelPage, count, fetch, has, page_of, rows, text, words
+from weftline.redaction import REDACTED
 
 BASE_URL: Final = "https://generativelanguage.googleapis.com"
 _VERSION: Final = "v1beta"

@@ -23,11 +23,12 @@ from weftline.net.transport import AiohttpTransport, Transport
 from weftline.providers.assemble import clean_usage
 from weftline.providers.base import Chunk, ErrorClass, ModelInfo, ModelRequest, NativeRequest, ProviderError
 from weftline.providers.calls import Call
-from weftline.providers.http_errors import REDACTED, ErrorDetail, classify
+from weftline.providers.http_errors import ErrorDetail, classify
 from weftline.providers.listing import ModelPage, count, fetch, has, nested, page_of, rows, text, words
 from weftline.providers.names import NameMap
 from weftline.providers.openai.profiles import PROFILES, Knob, Profile, effort_at, knob_of
 from weftline.providers.reasoning import nearest
+from weftline.redaction import REDACTED
 
 T = TypeVar("T")
 

@@ -29,7 +29,6 @@ _HEADERS = (
     (b"content-type", b"text/html; charset=utf-8"),
     (b"cache-control", b"no-store"),
     (b"x-frame-options", b"DENY"),
-    (b"x-content-type-options", b"nosniff"),
     # Not no-referrer: under that browsers send `Origin: null` with the page's own forms.
     (b"referrer-policy", b"same-origin"),
     (

@@ -169,7 +169,7 @@ async def discovery(app: App, request: Request, principal: Principal) -> Answer:
 
 
 def _card(app: App, request: Request, principal: Principal, agent: AgentRow) -> a2a.AgentCard:
-    return a2a.card(agent, url=f"{app.oauth.url(request)}/api/a2a/{principal.slug}/agents/{agent.slug}")
+    return a2a.card(agent, url=f"{app.oauth.url}/api/a2a/{principal.slug}/agents/{agent.slug}")
 
 
 ROUTES = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from msgspec.json import encode
 
-from weftline.errors import Forbidden
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Answer, Request
@@ -21,7 +20,6 @@ _BASE = "/api/v1/workspaces/{slug}/agents"
 
 async def create(app: App, request: Request, principal: Principal) -> Answer:
     draft = await parsed(parse_agent, await request.body())
-    _require_unnarrowed(principal)
     await _require_runnable(app, draft, workspace=principal.workspace)
     row = await agents.create(app.workspaces, principal.workspace, draft)
     return Answer(encode(agent_json(row)), status=201)
@@ -30,7 +28,6 @@ async def create(app: App, request: Request, principal: Principal) -> Answer:
 async def replace(app: App, request: Request, principal: Principal) -> Answer:
     known = await agents.find_visible(app.workspaces, principal, request.params["agentId"])
     draft = await parsed(parse_agent, await request.body())
-    _require_unnarrowed(principal)
     await _require_runnable(app, draft, workspace=principal.workspace)
     row = await agents.replace(app.workspaces, principal.workspace, known.id, draft)
     return Answer(encode(agent_json(row)))
@@ -48,7 +45,6 @@ async def read(app: App, request: Request, principal: Principal) -> Answer:
 
 async def delete(app: App, request: Request, principal: Principal) -> Answer:
     row = await agents.find_visible(app.workspaces, principal, request.params["agentId"])
-    _require_unnarrowed(principal)
     app.engine.require_well()
     await agents.delete(app.workspaces, principal.workspace, row.id)
     return Answer(b'{"ok":true}')
@@ -59,11 +55,6 @@ async def _require_runnable(app: App, draft: AgentDraft, *, workspace: int) -> N
     app.engine.require_accepting()
     plan = await parsed(plan_from_spec, draft.spec)
     await app.engine.check(plan, workspace=workspace, runs_now=False)
-
-
-def _require_unnarrowed(principal: Principal) -> None:
-    if principal.agents:
-        raise Forbidden("A credential with an agent allow-list cannot change agents.")
 
 
 ROUTES = (

@@ -9,7 +9,7 @@ from msgspec.json import Decoder, encode
 
 from weftline.errors import InvalidRequest
 from weftline.server.app import App
-from weftline.server.auth import Principal, require_manager
+from weftline.server.auth import Principal
 from weftline.server.http import Answer, Request
 from weftline.server.router import Route
 from weftline.server.schemas.keys import CreatedKey, Key, Keys, NewKey, created_key_json, key_json
@@ -25,7 +25,6 @@ _new_key = Decoder(NewKey)
 
 
 async def create(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
     body = await read_body(request, _new_key)
     made = await keys.create(
         app.workspaces,
@@ -39,19 +38,16 @@ async def create(app: App, request: Request, principal: Principal) -> Answer:
 
 
 async def listed(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
     found = await keys.of_workspace(app.workspaces, principal.workspace)
     return Answer(encode(Keys([key_json(key) for key in found])))
 
 
 async def read(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
     key = await keys.find(app.workspaces, request.params["keyId"], workspace=principal.workspace)
     return Answer(encode(key_json(key)))
 
 
 async def revoke(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
     await keys.revoke(app.workspaces, request.params["keyId"], workspace=principal.workspace)
     return Answer(b'{"ok":true}')
 

@@ -24,6 +24,7 @@ from weftline.wire import responses
 from weftline.wire.limits import ID_PATTERN, MAX_METADATA_ENTRIES, MAX_METADATA_VALUE_CHARS, METADATA_KEY_PATTERN
 from weftline.wire.responses import ListedRun, ListedSession, RunPage, SessionPage, SessionStatus, Status, iso
 from weftline.workspace import threads
+from weftline.workspace.agents import owns
 
 _BASE = "/api/v1/workspaces/{slug}"
 DEFAULT_LIMIT, MOST = 50, 200
@@ -42,7 +43,7 @@ async def runs(app: App, request: Request, principal: Principal) -> Answer:
         limit=wanted.limit + 1,
         statuses=statuses,
         thread=wanted.thread,
-        agent=wanted.agent,
+        agents=wanted.agents,
         metadata=wanted.metadata,
     )
     rows = await app.engine.runs(matching)
@@ -60,7 +61,7 @@ async def sessions(app: App, request: Request, principal: Principal) -> Answer:
         limit=wanted.limit + 1,
         key=wanted.thread,
         ended=None if status is None else status == "ended",
-        agent=wanted.agent,
+        agents=wanted.agents,
         metadata=wanted.metadata,
     )
     rows = await threads.page(app.workspaces, matching)
@@ -120,7 +121,8 @@ class _Common(Struct, frozen=True):
     limit: int
     thread: int | None
     """0 for a session that is not there."""
-    agent: str | None
+    agents: tuple[str, ...]
+    """Of one of these; of any if there are none."""
     metadata: tuple[tuple[str, str], ...]
 
 
@@ -133,7 +135,7 @@ async def _common(app: App, request: Request, principal: Principal) -> _Common:
         if parsed is None or parsed[0] >= 2**63:
             raise _unusable("sessionId", "is not a session id")
         try:
-            row = await threads.find(app.workspaces, principal.workspace, parsed[0], salt=parsed[1])
+            row = await threads.find(app.workspaces, principal, parsed[0], salt=parsed[1])
             thread = row.key
         except NotFound:
             thread = 0
@@ -143,9 +145,16 @@ async def _common(app: App, request: Request, principal: Principal) -> _Common:
         None if cursor is None else key_of(cursor),
         page_limit(request),
         thread,
-        agent,
+        _agents(principal, agent),
         _metadata(request),
     )
+
+
+def _agents(principal: Principal, wanted: str | None) -> tuple[str, ...]:
+    if wanted is None:
+        return principal.agents
+    # What another agent has is not listed; no agent has this id.
+    return (wanted,) if owns(principal, wanted) else ("",)
 
 
 def _metadata(request: Request) -> tuple[tuple[str, str], ...]:

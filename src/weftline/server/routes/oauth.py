@@ -12,7 +12,7 @@ from msgspec.json import Decoder, decode, encode
 
 from weftline.errors import RateLimited
 from weftline.server.app import App
-from weftline.server.auth import Principal, require_manager
+from weftline.server.auth import Principal
 from weftline.server.http import Answer, Later, Request
 from weftline.server.oauth import consent
 from weftline.server.oauth.app import COOKIE, read_cookie, session_of
@@ -195,7 +195,7 @@ async def delete_grant(app: App, request: Request, principal: Principal) -> Answ
 
 
 async def metadata(app: App, request: Request, principal: Principal) -> Answer:
-    url = app.oauth.url(request)
+    url = app.oauth.url
     client_auth = ["client_secret_post", "client_secret_basic"]
     return Answer(
         encode(
@@ -220,7 +220,6 @@ async def metadata(app: App, request: Request, principal: Principal) -> Answer:
 
 
 async def create_app(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
     body = await read_body(request, _new_app)
     new = apps.checked_app(
         name=body.name,
@@ -230,25 +229,23 @@ async def create_app(app: App, request: Request, principal: Principal) -> Answer
         client_credentials=body.allows_client_credentials or False,
         description=body.description or "",
         logo=body.logo or "",
+        schemes=app.workspaces.redirect_schemes,
     )
     made, secret = await apps.register_app(app.workspaces, new, slug=principal.slug)
     return _json(created_app_json(made, secret), status=201)
 
 
 async def list_apps(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
     found = await apps.list_apps(app.workspaces, slug=principal.slug)
     return _json(OAuthApps([app_json(one) for one in found]))
 
 
 async def read_app(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
     client_id = request.params["clientId"]
     return _json(app_json(await apps.show_app(app.workspaces, client_id=client_id, slug=principal.slug)))
 
 
 async def delete_app(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
     await apps.delete_app(app.workspaces, client_id=request.params["clientId"], slug=principal.slug)
     return Answer(b'{"ok":true}')
 

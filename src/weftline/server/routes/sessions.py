@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from msgspec.json import decode, encode
 
-from weftline.errors import Conflict, Forbidden, NotFound
+from weftline.errors import Conflict
 from weftline.kernel import bodies
 from weftline.runtime import ids
+from weftline.server.access import find_session
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Answer, Request
@@ -14,7 +15,6 @@ from weftline.server.parsing import parsed
 from weftline.server.router import Route
 from weftline.server.routes.runs import idempotency
 from weftline.server.views import session_usage
-from weftline.store.records.threads import ThreadRow
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_message, parse_session
 from weftline.wire.responses import (
@@ -51,7 +51,7 @@ async def create(app: App, request: Request, principal: Principal) -> Answer:
 
 
 async def read(app: App, request: Request, principal: Principal) -> Answer:
-    row = await _find(app, request, principal)
+    row = await find_session(app, request, principal)
     view = SessionView(
         id=ids.session_id(row.key, row.salt),
         created_us=row.created_at,
@@ -67,13 +67,11 @@ async def read(app: App, request: Request, principal: Principal) -> Answer:
 
 
 async def message(app: App, request: Request, principal: Principal) -> Answer:
-    row = await _find(app, request, principal)
+    row = await find_session(app, request, principal)
     raw = await request.body()
     body = await parsed(parse_message, raw)
     if row.ended_at is not None:
         raise Conflict("This session has ended.", code="session_ended")
-    if row.agent is not None and principal.agents and row.agent not in principal.agents:
-        raise Forbidden("This credential may not use the agent of this session.")
     spec = effective_spec(row.spec, body)
     plan = await parsed(plan_from_spec, spec)
     # The secret headers come from where the tools come from.
@@ -95,20 +93,12 @@ async def message(app: App, request: Request, principal: Principal) -> Answer:
 
 
 async def end(app: App, request: Request, principal: Principal) -> Answer:
-    row = await _find(app, request, principal)
+    row = await find_session(app, request, principal)
     if row.ended_at is None:
         app.engine.require_well()
         await threads.end(app.workspaces, row)
     await app.engine.end_thread(row.key, requested_by=principal.id)
     return Answer(b'{"ok":true}')
-
-
-async def _find(app: App, request: Request, principal: Principal) -> ThreadRow:
-    """The session's row, or `NotFound`: the same for an unknown id and for one of another workspace."""
-    parsed = ids.parse(request.params["sessionId"], prefix="ses_")
-    if parsed is None:
-        raise NotFound("There is no such session.")
-    return await threads.find(app.workspaces, principal.workspace, parsed[0], salt=parsed[1])
 
 
 ROUTES = (

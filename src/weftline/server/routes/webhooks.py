@@ -6,7 +6,7 @@ from msgspec.json import encode
 
 from weftline.runtime import ids
 from weftline.server.app import App
-from weftline.server.auth import Principal, require_manager
+from weftline.server.auth import Principal
 from weftline.server.http import Answer, Request
 from weftline.server.router import QueryParameter, Route
 from weftline.server.routes.lists import CURSOR, LIMIT, cursor_of, key_of, one_of, page_limit
@@ -37,7 +37,6 @@ _LIMIT_BYTES = 64 * 1024
 
 
 async def create(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
     sent = parse_webhook(decode_object(await request.body(limit=_LIMIT_BYTES)))
     app.engine.require_accepting()
     events = webhooks.EVENTS if sent.events is None else sent.events
@@ -47,7 +46,6 @@ async def create(app: App, request: Request, principal: Principal) -> Answer:
 
 
 async def index(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
     rows = await webhooks.of_workspace(app.workspaces, principal.workspace)
     return Answer(encode(Webhooks([webhook_json(row) for row in rows])))
 
@@ -92,7 +90,6 @@ async def redeliver(app: App, request: Request, principal: Principal) -> Answer:
 
 
 async def _find(app: App, request: Request, principal: Principal) -> WebhookRow:
-    require_manager(principal)
     return await webhooks.find(app.workspaces, principal.workspace, request.params["webhookId"])
 
 

@@ -9,6 +9,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from weftline.errors import Issue, invalid
+from weftline.redaction import shown_template
 from weftline.server.schemas.validation import issues_of
 from weftline.store.records.tools import ToolRow
 from weftline.tools.http import HttpSpec, Method
@@ -115,7 +116,7 @@ def tool_json(row: ToolRow) -> Tool:
         spec.description,
         _or_none(spec.parameters),
         spec.method,
-        spec.url,
+        shown_template(spec.url),
         spec.headers,
         _or_none(spec.body),
         spec.effect,

@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from pydantic import Field, ValidationError
 
 from weftline.errors import NotFound, invalid
+from weftline.redaction import shown_url
 from weftline.server.schemas.validation import issues_of
 from weftline.store.records.deliveries import DeliveryRow
 from weftline.store.records.webhooks import WebhookRow
@@ -89,11 +90,11 @@ def parse_delivery_id(text: str) -> int:
 
 
 def webhook_json(row: WebhookRow) -> Webhook:
-    return Webhook(row.id, row.url, row.events, row.enabled, iso(row.created_at))
+    return Webhook(row.id, shown_url(row.url), row.events, row.enabled, iso(row.created_at))
 
 
 def created_webhook_json(row: WebhookRow, secret: str) -> CreatedWebhook:
-    return CreatedWebhook(row.id, row.url, row.events, row.enabled, iso(row.created_at), secret)
+    return CreatedWebhook(row.id, shown_url(row.url), row.events, row.enabled, iso(row.created_at), secret)
 
 
 def delivery_json(row: DeliveryRow, *, run_id: str) -> Delivery:

@@ -4,14 +4,15 @@
 
     simulate(7)
 
-Engine, driver, kernel, log and the store's transactions are the real ones; time, commits, crashes, the model, tools and
-clients are the world's, and one seed decides all of it. A broken promise is raised as `Violation` with a trace of the
-history. `python -m weftline.testing.simulation --seeds 1000` runs as many as you like.
+Engine, driver, kernel and log are the real ones, on a store in memory; time, commits, reads, crashes, the model, tools
+and clients are the world's, and one seed decides all of it. A broken promise is raised as `Violation` with a trace of
+the history. `python -m weftline.testing.simulation --seeds 1000` runs as many as you like.
 """
 
 from __future__ import annotations
 
 from weftline.testing.simulation.history import Histories, simulate
+from weftline.testing.simulation.server import Build
 from weftline.testing.simulation.trace import Violation
 
-__all__ = ["Histories", "Violation", "simulate"]
+__all__ = ["Build", "Histories", "Violation", "simulate"]

@@ -52,12 +52,14 @@ class Parked(Struct, frozen=True):
     due_at: int | None
 
 
-class OnCommit:
-    """Is told of each flush before its commit, and after it with what became of each write."""
+class Observer:
+    """Is told of each flush before its commit, and after it with what became of each write; and of each claim."""
 
     def before(self, writes: Sequence[Write]) -> None: ...
 
     def after(self, writes: Sequence[Write], results: Sequence[Written]) -> None: ...
+
+    def claimed(self, key: int, epoch: int) -> None: ...
 
 
 class Disk:
@@ -65,7 +67,7 @@ class Disk:
         self.rng = rng
         self.faults = Faults()
         self.memory = MemoryDisk(id="simulated")
-        self.observer = OnCommit()
+        self.observer = Observer()
         self._decoded: dict[int, tuple[list[Entry], int]] = {}
         self._view = MemoryStore(self.memory)
         self.workspace = glance(self._view.records.write(workspaces.ensure("sim", now=1)))

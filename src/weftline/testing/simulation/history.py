@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from random import Random
 from typing import Any
 
@@ -93,15 +93,15 @@ class History:
         check(self._evidence())
 
     def close(self) -> None:
-        tasks = self.loop.tasks()
-        for task in tasks:
-            task.cancel()
         for _ in range(20):
             if not (tasks := self.loop.tasks()):
                 break
             for task in tasks:
                 task.cancel()
-            self.loop.run_until_complete(asyncio.wait(tasks, timeout=10.0))
+            ended = asyncio.wait(tasks, timeout=10.0)
+            with suppress(Violation):  # of a task that turns in circles, which is known by now
+                self.loop.run_until_complete(ended)
+            ended.close()
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
 
@@ -116,7 +116,13 @@ class History:
         )
         server.is_outside(asyncio.current_task())
         mishaps = self.mishaps = Mishaps(
-            server, self.disk, loop=self.loop, clock=self.clock, rng=Random(self.rng.random()), trace=self.trace
+            server,
+            self.disk,
+            loop=self.loop,
+            clock=self.clock,
+            rng=Random(self.rng.random()),
+            trace=self.trace,
+            fail=self._fail,
         )
         self.disk.observer = mishaps
         clients = self.clients = Clients(server, self.disk, rng=Random(self.rng.random()), trace=self.trace)

@@ -27,6 +27,7 @@ class _Jump:
             raise Violation("C6", "nothing is left that could ever happen, and the history is not over")
         self._turns = 0 if timeout else self._turns + 1
         if self._turns > STANDSTILL:
+            self._turns = 0
             raise Violation("C6", f"the loop has turned {STANDSTILL} times and no time has passed")
         self._loop.now_s += timeout
         return []

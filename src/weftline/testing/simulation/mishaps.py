@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import Any
 
 from weftline.errors import StoreError
 from weftline.store.base import Write, Written
-from weftline.testing.simulation.disk import FAST_S, REFUSALS, Disk, OnCommit
+from weftline.testing.simulation.disk import FAST_S, REFUSALS, Disk, Observer
 from weftline.testing.simulation.evidence import Troubles, Window
 from weftline.testing.simulation.loop import VirtualLoop
 from weftline.testing.simulation.server import Server, WallClock
-from weftline.testing.simulation.trace import Trace
+from weftline.testing.simulation.trace import Trace, Violation
 
 _FAULTS_S = 15.0
 _STORM_S = 60.0
 
 
-class Mishaps(OnCommit):
+class Mishaps(Observer):
     def __init__(
-        self, server: Server, disk: Disk, *, loop: VirtualLoop, clock: WallClock, rng: Random, trace: Trace
+        self,
+        server: Server,
+        disk: Disk,
+        *,
+        loop: VirtualLoop,
+        clock: WallClock,
+        rng: Random,
+        trace: Trace,
+        fail: Callable[[Violation], None],
     ) -> None:
+        self._fail = fail
+        self._epochs: dict[int, int] = {}
         self._server = server
         self._disk = disk
         self._loop = loop
@@ -121,6 +131,12 @@ class Mishaps(OnCommit):
                 name = write.new.name if write.new is not None else self._disk.memory.runs[write.key].row.name
                 self.troubles.losses.add((self._server.life.number, name))
         self._crash_if("after")
+
+    def claimed(self, key: int, epoch: int) -> None:
+        before = self._epochs.get(key, 0)
+        if epoch <= before:
+            self._fail(Violation("S7", f"run {key} was claimed with epoch {epoch} after {before}"))
+        self._epochs[key] = epoch
 
     def _crash_if(self, moment: str) -> None:
         if self._crash_on.get(self._flushes) == moment:

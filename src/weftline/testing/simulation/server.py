@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -12,12 +13,12 @@ from msgspec import Struct
 from weftline.errors import StoreError
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.engine import Engine
-from weftline.store.base import Store
+from weftline.store.base import LogStore, Store
 from weftline.store.memory import MemoryStore
 from weftline.testing.simulation.disk import Disk
 from weftline.testing.simulation.loop import VirtualLoop
 from weftline.testing.simulation.model import catalog
-from weftline.testing.simulation.store import SimulatedStore
+from weftline.testing.simulation.store import SimulatedLog, SimulatedStore, Wires
 from weftline.testing.simulation.tools import tools_of
 from weftline.testing.simulation.trace import Trace, require
 from weftline.testing.simulation.world import Life
@@ -46,6 +47,9 @@ class Build:
     def store(self, disk: Disk) -> Store:
         """The store itself, before delays and faults are put in front of it."""
         return MemoryStore(disk.memory)
+
+    def log(self, inner: LogStore, wires: Wires) -> SimulatedLog:
+        return SimulatedLog(inner, wires)
 
     def engine(self, store: SimulatedStore, life: Life, clock: WallClock) -> EmbeddedEngine:
         return EmbeddedEngine(store, models=catalog(life), tools=tools_of(life), clock=clock, carry_out=life.carry_out)
@@ -104,11 +108,11 @@ class Server:
         self.lives += 1
         life = self.life = self._new_life(self.lives)
         self._down.clear()
-        store = self._store = SimulatedStore(self._disk, self._build.store(self._disk))
+        store = self._store = SimulatedStore(self._disk, self._build.store(self._disk), new_log=self._build.log)
         parked = self._disk.parked()
         self._trace.note(f"server: life {life.number} (deploy {life.deploy}) begins, unclean: {store.log.unclean}")
         self.times[life.number] = Up(life.number, self._loop.time())
-        engine = self._build.engine(store, life, self._clock)
+        engine = self._process = self._build.engine(store, life, self._clock)
         starting = self._loop.create_task(engine.start())
         await asyncio.wait([starting])
         if starting.cancelled() or life.dead:
@@ -160,9 +164,10 @@ class Server:
         self._store.die()
         self.engine = None
         self._up.clear()
-        for task in self._loop.tasks():
-            if task not in self._outside:
-                task.cancel()
+        left = [task for task in self._loop.tasks() if task not in self._outside]
+        self.outside(_begin_nothing_more(self._process))
+        for task in left:
+            task.cancel()
 
     async def down(self) -> None:
         await self._down.wait()
@@ -188,6 +193,12 @@ class Server:
 
 async def _ask(ask: Callable[[Engine], Awaitable[T]], engine: Engine) -> T:
     return await ask(engine)
+
+
+async def _begin_nothing_more(engine: EmbeddedEngine) -> None:
+    """A dead engine does not know that it is dead, and would drive what was cut off once more."""
+    with suppress(AttributeError):  # it died before it was whole
+        await engine.drain(0.0)
 
 
 def quiet() -> None:

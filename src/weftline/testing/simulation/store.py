@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from weftline.store.base import (
@@ -98,6 +99,13 @@ class SimulatedLog:
         return self.inner.unclean
 
     @property
+    def held(self) -> bool:
+        return self.inner.held
+
+    async def lift_hold(self) -> None:
+        await self._wires.write(self.inner.lift_hold())
+
+    @property
     def shared(self) -> bool:
         return self.inner.shared
 
@@ -151,7 +159,10 @@ class SimulatedLog:
                 await asyncio.shield(committed)
             self._wires.check()
 
-        return await self._wires.read(self.inner.claim(key, kinds=kinds), first=flushed)
+        loaded = await self._wires.read(self.inner.claim(key, kinds=kinds), first=flushed)
+        if loaded is not None:
+            self._disk.observer.claimed(key, loaded.epoch)
+        return loaded
 
     def release(self, key: int, epoch: int) -> None:
         if not self._wires.dead:
@@ -239,14 +250,19 @@ class SimulatedRecords:
 
 
 class SimulatedStore:
-    """What one process holds of the disk. After `die` nothing of it reaches anything."""
+    """What one process holds of the disk. After `die` nothing of it reaches anything.
+
+    `new_log` makes the log's half: `SimulatedLog`, or what a test puts in its place.
+    """
 
     folder = None
 
-    def __init__(self, disk: Disk, inner: Store) -> None:
+    def __init__(
+        self, disk: Disk, inner: Store, *, new_log: Callable[[LogStore, Wires], SimulatedLog] = SimulatedLog
+    ) -> None:
         self._wires = Wires(disk)
         self._inner = inner
-        self.log = SimulatedLog(inner.log, self._wires)
+        self.log = new_log(inner.log, self._wires)
         self.records = SimulatedRecords(inner.records, self._wires)
         self.vault = inner.vault
 
@@ -259,6 +275,12 @@ class SimulatedStore:
 
     def announce(self, *, admin_socket: str) -> None:
         self._inner.announce(admin_socket=admin_socket)
+
+    async def back_up(self, to: Path) -> int:
+        return await self._wires.read(self._inner.back_up(to))
+
+    async def shrink(self) -> int:
+        return await self._wires.write(self._inner.shrink())
 
     async def close(self) -> None:
         await self.log.finish()

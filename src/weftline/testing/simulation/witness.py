@@ -10,6 +10,9 @@ from weftline.testing.simulation.disk import Disk
 from weftline.testing.simulation.trace import Violation
 from weftline.testing.simulation.world import Asked, Execution, Ledger, Witness
 
+MAX_REQUESTS = 1000
+"""Of a whole history, which has a handful of runs with a few turns each."""
+
 
 class DurableWitness(Witness):
     """Compares what begins with what is durable just then."""
@@ -21,6 +24,7 @@ class DurableWitness(Witness):
 
     def model_asked(self, asked: Asked) -> None:
         tag, basis = asked.tag, asked.basis
+        self._require("C6", asked.number < MAX_REQUESTS, f"the model was asked {MAX_REQUESTS} times")
         others = [
             one.number
             for one in self._ledger.asked

@@ -15,6 +15,7 @@ import httpx2
 import msgspec
 
 from weftline.json_size import has_more_values
+from weftline.net.address import Origin, origin_of
 from weftline.net.dial import Dialer
 from weftline.net.errors import BodyTooLarge, RequestFailed
 from weftline.net.response import HttpResponse
@@ -40,19 +41,23 @@ _MEANS_SESSION_LOST = ("session", "not initialized")
 
 
 class DialledTransport(httpx2.AsyncBaseTransport):
-    """Sends with `headers` on every request; those that the protocol sets itself win."""
+    """Sends with `headers` on every request to `origin`; those that the protocol sets itself win."""
 
-    def __init__(self, dialer: Dialer, *, headers: Mapping[str, str]) -> None:
+    def __init__(self, dialer: Dialer, *, origin: Origin, headers: Mapping[str, str]) -> None:
         self._dialer = dialer
+        self._origin = origin
         self._headers = dict(headers)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         protocol = {name: value for name, value in request.headers.items() if name.lower() not in _OURS}
         own = {name: value for name, value in self._headers.items() if name.lower() not in protocol}
+        url = str(request.url)
+        if origin_of(url) != self._origin:
+            own = {}
         body = await request.aread()
         call = self._dialer.request(
             request.method,
-            str(request.url),
+            url,
             headers={**own, **protocol},
             body=body or None,
             timeout_s=None if _may_take_long(request.method, body) else NOTICE_S,
