@@ -251,6 +251,16 @@ def standard_sqlite(modules: list[Module], *, root: Path = SRC) -> list[str]:
     ]
 
 
+def waits_that_swallow_a_cancel(modules: list[Module]) -> list[str]:
+    """On Python 3.11 `asyncio.wait_for` loses a cancel that comes when what it waits for is done."""
+    return [
+        f"{module.path.name}:{node.lineno}: {module.name} calls wait_for"
+        for module in modules
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Attribute) and node.attr == "wait_for"
+    ]
+
+
 @pytest.fixture(scope="module")
 def modules() -> list[Module]:
     return package_modules(SRC)
@@ -278,6 +288,10 @@ def test_nobody_but_the_store_knows_a_database(modules: list[Module]) -> None:
 
 def test_nobody_uses_the_standard_librarys_sqlite(modules: list[Module]) -> None:
     assert standard_sqlite(modules) == []
+
+
+def test_nobody_waits_in_a_way_that_swallows_a_cancel(modules: list[Module]) -> None:
+    assert waits_that_swallow_a_cancel(modules) == []
 
 
 def test_no_file_is_longer_than_one_can_hold_in_mind(modules: list[Module]) -> None:
@@ -376,6 +390,11 @@ def test_a_database_among_records_and_use_cases_would_be_noticed(tmp_path: Path,
 def test_the_standard_librarys_sqlite_would_be_noticed(tmp_path: Path) -> None:
     planted = plant(tmp_path, "store/x.py", "def late():\n    from sqlite3 import connect")
     assert len(standard_sqlite(planted, root=tmp_path)) == 1
+
+
+def test_a_wait_that_swallows_a_cancel_would_be_noticed(tmp_path: Path) -> None:
+    planted = plant(tmp_path, "store/x.py", "async def late():\n    await asyncio.wait_for(x, 1)")
+    assert len(waits_that_swallow_a_cancel(planted)) == 1
 
 
 def plant(root: Path, place: str, source: str) -> list[Module]:

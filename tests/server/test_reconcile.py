@@ -64,7 +64,7 @@ WORDS = {
     **dict.fromkeys(("odd", "doubt", "nothing", "word", "kind", "unhashable"), "not known whether it took effect"),
 }
 NAMES = TOLD.keys() | WORDS.keys()
-CALLS = [{"name": name, "args": {}} for name in sorted(NAMES)]
+CALLS: list[dict[str, Any]] = [{"name": name, "args": {}} for name in sorted(NAMES)]
 SCRIPTS: dict[str, Any] = {"all": {"turns": [{"tool_calls": CALLS}, {"text": "{{all_tool_results}}"}]}}
 
 

@@ -16,6 +16,7 @@ import pytest
 from weftline.errors import StoreError
 from weftline.store import open_for_reading, open_store, owner_of
 from weftline.store.base import Query, ReadStore, statement
+from weftline.store.sqlite.checking import find_damage
 from weftline.store.sqlite.connection import connect, migrate, migrations, schema_version
 from weftline.store.sqlite.directory import StoreDirectory, file_system
 from weftline.store.sqlite.faults import FaultyDisk
@@ -294,4 +295,37 @@ def test_a_migration_that_fails_leaves_the_version_before_it_whole(tmp_path: Pat
     assert "added" in names and "half" not in names and not db.in_transaction
     migrate(db, path=tmp_path, steps=[*migrations(), good, cured])
     assert (schema_version(db), list(db.execute("SELECT a FROM half"))) == (newest + 2, [(2,)])
+    db.close()
+
+
+def test_damage_is_found_at_the_start_and_named(tmp_path: Path) -> None:
+    """F77: a page in the middle of the log, which no start would read by itself."""
+    path = tmp_path / "store"
+    with owned(path) as store:
+        chain = store.chain()
+        store.commit(chain.create())
+        for _ in range(50):
+            store.commit(chain.append(b"x" * 3000))
+    database = path / "weftline.db"
+    whole = database.read_bytes()
+    middle = len(whole) // 4096 - 20
+    database.write_bytes(whole[: middle * 4096] + b"\x5a" * 4096 + whole[(middle + 1) * 4096 :])
+    with pytest.raises(StoreError) as refused:
+        open_store(path, check=True)
+    assert str(path) in refused.value.message and "damaged" in refused.value.message
+    assert "backup" in refused.value.message and "\n" not in refused.value.message
+    database.write_bytes(whole)
+    asyncio.run(open_store(path, check=True).close())
+
+
+def test_looking_for_damage_ends_in_time(tmp_path: Path) -> None:
+    """F77: a large store must not keep a start waiting."""
+    with owned(tmp_path / "store") as store:
+        chain = store.chain()
+        store.commit(chain.create())
+        for _ in range(300):
+            store.commit(chain.append(b"x" * 3000))
+    db = connect(tmp_path / "store" / "weftline.db")
+    assert not find_damage(db, path=tmp_path, limit_s=-1.0)
+    assert find_damage(db, path=tmp_path, limit_s=None)
     db.close()

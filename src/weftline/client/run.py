@@ -361,7 +361,8 @@ class AsyncRun:
         frames = SseParser()
         while self._terminal is None:
             try:
-                data = await asyncio.wait_for(stream.read(), SETTLE_S if self._settling else None)
+                async with asyncio.timeout(SETTLE_S if self._settling else None):
+                    data = await stream.read()
             except TimeoutError:
                 self._settling = False
                 for call in list(self._held.values()):

@@ -43,6 +43,14 @@ class Engine(Protocol):
         """Raises `Unavailable` while the engine is starting, stopping, or its store refuses writes."""
         ...
 
+    async def moving(self) -> None:
+        """Returns when runs are carried on: at once, unless the store comes from a backup and is held."""
+        ...
+
+    async def resume_all(self) -> int:
+        """Lets the runs of a restored store go on; returns how many have not ended."""
+        ...
+
     def require_well(self) -> None:
         """Raises `Unavailable` while the store refuses writes."""
         ...
@@ -106,6 +114,10 @@ class Engine(Protocol):
 
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
         """The newest first."""
+        ...
+
+    async def unsupported(self, row: RunRow) -> str:
+        """What of an unfinished run only a newer version knows, so that this one leaves it alone; "" if nothing."""
         ...
 
     async def entry(self, key: int, seq: int) -> Stored | None:

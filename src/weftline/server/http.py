@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from urllib.parse import parse_qsl
 
 from weftline.errors import TooLarge
@@ -21,6 +21,21 @@ NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 
 ON_GONE = "weftline.on_gone"
 """In the scope: a list of callbacks for when the client goes away; see `weftline.server.protocol`."""
+FLOW = "weftline.flow"
+"""In the scope: the `Flow` of the connection."""
+
+
+class Flow(Protocol):
+    """Whether the client takes what is sent to it."""
+
+    @property
+    def write_paused(self) -> bool:
+        """Whether much waits to be sent."""
+        ...
+
+    async def drain(self) -> None:
+        """Returns when little waits to be sent, or when the client has gone."""
+        ...
 
 
 class Request:
@@ -69,6 +84,8 @@ class Request:
         if declared is not None and declared.isdigit() and int(declared) > limit:
             raise _too_large(limit)
         message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ConnectionResetError
         data: bytes = message.get("body", b"")
         if not message.get("more_body", False):
             if len(data) > limit:

@@ -101,7 +101,6 @@ class Deliveries:
         due_at = await self._at.records.read(deliveries.next_due(after))
         if due_at is not None:
             wait_s = min(wait_s, max(0.0, (due_at - self._at.clock.now_us()) / 1e6))
-        # Not `wait_for`: before Python 3.12 it swallows a cancel that comes together with what it waits for.
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 await self._wake.wait()

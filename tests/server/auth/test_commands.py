@@ -30,6 +30,7 @@ def runner(db: Path) -> Run:
 @pytest.fixture(params=["at rest", "owned"])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Run]:
     if request.param == "at rest":
+        (tmp_path / "store").mkdir(mode=0o700)
         yield runner(tmp_path / "store")
         return
     with ServerProcess(tmp_path) as server:

@@ -39,6 +39,7 @@ SCRIPTS: dict[str, Any] = {
     "stored": {"turns": [calls("get_weather", city="Århus & co", days=2), HEARD]},
     "clock": {"turns": [calls("current_time"), HEARD]},
     "double": {"turns": [calls("double", number=21), HEARD]},
+    "grab": {"turns": [calls("bad_grab", q="x"), HEARD]},
     "fetch": {"turns": [calls("fetch", url="{{user_messages}}"), HEARD]},
 }
 TOOLS = """

@@ -7,7 +7,6 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.json import encode
 
-from weftline.errors import Unavailable
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Answer, Request
@@ -23,9 +22,7 @@ async def healthz(app: App, request: Request, principal: Principal) -> Answer:
 
 
 async def readyz(app: App, request: Request, principal: Principal) -> Answer:
-    if not app.engine.ready:
-        raise Unavailable("The server is starting or stopping.", retry_after_s=1)
-    app.engine.require_well()
+    app.engine.require_accepting()
     return Answer(encode(Health("ready")))
 
 

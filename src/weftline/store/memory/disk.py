@@ -23,6 +23,7 @@ class MemoryDisk:
         """What the store's secrets are sealed with."""
         self.owner_epoch = 0
         self.clean = True
+        self.held = False
         self.died: int | None = None
         """The epoch of the last owner that died uncleanly, until that is charged to somebody."""
         self.records = records_in_memory()

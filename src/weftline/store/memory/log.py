@@ -36,6 +36,14 @@ class MemoryLog:
         return self._unclean
 
     @property
+    def held(self) -> bool:
+        return self._disk.held
+
+    async def lift_hold(self) -> None:
+        self._check_owner()
+        self._disk.held = False
+
+    @property
     def shared(self) -> bool:
         return False
 

@@ -113,7 +113,6 @@ class MemoryRun:
             and (not wanted.agents or row.agent in wanted.agents)
             and (not wanted.statuses or row.status in wanted.statuses)
             and all(self._tags.get(name) == value for name, value in wanted.metadata)
-            and (wanted.unknown_to is None or (row.ended_at is None and row.rules not in wanted.unknown_to))
         )
 
 

@@ -29,6 +29,12 @@ class MemoryStore:
     def announce(self, *, admin_socket: str) -> None:
         """Nobody else can open a store in memory, so there is nobody to tell."""
 
+    async def back_up(self, to: Path) -> int:
+        raise StoreError("A store in memory has no backup.")
+
+    async def shrink(self) -> int:
+        return 0
+
     async def close(self) -> None:
         if not self._closed and self._disk.owner_epoch == self.owner_epoch:
             self._disk.clean = True

@@ -38,17 +38,17 @@ class Owner(msgspec.Struct):
 
 
 class StoreDirectory:
-    """Creates the directory when it is new and takes the owner's lock; `release` gives it back."""
+    """Takes the owner's lock; `release` gives it back. With `create`, makes the directory when it is new."""
 
     def __init__(self, path: Path, *, create: bool = True, mounts: str | None = None) -> None:
         self.path = path
         try:
             if path.exists() and not path.is_dir():
                 raise StoreError(f"The store {path} is a file; give the path of a directory.")
-            if not path.exists():
-                if not create:
-                    raise StoreError(f"There is no store at {path}.")
-                path.mkdir(mode=0o700, parents=True)
+            if create:
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            elif not (path / DATABASE).exists():
+                raise no_store(path)
         except OSError as error:
             raise StoreError(f"The store {path} cannot be created: {error.strerror}.") from None
         kind = file_system(path, mounts=_mounts() if mounts is None else mounts)
@@ -119,6 +119,10 @@ class StoreDirectory:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def no_store(path: Path) -> StoreError:
+    return StoreError(f"There is no store at {path}.")
 
 
 def file_system(path: Path, *, mounts: str) -> str:

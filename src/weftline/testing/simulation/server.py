@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -111,7 +112,7 @@ class Server:
         parked = self._disk.parked()
         self._trace.note(f"server: life {life.number} (deploy {life.deploy}) begins, unclean: {store.log.unclean}")
         self.times[life.number] = Up(life.number, self._loop.time())
-        engine = self._build.engine(store, life, self._clock)
+        engine = self._process = self._build.engine(store, life, self._clock)
         starting = self._loop.create_task(engine.start())
         await asyncio.wait([starting])
         if starting.cancelled() or life.dead:
@@ -163,9 +164,10 @@ class Server:
         self._store.die()
         self.engine = None
         self._up.clear()
-        for task in self._loop.tasks():
-            if task not in self._outside:
-                task.cancel()
+        left = [task for task in self._loop.tasks() if task not in self._outside]
+        self.outside(_begin_nothing_more(self._process))
+        for task in left:
+            task.cancel()
 
     async def down(self) -> None:
         await self._down.wait()
@@ -191,6 +193,12 @@ class Server:
 
 async def _ask(ask: Callable[[Engine], Awaitable[T]], engine: Engine) -> T:
     return await ask(engine)
+
+
+async def _begin_nothing_more(engine: EmbeddedEngine) -> None:
+    """A dead engine does not know that it is dead, and would drive what was cut off once more."""
+    with suppress(AttributeError):  # it died before it was whole
+        await engine.drain(0.0)
 
 
 def quiet() -> None:

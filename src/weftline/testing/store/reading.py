@@ -126,8 +126,6 @@ async def runs_are_listed_the_newest_first(subject: Subject) -> None:
     assert await keys(RunFilter(workspace=workspace, metadata=(("env", "prod"),))) == [2, 1]
     assert await keys(RunFilter(workspace=workspace, metadata=(("env", "prod"), ("team", "x")))) == [1]
     assert await keys(RunFilter(workspace=workspace, metadata=(("env", "prod"),), before=2)) == [1]
-    assert await keys(RunFilter(unknown_to=(1,))) == [3]
-    assert await keys(RunFilter(unknown_to=(1, 2, 3))) == []
     assert [row.queued for row in await log.runs(RunFilter(thread=thread))] == [True, False]
     assert await log.runs(RunFilter(workspace=other)) == [await the_row(log, 6)]
     assert (await log.last_key(), await log.unfinished()) == (6, 5)

@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections import deque
 from pathlib import Path
+from typing import Literal
 
 from weftline.testing.process import ServerProcess
 from weftline.testing.torture.ledger import Ledger, Life, now_us
@@ -132,9 +134,15 @@ class Host:
         self.over("died")
         return True
 
-    def over(self, how: str) -> None:
+    def over(self, how: Literal["killed", "stopped", "died"]) -> None:
+        """The process has ended: its life is closed, and what it logged is looked through."""
         life = self._ledger.life
-        life.how = "killed" if how == "killed" else "stopped" if how == "stopped" else "died"
+        life.how = how
         life.ended_us = now_us()
-        self.log += self.process.log
-        self.process.log.clear()
+        said, self.process.log = list(self.process.log), deque(maxlen=self.process.log.maxlen)
+        self.log += said
+        for number, line in enumerate(said):
+            if line.startswith("Traceback"):
+                told = "".join(said[max(0, number - 2) : number + 30])
+                self._ledger.fault(f"life {life.number} was surprised: {told}")
+                return  # one of them tells enough

@@ -69,15 +69,18 @@ async def read_logs(store: Path) -> list[RunLog]:
     """The store may have an owner, or have been left by one."""
     reader = open_for_reading(store)
     try:
-        return [await _read(reader.log, key) for key in range(1, await reader.log.last_key() + 1)]
+        keys = range(1, await reader.log.last_key() + 1)
+        return [log for key in keys if (log := await _read(reader.log, key)) is not None]
     finally:
         await reader.close()
 
 
-async def _read(log: LogReader, key: int) -> RunLog:
+async def _read(log: LogReader, key: int) -> RunLog | None:
+    """None for the key of a run that was never made, because the disk was full."""
     row = await log.run(key)
     page = await log.page(key, after=0, max_bytes=2**40)
-    assert row is not None and page is not None, f"there is no run {key}"
+    if row is None or page is None:
+        return None
     entries = [Entry(item.at, decode_fact.decode(item.head), item.body) for item in page.items if item.head]
     plan = decode_plan(bytes(bodies.decode_created(entries[0].body).plan))
     stored = [] if row.thread is None else await log.thread_messages(row.thread)

@@ -88,7 +88,8 @@ class Mishaps:
                 starting = asyncio.create_task(host.start())
                 await asyncio.sleep(random.uniform(0.2, 1.2))
                 await host.kill()
-                await starting
+                if await starting:  # the kill came before there was a process
+                    await host.kill()
             case "freeze":
                 host.freeze()
                 await asyncio.sleep(random.choice((0.2, 1.0, 4.0)))
