@@ -35,7 +35,7 @@ def chain(levels: int) -> Json:
     return {"type": "object", "properties": {}, "$ref": "#/$defs/d0", "$defs": {**definitions, f"d{levels}": {}}}
 
 
-BOMBS = {
+BOMBS: dict[str, Json] = {
     "references": dag(40),
     "long chain": chain(500),
     "too large": {"type": "object", "properties": {}, "description": "x" * 70_000},

@@ -10,6 +10,7 @@ import uvloop
 from uvicorn import Config
 from uvicorn.server import ServerState
 
+from weftline.server.connections import ConnectionLimits, Connections
 from weftline.server.protocol import CorkedHttpProtocol
 
 
@@ -24,7 +25,7 @@ def test_an_answer_to_a_client_that_has_just_gone_is_dropped_quietly() -> None:
         config.load()
         ours, theirs = socket.socketpair()
         with theirs:
-            protocol = CorkedHttpProtocol(config, ServerState(), {}, loop)
+            protocol = CorkedHttpProtocol(config, ServerState(), {}, loop, connections=Connections(ConnectionLimits()))
             transport, _ = await loop.create_connection(lambda: protocol, sock=ours)
             corked = protocol.transport
             transport.abort()

@@ -163,7 +163,7 @@ def prepares_arguments_again(carry_out: CarryOut) -> CarryOut:
         if isinstance(command, RunTool) and work.toolbox is not None:
             turn, tool = work.conversation.turn, work.toolbox.get(state.batch.calls[command.index].name)
             if turn is not None and tool is not None:
-                work.conversation.args[command.index] = tool.prepare(turn.message.calls[command.index].args)
+                work.conversation.args[command.index] = await tool.prepare(turn.message.calls[command.index].args)
         return await carry_out(command, state, work, services, sink)
 
     return planted

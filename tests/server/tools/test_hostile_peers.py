@@ -110,7 +110,8 @@ async def test_a_tool_whose_schemas_cost_too_much_is_offered_without_them(api: A
 
 async def test_an_answer_of_a_million_values_is_not_made(api: Api) -> None:
     tool = {"name": "grab", "inputSchema": {"type": "object"}}
-    result = {"content": [], "structuredContent": {"x": [[]] * 1_000_000}}
+    nothing: list[object] = []
+    result: dict[str, object] = {"content": nothing, "structuredContent": {"x": [nothing] * 1_000_000}}
     assert "too many values" in await grabbed(api, mcp_server(tool, result))
 
 

@@ -15,7 +15,7 @@ EFFECTS: dict[str, Effect] = {"look": "read", "put": "idempotent", "book": "reco
 SOURCE = '''
 import asyncio, itertools, json, os, time
 import weftline
-from weftline.tools.base import Happened, ToolOutput
+from weftline.tools.base import Happened, ToolOutput, WillNotHappen
 
 counter = itertools.count(1)
 life = int(os.environ["TORTURE_LIFE"])
@@ -64,11 +64,11 @@ def booked(order: int, turn: int, index: int, ms: int, context: weftline.ToolCon
         with open(path(context)) as file:
             lines = [json.loads(line) for line in file]
     except FileNotFoundError:
-        return "will_not_happen"
+        return WillNotHappen()
     for line in lines:
         if line["key"] == context.idempotency_key:
             return Happened(ToolOutput.of(line["result"]))
-    return "will_not_happen"
+    return WillNotHappen()
 
 @weftline.tool(effect="reconcile", reconcile=booked)
 async def book(order: int, turn: int, index: int, ms: int, context: weftline.ToolContext) -> str:
