@@ -81,7 +81,9 @@ def executor() -> str:
     return "done"
 '''
 NAMES = ("thread", "stubborn", "loop", "store", "executor")
-HANG: dict[str, Any] = {name: {"turns": [{"tool_calls": [{"name": name, "args": {}}]}, {"text": "done"}]} for name in NAMES}
+HANG: dict[str, Any] = {
+    name: {"turns": [{"tool_calls": [{"name": name, "args": {}}]}, {"text": "done"}]} for name in NAMES
+}
 
 
 @asynccontextmanager

@@ -55,8 +55,8 @@ async def read(app: App, request: Request, principal: Principal) -> Answer:
 async def stream(app: App, request: Request, principal: Principal) -> Later:
     run_id = request.params["runId"]
     key = await app.engine.locate(run_id, workspace=principal.workspace)
-    follower = app.engine.follow(key, run_id, after=resume_point(request))
-    return partial(send_events, request, app.engine, key, follower)
+    follower = app.engine.follow(key, run_id, after=resume_point(request), workspace=principal.workspace)
+    return partial(send_events, request, app.engine, key, follower, app.backlog)
 
 
 async def tool_results(app: App, request: Request, principal: Principal) -> Answer:
