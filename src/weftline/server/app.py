@@ -17,6 +17,7 @@ from weftline.server.oauth.app import OAuthServer
 from weftline.server.options import ServerOptions
 from weftline.server.principal import NOBODY
 from weftline.server.router import Route, Router, WrongMethod
+from weftline.server.sse import Backlog
 from weftline.store.base import Store
 from weftline.wire.responses import error_body
 from weftline.workspace.context import Change, Workspaces
@@ -46,6 +47,7 @@ class App:
         self.oauth = OAuthServer(self.workspaces, url=options.url, public_url=options.public_url)
         self.auth = Authenticator(self.workspaces, rate_limit=options.rate_limit_per_minute)
         self.mcp = HostedMcp(self)
+        self.backlog = Backlog()
         self.webhooks_changed: Callable[[], None] = lambda: None
         """Called after webhooks were changed; set by whoever delivers them."""
         self._boot = secrets.token_hex(4)

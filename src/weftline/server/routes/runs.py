@@ -57,8 +57,8 @@ async def read(app: App, request: Request, principal: Principal) -> Response:
 async def stream(app: App, request: Request, principal: Principal) -> StreamedResponse:
     run_id = request.params["runId"]
     key = await locate_run(app, request, principal)
-    follower = app.engine.follow(key, run_id, after=resume_point(request))
-    return partial(send_events, request, app.engine, key, follower)
+    follower = app.engine.follow(key, run_id, after=resume_point(request), workspace=principal.workspace)
+    return partial(send_events, request, app.engine, key, follower, app.backlog)
 
 
 async def tool_results(app: App, request: Request, principal: Principal) -> Response:
