@@ -1,4 +1,4 @@
-"""A reader that does not keep up: nothing is read for it meanwhile, little is kept, and it still gets every byte once."""
+"""A reader that does not keep up: nothing is read ahead for it, little is kept, and it gets every byte once."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Client:
         await asyncio.get_running_loop().create_future()
 
     def request(self) -> Request:
-        scope = {"type": "http", "method": "GET", "path": "/", "headers": [], FLOW: self}
+        scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/", "headers": [], FLOW: self}
         return Request(scope, self.receive, self.send, "req_1")
 
 
@@ -177,7 +177,8 @@ def test_however_a_client_stops_and_goes_on_it_gets_the_same_bytes(rooms: list[i
 
 
 def batch(seq: int, size: int) -> EntryBatch:
-    return EntryBatch("run_1", [Stored(seq, 1, TEXT_DELTA, b"", b"x" * size)], last_seq=seq, ended=False)
+    item = Stored(seq, 1, TEXT_DELTA, b"", b"x" * size)
+    return EntryBatch("run_1", [item], size=item.size, last_seq=seq, ended=False)
 
 
 async def test_a_reader_that_is_busy_keeps_a_short_queue_and_one_that_waits_gets_all_at_once() -> None:

@@ -335,8 +335,8 @@ class Forgetful(Subscription):
 
 
 class LosesThePlaceOfSlowReaders(EmbeddedEngine):
-    def follow(self, key: int, run_id: str, *, after: int = 0) -> Subscription:
-        followed = super().follow(key, run_id, after=after)
+    def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> Subscription:
+        followed = super().follow(key, run_id, after=after, workspace=workspace)
         followed.__class__ = Forgetful
         return followed
 
