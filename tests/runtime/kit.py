@@ -32,6 +32,8 @@ class MoodyLog:
         """How many of the next flushes are refused."""
         self.unreadable = 0
         """How many of the next reads of a thread fail."""
+        self.flushes = 0
+        """How many have been given so far."""
         self.gate = asyncio.Event()
         """Flushes are committed while it is set."""
         self.gate.set()
@@ -43,6 +45,7 @@ class MoodyLog:
         return asyncio.ensure_future(self._flush(writes))
 
     async def _flush(self, writes: Sequence[Write]) -> list[Written]:
+        self.flushes += 1
         await self.gate.wait()
         if self.refusals:
             self.refusals -= 1

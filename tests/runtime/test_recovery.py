@@ -104,8 +104,9 @@ async def test_a_run_that_is_cancelled_as_it_is_promoted_is_not_due_any_more() -
         keys = [await it.locate(run_id, workspace=space) for run_id in (first, second)]
         await until(lambda: disk.runs[keys[0]].row.due_at)
         store.log.gate.clear()
+        flushes = store.log.flushes
         ending = asyncio.create_task(it.cancel(keys[0]))  # its end, and the promotion with it, wait for the disk
-        await asyncio.sleep(0)
+        await until(lambda: store.log.flushes > flushes)
         cancelling = asyncio.create_task(it.cancel(keys[1]))
         await asyncio.sleep(0)
         store.log.gate.set()
