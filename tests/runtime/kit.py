@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec.json import encode
-from weftline.store.memory_log import MemoryLog
 
 from weftline.errors import StoreError
 from weftline.kernel.entries import Fact, RunEnded, decode_fact
@@ -18,6 +17,7 @@ from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.store.base import Store, Write, Written
 from weftline.store.memory import MemoryDisk, MemoryStore
+from weftline.store.memory.log import MemoryLog
 from weftline.tools.base import Tool
 
 TIMEOUT_S = 60
