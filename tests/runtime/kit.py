@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec.json import encode
@@ -68,6 +69,12 @@ class MoodyStore:
         self.folder = None
 
     def announce(self, *, admin_socket: str) -> None: ...
+
+    async def back_up(self, to: Path) -> int:
+        return await self._inner.back_up(to)
+
+    async def shrink(self) -> int:
+        return await self._inner.shrink()
 
     async def close(self) -> None:
         await self._inner.close()
