@@ -217,6 +217,9 @@ class Transport:
     def write(self, data: bytes) -> None:
         self.writes.append(len(data))
 
+    def is_closing(self) -> bool:
+        return False
+
 
 async def test_small_writes_of_one_turn_of_the_loop_are_one_and_large_ones_are_not_kept_back() -> None:
     transport = Transport()
