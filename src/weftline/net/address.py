@@ -22,6 +22,7 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#\\]*)(.*)", re.DOTALL)
 _HOST_AND_PORT = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::([0-9]{0,5}))?", re.ASCII)
 _NAME = re.compile(r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?)*")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_DROPPED = dict.fromkeys(map(ord, "\t\r\n"))
 _MAX_HOST_CHARS = 253
 _NEEDS_NO_QUOTING = "%/:=&?~#+!$,;'@()*[]"
 
@@ -78,7 +79,8 @@ class Address(Struct, frozen=True):
 
 def parse(url: str) -> Address:
     """Reads an http or https URL. Raises `InvalidAddress`."""
-    match = _URL.fullmatch(url)
+    # As browsers do, wherever they stand.
+    match = _URL.fullmatch(url.translate(_DROPPED))
     scheme = match[1].lower() if match else ""
     if match is None or scheme not in _PORTS:
         raise InvalidAddress("Only http and https addresses can be reached.")
@@ -135,7 +137,7 @@ def _ascii(host: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """What is encoded already stays as it is; anything else is encoded, line breaks and blanks above all."""
+    """What is encoded already stays as it is; anything else is encoded, blanks above all."""
     if text.isascii() and text.isprintable() and " " not in text:
         return text
     return quote(text, safe=_NEEDS_NO_QUOTING)
