@@ -92,7 +92,7 @@ def _chat_call(index: int, **function: str) -> Event:
 
 
 def _blocks(blocks: Sequence[tuple[Event, Sequence[Event]]]) -> Work:
-    message = {"id": "m", "type": "message", "role": "assistant", "model": "c", "content": [], "usage": {}}
+    message: Event = {"id": "m", "type": "message", "role": "assistant", "model": "c", "content": [], "usage": {}}
     events: list[Event] = [{"type": "message_start", "message": message}]
     for index, (start, deltas) in enumerate(blocks):
         events.append({"type": "content_block_start", "index": index, "content_block": start})
@@ -109,9 +109,9 @@ def _candidates(parts: Sequence[Event]) -> Work:
 
 
 def _output_items(deltas: int) -> Work:
-    item = {"type": "message", "id": "m", "role": "assistant", "content": []}
+    item: Event = {"type": "message", "id": "m", "role": "assistant", "content": []}
     text = "ab" * deltas
-    done = {**item, "content": [{"type": "output_text", "text": text, "annotations": []}]}
+    done: Event = {**item, "content": [{"type": "output_text", "text": text, "annotations": []}]}
     delta = {"type": "response.output_text.delta", "output_index": 0, "content_index": 0, "item_id": "m", "delta": "ab"}
     return _responses(
         [
@@ -190,7 +190,7 @@ CASES: dict[str, tuple[int, Maker]] = {
         500,
         lambda n: _blocks([({"type": "text", "text": ""}, [{"type": "text_delta", "text": "x"}] * n)]),
     ),
-    "anthropic: blocks": (300, lambda n: _blocks([({"type": "text", "text": "x"}, [])] * n)),
+    "anthropic: blocks": (300, lambda n: _blocks([({"type": "text", "text": "x"}, ())] * n)),
     "anthropic: arguments": (
         500,
         lambda n: _blocks(
