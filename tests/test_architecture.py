@@ -257,7 +257,7 @@ def waits_that_swallow_a_cancel(modules: list[Module]) -> list[str]:
         f"{module.path.name}:{node.lineno}: {module.name} calls wait_for"
         for module in modules
         for node in ast.walk(module.tree)
-        if isinstance(node, ast.Attribute) and node.attr == "wait_for"
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "asyncio.wait_for"
     ]
 
 

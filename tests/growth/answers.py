@@ -91,6 +91,9 @@ def _chat_call(index: int, **function: str) -> Event:
     return {"tool_calls": [{"index": index, "id": f"c{index}", "type": "function", "function": function}]}
 
 
+NO_DELTAS: Sequence[Event] = ()
+
+
 def _blocks(blocks: Sequence[tuple[Event, Sequence[Event]]]) -> Work:
     message: Event = {"id": "m", "type": "message", "role": "assistant", "model": "c", "content": [], "usage": {}}
     events: list[Event] = [{"type": "message_start", "message": message}]
@@ -190,7 +193,7 @@ CASES: dict[str, tuple[int, Maker]] = {
         500,
         lambda n: _blocks([({"type": "text", "text": ""}, [{"type": "text_delta", "text": "x"}] * n)]),
     ),
-    "anthropic: blocks": (300, lambda n: _blocks([({"type": "text", "text": "x"}, ())] * n)),
+    "anthropic: blocks": (300, lambda n: _blocks([({"type": "text", "text": "x"}, NO_DELTAS)] * n)),
     "anthropic: arguments": (
         500,
         lambda n: _blocks(

@@ -17,7 +17,7 @@ from weftline.net.transport import AiohttpTransport
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.http import Answer, Request
+from weftline.server.http import Request, Response
 from weftline.server.router import Route
 from weftline.server.routes import ROUTES
 from weftline.store.memory import MemoryStore
@@ -77,7 +77,7 @@ async def test_a_body_that_is_no_json_object_is_refused_on_every_route_that_take
 async def test_an_unexpected_failure_is_told_in_the_one_shape_and_only_the_log_has_the_details(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def broken(app: App, request: Request, principal: Principal) -> Answer:
+    async def broken(app: App, request: Request, principal: Principal) -> Response:
         raise RuntimeError("the secret of the house")
 
     sent: list[MutableMapping[str, Any]] = []

@@ -450,8 +450,8 @@ class EmbeddedEngine:
     async def unfinished(self) -> int:
         return await self._log_store.unfinished()
 
-    def follow(self, key: int, run_id: str, *, after: int = 0) -> Subscription:
-        return self._hub.follow(key, run_id, after=after)
+    def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> Subscription:
+        return self._hub.follow(key, run_id, after=after, workspace=workspace)
 
     def beat(self) -> None:
         self._hub.beat()

@@ -21,8 +21,17 @@ from weftline.tools.base import ToolOutput
 class Follower(Protocol):
     """Follows one run from a cursor."""
 
+    taken: int
+    """The last seq that the reader has got."""
+    left: bool
+    """Whether the reader has gone away."""
+
     async def next(self) -> Sequence[EntryBatch] | None:
         """The batches that are due, at least one; none after a `beat` with nothing to tell; None at the end."""
+        ...
+
+    def go_back(self, seq: int) -> None:
+        """Goes on after `seq`, which is not after `taken`; forgets what is queued, which is in the log."""
         ...
 
     def leave(self) -> None:
@@ -140,7 +149,7 @@ class Engine(Protocol):
         """How many runs have not ended."""
         ...
 
-    def follow(self, key: int, run_id: str, *, after: int = 0) -> Follower: ...
+    def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> Follower: ...
 
     def beat(self) -> None:
         """Wakes every follower that has nothing to read, so that it can show that its connection lives."""

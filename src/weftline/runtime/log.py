@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from weftline.errors import StoreError, Unavailable, WeftlineError
@@ -34,6 +34,8 @@ STATE_BYTES = 8 * 1024
 """Facts that are cheaper to fold again than their state is to store."""
 WINDOW_BYTES = 1024 * 1024
 """How much of one run may be on its way to the disk before its model stream is no longer read."""
+ROW_BYTES = 16 * 1024
+"""Observations of one commit share a row up to this: a page of the log has at least one whole row."""
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.1, 5.0
 _ENDINGS: frozenset[type[Fact]] = frozenset({TurnCompleted, CallClosed, RunEnded})
 """Facts that show that a run does not kill the process: something that was begun has come to its end."""
@@ -107,15 +109,16 @@ class Log:
         """Queues observations of one kind, one seq each. They change no state and no version."""
         log = run.log
         write = log.pending or self._touch(run)
-        joined = b"\n".join(encoded)
-        last = write.items[-1] if write.items else None
-        if last is not None and last.kind == kind and not last.head:
-            write.items[-1] = Item(last.at, kind, b"", last.body + b"\n" + joined, last.count + len(encoded))
-        else:
-            write.items.append(Item(self._clock.now_us(), kind, b"", joined, len(encoded)))
-            log.size += ITEM_BYTES
+        for some in _rows(encoded):
+            joined = b"\n".join(some)
+            last = write.items[-1] if write.items else None
+            if last is not None and last.kind == kind and not last.head and last.size + len(joined) <= ROW_BYTES:
+                write.items[-1] = Item(last.at, kind, b"", last.body + b"\n" + joined, last.count + len(some))
+            else:
+                write.items.append(Item(self._clock.now_us(), kind, b"", joined, len(some)))
+                log.size += ITEM_BYTES
+            log.size += len(joined)
         write.progress = write.progress or 1
-        log.size += len(joined)
         log.next_seq += len(encoded)
 
     def touch(self, run: LiveRun) -> None:
@@ -343,6 +346,22 @@ class Log:
                 waiter.future.set_exception(error)
         log.waiters = []
         self._observer.lost(run)
+
+
+def _rows(encoded: list[bytes]) -> Iterator[list[bytes]]:
+    """The same in groups that a row holds, each of them with one observation at least."""
+    if sum([len(one) for one in encoded]) <= ROW_BYTES:
+        yield encoded
+        return
+    group: list[bytes] = []
+    size = 0
+    for one in encoded:
+        if group and size + len(one) > ROW_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(one)
+        size += len(one) + 1
+    yield group
 
 
 def _ignore(future: asyncio.Future[None]) -> None:

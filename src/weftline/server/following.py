@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import to_builtins
@@ -48,33 +48,34 @@ class Event(NamedTuple):
 
 async def events(app: Host, row: RunRow, run_id: str) -> AsyncGenerator[Event]:
     """The run's events from its first. Ends after the terminal one, or before it when the server is stopping."""
-    follower = app.engine.follow(row.key, run_id)
+    follower = app.engine.follow(row.key, run_id, workspace=row.workspace)
     try:
         while (batches := await follower.next()) is not None:
             if not batches:
                 yield Event("", {})
             for batch in batches:
-                for event in batch.view(_events):
+                for event in _events(batch):
                     yield event
     finally:
         follower.close()
 
 
-def _events(batch: EntryBatch) -> list[Event]:
-    """What a batch of entries means to somebody who follows the run from its first entry on."""
-    found: list[Event] = []
+def _events(batch: EntryBatch) -> Iterator[Event]:
+    """What a batch of entries means to somebody who follows the run from its first entry on.
+
+    One at a time: a decoded event takes many times the memory of its bytes, and the reader may be slow.
+    """
     heads = iter(batch.heads) if batch.heads is not None else None
     for item in batch.items:
         if not item.head:
             if item.kind == TEXT_DELTA:
-                texts = [decode(body, type=dict[str, Any]) for body in item.body.split(b"\n")]
-                found += [Event("assistant_delta", text) for text in texts]
+                for body in item.body.split(b"\n"):
+                    yield Event("assistant_delta", decode(body, type=dict[str, Any]))
             continue
         fact = next(heads) if heads is not None else decode_fact.decode(item.head)
         projected = project(fact, item.body, run_id=batch.run_id)
         if projected is not None:
-            found.append(Event(projected[0], decode(projected[1], type=dict[str, Any])))
-    return found
+            yield Event(projected[0], decode(projected[1], type=dict[str, Any]))
 
 
 async def ended(app: Host, row: RunRow, run_id: str) -> RunView | None:

@@ -12,7 +12,7 @@ from weftline.wire.limits import MAX_BODY_BYTES
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Later: TypeAlias = Callable[[], Awaitable[None]]
+StreamedResponse: TypeAlias = Callable[[], Awaitable[None]]
 """An answer that goes on for long: sent when the handler and all that it holds are gone."""
 
 _JSON = (b"content-type", b"application/json")
@@ -116,7 +116,7 @@ class Request:
             pass
 
 
-class Answer:
+class Response:
     """A complete answer: JSON unless the headers say otherwise."""
 
     __slots__ = ("body", "headers", "status")
@@ -127,7 +127,7 @@ class Answer:
         self.headers = headers
 
 
-async def send_answer(request: Request, answer: Answer) -> None:
+async def send_response(request: Request, answer: Response) -> None:
     headers = [
         (b"content-length", b"%d" % len(answer.body)),
         (b"x-request-id", request.id.encode()),

@@ -23,8 +23,14 @@ _AT_ONCE = 64
 _PAUSE_S = 0.25
 _QUIET_S = 60.0
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_KEEP_ALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
-"""A peer that vanished without a word is noticed after two minutes of silence."""
+_OPTIONS = (
+    # A peer that vanished without a word is noticed after two minutes of silence.
+    ("TCP_KEEPIDLE", 60),
+    ("TCP_KEEPINTVL", 15),
+    ("TCP_KEEPCNT", 4),
+    # The kernel takes no megabytes for a client that does not read; what is on its way does not count.
+    ("TCP_NOTSENT_LOWAT", 64 * 1024),
+)
 
 
 class Listener:
@@ -107,7 +113,7 @@ def _set_options(connection: socket.socket) -> None:
     with suppress(OSError):  # the peer may have gone already
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _KEEP_ALIVE:
+        for option, value in _OPTIONS:
             if hasattr(socket, option):
                 connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 

@@ -30,7 +30,7 @@ from weftline.server.connections import Connections
 from weftline.server.http import FLOW, ON_GONE
 from weftline.server.listener import refusal
 
-WRITE_BYTES = 16 * 1024
+WRITE_BYTES = 8 * 1024
 """Written at once, however early in the turn of the loop; and how much may wait in the transport before it is slow."""
 _MAX_PIPELINED = 8
 _LINGER_S, _LINGER_BYTES = 2.0, 1024 * 1024

@@ -142,7 +142,9 @@ def _url(sock: socket.socket) -> str:
 
 def _is_local(settings: Settings, options: ServerOptions) -> bool:
     """Whether the server is there for this machine alone. Behind a proxy it listens on loopback for everybody."""
-    return is_loopback(settings.host) and (not options.public_url or is_loopback(parse(options.public_url).host))
+    if options.trusted_proxies or not is_loopback(settings.host):
+        return False
+    return not options.public_url or is_loopback(parse(options.public_url).host)
 
 
 def server_tools(path: Path | None, *, pages: Dialer) -> dict[str, Tool]:

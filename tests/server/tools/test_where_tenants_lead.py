@@ -71,8 +71,13 @@ BEHIND_A_PROXY = '[server]\npublic_url = "https://weft.example"\n'
 
 @pytest.mark.parametrize(
     ("arguments", "config"),
-    [(("--host", "0.0.0.0"), ""), ((), BEHIND_A_PROXY), ((), "[server]\nallow_private_egress = false\n")],
-    ids=["listening to everybody", "behind a proxy", "closed by the operator"],
+    [
+        (("--host", "0.0.0.0"), ""),
+        ((), BEHIND_A_PROXY),
+        ((), '[server]\ntrusted_proxies = ["127.0.0.1"]\n'),
+        ((), "[server]\nallow_private_egress = false\n"),
+    ],
+    ids=["listening to everybody", "behind a proxy", "trusting a proxy", "closed by the operator"],
 )
 async def test_a_tenant_of_a_public_server_does_not_reach_its_inside(
     arguments: tuple[str, ...], config: str, tmp_path: Path, http: aiohttp.ClientSession

@@ -12,7 +12,7 @@ from msgspec import Struct, convert, structs
 from msgspec.json import encode
 
 from weftline.errors import TooLarge
-from weftline.server.http import Answer, Request
+from weftline.server.http import Request, Response
 from weftline.server.schemas.oauth import OAuthRefusal
 from weftline.store.records.apps import App
 from weftline.workspace.apps import authenticate_app
@@ -26,12 +26,12 @@ _FIELDS_LIMIT = 50
 NO_STORE = ((b"cache-control", b"no-store"), (b"pragma", b"no-cache"))
 
 
-def refusal(error: OAuthError) -> Answer:
+def refusal(error: OAuthError) -> Response:
     """`{error, error_description}`, as RFC 6749 has it."""
     headers, status = NO_STORE, 400
     if error.error == "invalid_client":
         headers, status = (*headers, (b"www-authenticate", b'Basic realm="weftline"')), 401
-    return Answer(encode(OAuthRefusal(error.error, error.description)), status=status, headers=headers)
+    return Response(encode(OAuthRefusal(error.error, error.description)), status=status, headers=headers)
 
 
 async def read_form(request: Request) -> dict[str, str]:

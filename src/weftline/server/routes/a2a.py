@@ -14,7 +14,7 @@ from weftline.server import a2a, following
 from weftline.server.a2a import RpcError
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.http import Answer, Request
+from weftline.server.http import Request, Response
 from weftline.server.parsing import parsed
 from weftline.server.router import EventStream, Route
 from weftline.server.sse import HEADERS, KEEP_ALIVE
@@ -30,7 +30,7 @@ _USAGES = ("a2a", "developer_api")
 _STREAMS = ("message/stream", "tasks/resubscribe")
 
 
-async def call(app: App, request: Request, principal: Principal) -> Answer | None:
+async def call(app: App, request: Request, principal: Principal) -> Response | None:
     agent = await agents.use_by_slug(app.workspaces, principal, request.params["agentSlug"])
     identity: Any = None
     try:
@@ -44,8 +44,8 @@ async def call(app: App, request: Request, principal: Principal) -> Answer | Non
     except (RpcError, WeftlineError) as error:
         if isinstance(error, RpcError) and error.data is not None and "id" in error.data:
             identity, error.data = error.data["id"], None
-        return Answer(a2a.error_body(identity, error))
-    return Answer(a2a.result_body(identity, result))
+        return Response(a2a.error_body(identity, error))
+    return Response(a2a.result_body(identity, result))
 
 
 async def _result(app: App, request: Request, principal: Principal, agent: AgentRow, sent: a2a.RpcCall) -> Any:
@@ -158,14 +158,14 @@ def _id(row: RunRow) -> str:
     return ids.run_id(row.key, row.salt)
 
 
-async def card(app: App, request: Request, principal: Principal) -> Answer:
+async def card(app: App, request: Request, principal: Principal) -> Response:
     agent = await agents.use_by_slug(app.workspaces, principal, request.params["agentSlug"])
-    return Answer(encode(_card(app, request, principal, agent)))
+    return Response(encode(_card(app, request, principal, agent)))
 
 
-async def discovery(app: App, request: Request, principal: Principal) -> Answer:
+async def discovery(app: App, request: Request, principal: Principal) -> Response:
     cards = [_card(app, request, principal, row) for row in await agents.usable(app.workspaces, principal)]
-    return Answer(encode(a2a.AgentCards(cards)))
+    return Response(encode(a2a.AgentCards(cards)))
 
 
 def _card(app: App, request: Request, principal: Principal, agent: AgentRow) -> a2a.AgentCard:

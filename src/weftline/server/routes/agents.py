@@ -6,7 +6,7 @@ from msgspec.json import encode
 
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.http import Answer, Request
+from weftline.server.http import Request, Response
 from weftline.server.parsing import parsed
 from weftline.server.router import Route
 from weftline.server.schemas.agents import Agent, AgentModel, Agents, agent_json, parse_agent
@@ -18,36 +18,36 @@ from weftline.workspace.agents import AgentDraft
 _BASE = "/api/v1/workspaces/{slug}/agents"
 
 
-async def create(app: App, request: Request, principal: Principal) -> Answer:
+async def create(app: App, request: Request, principal: Principal) -> Response:
     draft = await parsed(parse_agent, await request.body())
     await _require_runnable(app, draft, workspace=principal.workspace)
     row = await agents.create(app.workspaces, principal.workspace, draft)
-    return Answer(encode(agent_json(row)), status=201)
+    return Response(encode(agent_json(row)), status=201)
 
 
-async def replace(app: App, request: Request, principal: Principal) -> Answer:
+async def replace(app: App, request: Request, principal: Principal) -> Response:
     known = await agents.find_visible(app.workspaces, principal, request.params["agentId"])
     draft = await parsed(parse_agent, await request.body())
     await _require_runnable(app, draft, workspace=principal.workspace)
     row = await agents.replace(app.workspaces, principal.workspace, known.id, draft)
-    return Answer(encode(agent_json(row)))
+    return Response(encode(agent_json(row)))
 
 
-async def index(app: App, request: Request, principal: Principal) -> Answer:
+async def index(app: App, request: Request, principal: Principal) -> Response:
     rows = await agents.visible(app.workspaces, principal)
-    return Answer(encode(Agents([agent_json(row) for row in rows])))
+    return Response(encode(Agents([agent_json(row) for row in rows])))
 
 
-async def read(app: App, request: Request, principal: Principal) -> Answer:
+async def read(app: App, request: Request, principal: Principal) -> Response:
     row = await agents.find_visible(app.workspaces, principal, request.params["agentId"])
-    return Answer(encode(agent_json(row)))
+    return Response(encode(agent_json(row)))
 
 
-async def delete(app: App, request: Request, principal: Principal) -> Answer:
+async def delete(app: App, request: Request, principal: Principal) -> Response:
     row = await agents.find_visible(app.workspaces, principal, request.params["agentId"])
     app.engine.require_well()
     await agents.delete(app.workspaces, principal.workspace, row.id)
-    return Answer(b'{"ok":true}')
+    return Response(b'{"ok":true}')
 
 
 async def _require_runnable(app: App, draft: AgentDraft, *, workspace: int) -> None:

@@ -9,7 +9,7 @@ from msgspec.json import encode
 
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.http import Answer, Request
+from weftline.server.http import Request, Response
 from weftline.server.router import Route
 
 
@@ -17,13 +17,13 @@ class Health(Struct):
     status: Literal["ok", "ready"]
 
 
-async def healthz(app: App, request: Request, principal: Principal) -> Answer:
-    return Answer(encode(Health("ok")))
+async def healthz(app: App, request: Request, principal: Principal) -> Response:
+    return Response(encode(Health("ok")))
 
 
-async def readyz(app: App, request: Request, principal: Principal) -> Answer:
+async def readyz(app: App, request: Request, principal: Principal) -> Response:
     app.engine.require_accepting()
-    return Answer(encode(Health("ready")))
+    return Response(encode(Health("ready")))
 
 
 ROUTES = (

@@ -15,7 +15,7 @@ from weftline.runtime import ids
 from weftline.runtime.engine import Engine
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.http import Answer, Request
+from weftline.server.http import Request, Response
 from weftline.server.router import QueryParameter, Route
 from weftline.server.views import run_view
 from weftline.store.base import RunFilter, RunRow
@@ -32,7 +32,7 @@ RUN_STATUSES: tuple[str, ...] = get_args(Status)
 SESSION_STATUSES: tuple[str, ...] = get_args(SessionStatus)
 
 
-async def runs(app: App, request: Request, principal: Principal) -> Answer:
+async def runs(app: App, request: Request, principal: Principal) -> Response:
     status = one_of(request, "status", RUN_STATUSES)
     wanted = await _common(app, request, principal)
     # Clients see a paused run as one that is running; "paused" finds those alone.
@@ -49,10 +49,10 @@ async def runs(app: App, request: Request, principal: Principal) -> Answer:
     rows = await app.engine.runs(matching)
     page = rows[: wanted.limit]
     more = cursor_of(page[-1].key) if len(rows) > wanted.limit else None
-    return Answer(encode(RunPage([await listed_run(app.engine, row) for row in page], more)))
+    return Response(encode(RunPage([await listed_run(app.engine, row) for row in page], more)))
 
 
-async def sessions(app: App, request: Request, principal: Principal) -> Answer:
+async def sessions(app: App, request: Request, principal: Principal) -> Response:
     status = one_of(request, "status", SESSION_STATUSES)
     wanted = await _common(app, request, principal)
     matching = ThreadFilter(
@@ -67,7 +67,7 @@ async def sessions(app: App, request: Request, principal: Principal) -> Answer:
     rows = await threads.page(app.workspaces, matching)
     page = rows[: wanted.limit]
     more = cursor_of(page[-1].key) if len(rows) > wanted.limit else None
-    return Answer(encode(SessionPage([_session(row) for row in page], more)))
+    return Response(encode(SessionPage([_session(row) for row in page], more)))
 
 
 async def listed_run(engine: Engine, row: RunRow) -> ListedRun:

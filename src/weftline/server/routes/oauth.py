@@ -13,7 +13,7 @@ from msgspec.json import Decoder, decode, encode
 from weftline.errors import RateLimited
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.http import Answer, Later, Request
+from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.oauth import consent
 from weftline.server.oauth.app import COOKIE, read_cookie, session_of
 from weftline.server.oauth.forms import NO_STORE, client, fields_of, read_form, refusal
@@ -76,7 +76,7 @@ def _oauth(handler: Handler) -> Handler:
     """Answers the failures that OAuth has words of its own for."""
 
     @wraps(handler)
-    async def answered(app: App, request: Request, principal: Principal) -> Answer | Later | None:
+    async def answered(app: App, request: Request, principal: Principal) -> Response | StreamedResponse | None:
         try:
             return await handler(app, request, principal)
         except OAuthError as error:
@@ -90,7 +90,7 @@ def _oauth(handler: Handler) -> Handler:
 
 
 @_oauth
-async def authorize(app: App, request: Request, principal: Principal) -> Answer:
+async def authorize(app: App, request: Request, principal: Principal) -> Response:
     client_app, asked = await consent.read_request(app.oauth, request)
     user = await app.oauth.user(request)
     if user is None:
@@ -99,7 +99,7 @@ async def authorize(app: App, request: Request, principal: Principal) -> Answer:
 
 
 @_oauth
-async def decide(app: App, request: Request, principal: Principal) -> Answer:
+async def decide(app: App, request: Request, principal: Principal) -> Response:
     app.oauth.require_own_page(request)
     user = await app.oauth.require_user(request)
     decision = fields_of(await read_form(request), Decision)
@@ -107,12 +107,12 @@ async def decide(app: App, request: Request, principal: Principal) -> Answer:
     return _redirect(consent.target(decided))
 
 
-async def show_sign_in(app: App, request: Request, principal: Principal) -> Answer:
+async def show_sign_in(app: App, request: Request, principal: Principal) -> Response:
     return _sign_in_form(app, request, "")
 
 
 @_oauth
-async def sign_in(app: App, request: Request, principal: Principal) -> Answer:
+async def sign_in(app: App, request: Request, principal: Principal) -> Response:
     app.oauth.require_own_page(request)
     form = fields_of(await read_form(request), SignInForm)
     payload = app.workspaces.hasher.signed(_SIGN_IN, form.token)
@@ -131,14 +131,14 @@ async def sign_in(app: App, request: Request, principal: Principal) -> Answer:
     return _redirect(target, app.oauth.cookie(COOKIE, secret, max_age_s=SESSION_S), status=303)
 
 
-async def sign_out(app: App, request: Request, principal: Principal) -> Answer:
+async def sign_out(app: App, request: Request, principal: Principal) -> Response:
     app.oauth.require_own_page(request)
     await app.oauth.sign_out(request)
-    return Answer(b'{"ok":true}', headers=(app.oauth.cookie(COOKIE, "", max_age_s=0), *NO_STORE))
+    return Response(b'{"ok":true}', headers=(app.oauth.cookie(COOKIE, "", max_age_s=0), *NO_STORE))
 
 
 @_oauth
-async def token(app: App, request: Request, principal: Principal) -> Answer:
+async def token(app: App, request: Request, principal: Principal) -> Response:
     form = await read_form(request)
     client_app = await client(app.workspaces, request, form)
     return _json(token_json(await _issue(app.workspaces, client_app, form)))
@@ -160,7 +160,7 @@ async def _issue(at: Workspaces, client_app: StoredApp, form: Mapping[str, str])
 
 
 @_oauth
-async def revoke(app: App, request: Request, principal: Principal) -> Answer:
+async def revoke(app: App, request: Request, principal: Principal) -> Response:
     form = await read_form(request)
     client_app = await client(app.workspaces, request, form)
     await grants.revoke(app.workspaces, client_app, secret=fields_of(form, OneTokenForm).token)
@@ -168,36 +168,36 @@ async def revoke(app: App, request: Request, principal: Principal) -> Answer:
 
 
 @_oauth
-async def introspect(app: App, request: Request, principal: Principal) -> Answer:
+async def introspect(app: App, request: Request, principal: Principal) -> Response:
     form = await read_form(request)
     client_app = await client(app.workspaces, request, form)
     found = await grants.find_credential(app.workspaces, client_app, secret=fields_of(form, OneTokenForm).token)
     return _json(introspection_json(found, now=app.workspaces.clock.now_us()))
 
 
-async def userinfo(app: App, request: Request, principal: Principal) -> Answer:
+async def userinfo(app: App, request: Request, principal: Principal) -> Response:
     name = await workspace_name(app.workspaces, principal.workspace)
     workspace = UserInfoWorkspace(f"ws_{principal.workspace}", principal.slug, name)
     return _json(UserInfo(principal.user or principal.id, principal.email, workspace))
 
 
-async def list_grants(app: App, request: Request, principal: Principal) -> Answer:
+async def list_grants(app: App, request: Request, principal: Principal) -> Response:
     user = await app.oauth.require_user(request)
     found = await grants.list_grants(app.workspaces, email=user.email)
     return _json(OAuthGrants([grant_json(grant) for grant in found]))
 
 
-async def delete_grant(app: App, request: Request, principal: Principal) -> Answer:
+async def delete_grant(app: App, request: Request, principal: Principal) -> Response:
     app.oauth.require_own_page(request)
     user = await app.oauth.require_user(request)
     await grants.delete_grant(app.workspaces, id=request.params["grantId"], user=user.id)
-    return Answer(b'{"ok":true}')
+    return Response(b'{"ok":true}')
 
 
-async def metadata(app: App, request: Request, principal: Principal) -> Answer:
+async def metadata(app: App, request: Request, principal: Principal) -> Response:
     url = app.oauth.url
     client_auth = ["client_secret_post", "client_secret_basic"]
-    return Answer(
+    return Response(
         encode(
             OAuthMetadata(
                 issuer=url,
@@ -219,7 +219,7 @@ async def metadata(app: App, request: Request, principal: Principal) -> Answer:
     )
 
 
-async def create_app(app: App, request: Request, principal: Principal) -> Answer:
+async def create_app(app: App, request: Request, principal: Principal) -> Response:
     body = await read_body(request, _new_app)
     new = apps.checked_app(
         name=body.name,
@@ -235,34 +235,34 @@ async def create_app(app: App, request: Request, principal: Principal) -> Answer
     return _json(created_app_json(made, secret), status=201)
 
 
-async def list_apps(app: App, request: Request, principal: Principal) -> Answer:
+async def list_apps(app: App, request: Request, principal: Principal) -> Response:
     found = await apps.list_apps(app.workspaces, slug=principal.slug)
     return _json(OAuthApps([app_json(one) for one in found]))
 
 
-async def read_app(app: App, request: Request, principal: Principal) -> Answer:
+async def read_app(app: App, request: Request, principal: Principal) -> Response:
     client_id = request.params["clientId"]
     return _json(app_json(await apps.show_app(app.workspaces, client_id=client_id, slug=principal.slug)))
 
 
-async def delete_app(app: App, request: Request, principal: Principal) -> Answer:
+async def delete_app(app: App, request: Request, principal: Principal) -> Response:
     await apps.delete_app(app.workspaces, client_id=request.params["clientId"], slug=principal.slug)
-    return Answer(b'{"ok":true}')
+    return Response(b'{"ok":true}')
 
 
-def _sign_in_form(app: App, request: Request, query: str, *, problem: str = "", status: int = 200) -> Answer:
+def _sign_in_form(app: App, request: Request, query: str, *, problem: str = "", status: int = 200) -> Response:
     visitor = read_cookie(request, _VISITOR) or token_urlsafe(16)
     hidden = app.workspaces.hasher.sign(_SIGN_IN, encode(_SignIn(visitor, query)))
     cookie = app.oauth.cookie(_VISITOR, visitor, max_age_s=_SIGN_IN_S)
     return sign_in_page(hidden, problem=problem, status=status, headers=(cookie,))
 
 
-def _redirect(target: str, *headers: tuple[bytes, bytes], status: int = 302) -> Answer:
-    return Answer(b"", status=status, headers=((b"location", target.encode()), *headers, *NO_STORE))
+def _redirect(target: str, *headers: tuple[bytes, bytes], status: int = 302) -> Response:
+    return Response(b"", status=status, headers=((b"location", target.encode()), *headers, *NO_STORE))
 
 
-def _json(value: Any, *, status: int = 200) -> Answer:
-    return Answer(encode(value), status=status, headers=NO_STORE)
+def _json(value: Any, *, status: int = 200) -> Response:
+    return Response(encode(value), status=status, headers=NO_STORE)
 
 
 def _open(method: str, path: str, handler: Handler, summary: str, **more: Any) -> Route:

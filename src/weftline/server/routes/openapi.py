@@ -9,12 +9,12 @@ from msgspec.json import encode
 
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.http import Answer, Request
+from weftline.server.http import Request, Response
 from weftline.server.router import Route, Router
 
 
-async def page(app: App, request: Request, principal: Principal) -> Answer:
-    return Answer(_encoded(app.router))
+async def page(app: App, request: Request, principal: Principal) -> Response:
+    return Response(_encoded(app.router))
 
 
 @cache

@@ -6,7 +6,7 @@ from msgspec.json import encode
 
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.http import Answer, Request
+from weftline.server.http import Request, Response
 from weftline.server.router import Route
 from weftline.server.schemas.providers import (
     MAX_BODY_BYTES,
@@ -25,34 +25,34 @@ from weftline.workspace import providers
 _BASE = "/api/v1/workspaces/{slug}/providers"
 
 
-async def create(app: App, request: Request, principal: Principal) -> Answer:
+async def create(app: App, request: Request, principal: Principal) -> Response:
     name, spec, values = parse_provider(decode_object(await request.body(limit=MAX_BODY_BYTES)))
     app.engine.require_accepting()
     row = await providers.create(app.workspaces, principal.workspace, name, spec, values)
-    return Answer(encode(provider_json(row)), status=201)
+    return Response(encode(provider_json(row)), status=201)
 
 
-async def listed(app: App, request: Request, principal: Principal) -> Answer:
+async def listed(app: App, request: Request, principal: Principal) -> Response:
     rows = await providers.of_workspace(app.workspaces, principal.workspace)
-    return Answer(encode(Providers([provider_json(row) for row in rows])))
+    return Response(encode(Providers([provider_json(row) for row in rows])))
 
 
-async def read(app: App, request: Request, principal: Principal) -> Answer:
+async def read(app: App, request: Request, principal: Principal) -> Response:
     row = await providers.find(app.workspaces, principal.workspace, request.params["providerId"])
-    return Answer(encode(provider_json(row)))
+    return Response(encode(provider_json(row)))
 
 
-async def change(app: App, request: Request, principal: Principal) -> Answer:
+async def change(app: App, request: Request, principal: Principal) -> Response:
     changes = parse_provider_changes(decode_object(await request.body(limit=MAX_BODY_BYTES)))
     app.engine.require_accepting()
     row = await providers.change(app.workspaces, principal.workspace, request.params["providerId"], changes)
-    return Answer(encode(provider_json(row)))
+    return Response(encode(provider_json(row)))
 
 
-async def delete(app: App, request: Request, principal: Principal) -> Answer:
+async def delete(app: App, request: Request, principal: Principal) -> Response:
     app.engine.require_accepting()
     await providers.delete(app.workspaces, principal.workspace, request.params["providerId"])
-    return Answer(b'{"ok":true}')
+    return Response(b'{"ok":true}')
 
 
 # Writing has no scope: whoever may point the workspace's runs at another address holds a developer API key.

@@ -14,7 +14,7 @@ from weftline.runtime.receipts import CallName
 from weftline.server.access import find_run, locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.http import Answer, Later, Request
+from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.parsing import parsed
 from weftline.server.router import EventStream, QueryParameter, Route
 from weftline.server.sse import resume_point, send_events
@@ -34,7 +34,7 @@ _RESULT_BODY_BYTES = 32 * 1024 * 1024
 """More than any valid result needs, so that one that is too large can still be told to the model."""
 
 
-async def create(app: App, request: Request, principal: Principal) -> Answer:
+async def create(app: App, request: Request, principal: Principal) -> Response:
     raw = await request.body()
     body = await parsed(parse_run, raw)
     whole = await agents.effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
@@ -46,22 +46,22 @@ async def create(app: App, request: Request, principal: Principal) -> Answer:
         idempotency=idempotency(request, "agent-runs", raw),
         secrets=app.workspaces.vault.seal_headers(whole.headers, workspace=principal.workspace),
     )
-    return Answer(created_run(run_id, principal.slug), status=202)
+    return Response(created_run(run_id, principal.slug), status=202)
 
 
-async def read(app: App, request: Request, principal: Principal) -> Answer:
+async def read(app: App, request: Request, principal: Principal) -> Response:
     row = await find_run(app, request, principal)
-    return Answer(snapshot(await run_view(app.engine, row)))
+    return Response(snapshot(await run_view(app.engine, row)))
 
 
-async def stream(app: App, request: Request, principal: Principal) -> Later:
+async def stream(app: App, request: Request, principal: Principal) -> StreamedResponse:
     run_id = request.params["runId"]
     key = await locate_run(app, request, principal)
-    follower = app.engine.follow(key, run_id, after=resume_point(request))
-    return partial(send_events, request, app.engine, key, follower)
+    follower = app.engine.follow(key, run_id, after=resume_point(request), workspace=principal.workspace)
+    return partial(send_events, request, app.engine, key, follower, app.backlog)
 
 
-async def tool_results(app: App, request: Request, principal: Principal) -> Answer:
+async def tool_results(app: App, request: Request, principal: Principal) -> Response:
     key = await locate_run(app, request, principal)
     raw = await request.body(limit=_RESULT_BODY_BYTES)
     body = await parsed(partial(parse_tool_result, user_agent=request.header(b"user-agent") or ""), raw)
@@ -72,13 +72,13 @@ async def tool_results(app: App, request: Request, principal: Principal) -> Answ
     failed = body.error is not None
     output = ToolOutput.of(body.error or body.result or "", is_error=failed)
     accepted = await app.engine.answer(key, body.tool_use_id, output)
-    return Answer(encode(AcceptedResult(ignored=UNSET if accepted else True)))
+    return Response(encode(AcceptedResult(ignored=UNSET if accepted else True)))
 
 
-async def cancel(app: App, request: Request, principal: Principal) -> Answer:
+async def cancel(app: App, request: Request, principal: Principal) -> Response:
     key = await locate_run(app, request, principal)
     receipt = await app.engine.cancel(key, requested_by=principal.id)
-    return Answer(
+    return Response(
         encode(Cancelled(receipt.status, _calls(receipt.stopped), _calls(receipt.finished), _calls(receipt.in_doubt)))
     )
 
@@ -127,7 +127,7 @@ ROUTES = (
         tool_results,
         scopes=("runs:write",),
         limited=False,
-        summary="Answer a client-side tool call",
+        summary="Response a client-side tool call",
         body=ToolResult,
         returns=AcceptedResult,
         errors=(409,),

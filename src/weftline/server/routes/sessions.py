@@ -10,7 +10,7 @@ from weftline.runtime import ids
 from weftline.server.access import find_session
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.http import Answer, Request
+from weftline.server.http import Request, Response
 from weftline.server.parsing import parsed
 from weftline.server.router import Route
 from weftline.server.routes.runs import idempotency
@@ -36,7 +36,7 @@ from weftline.workspace.threads import ThreadDraft
 _BASE = "/api/v1/workspaces/{slug}/agent-sessions"
 
 
-async def create(app: App, request: Request, principal: Principal) -> Answer:
+async def create(app: App, request: Request, principal: Principal) -> Response:
     body = await parsed(parse_session, await request.body())
     app.engine.require_accepting()
     whole = await agents.effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
@@ -47,10 +47,10 @@ async def create(app: App, request: Request, principal: Principal) -> Answer:
     )
     row = await threads.create(app.workspaces, principal.workspace, draft)
     identity = ids.session_id(row.key, row.salt)
-    return Answer(created_session(identity, name=plan.name, created_us=row.created_at), status=201)
+    return Response(created_session(identity, name=plan.name, created_us=row.created_at), status=201)
 
 
-async def read(app: App, request: Request, principal: Principal) -> Answer:
+async def read(app: App, request: Request, principal: Principal) -> Response:
     row = await find_session(app, request, principal)
     view = SessionView(
         id=ids.session_id(row.key, row.salt),
@@ -63,10 +63,10 @@ async def read(app: App, request: Request, principal: Principal) -> Answer:
         usage=await session_usage(app.engine, row.key),
     )
     messages = [bodies.decode_message(message) for message in await app.engine.thread_messages(row.key)]
-    return Answer(session_info(view, messages))
+    return Response(session_info(view, messages))
 
 
-async def message(app: App, request: Request, principal: Principal) -> Answer:
+async def message(app: App, request: Request, principal: Principal) -> Response:
     row = await find_session(app, request, principal)
     raw = await request.body()
     body = await parsed(parse_message, raw)
@@ -89,16 +89,16 @@ async def message(app: App, request: Request, principal: Principal) -> Answer:
         idempotency=idempotency(request, f"agent-sessions/{row.key}/messages", raw),
         secrets=secrets,
     )
-    return Answer(created_run(run_id, principal.slug), status=202)
+    return Response(created_run(run_id, principal.slug), status=202)
 
 
-async def end(app: App, request: Request, principal: Principal) -> Answer:
+async def end(app: App, request: Request, principal: Principal) -> Response:
     row = await find_session(app, request, principal)
     if row.ended_at is None:
         app.engine.require_well()
         await threads.end(app.workspaces, row)
     await app.engine.end_thread(row.key, requested_by=principal.id)
-    return Answer(b'{"ok":true}')
+    return Response(b'{"ok":true}')
 
 
 ROUTES = (

@@ -6,7 +6,7 @@ from msgspec.json import encode
 
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.http import Answer, Request
+from weftline.server.http import Request, Response
 from weftline.server.router import Route
 from weftline.server.schemas.tools import (
     MAX_BODY_BYTES,
@@ -25,34 +25,34 @@ from weftline.workspace import tools
 _BASE = "/api/v1/workspaces/{slug}/tools"
 
 
-async def create(app: App, request: Request, principal: Principal) -> Answer:
+async def create(app: App, request: Request, principal: Principal) -> Response:
     spec, values = parse_tool(decode_object(await request.body(limit=MAX_BODY_BYTES)))
     app.engine.require_accepting()
     row = await tools.create(app.workspaces, principal.workspace, spec, values=values)
-    return Answer(encode(tool_json(row)), status=201)
+    return Response(encode(tool_json(row)), status=201)
 
 
-async def listed(app: App, request: Request, principal: Principal) -> Answer:
+async def listed(app: App, request: Request, principal: Principal) -> Response:
     rows = await tools.of_workspace(app.workspaces, principal.workspace)
-    return Answer(encode(Tools([tool_json(row) for row in rows])))
+    return Response(encode(Tools([tool_json(row) for row in rows])))
 
 
-async def read(app: App, request: Request, principal: Principal) -> Answer:
+async def read(app: App, request: Request, principal: Principal) -> Response:
     row = await tools.find(app.workspaces, principal.workspace, request.params["toolId"])
-    return Answer(encode(tool_json(row)))
+    return Response(encode(tool_json(row)))
 
 
-async def change(app: App, request: Request, principal: Principal) -> Answer:
+async def change(app: App, request: Request, principal: Principal) -> Response:
     changes = parse_tool_changes(decode_object(await request.body(limit=MAX_BODY_BYTES)))
     app.engine.require_accepting()
     row = await tools.change(app.workspaces, principal.workspace, request.params["toolId"], changes)
-    return Answer(encode(tool_json(row)))
+    return Response(encode(tool_json(row)))
 
 
-async def delete(app: App, request: Request, principal: Principal) -> Answer:
+async def delete(app: App, request: Request, principal: Principal) -> Response:
     app.engine.require_accepting()
     await tools.delete(app.workspaces, principal.workspace, request.params["toolId"])
-    return Answer(b'{"ok":true}')
+    return Response(b'{"ok":true}')
 
 
 ROUTES = (

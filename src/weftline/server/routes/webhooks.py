@@ -7,7 +7,7 @@ from msgspec.json import encode
 from weftline.runtime import ids
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.http import Answer, Request
+from weftline.server.http import Request, Response
 from weftline.server.router import QueryParameter, Route
 from weftline.server.routes.lists import CURSOR, LIMIT, cursor_of, key_of, one_of, page_limit
 from weftline.server.schemas.webhooks import (
@@ -36,40 +36,40 @@ _BASE = "/api/v1/workspaces/{slug}/webhooks"
 _LIMIT_BYTES = 64 * 1024
 
 
-async def create(app: App, request: Request, principal: Principal) -> Answer:
+async def create(app: App, request: Request, principal: Principal) -> Response:
     sent = parse_webhook(decode_object(await request.body(limit=_LIMIT_BYTES)))
     app.engine.require_accepting()
     events = webhooks.EVENTS if sent.events is None else sent.events
     made = await webhooks.create(app.workspaces, principal.workspace, sent.url, events=events)
     headers = ((b"cache-control", b"no-store"),)
-    return Answer(encode(created_webhook_json(made.webhook, made.secret)), status=201, headers=headers)
+    return Response(encode(created_webhook_json(made.webhook, made.secret)), status=201, headers=headers)
 
 
-async def index(app: App, request: Request, principal: Principal) -> Answer:
+async def index(app: App, request: Request, principal: Principal) -> Response:
     rows = await webhooks.of_workspace(app.workspaces, principal.workspace)
-    return Answer(encode(Webhooks([webhook_json(row) for row in rows])))
+    return Response(encode(Webhooks([webhook_json(row) for row in rows])))
 
 
-async def read(app: App, request: Request, principal: Principal) -> Answer:
-    return Answer(encode(webhook_json(await _find(app, request, principal))))
+async def read(app: App, request: Request, principal: Principal) -> Response:
+    return Response(encode(webhook_json(await _find(app, request, principal))))
 
 
-async def change(app: App, request: Request, principal: Principal) -> Answer:
+async def change(app: App, request: Request, principal: Principal) -> Response:
     row = await _find(app, request, principal)
     sent = parse_webhook_change(decode_object(await request.body(limit=_LIMIT_BYTES)))
     app.engine.require_accepting()
     row = await webhooks.enable(app.workspaces, principal.workspace, row.id, enabled=sent.enabled)
-    return Answer(encode(webhook_json(row)))
+    return Response(encode(webhook_json(row)))
 
 
-async def delete(app: App, request: Request, principal: Principal) -> Answer:
+async def delete(app: App, request: Request, principal: Principal) -> Response:
     row = await _find(app, request, principal)
     app.engine.require_well()
     await webhooks.delete(app.workspaces, principal.workspace, row.id)
-    return Answer(b'{"ok":true}')
+    return Response(b'{"ok":true}')
 
 
-async def deliveries(app: App, request: Request, principal: Principal) -> Answer:
+async def deliveries(app: App, request: Request, principal: Principal) -> Response:
     webhook = await _find(app, request, principal)
     status = one_of(request, "status", webhooks.DELIVERY_STATUSES)
     cursor = request.query_value("cursor")
@@ -78,15 +78,15 @@ async def deliveries(app: App, request: Request, principal: Principal) -> Answer
     rows = await webhooks.deliveries_of(app.workspaces, webhook, status=status, before=before, limit=limit + 1)
     page = rows[:limit]
     following = cursor_of(page[-1].key) if len(rows) > limit else None
-    return Answer(encode(DeliveryPage([await _delivery(app, row) for row in page], following)))
+    return Response(encode(DeliveryPage([await _delivery(app, row) for row in page], following)))
 
 
-async def redeliver(app: App, request: Request, principal: Principal) -> Answer:
+async def redeliver(app: App, request: Request, principal: Principal) -> Response:
     webhook = await _find(app, request, principal)
     key = parse_delivery_id(request.params["deliveryId"])
     app.engine.require_accepting()
     row = await webhooks.redeliver(app.workspaces, webhook, key)
-    return Answer(encode(await _delivery(app, row)), status=202)
+    return Response(encode(await _delivery(app, row)), status=202)
 
 
 async def _find(app: App, request: Request, principal: Principal) -> WebhookRow:

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 from msgspec import Struct, field
 
 from weftline.errors import StoreError
 from weftline.kernel.bodies import encode
-from weftline.kernel.entries import CallOpened, RunEnded, decode_fact
+from weftline.kernel.entries import CallOpened, RunEnded
 from weftline.runtime.engine import Follower
 from weftline.runtime.hub import EntryBatch
-from weftline.store.base import Stored
+from weftline.testing.lines import Line, lines_of
 from weftline.testing.simulation.disk import Disk
 from weftline.testing.simulation.server import Server
 from weftline.testing.simulation.trace import require
-
-
-class Line(Struct, frozen=True):
-    """One entry, fact or observation, as a reader gets it."""
-
-    seq: int
-    kind: str
-    head: bytes
-    body: bytes
 
 
 class Seen(Struct):
@@ -35,14 +26,6 @@ class Seen(Struct):
     lines: list[Line] = field(default_factory=list[Line])
     last_seq: int = 0
     ended: bool = False
-
-
-def lines_of(items: Iterable[Stored], *, after: int = 0) -> Iterator[Line]:
-    for item in items:
-        parts = [item.body] if item.head else item.body.split(b"\n")
-        for seq, body in enumerate(parts, item.seq):
-            if seq > after:
-                yield Line(seq, item.kind, item.head, body)
 
 
 class Reader:
@@ -94,7 +77,7 @@ class Reader:
             require("C2", durable, f"run {seen.run}: seq {line.seq} was seen before it was durable")
             seen.lines.append(line)
             seen.last_seq = line.seq
-            head = decode_fact.decode(line.head) if line.head else None
+            head = line.fact
             seen.ended = isinstance(head, RunEnded)
             if isinstance(head, CallOpened) and head.client is not None and not head.blocked:
                 self._on_offer(head.id)

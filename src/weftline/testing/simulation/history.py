@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from weftline.kernel.entries import AttemptFailed, CallClosed, Fact, TurnCompleted
-from weftline.kernel.state import decode_state
+from weftline.kernel.state import State, decode_state
 from weftline.runtime import hub, residents, scheduler
 from weftline.testing.simulation.clients import Clients
 from weftline.testing.simulation.disk import Disk
@@ -77,7 +77,9 @@ class History:
         self.threads = self.disk.threads(self.rng.choice((0, 1, 1, 2)))
         self.orders = choose_orders(self.rng, self.threads)
         self.witness = DurableWitness(self.disk, self.ledger, fail=self._fail)
-        self._build = build
+        self.server = Server(
+            self.disk, loop=self.loop, clock=self.clock, trace=self.trace, new_life=self._new_life, build=build
+        )
         self._failure: Violation | None = None
         self._kills = self._kills_in_all = 0
         self._since = (0, 0)
@@ -93,6 +95,8 @@ class History:
         check(self._evidence())
 
     def close(self) -> None:
+        self.server.crash("the history is over")
+        self.loop.run_until_complete(asyncio.sleep(0))  # so that the engine hears of it before its tasks end
         for _ in range(20):
             if not (tasks := self.loop.tasks()):
                 break
@@ -106,14 +110,7 @@ class History:
         self.loop.close()
 
     async def _run(self) -> None:
-        server = self.server = Server(
-            self.disk,
-            loop=self.loop,
-            clock=self.clock,
-            trace=self.trace,
-            new_life=self._new_life,
-            build=self._build,
-        )
+        server = self.server
         server.is_outside(asyncio.current_task())
         mishaps = self.mishaps = Mishaps(
             server,
@@ -204,7 +201,7 @@ class History:
         for key in self.disk.unfinished():
             row = self.disk.row(key)
             assert row is not None
-            state = decode_state(row.state)
+            state = decode_state(row.state) if row.state else State()
             last = self.disk.facts(key)[-1].head
             found.append(f"run {key} due {row.due_at} {row.status}, last {last}, {state.step} {state.batch}")
         return "; ".join(found) or "all runs have ended, and a client does not know"

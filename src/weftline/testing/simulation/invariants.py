@@ -23,11 +23,11 @@ from weftline.kernel.entries import (
 from weftline.kernel.evolve import fold
 from weftline.kernel.state import State, decode_state
 from weftline.messages import Assistant, Text, User, joined_text
+from weftline.testing.lines import lines_of
 from weftline.testing.simulation.billing import check_requests
 from weftline.testing.simulation.deadlines import check_deadlines
 from weftline.testing.simulation.effects import check_tools
 from weftline.testing.simulation.evidence import Evidence, RunLog
-from weftline.testing.simulation.followers import lines_of
 from weftline.testing.simulation.shape import check_shape
 from weftline.testing.simulation.trace import require
 

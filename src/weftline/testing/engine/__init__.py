@@ -1,0 +1,34 @@
+"""A conformance suite for engines: shows what every engine must show to its clients (`runtime/engine.py`).
+
+It needs a `Subject` around an engine on a new, empty store, started with the models and tools of a `World`:
+
+    @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+    async def test_my_engine_conforms(check):
+        world = World()
+        subject = await MySubject.create(models=world.models(), tools=world.tools())
+        try:
+            await check(Bench(subject, world))
+        finally:
+            await subject.close()
+
+Every broken promise is an `AssertionError`.
+"""
+
+from __future__ import annotations
+
+from weftline.testing.engine import answering, controlling, creating, following, restarting, threads, timing
+from weftline.testing.engine.bench import Bench, Check, Subject
+from weftline.testing.engine.world import World
+
+__all__ = ["CHECKS", "Bench", "Check", "Subject", "World"]
+
+CHECKS: tuple[Check, ...] = (
+    *creating.CHECKS,
+    *following.CHECKS,
+    *answering.CHECKS,
+    *controlling.CHECKS,
+    *threads.CHECKS,
+    *timing.CHECKS,
+    *restarting.CHECKS,
+)
+"""Every promise, each to be shown on a new engine."""

@@ -1,0 +1,86 @@
+"""Answers of clients: each call gets one result, and the model reads exactly that."""
+
+from __future__ import annotations
+
+import asyncio
+
+from weftline.errors import NotFound
+from weftline.kernel.entries import CallClosed, CancelRequested
+from weftline.messages import ToolResults
+from weftline.testing.engine.bench import Bench, Check, facts, refusal
+from weftline.tools.base import ToolOutput
+
+
+async def an_answer_carries_the_run_on(bench: Bench) -> None:
+    run = await bench.run("ask")
+    (call,) = await bench.offers(run)
+    assert await bench.engine.answer(run.key, call, ToolOutput.of("42"))
+    assert "42" in await bench.answer_text(run)
+
+
+async def answers_at_the_same_moment_each_reach_the_model_once(bench: Bench) -> None:
+    run = await bench.run("ask_three")
+    calls = await bench.offers(run, 3)
+    texts = {call: f"result of {call}" for call in calls}
+    answers = [bench.engine.answer(run.key, call, ToolOutput.of(texts[call])) for call in reversed(calls)]
+    assert await asyncio.gather(*answers) == [True, True, True]
+    await bench.ended(run)
+    (results,) = [one for one in bench.world.conversations[-1] if isinstance(one, ToolResults)]
+    assert [(result.id, result.text) for result in results.results] == [(call, texts[call]) for call in calls]
+
+
+async def the_first_of_two_answers_counts(bench: Bench) -> None:
+    run = await bench.run("ask_twice")
+    (call,) = await bench.offers(run)
+    answers = [bench.engine.answer(run.key, call, ToolOutput.of(text)) for text in ("one", "two")]
+    first, second = await asyncio.gather(*answers, return_exceptions=True)
+    assert first is True
+    assert isinstance(second, NotFound) and second.code == "unknown_tool_use"
+    (closed,) = await bench.until(run, CallClosed)
+    assert (closed.id, closed.how) == (call, "returned")
+
+
+async def an_answer_to_nothing_is_refused_and_harms_nobody(bench: Bench) -> None:
+    run = await bench.run("ask")
+    (call,) = await bench.offers(run)
+    assert await refusal(bench.engine.answer(run.key, "nothing", ToolOutput.of("42"))) == "unknown_tool_use"
+    await bench.engine.answer(run.key, call, ToolOutput.of("42"))
+    await bench.ended(run)
+    assert await refusal(bench.engine.answer(run.key, call, ToolOutput.of("42"))) == "run_terminal"
+
+
+async def an_error_is_a_result_too(bench: Bench) -> None:
+    run = await bench.run("ask")
+    (call,) = await bench.offers(run)
+    await bench.engine.answer(run.key, call, ToolOutput.of("it broke", is_error=True))
+    closed = facts(await bench.lines(run), CallClosed)
+    assert [(one.how, one.is_error) for one in closed] == [("failed", True)]
+
+
+async def an_answer_after_a_cancel_is_taken_and_changes_nothing(bench: Bench) -> None:
+    run = await bench.run("ask")
+    (call,) = await bench.offers(run)
+    await bench.engine.cancel(run.key)
+    assert not await bench.engine.answer(run.key, call, ToolOutput.of("42"))
+    lines = await bench.lines(run)
+    assert [one.how for one in facts(lines, CallClosed)] == ["cancelled"]
+
+
+async def a_fact_from_outside_is_taken_only_while_it_fits(bench: Bench) -> None:
+    run = await bench.run("ask")
+    await bench.offers(run)
+    assert not await bench.engine.accept(run.key, CallClosed(0, 9, "none", "ask", "returned"))
+    assert await bench.engine.accept(run.key, CancelRequested())
+    await bench.ended(run)
+    assert not await bench.engine.accept(run.key, CancelRequested())
+
+
+CHECKS: tuple[Check, ...] = (
+    an_answer_carries_the_run_on,
+    answers_at_the_same_moment_each_reach_the_model_once,
+    the_first_of_two_answers_counts,
+    an_answer_to_nothing_is_refused_and_harms_nobody,
+    an_error_is_a_result_too,
+    an_answer_after_a_cancel_is_taken_and_changes_nothing,
+    a_fact_from_outside_is_taken_only_while_it_fits,
+)

@@ -1,0 +1,141 @@
+"""What a check is given: an engine, the world that its runs live in, and the few steps that most checks take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeAlias, TypeVar
+
+from msgspec import Struct
+
+from weftline.errors import WeftlineError
+from weftline.kernel.bodies import decode_ended
+from weftline.kernel.entries import CallOpened, Fact, Limits, RunEnded
+from weftline.messages import User
+from weftline.plan import LocalRef, RunPlan, ServerRef, ToolRef
+from weftline.runtime.engine import Engine
+from weftline.store.base import RunRow, Store
+from weftline.store.records import threads, workspaces
+from weftline.testing.engine.world import World
+from weftline.testing.lines import Line, lines_of
+
+TIMEOUT_S = 60
+TOOLS: tuple[ToolRef, ...] = (LocalRef("ask"), ServerRef("hold"), ServerRef("pay"), ServerRef("note"))
+
+T = TypeVar("T", bound=Fact)
+
+
+class Subject(Protocol):
+    """An engine on a store that began empty."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+    @property
+    def store(self) -> Store: ...
+
+    async def restart(self, change: Callable[[Store], Awaitable[None]] | None = None) -> None:
+        """Ends the engine without waiting for what is under way, and begins another on the same store.
+
+        `change` is called in between, while nobody but the caller has the store.
+        """
+        ...
+
+
+class Run(Struct, frozen=True):
+    key: int
+    id: str
+    workspace: int
+
+
+class Bench:
+    def __init__(self, subject: Subject, world: World) -> None:
+        self.subject = subject
+        self.world = world
+
+    @property
+    def engine(self) -> Engine:
+        return self.subject.engine
+
+    async def workspace(self, slug: str = "acme") -> int:
+        return await self.subject.store.records.write(workspaces.ensure(slug, now=1))
+
+    async def thread(self) -> int:
+        workspace = await self.workspace()
+        new = threads.NewThread(workspace=workspace, salt="salt", name="", agent=None, spec=b"{}", metadata="{}")
+        return (await self.subject.store.records.write(threads.insert(new, now=1))).key
+
+    async def run(self, model: str, *, limits: Limits | None = None, thread: int | None = None, text: str = "x") -> Run:
+        workspace = await self.workspace()
+        plan = plan_of(model, limits=limits, text=text)
+        async with asyncio.timeout(TIMEOUT_S):
+            run_id = await self.engine.create(workspace, plan, thread=thread)
+            return Run(await self.engine.locate(run_id, workspace=workspace), run_id, workspace)
+
+    async def row(self, run: Run) -> RunRow:
+        row = await self.engine.row(run.key)
+        assert row is not None, f"{run.id} is not there"
+        return row
+
+    async def lines(self, run: Run, *, after: int = 0) -> list[Line]:
+        """What a follower from that cursor sees until the run has ended."""
+        lines: list[Line] = []
+        follower = self.engine.follow(run.key, run.id, after=after)
+        async with asyncio.timeout(TIMEOUT_S):
+            while (batches := await follower.next()) is not None:
+                for batch in batches:
+                    lines += lines_of(batch.items, after=batch.after)
+        follower.close()
+        return lines
+
+    async def until(self, run: Run, kind: type[T], *, count: int = 1) -> list[T]:
+        """Returns the first `count` facts of a kind, as soon as a follower has seen them."""
+        found: list[T] = []
+        follower = self.engine.follow(run.key, run.id)
+        async with asyncio.timeout(TIMEOUT_S):
+            while len(found) < count and (batches := await follower.next()) is not None:
+                for batch in batches:
+                    heads = [line.fact for line in lines_of(batch.items, after=batch.after)]
+                    found += [head for head in heads if isinstance(head, kind)]
+        follower.close()
+        assert len(found) >= count, f"{run.id} has ended with {len(found)} of {count} {kind.__name__}"
+        return found
+
+    async def offers(self, run: Run, count: int = 1) -> list[str]:
+        """The ids of the calls that clients are to answer, once there are that many."""
+        return [opened.id for opened in await self.until(run, CallOpened, count=count) if opened.client is not None]
+
+    async def ended(self, run: Run) -> RunEnded:
+        (end,) = await self.until(run, RunEnded)
+        return end
+
+    async def answer_text(self, run: Run) -> str:
+        """The final text of a run, once it has ended."""
+        lines = await self.lines(run)
+        assert isinstance(lines[-1].fact, RunEnded), f"{run.id} has ended with {lines[-1]}"
+        return decode_ended(lines[-1].body).text
+
+    async def began(self) -> None:
+        """Returns when a tool that waits has been called."""
+        async with asyncio.timeout(TIMEOUT_S):
+            await self.world.began.wait()
+
+
+Check: TypeAlias = Callable[[Bench], Awaitable[None]]
+
+
+def plan_of(model: str, *, limits: Limits | None = None, text: str = "x") -> RunPlan:
+    return RunPlan(messages=(User.of(text),), model=f"scripted:{model}", tools=TOOLS, limits=limits or Limits())
+
+
+async def refusal(asked: Awaitable[object]) -> str:
+    """The code with which a request is refused."""
+    try:
+        got = await asked
+    except WeftlineError as error:
+        return error.code
+    raise AssertionError(f"a request that does not fit was answered with {got!r}")
+
+
+def facts(lines: list[Line], kind: type[T]) -> list[T]:
+    return [head for line in lines if isinstance(head := line.fact, kind)]

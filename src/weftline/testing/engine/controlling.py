@@ -1,0 +1,113 @@
+"""Cancel, pause, resume, steering and follow-ups."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from weftline.kernel.entries import AttemptStarted, CallClosed, CancelRequested, MessagesTaken, RunPaused, RunResumed
+from weftline.messages import User
+from weftline.testing.engine.bench import Bench, Check, facts, refusal
+from weftline.tools.base import ToolOutput
+
+
+async def a_cancel_ends_the_run_and_says_what_it_stopped(bench: Bench) -> None:
+    run = await bench.run("pay")
+    await bench.began()
+    receipt = await bench.engine.cancel(run.key, reason="user", requested_by="somebody")
+    assert receipt.status == "cancelled"
+    assert [call.name for call in receipt.finished] == ["note"]
+    assert [call.name for call in receipt.in_doubt] == ["pay"]
+    assert receipt.stopped == ()
+    assert (await bench.row(run)).status == "cancelled"
+    assert (await bench.ended(run)).reason == "user"
+
+
+async def calls_that_never_began_are_stopped_by_a_cancel(bench: Bench) -> None:
+    run = await bench.run("ask_and_hold")
+    await bench.began()
+    receipt = await bench.engine.cancel(run.key)
+    assert sorted(call.name for call in receipt.stopped) == ["ask", "hold"]
+    assert receipt.finished == receipt.in_doubt == ()
+
+
+async def a_cancel_is_carried_out_once(bench: Bench) -> None:
+    run = await bench.run("ask")
+    await bench.offers(run)
+    first = await bench.engine.cancel(run.key)
+    assert await bench.engine.cancel(run.key) == first
+    assert len(facts(await bench.lines(run), CancelRequested)) == 1
+
+
+async def a_cancel_of_a_run_that_has_ended_changes_nothing(bench: Bench) -> None:
+    run = await bench.run("hello")
+    await bench.ended(run)
+    assert (await bench.engine.cancel(run.key)).status == "succeeded"
+    assert not facts(await bench.lines(run), CancelRequested)
+
+
+async def a_paused_run_begins_nothing_until_it_is_resumed(bench: Bench) -> None:
+    run = await bench.run("ask")
+    (call,) = await bench.offers(run)
+    await bench.engine.pause(run.key, reason="lunch")
+    await bench.engine.pause(run.key)
+    assert (await bench.row(run)).status == "paused"
+    assert await bench.engine.answer(run.key, call, ToolOutput.of("42"))
+    await bench.engine.resume(run.key)
+    await bench.ended(run)
+    lines = await bench.lines(run)
+    order = [type(line.fact) for line in lines if isinstance(line.fact, RunPaused | RunResumed | AttemptStarted)]
+    assert order == [AttemptStarted, RunPaused, RunResumed, AttemptStarted]
+
+
+async def a_run_that_is_not_paused_is_not_resumed(bench: Bench) -> None:
+    run = await bench.run("ask")
+    await bench.offers(run)
+    assert await refusal(bench.engine.resume(run.key)) == "not_paused"
+
+
+async def a_steering_message_skips_calls_and_reaches_the_next_turn(bench: Bench) -> None:
+    run = await bench.run("hold_then_note")
+    await bench.began()
+    await bench.engine.steer(run.key, "stop that")
+    bench.world.released.set()
+    await bench.ended(run)
+    assert [one.how for one in facts(await bench.lines(run), CallClosed)] == ["returned", "skipped"]
+    assert bench.world.conversations[-1][-1] == User.of("stop that")
+
+
+async def a_follow_up_comes_when_the_run_would_end(bench: Bench) -> None:
+    run = await bench.run("ask")
+    (call,) = await bench.offers(run)
+    first, second = await bench.engine.follow_up(run.key, "and then?"), await bench.engine.steer(run.key, "also this")
+    await bench.engine.answer(run.key, call, ToolOutput.of("42"))
+    await bench.ended(run)
+    taken = facts(await bench.lines(run), MessagesTaken)
+    assert [one.ids for one in taken] == [(second,), (first,)]
+    said = [one.text for one in bench.world.conversations[-1] if isinstance(one, User)]
+    assert said == ["x", "also this", "and then?"]
+
+
+async def a_run_that_has_ended_takes_no_messages_and_no_pause(bench: Bench) -> None:
+    run = await bench.run("hello")
+    await bench.ended(run)
+    asked: list[Awaitable[object]] = [
+        bench.engine.steer(run.key, "more"),
+        bench.engine.follow_up(run.key, "more"),
+        bench.engine.pause(run.key),
+        bench.engine.resume(run.key),
+    ]
+    for one in asked:
+        assert await refusal(one) == "run_terminal"
+
+
+CHECKS: tuple[Check, ...] = (
+    a_cancel_ends_the_run_and_says_what_it_stopped,
+    calls_that_never_began_are_stopped_by_a_cancel,
+    a_cancel_is_carried_out_once,
+    a_cancel_of_a_run_that_has_ended_changes_nothing,
+    a_paused_run_begins_nothing_until_it_is_resumed,
+    a_run_that_is_not_paused_is_not_resumed,
+    a_steering_message_skips_calls_and_reaches_the_next_turn,
+    a_follow_up_comes_when_the_run_would_end,
+    a_run_that_has_ended_takes_no_messages_and_no_pause,
+)

@@ -1,0 +1,88 @@
+"""Runs are created once, durably, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+
+from weftline.kernel.entries import RunCreated
+from weftline.store.base import RunFilter
+from weftline.testing.engine.bench import Bench, Check, facts, plan_of, refusal
+
+
+async def a_run_answers(bench: Bench) -> None:
+    run = await bench.run("hello")
+    assert await bench.answer_text(run) == "hello world"
+    row = await bench.row(run)
+    assert (row.status, row.ended_at is not None) == ("succeeded", True)
+    assert len(facts(await bench.lines(run), RunCreated)) == 1
+
+
+async def a_created_run_is_found_at_once_and_listed_newest_first(bench: Bench) -> None:
+    first, second = await bench.run("ask"), await bench.run("hello")
+    found = await bench.engine.find(second.id, workspace=second.workspace)
+    assert found.key == second.key
+    listed = await bench.engine.runs(RunFilter(workspace=first.workspace))
+    assert [row.key for row in listed] == [second.key, first.key]
+
+
+async def a_run_is_not_found_under_another_workspace_or_id(bench: Bench) -> None:
+    run = await bench.run("hello")
+    other = await bench.workspace("others")
+    for run_id, workspace in ((run.id, other), (run.id[:-1] + "!", run.workspace), ("run_", run.workspace)):
+        for look in (bench.engine.find, bench.engine.locate):
+            assert await refusal(look(run_id, workspace=workspace)) == "not_found"
+
+
+async def a_plan_with_an_unknown_model_is_refused(bench: Bench) -> None:
+    workspace = await bench.workspace()
+    assert await refusal(bench.engine.create(workspace, plan_of("nobody"))) == "invalid_model"
+    assert await bench.engine.runs(RunFilter(workspace=workspace)) == []
+
+
+async def a_create_with_a_key_makes_one_run(bench: Bench) -> None:
+    workspace = await bench.workspace()
+
+    async def create() -> str:
+        return await bench.engine.create(workspace, plan_of("hello"), idempotency=("runs", "k", b"digest"))
+
+    created = await asyncio.gather(create(), create(), create())
+    assert len({*created, await create()}) == 1
+    await bench.subject.restart()
+    assert await create() == created[0]
+    assert len(await bench.engine.runs(RunFilter(workspace=workspace))) == 1
+
+
+async def a_key_that_was_used_for_another_request_is_refused(bench: Bench) -> None:
+    workspace = await bench.workspace()
+    await bench.engine.create(workspace, plan_of("hello"), idempotency=("runs", "k", b"one"))
+    again = bench.engine.create(workspace, plan_of("hello"), idempotency=("runs", "k", b"another"))
+    assert await refusal(again) == "idempotency_conflict"
+    others = await bench.workspace("others")
+    await bench.engine.create(others, plan_of("hello"), idempotency=("runs", "k", b"another"))
+
+
+async def a_create_whose_caller_goes_away_is_whole_or_nothing(bench: Bench) -> None:
+    workspace = await bench.workspace()
+
+    async def create() -> str:
+        return await bench.engine.create(workspace, plan_of("hello"), idempotency=("runs", "k", b"digest"))
+
+    for turns in range(4):
+        impatient = asyncio.create_task(create())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        impatient.cancel()
+        await asyncio.wait([impatient])
+    await create()
+    assert len(await bench.engine.runs(RunFilter(workspace=workspace))) == 1
+
+
+CHECKS: tuple[Check, ...] = (
+    a_run_answers,
+    a_created_run_is_found_at_once_and_listed_newest_first,
+    a_run_is_not_found_under_another_workspace_or_id,
+    a_plan_with_an_unknown_model_is_refused,
+    a_create_with_a_key_makes_one_run,
+    a_key_that_was_used_for_another_request_is_refused,
+    a_create_whose_caller_goes_away_is_whole_or_nothing,
+)

@@ -1,0 +1,92 @@
+"""Runs of a thread move one after another, and each starts from what those before it left."""
+
+from __future__ import annotations
+
+from weftline.kernel.bodies import decode_message
+from weftline.kernel.entries import AttemptStarted, HistoryPinned
+from weftline.messages import Assistant, Message, User
+from weftline.store.records import threads
+from weftline.testing.engine.bench import Bench, Check, facts, refusal
+from weftline.tools.base import ToolOutput
+
+
+async def runs_of_a_thread_move_in_the_order_of_their_creation(bench: Bench) -> None:
+    thread = await bench.thread()
+    first = await bench.run("ask", thread=thread, text="first")
+    later = [await bench.run("history", thread=thread, text=text) for text in ("second", "third")]
+    (call,) = await bench.offers(first)
+    assert [row.queued for row in [await bench.row(run) for run in (first, *later)]] == [False, True, True]
+    await bench.engine.answer(first.key, call, ToolOutput.of("42"))
+    for run in later:
+        await bench.ended(run)
+    said = [one.text for one in bench.world.conversations[-1] if isinstance(one, User)]
+    assert said == ["first", "second", "third"]
+    assert [_kind(message) for message in await _messages(bench, thread)] == ["user", "assistant"] * 3
+
+
+async def a_run_that_fails_or_is_cancelled_leaves_nothing_to_the_next(bench: Bench) -> None:
+    thread = await bench.thread()
+    failed = await bench.run("refused", thread=thread, text="failed")
+    cancelled = await bench.run("ask", thread=thread, text="cancelled")
+    await bench.ended(failed)
+    await bench.offers(cancelled)
+    await bench.engine.cancel(cancelled.key)
+    last = await bench.run("history", thread=thread, text="last")
+    await bench.ended(last)
+    assert [one.text for one in bench.world.conversations[-1] if isinstance(one, User)] == ["last"]
+
+
+async def a_queued_run_can_be_cancelled_without_moving_anybody(bench: Bench) -> None:
+    thread = await bench.thread()
+    first, second, third = [await bench.run("ask", thread=thread) for _ in range(3)]
+    (call,) = await bench.offers(first)
+    assert (await bench.engine.cancel(second.key)).status == "cancelled"
+    assert not facts(await bench.lines(second), AttemptStarted)
+    assert (await bench.row(third)).queued
+    await bench.engine.answer(first.key, call, ToolOutput.of("42"))
+    await bench.offers(third)
+
+
+async def a_queued_run_that_was_paused_moves_when_it_is_resumed(bench: Bench) -> None:
+    thread = await bench.thread()
+    first, second = await bench.run("ask", thread=thread), await bench.run("history", thread=thread, text="second")
+    (call,) = await bench.offers(first)
+    await bench.engine.pause(second.key)
+    await bench.engine.steer(second.key, "hurry")
+    await bench.subject.restart()
+    await bench.engine.answer(first.key, call, ToolOutput.of("42"))
+    await bench.ended(first)
+    assert (await bench.row(second)).ended_at is None
+    await bench.engine.resume(second.key)
+    await bench.ended(second)
+    kinds = [type(line.fact) for line in await bench.lines(second)]
+    assert kinds.index(HistoryPinned) < kinds.index(AttemptStarted)
+
+
+async def the_end_of_a_thread_cancels_all_its_runs(bench: Bench) -> None:
+    thread = await bench.thread()
+    runs = [await bench.run("ask", thread=thread) for _ in range(3)]
+    await bench.offers(runs[0])
+    await bench.subject.store.records.write(threads.end(thread, now=2))
+    await bench.engine.end_thread(thread)
+    for run in runs:
+        ended = await bench.ended(run)
+        assert (ended.status, ended.reason) == ("cancelled", "session_ended")
+    assert await refusal(bench.run("hello", thread=thread)) == "session_ended"
+
+
+async def _messages(bench: Bench, thread: int) -> list[Message]:
+    return [decode_message(message) for message in await bench.engine.thread_messages(thread)]
+
+
+def _kind(message: Message) -> str:
+    return "assistant" if isinstance(message, Assistant) else "user" if isinstance(message, User) else "other"
+
+
+CHECKS: tuple[Check, ...] = (
+    runs_of_a_thread_move_in_the_order_of_their_creation,
+    a_run_that_fails_or_is_cancelled_leaves_nothing_to_the_next,
+    a_queued_run_can_be_cancelled_without_moving_anybody,
+    a_queued_run_that_was_paused_moves_when_it_is_resumed,
+    the_end_of_a_thread_cancels_all_its_runs,
+)

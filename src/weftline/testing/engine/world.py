@@ -1,0 +1,100 @@
+"""The models and tools that the suite's runs use, and what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec import Raw, Struct
+from msgspec.json import encode
+
+from weftline.kernel.entries import Effect
+from weftline.messages import Message
+from weftline.providers.base import ToolSpec
+from weftline.providers.catalog import Catalog
+from weftline.providers.scripted import ScriptedProvider, parse_scripts
+from weftline.tools.arguments import object_args
+from weftline.tools.base import ClientKind, Reconciled, Tool, ToolContext, ToolOutput, Unknown
+
+
+def _calls(*names: str) -> dict[str, object]:
+    return {"tool_calls": [{"name": name, "args": {"n": index}} for index, name in enumerate(names)]}
+
+
+_RESULTS = {"text": "got {{all_tool_results}}"}
+
+SCRIPTS: dict[str, object] = {
+    "hello": {"turns": [{"deltas": ["hello ", "world"]}]},
+    "ask": {"turns": [{"deltas": ["one ", "moment"]} | _calls("ask"), _RESULTS]},
+    "ask_three": {"turns": [_calls("ask", "ask", "ask"), _RESULTS]},
+    "ask_twice": {"turns": [_calls("ask"), _calls("ask"), _RESULTS]},
+    "ask_and_hold": {"turns": [_calls("ask", "hold"), _RESULTS]},
+    "hold": {"turns": [_calls("hold"), _RESULTS]},
+    "hold_then_note": {"turns": [_calls("hold", "note"), _RESULTS]},
+    "pay": {"turns": [_calls("note", "pay"), _RESULTS]},
+    "retry": {"turns": [{"error": {"class": "overloaded"}}, {"text": "at last"}]},
+    "refused": {"turns": [{"error": {"class": "auth"}}]},
+    "history": {"turns": [{"text": "heard {{user_messages}}"}]},
+}
+"""By name of the model: what it says."""
+
+
+class Execution(Struct, frozen=True):
+    tool: str
+    key: str
+    args: bytes
+    attempt: int
+
+
+class World:
+    def __init__(self) -> None:
+        self._provider = ScriptedProvider(parse_scripts(encode(SCRIPTS)), record=True)
+        self.executions: list[Execution] = []
+        self.began = asyncio.Event()
+        """Somebody has called `hold` or `pay`."""
+        self.released = asyncio.Event()
+        """`hold` and `pay` may return."""
+
+    @property
+    def conversations(self) -> list[tuple[Message, ...]]:
+        """What models were asked, in order."""
+        return [tuple(request.messages) for request in self._provider.requests]
+
+    def models(self) -> Catalog:
+        models = Catalog()
+        models.add(self._provider)
+        return models
+
+    def tools(self) -> dict[str, Tool]:
+        tools: list[Tool] = [
+            WorldTool(self, "hold", "read"),
+            WorldTool(self, "pay", "once"),
+            WorldTool(self, "note", "read"),
+        ]
+        return {tool.spec.name: tool for tool in tools}
+
+
+class WorldTool:
+    client: ClientKind | None = None
+    echo: Raw | None = None
+    timeout_s: float | None = None
+    concurrent = False
+
+    def __init__(self, world: World, name: str, effect: Effect) -> None:
+        self._world = world
+        self._waits = name != "note"
+        self.spec = ToolSpec(name, name, Raw(b'{"type":"object"}'))
+        self.effect: Effect = effect
+
+    async def prepare(self, args: str) -> bytes:
+        return object_args(args)[1]
+
+    async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
+        world = self._world
+        world.executions.append(Execution(context.tool_name, context.idempotency_key, args, context.attempt))
+        if self._waits:
+            world.began.set()
+            await world.released.wait()
+        return ToolOutput.of(f"{context.tool_name} is done")
+
+    async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
+        return Unknown()

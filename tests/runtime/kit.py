@@ -1,0 +1,111 @@
+"""An engine on a store in memory that does what a test tells it to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec.json import encode
+from weftline.store.memory_log import MemoryLog
+
+from weftline.errors import StoreError
+from weftline.kernel.entries import Fact, RunEnded, decode_fact
+from weftline.messages import User
+from weftline.plan import RunPlan, ToolRef
+from weftline.providers.catalog import Catalog
+from weftline.providers.scripted import ScriptedProvider, parse_scripts
+from weftline.runtime.embedded import EmbeddedEngine
+from weftline.store.base import Store, Write, Written
+from weftline.store.memory import MemoryDisk, MemoryStore
+from weftline.tools.base import Tool
+
+TIMEOUT_S = 60
+
+
+class MoodyLog:
+    """Passes everything on to a log in memory, unless it was told otherwise."""
+
+    def __init__(self, inner: MemoryLog) -> None:
+        self._inner = inner
+        self.refusals = 0
+        """How many of the next flushes are refused."""
+        self.unreadable = 0
+        """How many of the next reads of a thread fail."""
+        self.flushes = 0
+        """How many have been given so far."""
+        self.gate = asyncio.Event()
+        """Flushes are committed while it is set."""
+        self.gate.set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        return asyncio.ensure_future(self._flush(writes))
+
+    async def _flush(self, writes: Sequence[Write]) -> list[Written]:
+        self.flushes += 1
+        await self.gate.wait()
+        if self.refusals:
+            self.refusals -= 1
+            return [Written("refused", error=StoreError("The disk is full.")) for _ in writes]
+        return await self._inner.flush(writes)
+
+    async def thread_messages(self, thread: int) -> list[bytes]:
+        if self.unreadable:
+            self.unreadable -= 1
+            raise StoreError("The store could not be read.")
+        return await self._inner.thread_messages(thread)
+
+
+class MoodyStore:
+    def __init__(self, disk: MemoryDisk) -> None:
+        self._inner = MemoryStore(disk)
+        self.log: Any = MoodyLog(self._inner.log)
+        self.records = self._inner.records
+        self.vault = self._inner.vault
+        self.folder = None
+
+    def announce(self, *, admin_socket: str) -> None: ...
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+def engine_on(
+    store: Store, scripts: Mapping[str, Any], *, tools: Mapping[str, Tool] | None = None
+) -> tuple[EmbeddedEngine, ScriptedProvider]:
+    provider = ScriptedProvider(parse_scripts(encode(scripts)), record=True)
+    models = Catalog()
+    models.add(provider)
+    return EmbeddedEngine(store, models=models, tools=tools), provider
+
+
+def plan(model: str, *tools: ToolRef) -> RunPlan:
+    return RunPlan(messages=(User.of("x"),), model=f"scripted:{model}", tools=tools)
+
+
+async def facts(engine: EmbeddedEngine, run_id: str, workspace: int) -> list[Fact]:
+    """All facts of a run, once it has ended."""
+    key = await engine.locate(run_id, workspace=workspace)
+    follower = engine.follow(key, run_id)
+    found: list[Fact] = []
+    async with asyncio.timeout(TIMEOUT_S):
+        while (batches := await follower.next()) is not None:
+            found += [decode_fact.decode(item.head) for batch in batches for item in batch.items if item.head]
+    follower.close()
+    return found
+
+
+async def ended(engine: EmbeddedEngine, run_id: str, workspace: int) -> RunEnded:
+    last = (await facts(engine, run_id, workspace))[-1]
+    assert isinstance(last, RunEnded)
+    return last
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Returns when the condition holds."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while not condition():  # noqa: ASYNC110 - nobody tells of it
+            await asyncio.sleep(0.001)

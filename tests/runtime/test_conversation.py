@@ -1,0 +1,130 @@
+"""The conversation that a model gets is what the log says, however it came about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from weftline.kernel import bodies
+from weftline.kernel.entries import (
+    KIND,
+    AskedCall,
+    AttemptFailed,
+    AttemptStarted,
+    CallClosed,
+    CallOpened,
+    Fact,
+    FinalForced,
+    LoopDetected,
+    MessageQueued,
+    MessagesTaken,
+    ModelRef,
+    OutputRejected,
+    TurnCompleted,
+)
+from weftline.messages import Assistant, Image, Text, ToolCall, ToolResult, ToolResults, User
+from weftline.runtime.conversation import KINDS, Conversation
+from weftline.store.base import Stored
+from weftline.testing.simulation.conversation import naive_conversation
+
+PICTURE = Image("image/png", data="aGk=")
+SEEN_IN_WORDS = Text("[An image (image/png) that this model cannot see.]")
+
+Facts = list[tuple[Fact, bytes]]
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> Facts:
+    """Facts of a run in an order that a log can have."""
+    facts: Facts = []
+    queued: list[str] = []
+    for turn in range(draw(st.integers(0, 4))):
+        for number in range(draw(st.integers(0, 2))):
+            queued.append(f"m{turn}.{number}")
+            facts.append((MessageQueued(queued[-1], "steer"), bodies.encode(User.of(f"message {queued[-1]}"))))
+        if queued and draw(st.booleans()):
+            taken = draw(st.integers(1, len(queued)))
+            facts.append((MessagesTaken(tuple(queued[:taken])), b""))
+            del queued[:taken]
+        facts.append((AttemptStarted(turn, 1, ModelRef()), b""))
+        if draw(st.booleans()):
+            facts.append((AttemptFailed(turn, 1, "server"), bodies.encode(bodies.FailedBody("it broke"))))
+            facts.append((AttemptStarted(turn, 2, ModelRef()), b""))
+        facts += draw(_turn(turn))
+    return facts
+
+
+@st.composite
+def _turn(draw: st.DrawFn, turn: int) -> Facts:
+    ids = [f"c{turn}.{index}" for index in range(draw(st.integers(0, 4)))]
+    parts = (Text(f"turn {turn}"), *[ToolCall(id, "tool", "{}") for id in ids])
+    head = TurnCompleted(turn, 1, calls=tuple([AskedCall(id, "tool", "digest") for id in ids]))
+    facts: Facts = [(head, bodies.encode(bodies.TurnBody(Assistant(parts))))]
+    for index, id in enumerate(ids):
+        facts.append((CallOpened(turn, index, id, "tool", "digest"), bodies.encode(bodies.OpenedBody(Raw(b"{}")))))
+    for index in draw(st.permutations(range(len(ids)))):
+        is_error = draw(st.booleans())
+        closed = CallClosed(turn, index, ids[index], "tool", "failed" if is_error else "returned", is_error=is_error)
+        facts.append((closed, bodies.encode(bodies.ClosedBody((Text(draw(st.text())), PICTURE)))))
+    said = draw(st.sampled_from(["", "nudge", "final", "again"]))
+    if said == "nudge":
+        facts.append((LoopDetected(3, False, ("tool",)), bodies.encode(bodies.TextBody("you repeat yourself"))))
+    elif said == "final":
+        facts.append((LoopDetected(6, True, ("tool",)), b""))
+        facts.append((FinalForced("loop_detected"), bodies.encode(bodies.TextBody("answer now"))))
+    elif said == "again" and not ids:
+        facts.append((OutputRejected(turn), bodies.encode(bodies.TextBody("that is not JSON"))))
+    return facts
+
+
+def rows(facts: Facts) -> list[Stored]:
+    """As a claim brings them: of the kinds that were asked for, in order."""
+    stored = [Stored(seq, 1, KIND[type(head)], bodies.encode(head), body) for seq, (head, body) in enumerate(facts, 1)]
+    return [row for row in stored if row.kind in KINDS]
+
+
+@given(stories(), st.data())
+def test_a_conversation_equals_what_a_plain_reading_of_the_log_gives(facts: Facts, data: st.DataObject) -> None:
+    given_messages = [User.of("prompt")]
+    upto = data.draw(st.integers(0, len(facts)), label="loaded from the log up to")
+    conversation = Conversation(given_messages)
+    conversation.replay(rows(facts[:upto]))
+    for position, (head, body) in enumerate(facts[upto:], upto):
+        conversation.take(head, body)
+        if not _is_open(facts[: position + 1]):
+            assert conversation.messages == naive_conversation(given_messages, facts[: position + 1])
+    assert conversation.messages == naive_conversation(given_messages, facts)
+
+
+@given(stories())
+def test_messages_are_only_ever_added_at_the_end(facts: Facts) -> None:
+    conversation = Conversation([User.of("prompt")])
+    before = list(conversation.messages)
+    for head, body in facts:
+        conversation.take(head, body)
+        assert conversation.messages[: len(before)] == before
+        before = list(conversation.messages)
+
+
+def _is_open(facts: Sequence[tuple[Fact, bytes]]) -> bool:
+    """Whether the newest turn has calls without a result: no model is asked then."""
+    asked = sum(len(head.calls) for head, _ in facts if isinstance(head, TurnCompleted))
+    return asked != sum(isinstance(head, CallClosed) for head, _ in facts)
+
+
+def test_a_model_that_cannot_see_reads_in_words_that_there_was_an_image() -> None:
+    conversation = Conversation([User((Text("Look:"), PICTURE))])
+    blind = conversation.for_model(vision=False)
+    assert blind == [User((Text("Look:"), SEEN_IN_WORDS))]
+    conversation.messages.append(ToolResults((ToolResult("1", "camera", (PICTURE,)),)))
+    assert conversation.for_model(vision=False) is blind
+    assert blind[1] == ToolResults((ToolResult("1", "camera", (SEEN_IN_WORDS,)),))
+
+
+def test_a_model_that_sees_or_does_not_say_gets_the_images() -> None:
+    conversation = Conversation([User((PICTURE,))])
+    assert conversation.for_model(vision=True) is conversation.messages
+    assert conversation.for_model(vision=None) is conversation.messages

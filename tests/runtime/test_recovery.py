@@ -1,0 +1,197 @@
+"""What happens to a run whose driver fails, whose store is sick, or that is suspected of killing the process."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from runtime.kit import MoodyStore, ended, engine_on, facts, plan, until
+from weftline.kernel.entries import AttemptFailed, RunEnded, TurnCompleted
+from weftline.plan import LocalRef, ServerRef
+from weftline.runtime import recovery, residents
+from weftline.store.memory import MemoryDisk
+from weftline.store.records import threads, workspaces
+from weftline.tools.base import ToolContext, ToolOutput
+from weftline.tools.function import tool
+
+_CALL: dict[str, Any] = {"deltas": ["one ", "moment"], "tool_calls": [{"name": "shaky", "args": {}}]}
+SCRIPTS: dict[str, Any] = {
+    "hello": {"turns": [{"text": "hi"}]},
+    "ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}]}, {"text": "thanks"}]},
+    "pay": {"turns": [{"tool_calls": [{"name": "pay", "args": {}}]}, {"text": "paid"}]},
+    "slow": {"turns": [{"deltas": ["a", "b", "c"], "delay_ms": 60_000}]},
+    "broken": {"turns": [_CALL | {"loop": True}]},
+    "shaky": {"turns": [_CALL, _CALL, _CALL, _CALL, _CALL, _CALL, _CALL, _CALL, {"text": "done"}]},
+}
+
+
+class Shaky:
+    """A tool whose preparation raises, always or every other time."""
+
+    def __init__(self, *, always: bool) -> None:
+        @tool(name="shaky", effect="read")
+        async def shaky() -> str:
+            """Does something."""
+            return ""
+
+        self._tool = shaky
+        self._always = always
+        self.prepared = 0
+        self.began: list[str] = []
+
+    def prepare(self, args: str) -> bytes:
+        self.prepared += 1
+        if self._always or self.prepared % 2:
+            raise RuntimeError("a bug of the tool")
+        return b'{"n":%d}' % self.prepared
+
+    async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
+        self.began.append(context.call_id)
+        return ToolOutput.of("done")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tool, name)
+
+
+def tools(*, always: bool) -> Any:
+    return {"shaky": Shaky(always=always)}
+
+
+async def test_a_run_with_a_broken_tool_is_given_up_though_its_model_streams() -> None:
+    it, provider = engine_on(MoodyStore(MemoryDisk()), SCRIPTS, tools=tools(always=True))
+    async with it:
+        space = await it.workspace("acme")
+        run_id = await it.create(space, plan("broken", ServerRef("shaky")))
+        end = await ended(it, run_id, space)
+        assert (end.status, end.code) == ("failed", "worker_error")
+        assert len(provider.requests) == recovery.MAX_DRIVER_FAILURES
+
+
+async def test_driver_errors_with_progress_in_between_end_nothing() -> None:
+    it, _ = engine_on(MoodyStore(MemoryDisk()), SCRIPTS, tools=tools(always=False))
+    async with it:
+        space = await it.workspace("acme")
+        run_id = await it.create(space, plan("shaky", ServerRef("shaky")))
+        heads = await facts(it, run_id, space)
+        lost = [head for head in heads if isinstance(head, AttemptFailed) and head.reason == "abandoned"]
+        assert len(lost) > recovery.MAX_DRIVER_FAILURES
+        assert sum(isinstance(head, TurnCompleted) for head in heads) > 1
+        assert isinstance(heads[-1], RunEnded)
+        assert heads[-1].status == "succeeded"
+
+
+async def test_a_store_that_cannot_be_read_for_a_while_gives_up_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "STORE_RETRY_S", 0.001)
+    store = MoodyStore(MemoryDisk())
+    it, _ = engine_on(store, SCRIPTS)
+    async with it:
+        space, thread = await _thread(store)
+        store.log.unreadable = 2 * recovery.MAX_DRIVER_FAILURES
+        run_id = await it.create(space, plan("hello"), thread=thread)
+        assert (await ended(it, run_id, space)).status == "succeeded"
+        assert store.log.unreadable == 0
+
+
+async def test_a_run_that_is_cancelled_as_it_is_promoted_is_not_due_any_more() -> None:
+    disk = MemoryDisk()
+    store = MoodyStore(disk)
+    it, _ = engine_on(store, SCRIPTS)
+    async with it:
+        space, thread = await _thread(store)
+        first, second = [await it.create(space, plan("ask", LocalRef("ask")), thread=thread) for _ in range(2)]
+        keys = [await it.locate(run_id, workspace=space) for run_id in (first, second)]
+        await until(lambda: disk.runs[keys[0]].row.due_at)
+        store.log.gate.clear()
+        flushes = store.log.flushes
+        ending = asyncio.create_task(it.cancel(keys[0]))  # its end, and the promotion with it, wait for the disk
+        await until(lambda: store.log.flushes > flushes)
+        cancelling = asyncio.create_task(it.cancel(keys[1]))
+        await asyncio.sleep(0)
+        store.log.gate.set()
+        await asyncio.gather(ending, cancelling)
+        row = disk.runs[keys[1]].row
+        assert (row.status, row.due_at) == ("cancelled", None)
+
+
+async def test_what_was_queued_while_the_disk_was_full_is_written_by_a_stop() -> None:
+    disk = MemoryDisk()
+    store = MoodyStore(disk)
+    began, released = asyncio.Event(), asyncio.Event()
+
+    @tool(effect="once")
+    async def pay() -> str:
+        """Pays."""
+        began.set()
+        await released.wait()
+        return "paid"
+
+    it, _ = engine_on(store, SCRIPTS, tools={"pay": pay})
+    await it.start()
+    await it.create(await it.workspace("acme"), plan("pay", ServerRef("pay")))
+    await began.wait()
+    store.log.refusals = 1
+    released.set()
+    await until(lambda: not store.log.refusals)
+    await it.stop(drain_s=0)
+    (run,) = disk.runs.values()
+    assert "call.closed" in [item.kind for item in run.items]
+
+
+async def test_a_killer_is_given_up_with_the_attempt_that_it_had_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "TRIAL_S", 0.001)
+    disk = MemoryDisk()
+    dead, _ = engine_on(MoodyStore(disk), SCRIPTS)
+    await dead.start()
+    space = await dead.workspace("acme")
+    run_id = await dead.create(space, plan("slow"))
+    (run,) = disk.runs.values()
+    await until(lambda: any(item.kind == "attempt.started" for item in run.items))
+    it, provider = engine_on(MoodyStore(disk), SCRIPTS)  # the other one writes nothing from here on
+    run.row.suspect, run.row.alone, run.row.deaths = 1, recovery.MAX_DEATHS_WITHOUT_PROGRESS - 1, 5
+    run.trial = 1
+    async with it:
+        heads = await facts(it, run_id, space)
+        assert [type(head) for head in heads[-2:]] == [AttemptFailed, RunEnded]
+        assert isinstance(heads[-1], RunEnded)
+        assert heads[-1].code == "worker_error"
+        assert provider.requests == []
+    monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)
+    await dead.stop(drain_s=0)
+
+
+async def test_a_suspect_that_somebody_resumes_is_on_trial_before_it_is_driven(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "TRIAL_S", 0.001)
+    disk = MemoryDisk()
+    async with engine_on(MoodyStore(disk), SCRIPTS)[0] as before:
+        space = await before.workspace("acme")
+        run_id = await before.create(space, plan("ask", LocalRef("ask")))
+        key = await before.locate(run_id, workspace=space)
+        await until(lambda: disk.runs[key].row.due_at)
+        await before.pause(key)
+        await before.answer(key, "call_0_0", ToolOutput.of("42"))
+    run = disk.runs[key]
+    run.row.suspect, run.row.alone, run.row.deaths = 1, 1, 1
+    store = MoodyStore(disk)
+    noted: list[list[int]] = []
+    begin_trial = store.log.begin_trial
+
+    async def note(keys: list[int]) -> None:
+        assert not any(item.kind == "attempt.started" and item.seq > resumed_at for item in run.items)
+        noted.append(list(keys))
+        await begin_trial(keys)
+
+    store.log.begin_trial = note
+    it, _ = engine_on(store, SCRIPTS)
+    async with it:
+        resumed_at = run.row.next_seq
+        await it.resume(key)
+        assert (await ended(it, run_id, space)).status == "succeeded"
+        assert noted == [[key]]
+
+
+async def _thread(store: MoodyStore) -> tuple[int, int]:
+    space = await store.records.write(workspaces.ensure("acme", now=1))
+    new = threads.NewThread(workspace=space, salt="salt", name="", agent=None, spec=b"{}", metadata="{}")
+    return space, (await store.records.write(threads.insert(new, now=1))).key
