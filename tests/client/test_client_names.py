@@ -76,6 +76,7 @@ def test_making_a_client_loads_no_http_library_and_nothing_of_the_server() -> No
         "weftline.wire",
     }
     assert {name for name in ours if name.startswith(("weftline.net.", "weftline.tools."))} <= {
+        "weftline.net.errors",
         "weftline.net.sse",
         "weftline.tools.arguments",
         "weftline.tools.schema",

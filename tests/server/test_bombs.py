@@ -195,3 +195,15 @@ async def test_a_bomb_in_a_call_to_a_hosted_agent_is_refused(api: Api) -> None:
     listing = b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":[' + b"{}," * 500_000 + b"{}]}"
     headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
     check_error(await api.post(f"/api/mcp/{api.slug}", data=listing, headers=headers), 400, "invalid_request")
+
+
+async def test_arguments_of_a_million_values_end_their_run(api: Api) -> None:
+    frames = await api.play("many_args", tools=[local_tool()])
+    assert frames[-1].type == "error" and "too many values" in frames[-1]["error"]
+
+
+async def test_a_tool_result_that_is_a_bomb_is_refused(api: Api) -> None:
+    run = await api.start("lookup", tools=[local_tool()])
+    bomb = b'{"toolUseId":[' + b"[]," * 2_000_000 + b"[]]}"
+    refused = check_error(await api.post(f"agent-runs/{run}/tool-results", data=bomb), 400, "invalid_request")
+    assert "200,000 JSON values" in refused["message"]

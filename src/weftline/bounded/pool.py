@@ -125,12 +125,13 @@ class Workers:
     def _next(self) -> _Job | None:
         """The next job of the owner whose turn it is; None when there has been none for a while."""
         with self._changed:
-            self._idle += 1
-            found = self._changed.wait_for(lambda: self._waiting, self._idle_s)
-            self._idle -= 1
-            if not found:
-                self._threads -= 1
-                return None
+            while not self._waiting:
+                self._idle += 1
+                told = self._changed.wait(self._idle_s)
+                self._idle -= 1
+                if not told and not self._waiting:
+                    self._threads -= 1
+                    return None
             owner, jobs = self._waiting.popitem(last=False)
             job = jobs.popleft()
             self._queued -= 1

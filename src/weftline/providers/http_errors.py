@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec import Struct
 
+from weftline.json_size import has_more_values
 from weftline.providers.base import ErrorClass, ProviderError
 from weftline.redaction import Redactor
 
@@ -131,6 +132,8 @@ def redact(text: str, secrets: Sequence[str]) -> str:
 
 
 def _error_object(body: bytes) -> dict[str, Any]:
+    if has_more_values(body):
+        return {}
     try:
         value: Any = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

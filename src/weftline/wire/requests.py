@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.wire.bodies import MessageBody, RunBody, SessionBody, SpecBody, ToolResultBody
-from weftline.wire.json_text import decode_fields, decode_object, decode_shape, encode
+from weftline.wire.json_text import decode_fields, decode_object, decode_shape, encode, refuse_many
 from weftline.wire.limits import (
     DEFAULT_RUN_NAME,
     EMPTY_RESULT_USER_AGENT,
@@ -98,6 +98,7 @@ def parse_tool_result(body: bytes, *, user_agent: str) -> ToolResultBody:
 def _tool_result_faults(body: bytes) -> InvalidRequest:
     """Everything that is wrong with the fields of a result, where decoding has named the first fault only."""
     try:
+        refuse_many(body)
         sent = decode_shape(_any_tool_result, body)
     except InvalidRequest as error:
         return error
