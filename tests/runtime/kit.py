@@ -35,8 +35,13 @@ class MoodyLog:
         self.flushes = 0
         """How many have been given so far."""
         self.gate = asyncio.Event()
-        """Flushes are committed while it is set."""
+        """Flushes are committed while it is set: all of them, or those with an entry of the kind `holds`."""
         self.gate.set()
+        self.holds = ""
+        self.timers_gate = asyncio.Event()
+        """The next due time is told while it is set."""
+        self.timers_gate.set()
+        self.timers_asked = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -46,11 +51,18 @@ class MoodyLog:
 
     async def _flush(self, writes: Sequence[Write]) -> list[Written]:
         self.flushes += 1
-        await self.gate.wait()
+        if not self.holds or any(item.kind == self.holds for write in writes for item in write.items):
+            await self.gate.wait()
         if self.refusals:
             self.refusals -= 1
             return [Written("refused", error=StoreError("The disk is full.")) for _ in writes]
         return await self._inner.flush(writes)
+
+    async def next_due(self, after: int) -> int | None:
+        found = await self._inner.next_due(after)
+        self.timers_asked += 1
+        await self.timers_gate.wait()
+        return found
 
     async def thread_messages(self, thread: int) -> list[bytes]:
         if self.unreadable:

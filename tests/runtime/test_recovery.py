@@ -21,6 +21,7 @@ SCRIPTS: dict[str, Any] = {
     "hello": {"turns": [{"text": "hi"}]},
     "ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}]}, {"text": "thanks"}]},
     "pay": {"turns": [{"tool_calls": [{"name": "pay", "args": {}}]}, {"text": "paid"}]},
+    "retry": {"turns": [{"error": {"class": "overloaded"}}, {"text": "at last"}]},
     "slow": {"turns": [{"deltas": ["a", "b", "c"], "delay_ms": 60_000}]},
     "broken": {"turns": [_CALL | {"loop": True}]},
     "shaky": {"turns": [_CALL, _CALL, _CALL, _CALL, _CALL, _CALL, _CALL, _CALL, {"text": "done"}]},
@@ -113,6 +114,27 @@ async def test_a_run_that_is_cancelled_as_it_is_promoted_is_not_due_any_more() -
         await asyncio.gather(ending, cancelling)
         row = disk.runs[keys[1]].row
         assert (row.status, row.due_at) == ("cancelled", None)
+
+
+async def test_a_timer_that_rings_while_due_runs_are_read_is_not_lost() -> None:
+    disk = MemoryDisk()
+    store = MoodyStore(disk)
+    it, _ = engine_on(store, SCRIPTS)
+    async with it:
+        space = await it.workspace("acme")
+        log = store.log
+        log.holds = "attempt.failed"
+        log.gate.clear()
+        log.timers_gate.clear()
+        asked = log.timers_asked
+        run_id = await it.create(space, plan("retry"))
+        await until(lambda: log.timers_asked > asked)  # it rang, and what is due was read: nothing yet
+        (run,) = disk.runs.values()
+        assert run.row.due_at == 0
+        log.gate.set()
+        await until(lambda: run.row.due_at)  # durable now, and announced while the look above is not over
+        log.timers_gate.set()
+        assert (await ended(it, run_id, space)).status == "succeeded"
 
 
 async def test_what_was_queued_while_the_disk_was_full_is_written_by_a_stop() -> None:
