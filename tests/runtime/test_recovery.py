@@ -127,12 +127,14 @@ async def test_a_timer_that_rings_while_due_runs_are_read_is_not_lost() -> None:
         log.gate.clear()
         log.timers_gate.clear()
         asked = log.timers_asked
-        run_id = await it.create(space, plan("retry"))
+        creating = asyncio.create_task(it.create(space, plan("retry")))
         await until(lambda: log.timers_asked > asked)  # it rang, and what is due was read: nothing yet
-        (run,) = disk.runs.values()
-        assert run.row.due_at == 0
+        assert not any(run.row.due_at for run in disk.runs.values())
         log.gate.set()
+        run_id = await creating
+        (run,) = disk.runs.values()
         await until(lambda: run.row.due_at)  # durable now, and announced while the look above is not over
+        await asyncio.sleep(0.01)
         log.timers_gate.set()
         assert (await ended(it, run_id, space)).status == "succeeded"
 
