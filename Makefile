@@ -1,5 +1,5 @@
 # Every target sets itself up: it needs Python 3.11+ and make, nothing else.
-# `make test ARGS="-k cancel"` hands arguments on; so do demo, bench and docs.
+# `make test ARGS="-k cancel"` hands arguments on; so do demo, torture, bench and docs.
 
 PYTHON ?= python3
 ARGS ?=
@@ -9,21 +9,29 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.weftline-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench docs clean
+.PHONY: help demo test test-deep torture lint bench docs clean
 
 help:
-	@echo "make demo   run an agent end to end, offline"
-	@echo "make test   the whole test suite"
-	@echo "make lint   ruff and pyright"
-	@echo "make bench  measure this machine"
-	@echo "make docs   check the documentation and run its examples"
-	@echo "make clean  remove everything that make has made"
+	@echo "make demo       run an agent end to end, offline"
+	@echo "make test       the whole test suite"
+	@echo "make test-deep  the same with far more examples and simulated histories, for an hour or so"
+	@echo "make torture    real servers, killed, frozen and out of disk for some minutes"
+	@echo "make lint       ruff and pyright"
+	@echo "make bench      measure this machine"
+	@echo "make docs       check the documentation and run its examples"
+	@echo "make clean      remove everything that make has made"
 
 demo: $(READY)
 	@$(PY) examples/demo.py $(ARGS)
 
 test: $(READY)
-	@$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
+	@$(PY) -m pytest -n 2 --dist worksteal $(ARGS)
+
+test-deep: $(READY)
+	@$(PY) -m pytest -n 2 --dist worksteal --hypothesis-profile deep --timeout 3600 $(ARGS)
+
+torture: $(READY)
+	@$(PY) -m weftline.testing.torture $(ARGS)
 
 lint: $(READY)
 	@$(PY) -m ruff check .

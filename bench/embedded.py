@@ -147,7 +147,7 @@ async def opened(folder: Path, model_port: int) -> AsyncGenerator[_Bench]:
     models = load_config(folder / "config.toml").catalog(transport=transport, scripted=scripted)
     store = SqliteStore(folder / "store")
     async with Engine(store, models=models, tools={"add": add}) as engine:
-        yield _Bench(engine, await engine.workspace(workloads.WORKSPACE), lambda: store.commits)
+        yield _Bench(engine, await engine.workspace(workloads.WORKSPACE), lambda: store.log.commits)
     await models.aclose()
     await transport.aclose()
 

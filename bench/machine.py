@@ -147,6 +147,17 @@ def create(server: Server, body: str) -> tuple[bytes, str]:
     return created, f"{base}/{msgspec.json.decode(created)['runId']}"
 
 
+def follow(server: Server, path: str) -> bytes:
+    """All events of a run, to its end."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("GET", f"{path}/stream", headers={"Authorization": f"Bearer {server.key}"})
+    stream = connection.getresponse().read()
+    connection.close()
+    if b"event: result\n" not in stream:
+        raise RuntimeError(f"the run has no result: {stream[-500:]!r}")
+    return stream
+
+
 def record(server: Server, body: str) -> Recorded:
     """Follows one run to its end and answers its calls on the way."""
     created, path = create(server, body)

@@ -45,6 +45,8 @@ SCRIPTS: dict[str, Any] = {
     "paced": {"turns": [{"deltas": ["word "] * STREAM_CHUNKS, "delay_ms": STREAM_PACE_MS}]},
     "stuck": {"turns": [{"deltas": ["a", "b"], "delay_ms": 600_000}]},
     "ticks": {"turns": [{"tool_calls": [_ASK]}, {"deltas": ["word "] * TICKS, "delay_ms": TICK_MS}]},
+    "tiny": {"turns": [{"deltas": ["word "] * 85_000}]},
+    "large": {"turns": [{"deltas": ["word " * 200_000] * 5}]},
     "loop": {"turns": [{**_ANSWER, "tool_calls": [_CALL], "loop": True}]},
 }
 
@@ -76,5 +78,5 @@ def config(model_port: int) -> str:
     return (
         f'[providers.fake]\nfamily = "openai_chat"\nbase_url = "http://127.0.0.1:{model_port}/v1"\n'
         'models = ["tool", "loop", "paced"]\n'
-        "[server]\nrate_limit_per_minute = 0\n"
+        "[server]\nrate_limit_per_minute = 0\nmax_queued_runs_per_workspace = 10_000_000\n"
     )

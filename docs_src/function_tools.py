@@ -8,6 +8,7 @@ from pydantic import Field
 import weftline
 
 PAID: dict[str, int] = {}
+MOVED: set[str] = set()
 
 
 @weftline.tool(effect="read", concurrent=True, timeout_s=10)
@@ -35,6 +36,20 @@ def pay(order: int, cents: Annotated[int, Field(ge=1)], context: weftline.ToolCo
     return f"Order {order} is paid."
 
 
+def moved(box: int, context: weftline.ToolContext) -> weftline.Happened | weftline.WillNotHappen | weftline.Unknown:
+    """Asked after a crash whether a call of `move` took place."""
+    if context.idempotency_key in MOVED:
+        return weftline.Happened(f"Box {box} is moved.")
+    return weftline.WillNotHappen()
+
+
+@weftline.tool(effect="reconcile", reconcile=moved)
+def move(box: int, context: weftline.ToolContext) -> str:
+    """Moves a box to the exit."""
+    MOVED.add(context.idempotency_key)
+    return f"Box {box} is moved."
+
+
 @weftline.tool(effect="read", concurrent=True, blocking=False)
 def gross(net_cents: int, vat_percent: float = 19.0) -> int:
     """Adds the value added tax to an amount in cents."""
@@ -43,10 +58,13 @@ def gross(net_cents: int, vat_percent: float = 19.0) -> int:
 
 async def main() -> None:
     context = weftline.ToolContext("run_1", "0.0", "key_1", "pay", "default")
-    args = pay.prepare('{"cents": "250", "order": 7}')
+    args = await pay.prepare('{"cents": "250", "order": 7}')
     print(args.decode())
     print((await pay.invoke(args, context)).parts)
     print(gross(100))
+    print(await move.reconcile(b'{"box":3}', context))
+    await move.invoke(b'{"box":3}', context)
+    print(await move.reconcile(b'{"box":3}', context))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import pytest
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "architecture.md"
 SRC = Path(__file__).resolve().parent.parent / "src" / "weftline"
 TOP = sorted(path.stem for path in SRC.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists())
-NAME = re.compile(rf"`((?:{'|'.join(TOP)})(?:\.\w+)+)`")
+NAME = re.compile(rf"`((?:{'|'.join(TOP)})(?:\.(?!py`)\w+)+)`")
 FILE = re.compile(r"`((?:\w+/)*\w+(?:\.py|/))`")
 
 

@@ -37,7 +37,7 @@ HEAVY = {
 def loaded_by(statement: str) -> set[str]:
     """The modules that a fresh interpreter has loaded after `statement` and had not before."""
     program = f"import sys; before = set(sys.modules); {statement}; print(*set(sys.modules) - before)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
 

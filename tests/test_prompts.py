@@ -21,6 +21,8 @@ CONSTANTS: dict[str, str] = {
     "RESULT_TOO_LARGE": "The client's result was too large to be taken.",
     "LONG_RUNNING": "NOTE: This is a long-running operation. Do not call this tool again if it has already "
     "returned an intermediate or pending status.",
+    "TOO_MUCH_TO_CHECK": "too large or too deeply nested to be checked against its schema; send something simpler",
+    "TOO_MUCH_TO_LIST": "does not fit its schema, in more ways than can be listed; send something simpler",
     "ANSWER_MISFIT": "The answer does not fit the output schema.",
 }
 INSTRUCTIONS: dict[FinalReason, str] = {

@@ -4,7 +4,18 @@ import pytest
 
 import weftline
 
-PUBLIC = ["Engine", "ToolContext", "ToolFailed", "ToolOutput", "WeftlineError", "__version__", "tool"]
+PUBLIC = [
+    "Engine",
+    "Happened",
+    "ToolContext",
+    "ToolFailed",
+    "ToolOutput",
+    "Unknown",
+    "WeftlineError",
+    "WillNotHappen",
+    "__version__",
+    "tool",
+]
 
 
 def test_the_public_names_are_exactly_these() -> None:

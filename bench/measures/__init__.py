@@ -6,7 +6,19 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from bench.machine import Machine
-from bench.measures import accepted, engine, families, fan_out, parked, recovery, replay, runs, startup, streams
+from bench.measures import (
+    accepted,
+    engine,
+    families,
+    fan_out,
+    parked,
+    recovery,
+    replay,
+    runs,
+    slow_readers,
+    startup,
+    streams,
+)
 from bench.rows import Row
 
 Measure: TypeAlias = Callable[[Machine], list[Row]]
@@ -24,6 +36,7 @@ MEASURES: Mapping[str, Measure] = {
     "streams": streams.many_streams,
     "families": families.recorded,
     "fan-out": fan_out.fan_out,
+    "slow-readers": slow_readers.slow_readers,
     "parked": parked.parked,
     "recovery": recovery.recovery,
     "replay": replay.replay,

@@ -8,21 +8,35 @@ from typing import TYPE_CHECKING
 
 from weftline._version import __version__
 
-__all__ = ["Engine", "ToolContext", "ToolFailed", "ToolOutput", "WeftlineError", "__version__", "tool"]
+__all__ = [
+    "Engine",
+    "Happened",
+    "ToolContext",
+    "ToolFailed",
+    "ToolOutput",
+    "Unknown",
+    "WeftlineError",
+    "WillNotHappen",
+    "__version__",
+    "tool",
+]
 
 if TYPE_CHECKING:
     from weftline.errors import WeftlineError
     from weftline.runtime.embedded import EmbeddedEngine as Engine
-    from weftline.tools.base import ToolContext, ToolFailed, ToolOutput
+    from weftline.tools.base import Happened, ToolContext, ToolFailed, ToolOutput, Unknown, WillNotHappen
     from weftline.tools.function import tool
 else:
     # Hidden from type checkers: they would take a module `__getattr__` to mean that every name exists.
     _HOMES = {
         "Engine": ("weftline.runtime.embedded", "EmbeddedEngine"),
+        "Happened": ("weftline.tools.base", "Happened"),
         "ToolContext": ("weftline.tools.base", "ToolContext"),
         "ToolFailed": ("weftline.tools.base", "ToolFailed"),
         "ToolOutput": ("weftline.tools.base", "ToolOutput"),
+        "Unknown": ("weftline.tools.base", "Unknown"),
         "WeftlineError": ("weftline.errors", "WeftlineError"),
+        "WillNotHappen": ("weftline.tools.base", "WillNotHappen"),
         "tool": ("weftline.tools.function", "tool"),
     }
 

@@ -46,7 +46,9 @@ TABLE: dict[str, Row] = {
     "conflict": Row(409, False, "Read the present state and decide again."),
     "unsupported_run": Row(409, False, "Use the version of Weftline that wrote the run, or a newer one."),
     "not_paused": Row(409, False, "The run is not paused; there is nothing to resume."),
+    "request_timeout": Row(408, True, "Send the whole request without pauses."),
     "body_too_large": Row(413, False, "Send a smaller body."),
+    "head_too_large": Row(431, False, "Send fewer or shorter headers."),
     "rate_limited": Row(429, True, "Wait for the time in Retry-After."),
     "internal_error": Row(500, True, "Try again; the server's log has the details under the request id."),
     "unavailable": Row(503, True, "The server or its store cannot take this now; try again after Retry-After."),
@@ -134,4 +136,4 @@ def invalid(issues: Sequence[Issue]) -> InvalidRequest:
     message = "; ".join(f"{path}: {text}" if path else text for path, text in issues[:_ISSUES_IN_MESSAGE])
     more = len(issues) - _ISSUES_IN_MESSAGE
     listed = [{"path": path, "message": text} for path, text in issues[:MAX_ISSUES]]
-    return InvalidRequest(f"{message} (and {more} more)" if more > 0 else message, issues=listed)
+    return InvalidRequest(f"{message} (and {more:,} more)" if more > 0 else message, issues=listed)

@@ -107,7 +107,7 @@ class Assistant(Struct, frozen=True, tag_field="role", tag="assistant"):
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        return tuple(part for part in self.parts if isinstance(part, ToolCall))
+        return tuple([part for part in self.parts if type(part) is ToolCall])
 
 
 class ToolResult(Struct, frozen=True, omit_defaults=True):

@@ -27,6 +27,10 @@ LONG_RUNNING = (
 )
 """Ends the description of a tool; part of the protocol."""
 
+TOO_MUCH_TO_CHECK = "too large or too deeply nested to be checked against its schema; send something simpler"
+TOO_MUCH_TO_LIST = "does not fit its schema, in more ways than can be listed; send something simpler"
+"""Both stand in lists of what is wrong with arguments and answers."""
+
 _ANSWER_NOW = "Give your final answer now with what you know, or take a different approach."
 _LAST_ANSWER = "Give your best final answer now, using what you already know."
 

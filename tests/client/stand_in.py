@@ -62,7 +62,7 @@ class StandIn:
     def wait_for(self, method: str, path: str, count: int = 1) -> list[Asked]:
         """The requests of a route, once there are `count`; from a thread that may wait."""
         with self._news:
-            assert self._news.wait_for(lambda: len(self.to(method, path)) >= count, timeout=20)
+            assert self._news.wait_for(lambda: len(self.to(method, path)) >= count, timeout=120)
         return self.to(method, path)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:

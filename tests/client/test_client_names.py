@@ -68,11 +68,15 @@ def test_making_a_client_loads_no_http_library_and_nothing_of_the_server() -> No
         "weftline._version",
         "weftline.canonical",
         "weftline.client",
+        "weftline.json_size",
         "weftline.net",
+        "weftline.prompts",
+        "weftline.schema_cost",
         "weftline.tools",
         "weftline.wire",
     }
     assert {name for name in ours if name.startswith(("weftline.net.", "weftline.tools."))} <= {
+        "weftline.net.errors",
         "weftline.net.sse",
         "weftline.tools.arguments",
         "weftline.tools.schema",

@@ -69,7 +69,7 @@ async def test_a_run_that_does_not_exist_is_not_waited_for(client: AsyncClient) 
 async def test_a_stream_that_falls_silent_is_opened_anew(stand_in: StandIn) -> None:
     stand_in.run("run_1", stream(delta(1), then="hang"), stream(success(2)))
     async with AsyncClient(
-        api_key="key", workspace="acme", base_url=stand_in.url, idle_timeout_s=0.05, retry=Retry(first_s=0.01)
+        api_key="key", workspace="acme", base_url=stand_in.url, idle_timeout_s=0.5, retry=Retry(first_s=0.01)
     ) as client:
         assert (await client.run("hi")).text == "done"
 

@@ -75,7 +75,7 @@ async def seen(engine: Engine, kind: str) -> None:
     """Returns when the run's log has shown an entry of that kind."""
     follower = engine.follow(RUN, "run_of_this_process")
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while (batches := await follower.next()) is not None:
                 if any(item.kind == kind for batch in batches for item in batch.items):
                     return

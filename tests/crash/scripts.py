@@ -7,7 +7,6 @@ from typing import Any
 TOOLS = '''
 import asyncio, json, os
 import weftline
-from weftline.tools.base import Happened, ToolOutput
 
 def note(context, kind, args):
     """One line per execution; what is written is on the disk before the tool goes on."""
@@ -39,8 +38,8 @@ def booked(seat: int, context: weftline.ToolContext):
     with open(os.environ["CRASH_NOTES"]) as file:
         lines = [json.loads(line) for line in file]
     if any(line["kind"] == "ran" and line["key"] == context.idempotency_key for line in lines):
-        return Happened(ToolOutput.of(f"booked {seat}"))
-    return "will_not_happen"
+        return weftline.Happened(f"booked {seat}")
+    return weftline.WillNotHappen()
 
 @weftline.tool(effect="reconcile", reconcile=booked)
 def book(seat: int, context: weftline.ToolContext) -> str:
@@ -53,21 +52,27 @@ async def no_idea(context: weftline.ToolContext):
         raise RuntimeError("the ledger is closed")
     if context.tool_name == "lend_times_out":
         await asyncio.Event().wait()
-    return "unknown"
+    return weftline.Unknown()
+
+lending, all_lending = set(), asyncio.Event()
 
 def lend(name):
     async def lend_it(context: weftline.ToolContext) -> str:
         note(context, "ran", {})
-        await asyncio.sleep(0.2)
+        lending.add(name)
+        if len(lending) == 3:
+            all_lending.set()
+        await all_lending.wait()
         return "lent"
-    return weftline.tool(name=name, effect="reconcile", reconcile=no_idea, concurrent=True, timeout_s=0.5)(lend_it)
+    return weftline.tool(name=name, effect="reconcile", reconcile=no_idea, concurrent=True, timeout_s=2)(lend_it)
 
 lend_unknown, lend_raises, lend_times_out = lend("lend_unknown"), lend("lend_raises"), lend("lend_times_out")
 
 @weftline.tool
 async def pay_slowly(cents: int, context: weftline.ToolContext) -> str:
     note(context, "ran", {"cents": cents})
-    await asyncio.sleep(0.5)
+    while not os.path.exists(os.environ["CRASH_NOTES"] + ".go"):  # the test says when it has taken long enough
+        await asyncio.sleep(0.005)
     note(context, "done", {"cents": cents})
     return f"paid {cents}"
 '''
@@ -109,7 +114,7 @@ SCRIPTS: dict[str, Any] = {
     },
     "stream": {
         "turns": [
-            {"deltas": [f"{n} " for n in range(20)], "delay_ms": 25, "tool_calls": [call("look", where="here")]},
+            {"deltas": [f"{n} " for n in range(60)], "delay_ms": 25, "tool_calls": [call("look", where="here")]},
             {"text": "Done: {{tool_results.0}}"},
         ]
     },
@@ -120,7 +125,10 @@ SCRIPTS: dict[str, Any] = {
         ]
     },
     "steered": {
-        "turns": [{"tool_calls": [call("ask", question="Well?")]}, {"text": "{{user_messages}}: {{all_tool_results}}"}]
+        "turns": [
+            {"tool_calls": [call("ask", question="Well?")]},
+            {"delay_ms": 50, "deltas": ["{{user_messages}}", ": {{all_tool_results}}"]},
+        ]
     },
 }
 

@@ -13,7 +13,7 @@ def test_the_demo_ends_by_itself_and_has_found_nothing_repeated(project_root: Pa
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

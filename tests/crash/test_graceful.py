@@ -66,6 +66,7 @@ def test_a_stop_lets_the_call_under_way_finish_and_begins_no_other(template: Tem
         server.await_notes(1)
         os.kill(server.process.pid, signal.SIGTERM)
         server.await_not_ready()
+        server.let_the_slow_call_finish()
         assert server.process.wait(PATIENCE_S) == 0
         assert [(note.kind, note.tool) for note in server.notes()] == [("ran", "pay_slowly"), ("done", "pay_slowly")]
         (left,) = server.logs().values()
@@ -103,6 +104,7 @@ def test_a_kill_while_the_store_is_being_closed_loses_nothing(point: str, templa
         run = server.create(spec("slow_tool"))
         server.await_notes(1)
         os.kill(server.process.pid, signal.SIGTERM)
+        server.let_the_slow_call_finish()
         server.revive()
         assert server.follow(run)[-1].data["text"] == "paid 9 || looked at later"
         server.check()

@@ -16,7 +16,6 @@ from weftline.messages import Assistant, Text, ToolCall
 from weftline.wire.events import project
 
 from .histories import History, bring_to_its_end, histories, lived
-from .test_invariants import few
 from .world import Ask, World, call
 
 
@@ -69,7 +68,6 @@ def test_a_body_with_a_field_more_can_still_be_read() -> None:
     assert bodies.decode_text(b'{"text":"x","newer":1}') == bodies.TextBody("x")
 
 
-@few
 @given(histories)
 def test_the_digest_of_a_call_is_that_of_the_bytes_stored_with_its_turn(history: History) -> None:
     for entry in lived(history).entries:
@@ -78,7 +76,6 @@ def test_the_digest_of_a_call_is_that_of_the_bytes_stored_with_its_turn(history:
             assert [digest(each) for each in args] == [one.digest for one in entry.head.calls]
 
 
-@few
 @given(histories)
 def test_every_entry_of_a_history_is_at_most_one_event(history: History) -> None:
     """K25"""

@@ -153,6 +153,9 @@ def test_a_late_result_after_a_cancel_is_refused_and_the_open_client_calls_are_r
     assert not world.finish(RunTool(0, 1, 1))
     assert not world.cancel()
     assert not world.steer("m1")
+    world.settle()
+    assert world.end.status == "cancelled"
+    assert world.state.questions.ignored == ("c0-0",)
 
 
 def test_a_cancel_wins_over_a_pause() -> None:
@@ -193,6 +196,13 @@ def test_steering_interrupts_no_concurrent_batch() -> None:
     world.finish(RunTool(0, 0, 1))
     assert world.hows() == ["returned", "returned"]
     assert world.heads(MessagesTaken) == [MessagesTaken(("before", "early", "during"))]
+
+
+@pytest.mark.parametrize("other", [Ask("nowhere"), Ask("look", {"bad": True})], ids=["unknown", "invalid"])
+def test_a_call_that_never_runs_makes_no_batch_sequential(other: Ask) -> None:
+    world = World()
+    world.reply(call("scan", other, "send"))
+    assert world.tool_calls == [RunTool(0, 0, 1), RunTool(0, 2, 1)]
 
 
 def test_steering_leaves_calls_with_the_client_alone() -> None:

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from weftline.kernel.entries import AttemptFailed, AttemptStarted, Limits
 from weftline.kernel.evolve import fold
 from weftline.kernel.state import CallModel, State
+from weftline.messages import Usage
 
 from .world import Fault, Reply, World, text
 
@@ -20,6 +21,14 @@ def test_a_fallback_is_asked_at_once_when_the_model_before_has_used_up_its_retri
     world.play(text())
     assert world.end.status == "succeeded"
     assert [entry.head.choice for entry in world.entries if isinstance(entry.head, AttemptStarted)] == [0, 0, 1, 2]
+
+
+def test_a_fallback_has_retries_of_its_own() -> None:
+    fault = Fault("server", retryable=True)
+    world = World(Limits(max_retries=1, fallbacks=1)).play(fault, fault, fault)
+    assert world.running == [CallModel(0, 4, choice=1)]
+    world.play(fault)
+    assert (world.end.code, world.end.attempts) == ("server", 4)
 
 
 def test_when_every_model_fails_the_last_failure_gives_the_class() -> None:
@@ -48,4 +57,6 @@ def test_a_run_costs_the_sum_of_its_attempts_and_nothing_is_known_when_one_has_n
     ]
     state = fold(State(), priced)
     assert (state.totals.cost_nusd, state.totals.unpriced) == (7, False)
+    world.reply(replace(text(), usage=Usage()))
+    assert world.end.cost_nusd is None
     assert fold(State(), world.facts).totals.unpriced

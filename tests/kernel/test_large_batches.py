@@ -149,6 +149,20 @@ def test_a_run_with_many_open_client_calls_has_a_small_state() -> None:
     assert len(encode_state(world.state)) <= 4096 + 200 * LARGE
 
 
+def test_when_one_call_has_expired_the_run_waits_for_the_next_deadline() -> None:
+    world = World(Limits(on_local_timeout="report"))
+    world.auto = False
+    world.reply(call("local", "local_read"))
+    deadline = world.clock + 300 * SECOND
+    world.append(decide(world.state).append[0])
+    world.clock += 60 * SECOND
+    world.auto = True
+    world.settle()
+    world.wait_until(deadline)
+    assert world.hows() == ["timeout"]
+    assert decide(world.state).due_at == deadline + 60 * SECOND
+
+
 def test_a_deadline_that_was_kept_wakes_the_run_for_nothing_but_the_next() -> None:
     """The earliest deadline may be that of a call that is answered: then the timer finds the true one."""
     world = World(Limits(on_local_timeout="report"))
@@ -159,13 +173,14 @@ def test_a_deadline_that_was_kept_wakes_the_run_for_nothing_but_the_next() -> No
     deadline = world.clock + 300 * SECOND
     world.append(New(first))
     world.clock += 60 * SECOND
-    world.append(New(second))
     world.auto = True
+    world.settle()
+    assert world.heads(CallOpened) == [first, second]
     world.answer(0)
     assert decide(world.state).due_at == deadline
     world.clock = deadline
     assert world.offer(TimerFired(deadline))
     assert world.hows() == ["returned"]
-    assert decide(world.state).due_at == deadline + 60 * SECOND
+    assert decide(world.state).due_at == world.state.questions.due_at == deadline + 60 * SECOND
     world.wait_until(deadline + 60 * SECOND)
     assert world.hows() == ["returned", "timeout"]

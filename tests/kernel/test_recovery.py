@@ -24,7 +24,7 @@ from weftline.kernel.evolve import evolve
 from weftline.kernel.state import CallModel, New, Reconcile, RunTool
 from weftline.messages import Usage
 
-from .world import DECLARED, ESTIMATE, MODEL, SECOND, Answer, Ask, Entry, World, call, text
+from .world import AT0, DECLARED, ESTIMATE, MODEL, SECOND, Answer, Ask, Entry, World, call, text
 
 
 def begun(*names: str, limits: Limits | None = None) -> World:
@@ -211,6 +211,7 @@ def test_a_crash_with_nothing_under_way_adds_no_entry() -> None:
         CallClosed(0, 0, "c0-0", "look", "returned"),
         CallOpened(0, 1, "c0-1", "pay", "d"),
         CallOpened(0, 0, "c0-0", "look", "d"),
+        CallOpened(0, 2, "c0-2", "local", "d", client="sdk"),
         CallStarted(0, 1, 1),
         CallStarted(0, 2, 1),
         TurnCompleted(0, 1),
@@ -229,6 +230,62 @@ def test_a_damaged_log_ends_its_run_instead_of_the_server(impossible: Fact) -> N
     assert (world.end.status, world.end.code) == ("failed", "worker_error")
     assert world.texts(RunEnded) == ["The run's log is damaged and it cannot be carried on."]
     assert [head.how for head in world.heads(CallClosed) if head.index in (1, 2)] == ["in_doubt", "not_run"]
+
+
+asked = World()
+"""A run whose model has asked for two server-side calls and two of a client, which have the same id by mistake."""
+asked.auto = False
+asked.offer(
+    TurnCompleted(
+        0,
+        1,
+        "tool_use",
+        calls=(
+            AskedCall("a", "scan", "d", "ok", "read", None, True),
+            AskedCall("b", "send", "d", "ok", "once", None, True),
+            AskedCall("c", "local", "d", "ok", "read", "sdk", True),
+            AskedCall("c", "local", "d", "ok", "read", "sdk", True),
+        ),
+        signature="s",
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "impossible"),
+    [
+        ((), CallClosed(0, 0, "a", "scan", "returned")),
+        ((), CallStarted(0, 0, 1)),
+        ((), CallOpened(0, 0, "a", "scan", "d", client="sdk")),
+        ((), CallOpened(0, 2, "c", "local", "d")),
+        ((CallOpened(0, 2, "c", "local", "d", client="sdk"),), CallOpened(0, 3, "c", "local", "d", client="sdk")),
+    ],
+    ids=["closed unopened", "started unopened", "to a client", "from a client", "one id twice"],
+)
+def test_a_call_that_was_only_asked_for_can_be_opened_as_it_was_asked(
+    before: tuple[Fact, ...], impossible: Fact
+) -> None:
+    state = asked.state
+    for head in before:
+        state = evolve(state, head, AT0)
+    assert not state.broken
+    broken = evolve(state, impossible, AT0)
+    assert broken.broken
+    assert replace(broken, broken="", version=state.version) == state
+
+
+def test_calls_that_began_in_any_order_are_known_in_theirs() -> None:
+    state = asked.state
+    opened = [CallOpened(0, n, id, name, "d", "read") for n, id, name in ((0, "a", "scan"), (1, "b", "send"))]
+    for head in (*opened, CallStarted(0, 1, 1), CallStarted(0, 0, 1)):
+        state = evolve(state, head, AT0)
+    assert state.batch.running == (0, 1)
+
+
+def test_no_call_takes_active_time_away() -> None:
+    world = begun("look")
+    world.offer(replace(world.closing(0), active_us=-5), attempt=1)
+    assert world.state.totals.active_us == 11
 
 
 def test_a_damaged_log_still_counts_the_model_call_that_was_open() -> None:

@@ -10,13 +10,14 @@ import pytest
 from weftline.net.dial import Dialer
 from weftline.net.egress import Egress
 from weftline.net.errors import RequestFailed
+from weftline.net.proxies import Proxies
 
 from .kit import HELLO, WAIT_S, answering, dialled, listening, read_request
 
 
 @pytest.fixture
 async def dialer() -> AsyncGenerator[Dialer]:
-    opened = Dialer(Egress("any"))
+    opened = Dialer(Egress("private"))
     yield opened
     await opened.aclose()
 
@@ -51,29 +52,62 @@ async def test_only_what_may_be_repeated_is_sent_again_on_a_fresh_connection(
     assert (second == b"hello") == sent_again
 
 
-@pytest.mark.parametrize(
-    ("status", "method", "then"),
-    [(301, "POST", "GET"), (302, "POST", "GET"), (303, "PUT", "GET"), (307, "POST", "POST"), (308, "PUT", "PUT")],
-)
+REDIRECTS = [
+    (301, "POST", "GET"),
+    (302, "POST", "GET"),
+    (302, "PUT", "PUT"),
+    (303, "PUT", "GET"),
+    (307, "GET", "GET"),
+    (307, "POST", "POST"),
+    (308, "PUT", "PUT"),
+]
+
+
+@pytest.mark.parametrize(("status", "method", "then"), REDIRECTS)
 async def test_a_redirect_is_followed_as_its_status_says(dialer: Dialer, status: int, method: str, then: str) -> None:
     requests: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            requests.append(await read_request(reader))
+            writer.write(redirect(status, "/new") if len(requests) == 1 else HELLO)
+            await writer.drain()
+
+    async with listening(serve) as port:
+        url = f"http://127.0.0.1:{port}/old"
+        async with dialer.request(method, url, body=b"{}", timeout_s=WAIT_S, redirects=1) as response:
+            assert (response.status, response.url) == (200, f"http://127.0.0.1:{port}/new")
+    assert requests[1].startswith(f"{then} /new HTTP/1.1".encode())
+    assert requests[1].endswith(b"{}") == (then == method)
+
+
+@pytest.mark.parametrize(("status", "method", "then"), REDIRECTS)
+async def test_another_origin_gets_neither_headers_nor_body(
+    dialer: Dialer, status: int, method: str, then: str
+) -> None:
+    requests: list[bytes] = []
+    failed: RequestFailed | None = None
     async with (
         listening(answering(HELLO, requests=requests)) as port,
         listening(answering(redirect(status, f"http://127.0.0.1:{port}/new"))) as first,
-        dialer.request(
+    ):
+        sent = dialer.request(
             method,
             f"http://127.0.0.1:{first}/old",
-            headers={"Authorization": "secret"},
-            body=b"{}",
+            headers={"Authorization": "secret", "Content-Type": "application/x-secret"},
+            body=b"secret",
             timeout_s=WAIT_S,
             redirects=1,
-        ) as response,
-    ):
-        assert (response.status, response.url) == (200, f"http://127.0.0.1:{port}/new")
-    assert requests[0].startswith(f"{then} /new HTTP/1.1".encode())
-    assert requests[0].endswith(b"{}") == (then != "GET")
-    # Another port is another origin.
-    assert b"secret" not in requests[0]
+        )
+        try:
+            async with sent as response:
+                assert (response.status, response.url) == (200, f"http://127.0.0.1:{port}/new")
+        except RequestFailed as error:
+            failed = error
+    if then == "GET":
+        assert failed is None and requests[0].startswith(b"GET /new HTTP/1.1") and b"secret" not in requests[0]
+    else:
+        assert failed is not None and (failed.reason, failed.sent, requests) == ("redirected", True, [])
 
 
 async def test_headers_stay_with_their_origin(dialer: Dialer) -> None:
@@ -120,6 +154,20 @@ async def test_a_redirect_into_a_private_network_is_refused() -> None:
         await dialer.aclose()
     assert isinstance(failed, RequestFailed) and failed.reason == "refused"
     assert secrets == []
+
+
+async def test_only_this_machine_itself_may_redirect_to_this_machine() -> None:
+    requests: list[bytes] = []
+    async with listening(answering(HELLO, requests=requests)) as inside:
+        inward = answering(redirect(302, f"http://127.0.0.1:{inside}/"))
+        async with listening(inward) as outside:
+            for host, reached in (("public.test", False), ("127.0.0.1", True)):
+                egress = Egress("loopback", hosts=frozenset({"public.test"}))
+                dialer = Dialer(egress, proxies=Proxies({"http": f"http://127.0.0.1:{outside}"}))
+                answer = await dialled(dialer, "GET", f"http://{host}:{outside}/", redirects=1)
+                await dialer.aclose()
+                assert (answer == b"hello") == reached
+    assert len(requests) == 1
 
 
 async def test_a_name_that_leads_into_a_private_network_is_refused() -> None:

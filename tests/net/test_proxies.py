@@ -33,13 +33,13 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def addresses(monkeypatch: pytest.MonkeyPatch, known: Mapping[str, str]) -> None:
-    """Every name but these is unknown."""
+    """Every name but these is unknown. Several addresses of one name stand with a blank between them."""
 
     def resolve(host: str, port: object, *_: object, **__: object) -> list[tuple[Any, ...]]:
-        address = known.get(host, host if host[0].isdigit() else None)
-        if address is None:
+        found = known.get(host, host if host[0].isdigit() else "").split()
+        if not found:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, port or 0))]
+        return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, port or 0)) for address in found]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
 
@@ -144,6 +144,26 @@ async def test_a_proxy_that_is_not_there_is_not_passed_by(monkeypatch: pytest.Mo
     assert "proxy" in raised.value.message
 
 
+async def test_a_proxy_that_hangs_up_is_asked_once() -> None:
+    heads: list[bytes] = []
+
+    async def kept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await read_request(reader)
+            writer.write(HELLO)
+            await writer.drain()
+
+    async with listening(answering(b"", requests=heads)) as proxy, listening(kept) as port:
+        http = AiohttpTransport(proxies=Proxies({"https": f"http://127.0.0.1:{proxy}"}))
+        # What was true of the connection of an earlier request says nothing about this one.
+        for _ in range(2):
+            await post(http, f"http://127.0.0.1:{port}/")
+        with pytest.raises(RequestFailed) as raised:
+            await post(http, "https://model.test/")
+        await http.aclose()
+    assert (raised.value.reason, len(heads)) == ("broken", 1)
+
+
 async def test_a_proxy_of_a_kind_that_does_not_work_is_not_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
     requests: list[bytes] = []
     addresses(monkeypatch, {"model.test": "127.0.0.1"})
@@ -228,11 +248,12 @@ def test_each_scheme_has_its_proxy(environ: dict[str, str], http: str | None, ht
         (Egress(), "http://private.test/", False),
         (Egress("private"), "http://private.test/", True),
         (Egress("private"), "http://metadata.test/", False),
-        (Egress("any"), "http://unknown.test/", True),
         (Egress(), "http://unknown.test/", False),
         (Egress("private"), "http://unknown.test/", False),
         (Egress(hosts=frozenset({"unknown.test"})), "http://unknown.test/", True),
         (Egress(), "http://10.0.0.1/", False),
+        # The proxy chooses among the addresses, so all of them must be good.
+        (Egress(), "http://mixed.test/", False),
         (Egress(), "http://proxy.test/", False),
     ],
 )
@@ -242,6 +263,7 @@ async def test_the_policy_holds_behind_a_proxy_too(
     known = {
         "public.test": "8.8.8.8",
         "private.test": "10.0.0.1",
+        "mixed.test": "8.8.8.8 10.0.0.1",
         "metadata.test": "169.254.169.254",
         "proxy.test": "127.0.0.1",
     }

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -17,6 +19,7 @@ from weftline.net.dial import Dialer
 from weftline.net.egress import Egress
 from weftline.net.errors import RequestFailed
 from weftline.net.limits import TimeLimits
+from weftline.net.response import HttpResponse
 from weftline.net.watch import BodyWatch
 from weftline.testing.simulation.loop import VirtualLoop
 
@@ -55,6 +58,21 @@ async def test_a_handshake_that_nobody_answers_counts_as_connecting() -> None:
     async with serving(serve) as url, transport() as http:
         with pytest.raises(RequestFailed) as raised:
             await post(http, url.replace("http:", "https:"), limits=replace(LIMITS, connect_s=SHORT_S))
+    assert (raised.value.reason, raised.value.sent) == ("timeout", False)
+
+
+async def test_a_name_lookup_that_hangs_counts_as_connecting(monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+
+    def resolve(*_: object, **__: object) -> list[tuple[Any, ...]]:
+        over.wait(60)
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    async with transport() as http:
+        with pytest.raises(RequestFailed) as raised:
+            await post(http, "http://model.test/", limits=replace(LIMITS, connect_s=SHORT_S))
+        over.set()
     assert (raised.value.reason, raised.value.sent) == ("timeout", False)
 
 
@@ -135,7 +153,7 @@ async def test_an_answer_that_is_here_may_be_read_at_leisure() -> None:
 
 
 async def test_a_dialled_stream_without_a_time_limit_still_connects_in_time() -> None:
-    dialer = Dialer(Egress("any"), connect_s=SHORT_S)
+    dialer = Dialer(Egress("private"), connect_s=SHORT_S)
     with black_hole() as port, pytest.raises(RequestFailed) as raised:
         async with dialer.request("GET", f"http://127.0.0.1:{port}/", timeout_s=None):
             pytest.fail("nobody is there")
@@ -163,14 +181,23 @@ Story = Callable[[aiohttp.StreamReader, TimeLimits], Coroutine[Any, Any, None]]
 def in_virtual_time(story: Story, limits: TimeLimits) -> None:
     """Runs a story on a body that nobody sends, on a clock that jumps from timer to timer."""
     loop = VirtualLoop()
+    protocol = BaseProtocol(loop)
+    protocol.connection_made(asyncio.Transport())
     try:
-        loop.run_until_complete(story(aiohttp.StreamReader(BaseProtocol(loop), 2**16, loop=loop), limits))
+        loop.run_until_complete(story(aiohttp.StreamReader(protocol, 2**16, loop=loop), limits))
     finally:
         loop.close()
 
 
 def watching(content: aiohttp.StreamReader, limits: TimeLimits) -> BodyWatch:
     return BodyWatch(content, host="h", limits=limits, started=asyncio.get_running_loop().time())
+
+
+def arrived(content: aiohttp.StreamReader, limits: TimeLimits) -> HttpResponse:
+    head = SimpleNamespace(content=content, status=200, reason="OK", headers={}, closed=True)
+    return HttpResponse(
+        cast("aiohttp.ClientResponse", head), url="http://h/", host="h", limits=limits, started=0.0, max_bytes=None
+    )
 
 
 def test_a_live_answer_is_never_idle_however_long_it_takes() -> None:
@@ -197,6 +224,21 @@ def test_only_waiting_is_idle_time() -> None:
     in_virtual_time(story, TimeLimits(idle_s=10.0, total_s=None))
 
 
+def test_a_reader_that_takes_its_time_does_not_make_the_answer_idle() -> None:
+    async def story(content: aiohttp.StreamReader, limits: TimeLimits) -> None:
+        response = arrived(content, limits)
+        for piece in (b"one", b"two"):
+            asyncio.get_running_loop().call_later(9.0, content.feed_data, piece)
+            assert await anext(response) == piece
+            await asyncio.sleep(100.0)
+        with pytest.raises(RequestFailed):
+            await anext(response)
+        # Not before: the waiting for it began when it was asked for.
+        assert asyncio.get_running_loop().time() >= 2 * 109.0 + 10.0
+
+    in_virtual_time(story, TimeLimits(idle_s=10.0, total_s=None))
+
+
 def test_the_time_in_all_ends_a_live_answer() -> None:
     async def story(content: aiohttp.StreamReader, limits: TimeLimits) -> None:
         watch = watching(content, limits)
@@ -214,6 +256,15 @@ def test_nobody_watches_a_body_that_has_ended() -> None:
     async def story(content: aiohttp.StreamReader, limits: TimeLimits) -> None:
         watching(content, limits)
         content.feed_eof()
+        await asyncio.sleep(100.0)
+        assert content.exception() is None
+
+    in_virtual_time(story, TimeLimits(idle_s=5.0, total_s=10.0))
+
+
+def test_nobody_watches_an_answer_that_was_given_up() -> None:
+    async def story(content: aiohttp.StreamReader, limits: TimeLimits) -> None:
+        arrived(content, limits).close()
         await asyncio.sleep(100.0)
         assert content.exception() is None
 

@@ -70,7 +70,7 @@ async def test_tools_check_certificates_too(authority: Authority) -> None:
     requests: list[bytes] = []
     async with listening(answering(HELLO, requests=requests), tls=authority.server("localhost")) as port:
         url = f"https://localhost:{port}/"
-        usual, knowing = Dialer(Egress("any")), Dialer(Egress("any"), tls=authority.trusted())
+        usual, knowing = Dialer(Egress("private")), Dialer(Egress("private"), tls=authority.trusted())
         failed = await dialled(usual, "GET", url)
         assert isinstance(failed, RequestFailed) and failed.reason == "certificate"
         assert await dialled(knowing, "GET", url) == b"hello"

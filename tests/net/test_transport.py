@@ -220,6 +220,28 @@ async def test_a_stale_connection_is_replaced_once_and_not_when_an_answer_had_be
     assert requests == 2
 
 
+async def test_a_request_that_meets_two_stale_connections_is_sent_twice_and_no_more() -> None:
+    requests = 0
+    both = asyncio.Barrier(2)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal requests
+        await read_request(reader)
+        requests += 1
+        # Two requests at once, so that two connections are kept.
+        await both.wait()
+        writer.write(HELLO)
+        await writer.drain()
+        await read_request(reader)
+        requests += 1
+
+    async with serving(serve) as url, transport() as http:
+        await asyncio.gather(post(http, url), post(http, url))
+        with pytest.raises(RequestFailed) as raised:
+            await post(http, url)
+    assert (raised.value.reason, requests) == ("broken", 4)
+
+
 async def test_a_redirect_is_not_followed() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -251,6 +273,22 @@ async def test_a_connection_whose_answer_went_unread_is_not_used_for_the_next_re
             assert await anext(response.chunks())
         assert await post(http, url) == b"hello"
     assert connections == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [
+        ("/model/a%3Ab:c/%7Eme?x=a%2Bb%20c&y=%41", b"/model/a%3Ab:c/%7Eme?x=a%2Bb%20c&y=%41"),
+        ("/a b/ü?q=1\r\n2", b"/a%20b/%C3%BC?q=1%0D%0A2"),
+        ("", b"/"),
+    ],
+)
+async def test_an_encoded_url_goes_out_as_it_is_and_another_is_encoded(path: str, target: bytes) -> None:
+    """A signature holds for the very characters that were signed."""
+    requests: list[bytes] = []
+    async with serving(answering(HELLO, requests=requests)) as url, transport() as http:
+        await post(http, url.partition("/v1")[0] + path)
+    assert requests[0].split(b" ")[1] == target
 
 
 async def test_cookies_are_not_kept() -> None:

@@ -18,6 +18,7 @@ from weftline.testing.recordings import RecordedTransport, replay
 CLASSES: dict[Reason, tuple[ErrorClass, bool]] = {
     "invalid": ("invalid_request", False),
     "refused": ("invalid_request", False),
+    "redirected": ("invalid_request", False),
     "certificate": ("server", False),
     "connect": ("server", True),
     "proxy": ("server", False),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec.json import encode
@@ -17,7 +18,7 @@ from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.store.base import Store, Write, Written
 from weftline.store.memory import MemoryDisk, MemoryStore
-from weftline.store.memory_log import MemoryLog
+from weftline.store.memory.log import MemoryLog
 from weftline.tools.base import Tool
 
 TIMEOUT_S = 60
@@ -80,6 +81,12 @@ class MoodyStore:
         self.folder = None
 
     def announce(self, *, admin_socket: str) -> None: ...
+
+    async def back_up(self, to: Path) -> int:
+        return await self._inner.back_up(to)
+
+    async def shrink(self) -> int:
+        return await self._inner.shrink()
 
     async def close(self) -> None:
         await self._inner.close()

@@ -42,7 +42,7 @@ class Shaky:
         self.prepared = 0
         self.began: list[str] = []
 
-    def prepare(self, args: str) -> bytes:
+    async def prepare(self, args: str) -> bytes:
         self.prepared += 1
         if self._always or self.prepared % 2:
             raise RuntimeError("a bug of the tool")

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 Json: TypeAlias = dict[str, Any]
 
-TIMEOUT_S = 10
+TIMEOUT_S = 120
 TERMINAL = ("result", "error", "cancelled")
 KEEP_ALIVE = b": keep-alive"
 

@@ -21,6 +21,13 @@ def failing(cls: str, **error: Any) -> dict[str, Any]:
     return {"turns": [{"error": {"class": cls, "message": f"the model says {cls}", **error}}]}
 
 
+def deep(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {"leaf": 1}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
 SCRIPTS: dict[str, Any] = {
     "hello": {"turns": [{"deltas": ["Hel", "lo ", "wörld"]}]},
     "seen": {"turns": [{"text": "{{user_messages}} / {{message_count}}"}]},
@@ -108,6 +115,10 @@ SCRIPTS: dict[str, Any] = {
     },
     "late_failure": {"turns": [calls(ECHO), {"error": {"class": "auth", "message": "the key is bad"}}]},
     "json_answer": {"turns": [{"text": '{"n": 4}'}]},
+    "deep_answer": {"turns": [{"text": '{"a":' * 60 + '{"leaf":1}' + "}" * 60}]},
+    "deep_args": {"turns": [calls({"name": "lookup", "args": deep(60)}), {"text": "heard {{tool_results.0}}"}]},
+    "many_args": {"turns": [calls(local("lookup", q=[[]] * 250_000)), {"text": "heard {{tool_results.0}}"}]},
+    "long_args": {"turns": [calls(local("lookup", q="a" * 60 + "!")), {"text": "heard {{tool_results.0}}"}]},
     **{f"fails_{cls}": failing(cls) for cls in ("context_window", "invalid_request", "auth", "unknown")},
     **{f"fails_{cls}": failing(cls, retryable=False) for cls in ("rate_limit", "overloaded", "server", "timeout")},
 }

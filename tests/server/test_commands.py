@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+import commands
+from weftline.store import open_store
 from weftline.store.sqlite.connection import connect
 from weftline.testing import ServerProcess
 
-TIMEOUT_S = 20
+TIMEOUT_S = 120
 
 
 async def weftline(*arguments: str, cwd: Path) -> tuple[int, str, str]:
@@ -74,7 +76,7 @@ REFUSALS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
 async def test_a_server_that_cannot_start_says_why_in_one_sentence(tmp_path: Path) -> None:
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
-    (tmp_path / "junk").mkdir()
+    (tmp_path / "junk").mkdir(mode=0o700)
     (tmp_path / "junk" / "weftline.db").write_text("this is no database " * 50)
     gate = asyncio.Semaphore(3)
 
@@ -93,8 +95,7 @@ async def test_a_port_that_is_taken_is_named_and_the_store_is_left_alone(tmp_pat
 
 
 async def test_a_store_of_a_newer_version_is_refused_untouched(tmp_path: Path) -> None:
-    code, _, _ = await weftline("keys", "create", "--workspace", "acme", "--db", "store", cwd=tmp_path)
-    assert code == 0
+    await open_store(tmp_path / "store").close()
     file = tmp_path / "store" / "weftline.db"
     db = connect(file)
     db.execute("PRAGMA user_version = 9999")
@@ -131,6 +132,44 @@ async def test_wrong_usage_is_told_with_the_way_to_help(arguments: tuple[str, ..
 async def test_help_names_every_command_and_key_creation_prints_the_key_alone(tmp_path: Path) -> None:
     code, out, _ = await weftline("--help", cwd=tmp_path)
     assert code == 0 and out.startswith("Usage: weftline ") and "serve" in out and "keys" in out
+    await open_store(tmp_path / "weftline-data").close()
     code, out, err = await weftline("keys", "create", "--workspace", "acme", cwd=tmp_path)
     assert code == 0 and err == "" and len(out.split()) == 1
     await refused("keys", "create", "--workspace", "No Good!", cwd=tmp_path, says=("No Good!",))
+
+
+LOOKING = [
+    ("keys", "list", "--workspace", "acme"),
+    ("keys", "show", "key_1"),
+    ("keys", "delete", "key_1"),
+    ("workspaces", "list"),
+    ("users", "list"),
+    ("users", "delete", "a@example.com"),
+    ("agents", "list", "--workspace", "acme"),
+    ("agents", "delete", "x", "--workspace", "acme"),
+    ("tools", "list", "--workspace", "acme"),
+    ("providers", "show", "x", "--workspace", "acme"),
+    ("webhooks", "list", "--workspace", "acme"),
+    ("oauth", "apps", "list", "--workspace", "acme"),
+    ("retention", "run", "--older-than", "1d"),
+    ("runs", "list", "--unsupported"),
+]
+
+
+@pytest.mark.parametrize("command", LOOKING, ids=" ".join)
+def test_a_command_that_creates_nothing_makes_no_store_at_a_wrong_path(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in ("missing", "empty"):
+        done = commands.weftline(*command, "--db", str(tmp_path / name))
+        assert (done.code, done.out) == (1, ""), done
+        assert done.err == f"weftline: There is no store at {tmp_path / name}.\n"
+    assert list(tmp_path.rglob("*")) == [tmp_path / "empty"]
+
+
+async def test_serve_makes_the_folder_of_its_store(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path)
+    server.db = tmp_path / "new" / "store"
+    with server:
+        assert (server.db / "weftline.db").exists()

@@ -15,7 +15,7 @@ from weftline.testing import ServerProcess
 
 from .conftest import new_key
 
-TIMEOUT_S = 10
+TIMEOUT_S = 120
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),

@@ -17,7 +17,7 @@ from weftline.net.transport import AiohttpTransport
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.http import Answer, Request
+from weftline.server.http import Request, Response
 from weftline.server.router import Route
 from weftline.server.routes import ROUTES
 from weftline.store.memory import MemoryStore
@@ -77,7 +77,7 @@ async def test_a_body_that_is_no_json_object_is_refused_on_every_route_that_take
 async def test_an_unexpected_failure_is_told_in_the_one_shape_and_only_the_log_has_the_details(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def broken(app: App, request: Request, principal: Principal) -> Answer:
+    async def broken(app: App, request: Request, principal: Principal) -> Response:
         raise RuntimeError("the secret of the house")
 
     sent: list[MutableMapping[str, Any]] = []
@@ -109,7 +109,7 @@ async def test_a_body_over_the_limit_is_refused_without_being_read(api: Api) -> 
         f"Content-Length: {17 * 1024 * 1024}\r\n\r\n"
     )
     writer.write(head.encode())
-    answer = await asyncio.wait_for(reader.readuntil(b"}"), 10)
+    answer = await asyncio.wait_for(reader.readuntil(b"}"), 120)
     writer.close()
     await writer.wait_closed()
     assert answer.startswith(b"HTTP/1.1 413 ")
@@ -128,7 +128,7 @@ async def test_a_body_that_grows_over_the_limit_while_it_is_sent_is_refused(api:
     for _ in range(17):
         writer.write(piece)
         await writer.drain()
-    answer = await asyncio.wait_for(reader.readuntil(b"}"), 10)
+    answer = await asyncio.wait_for(reader.readuntil(b"}"), 120)
     writer.close()
     assert answer.startswith(b"HTTP/1.1 413 ")
 
@@ -169,6 +169,24 @@ async def test_every_answer_has_a_request_id_and_errors_repeat_it(api: Api) -> N
     assert again.headers["X-Request-Id"] != reply.headers["X-Request-Id"]
 
 
+async def test_no_answer_may_be_taken_for_what_its_type_does_not_say(api: Api) -> None:
+    run = await api.start("hello")
+    for method, path in (
+        ("GET", "models"),
+        ("GET", "nowhere"),
+        ("POST", "agent-runs"),
+        ("GET", f"agent-runs/{run}"),
+        ("GET", f"agent-runs/{run}/stream"),
+        ("GET", "/openapi.json"),
+        ("GET", "/api/oauth/sign-in"),
+        ("POST", f"/api/mcp/{api.slug}"),
+        ("GET", f"/api/a2a/{api.slug}/discovery"),
+    ):
+        reply = await api.call(method, path, {} if method == "POST" else None)
+        assert reply.headers["X-Content-Type-Options"] == "nosniff", (path, reply.headers)
+    check_error(await api.get("models", key=None), 401, "unauthorized")
+
+
 async def test_health_needs_no_credential(api: Api) -> None:
     assert (await api.get("/healthz", key=None)).json == {"status": "ok"}
     assert (await api.get("/readyz", key=None)).json == {"status": "ready"}
@@ -191,7 +209,7 @@ async def test_requests_that_are_no_http_do_not_disturb_the_server(api: Api, ser
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(junk)
         writer.write_eof()
-        await asyncio.wait_for(reader.read(), 10)
+        await asyncio.wait_for(reader.read(), 120)
         writer.close()
     assert (await api.get("/healthz")).status == 200
 

@@ -16,17 +16,19 @@ from .conftest import new_key
 from .kit import TERMINAL, Api, local_tool, types, until_not_ready
 from .scripts import SCRIPTS, TOOLS
 
+ENDLESS = {"turns": [{"deltas": [f"part {number} " for number in range(5000)], "delay_ms": 20}]}
+"""Not over, however late the test is, when the server is stopped or killed."""
 SLOW = {"turns": [{"deltas": [f"part {number} " for number in range(60)], "delay_ms": 20}]}
 
 
 @pytest.mark.requirement("wire.sse.shutdown", "run.crash.graceful")
 async def test_a_stopped_server_ends_streams_between_frames_and_its_successor_goes_on(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path, scripts={**SCRIPTS, "slow": SLOW}, arguments=("--drain", "0.2")) as server:
+    with ServerProcess(tmp_path, scripts={**SCRIPTS, "endless": ENDLESS}, arguments=("--drain", "0.2")) as server:
         key = await asyncio.to_thread(new_key, server)
         async with aiohttp.ClientSession() as http:
             api = Api(http, server.url, "acme", key)
             waiting = await api.start("lookup", tools=[local_tool()])
-            cut = await api.start("slow")
+            cut = await api.start("endless")
             async with api.stream(waiting) as first, api.stream(cut) as second:
                 call = await first.until("local_tool_call")
                 for _ in range(5):
@@ -85,11 +87,11 @@ async def test_a_second_signal_cuts_the_drain_short(tmp_path: Path) -> None:
 
 @pytest.mark.requirement("wire.sse.durable_first")
 async def test_what_a_client_has_seen_is_there_after_a_kill_at_that_moment(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path, scripts={**SCRIPTS, "slow": SLOW}) as server:
+    with ServerProcess(tmp_path, scripts={**SCRIPTS, "endless": ENDLESS}) as server:
         key = await asyncio.to_thread(new_key, server)
         async with aiohttp.ClientSession() as http:
             api = Api(http, server.url, "acme", key)
-            run = await api.start("slow")
+            run = await api.start("endless")
             seen: dict[int, bytes] = {}
             for _ in range(3):
                 async with api.stream(run, last_seq=max(seen, default=0)) as stream:

@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weftline.runtime.hub import Hub
+from weftline.kernel.entries import TEXT_DELTA
+from weftline.runtime.hub import EntryBatch, Hub
 from weftline.server.sse import KEEP_ALIVE, KEEP_ALIVE_S
+from weftline.store.base import Stored
+from weftline.store.memory import MemoryStore
 
 from .kit import TERMINAL, Api, Frame, check_error, local_tool, types
 from .scripts import DELTAS
@@ -154,39 +157,49 @@ async def test_a_reader_that_does_not_read_holds_nobody_up(api: Api) -> None:
         assert [frame.raw for frame in await lazy.rest()] == [frame.raw for frame in await api.events(run)]
 
 
-class _NoLog:
-    """The log of a run that has one event so far and goes on."""
+def batch(seq: int) -> EntryBatch:
+    item = Stored(seq, 1, TEXT_DELTA, b"", b'{"text":"x"}')
+    return EntryBatch("run_1", [item], size=item.size, last_seq=seq, ended=False)
 
 
 @pytest.mark.requirement("wire.sse.heartbeat")
-def test_a_silent_stream_gets_a_comment_at_every_beat_and_keeps_its_place() -> None:
-    hub = Hub(reader=_NoLog())  # type: ignore[arg-type]  # a stream that is up to date never asks the log
-    subscription = hub.follow(1, "run_1", after=7)
-    subscription.behind = False
-    hub.beat(KEEP_ALIVE)
-    assert subscription.take() == b": keep-alive\n\n" and subscription.last_seq == 7
-    subscription.push(b"frame", 8, ended=False)
-    hub.beat(KEEP_ALIVE)
-    assert subscription.take() == b"frame"
-    hub.beat(KEEP_ALIVE)
-    assert subscription.take() == KEEP_ALIVE and subscription.take() == b"" and subscription.last_seq == 8
-    assert KEEP_ALIVE_S == 15
+async def test_a_silent_stream_is_woken_at_every_beat_and_keeps_its_place() -> None:
+    hub = Hub(MemoryStore().log)
+    follower = hub.follow(1, "run_1", after=7)
+    follower.behind = False
+    hub.beat()
+    assert await follower.next() == () and follower.last_seq == 7
+    follower.push(batch(8))
+    hub.beat()
+    assert [one.last_seq for one in await follower.next() or ()] == [8]
+    hub.beat()
+    assert await follower.next() == () and follower.last_seq == 8
+    assert (KEEP_ALIVE_S, KEEP_ALIVE) == (15, b": keep-alive\n\n")
 
 
-@given(st.lists(st.sampled_from(["beat", "push", "take"]), max_size=30))
-def test_beats_never_come_between_the_pieces_of_a_frame_nor_twice_without_silence(moves: list[str]) -> None:
-    hub = Hub(reader=_NoLog())  # type: ignore[arg-type]  # a stream that is up to date never asks the log
-    subscription = hub.follow(1, "run_1", after=0)
-    subscription.behind = False
-    seq, sent = 0, b""
-    for move in moves:
-        if move == "beat":
-            hub.beat(KEEP_ALIVE)
-        elif move == "push":
-            seq += 1
-            subscription.push(b"id: %d\n\n" % seq, seq, ended=False)
-        else:
-            sent += subscription.take() or b""
-    sent += subscription.take() or b""
-    blocks = [block for block in sent.split(b"\n\n") if block]
-    assert [block for block in blocks if block != KEEP_ALIVE.strip()] == [b"id: %d" % n for n in range(1, seq + 1)]
+@given(st.lists(st.sampled_from(["beat", "push", "next"]), max_size=30))
+def test_a_reader_gets_every_batch_once_and_a_beat_only_after_silence(moves: list[str]) -> None:
+    async def follow() -> None:
+        follower = Hub(MemoryStore().log).follow(1, "run_1", after=0)
+        follower.behind = False
+        pushed, pushed_since_beat, due = 0, False, False
+        seen: list[int] = []
+        for move in moves:
+            if move == "beat":
+                due = due or not pushed_since_beat
+                follower.beat()
+                pushed_since_beat = False
+            elif move == "push":
+                pushed += 1
+                pushed_since_beat, due = True, False
+                follower.push(batch(pushed))
+            elif pushed > len(seen) or due:
+                got = await follower.next()
+                assert got is not None and (bool(got) or due)
+                seen += [one.last_seq for one in got]
+                due = False
+        if pushed > len(seen):
+            seen += [one.last_seq for one in await follower.next() or ()]
+        assert seen == list(range(1, pushed + 1))
+
+    asyncio.run(follow())

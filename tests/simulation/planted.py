@@ -163,7 +163,7 @@ def prepares_arguments_again(carry_out: CarryOut) -> CarryOut:
         if isinstance(command, RunTool) and work.toolbox is not None:
             turn, tool = work.conversation.turn, work.toolbox.get(state.batch.calls[command.index].name)
             if turn is not None and tool is not None:
-                work.conversation.args[command.index] = tool.prepare(turn.message.calls[command.index].args)
+                work.conversation.args[command.index] = await tool.prepare(turn.message.calls[command.index].args)
         return await carry_out(command, state, work, services, sink)
 
     return planted
@@ -335,8 +335,8 @@ class Forgetful(Subscription):
 
 
 class LosesThePlaceOfSlowReaders(EmbeddedEngine):
-    def follow(self, key: int, run_id: str, *, after: int = 0) -> Subscription:
-        followed = super().follow(key, run_id, after=after)
+    def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> Subscription:
+        followed = super().follow(key, run_id, after=after, workspace=workspace)
         followed.__class__ = Forgetful
         return followed
 
@@ -355,14 +355,14 @@ BUGS = (
     Bug("reads_the_conversation_of_another_run", "M1", log=ReadsTheConversationOfAnother),
     Bug("reads_the_history_of_another_thread", "M1 C8", log=ReadsTheThreadOfAnother),
     Bug("epochs_only_for_work_in_flight", "S7", log=lambda inner, wires: SimulatedLog(_epochs(inner), wires)),
-    Bug("ends_twice", "C5 K2 K6", log=EndsTwice),
+    Bug("ends_twice", "C2 C5 K2 K6", log=EndsTwice),
     Bug("only_the_requester_wakes", "C6", log=OnlyTheRequesterWakes),
     Bug("ends_in_two_transactions", "C6 C8", log=EndsInTwoTransactions),
-    Bug("says_yes_to_a_write_that_failed", "C1 C2 C3 C6 S9 K2", log=SaysYesToAWriteThatFailed),
+    Bug("says_yes_to_a_write_that_failed", "C1 C2 C3 C4 C6 S9 K2", log=SaysYesToAWriteThatFailed),
     Bug("notes_no_trial", "C13", log=NotesNoTrial),
     Bug("hears_of_no_progress", "C13", log=HearsOfNoProgress),
     Bug("forgets_timers_with_the_process", "C6 D1", log=ForgetsTimersWithTheProcess),
-    Bug("drops_early_timers", "C6 D1", alarm=DropsEarlyTimers),
+    Bug("drops_early_timers", "C6 D1", alarm=DropsEarlyTimers, first_seed=240),
     Bug("loses_the_place_of_slow_readers", "S9 C6", engine=LosesThePlaceOfSlowReaders),
 )
 

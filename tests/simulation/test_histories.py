@@ -6,16 +6,18 @@ import subprocess
 import sys
 
 import pytest
+from hypothesis import settings
 
 from simulation.planted import BUGS, Bug
 from weftline.runtime import residents
 from weftline.testing.simulation import Histories, Violation, simulate
 
 SEEDS = 150
+CAMPAIGN = 5000 if settings.get_current_profile_name() == "deep" else SEEDS
 BLOCK = 25
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
+@pytest.mark.parametrize("first", range(0, CAMPAIGN, BLOCK))
 def test_every_promise_is_kept_in_every_history(first: int) -> None:
     for seed in range(first, first + BLOCK):
         try:
@@ -50,7 +52,7 @@ def test_the_command_runs_as_many_histories_as_it_is_told() -> None:
         [sys.executable, "-m", "weftline.testing.simulation", "--seeds", "3", "--from", "40"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "3 histories from seed 40: 0 failures\n"), done.stderr

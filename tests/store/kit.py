@@ -17,7 +17,7 @@ from weftline.testing.store.subject import create_workspace
 
 T = TypeVar("T")
 
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 
 
 class Owned:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -141,6 +142,12 @@ class PlantedStore:
 
     def announce(self, *, admin_socket: str) -> None:
         self.inner.announce(admin_socket=admin_socket)
+
+    async def back_up(self, to: Path) -> int:
+        return await self.inner.back_up(to)
+
+    async def shrink(self) -> int:
+        return await self.inner.shrink()
 
     async def close(self) -> None:
         await self.inner.close()

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import stat
 from importlib import resources
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from weftline.errors import StoreError
 from weftline.store import open_for_reading, open_store, owner_of
 from weftline.store.base import Query, ReadStore, statement
+from weftline.store.sqlite.checking import find_damage
 from weftline.store.sqlite.connection import connect, migrate, migrations, schema_version
 from weftline.store.sqlite.directory import StoreDirectory, file_system
 from weftline.store.sqlite.faults import FaultyDisk
@@ -212,6 +214,36 @@ def test_the_file_system_of_a_path_is_that_of_its_innermost_mount(path: str, kin
     assert file_system(Path(path), mounts="") == ""
 
 
+@pytest.mark.parametrize("mode", [0o755, 0o750, 0o711, 0o702])
+def test_a_store_that_others_could_read_is_closed_to_them(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "store"
+    path.mkdir()
+    for _ in range(2):  # a new store, and one that exists
+        path.chmod(mode)
+        with owned(path):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+
+def test_a_directory_of_other_files_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    """It is not ours to close."""
+    path = tmp_path / "project"
+    path.mkdir(mode=0o755)
+    (path / "notes.txt").write_text("mine")
+    assert "a directory of its own" in refusal(path).message
+    assert stat.S_IMODE(path.stat().st_mode) == 0o755 and [file.name for file in path.iterdir()] == ["notes.txt"]
+
+
+def test_a_store_that_stays_open_to_others_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "store"
+    path.mkdir(mode=0o755)
+
+    def not_ours(self: Path, mode: int) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "chmod", not_ours)
+    assert "can be read by other users" in refusal(path).message
+
+
 def test_a_network_file_system_is_refused(tmp_path: Path) -> None:
     """F12: locks and logs shared between machines are not safe there."""
     with pytest.raises(StoreError, match="nfs4"):
@@ -263,4 +295,37 @@ def test_a_migration_that_fails_leaves_the_version_before_it_whole(tmp_path: Pat
     assert "added" in names and "half" not in names and not db.in_transaction
     migrate(db, path=tmp_path, steps=[*migrations(), good, cured])
     assert (schema_version(db), list(db.execute("SELECT a FROM half"))) == (newest + 2, [(2,)])
+    db.close()
+
+
+def test_damage_is_found_at_the_start_and_named(tmp_path: Path) -> None:
+    """F77: a page in the middle of the log, which no start would read by itself."""
+    path = tmp_path / "store"
+    with owned(path) as store:
+        chain = store.chain()
+        store.commit(chain.create())
+        for _ in range(50):
+            store.commit(chain.append(b"x" * 3000))
+    database = path / "weftline.db"
+    whole = database.read_bytes()
+    middle = len(whole) // 4096 - 20
+    database.write_bytes(whole[: middle * 4096] + b"\x5a" * 4096 + whole[(middle + 1) * 4096 :])
+    with pytest.raises(StoreError) as refused:
+        open_store(path, check=True)
+    assert str(path) in refused.value.message and "damaged" in refused.value.message
+    assert "backup" in refused.value.message and "\n" not in refused.value.message
+    database.write_bytes(whole)
+    asyncio.run(open_store(path, check=True).close())
+
+
+def test_looking_for_damage_ends_in_time(tmp_path: Path) -> None:
+    """F77: a large store must not keep a start waiting."""
+    with owned(tmp_path / "store") as store:
+        chain = store.chain()
+        store.commit(chain.create())
+        for _ in range(300):
+            store.commit(chain.append(b"x" * 3000))
+    db = connect(tmp_path / "store" / "weftline.db")
+    assert not find_damage(db, path=tmp_path, limit_s=-1.0)
+    assert find_damage(db, path=tmp_path, limit_s=None)
     db.close()

@@ -9,7 +9,7 @@ from weftline.tools.builtin import builtin_tools, calculator, current_time
 
 
 async def call(subject: Tool, **args: object) -> ToolOutput:
-    final = subject.prepare(msgspec.json.encode(args).decode())
+    final = await subject.prepare(msgspec.json.encode(args).decode())
     return await subject.invoke(final, ToolContext("r", "0.0", "k", subject.spec.name, "default"))
 
 

@@ -4,7 +4,7 @@ from msgspec import UNSET, Raw
 
 from weftline.messages import joined_text
 from weftline.tools.arguments import InvalidArguments
-from weftline.tools.base import Tool, ToolContext
+from weftline.tools.base import Tool, ToolContext, Unknown
 from weftline.tools.client_side import A2ALocalTool, LocalTool, McpLocalTool, input_invalid_result
 
 SCHEMA = b'{"type":"object", "properties":{"path":{"type":"string","minLength":2}}, "required":["path"]}'
@@ -37,7 +37,7 @@ async def test_client_tools_cannot_be_invoked_on_the_server() -> None:
     for tool in all_kinds():
         with pytest.raises(RuntimeError):
             await tool.invoke(b"{}", context)
-        assert await tool.reconcile(b"{}", context) == "unknown"
+        assert await tool.reconcile(b"{}", context) == Unknown()
 
 
 @pytest.mark.requirement("wire.tools.client_schema")
@@ -67,11 +67,11 @@ def test_a_missing_schema_is_an_empty_object_schema_and_a_missing_description_is
 
 
 @pytest.mark.parametrize("args", ["{}", '{"path":"x"}', '{"path":3}', "[]", "{", ""])
-def test_arguments_that_violate_the_schema_are_stopped_before_the_call_is_offered(args: str) -> None:
+async def test_arguments_that_violate_the_schema_are_stopped_before_the_call_is_offered(args: str) -> None:
     entry = Raw(b'{"name":"fs_read","inputSchema":' + SCHEMA + b"}")
     for tool in (LocalTool("fs_read", parameters=Raw(SCHEMA)), McpLocalTool("fs_read", entry=entry, server="fs")):
         with pytest.raises(InvalidArguments) as caught:
-            tool.prepare(args)
+            await tool.prepare(args)
         output = input_invalid_result(tool, caught.value)
         assert output.is_error
         body = msgspec.json.decode(joined_text(output.parts), type=dict[str, object])
@@ -81,16 +81,16 @@ def test_arguments_that_violate_the_schema_are_stopped_before_the_call_is_offere
         assert body["issues"]
 
 
-def test_an_issue_names_where_and_what() -> None:
+async def test_an_issue_names_where_and_what() -> None:
     tool = LocalTool("read", parameters=Raw(SCHEMA))
     with pytest.raises(InvalidArguments) as caught:
-        tool.prepare('{"path":"x"}')
+        await tool.prepare('{"path":"x"}')
     assert [(issue.path, issue.constraint) for issue in caught.value.issues] == [("/path", "minLength")]
 
 
-def test_arguments_that_fit_become_canonical_bytes() -> None:
+async def test_arguments_that_fit_become_canonical_bytes() -> None:
     tool = LocalTool("read", parameters=Raw(SCHEMA))
-    assert tool.prepare('{ "path": "ab", "n": 12345678901234567890123, "b": 1.0 }') == (
+    assert await tool.prepare('{ "path": "ab", "n": 12345678901234567890123, "b": 1.0 }') == (
         b'{"b":1.0,"n":12345678901234567890123,"path":"ab"}'
     )
 
@@ -122,13 +122,13 @@ def test_long_running_appends_its_sentence_and_changes_nothing_else() -> None:
     assert LocalTool("t", long_running=True).spec.description == NOTE
 
 
-def test_an_a2a_local_tool_takes_one_required_message_and_echoes_the_whole_card() -> None:
+async def test_an_a2a_local_tool_takes_one_required_message_and_echoes_the_whole_card() -> None:
     card = b'{"name":"Ada","unknown":{"deep":[1.50,null]},"skills":"odd"}'
     tool = A2ALocalTool("ask_ada", card=Raw(card))
-    assert tool.prepare('{"message":"hi"}') == b'{"message":"hi"}'
+    assert await tool.prepare('{"message":"hi"}') == b'{"message":"hi"}'
     for wrong in ("{}", '{"message":1}'):
         with pytest.raises(InvalidArguments):
-            tool.prepare(wrong)
+            await tool.prepare(wrong)
     assert bytes(tool.echo or b"") == b'{"agentCard":' + card + b"}"
 
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 import weftline
 from weftline.messages import Image, Text, joined_text
 from weftline.tools.arguments import InvalidArguments
-from weftline.tools.base import Happened, Tool, ToolContext, ToolFailed, ToolOutput
+from weftline.tools.base import Happened, Tool, ToolContext, ToolFailed, ToolOutput, Unknown, WillNotHappen
 from weftline.tools.function import FunctionTool, tool
 
 
@@ -32,7 +32,7 @@ def schema_of(subject: Tool) -> dict[str, Any]:
 
 
 async def call(subject: Tool, args: str = "{}") -> ToolOutput:
-    return await subject.invoke(subject.prepare(args), context())
+    return await subject.invoke(await subject.prepare(args), context())
 
 
 def text_of(output: ToolOutput) -> str:
@@ -98,19 +98,19 @@ async def test_a_tool_is_still_the_function() -> None:
     assert weather.__name__ == "weather"
 
 
-def test_final_arguments_are_coerced_complete_and_canonical() -> None:
+async def test_final_arguments_are_coerced_complete_and_canonical() -> None:
     final = b'{"days":3,"place":{"city":"Bonn","country":"DE"},"unit":"c"}'
-    assert weather.prepare('{"days": "3", "place": {"city": "Bonn"}}') == final
-    assert weather.prepare(final.decode()) == final
+    assert await weather.prepare('{"days": "3", "place": {"city": "Bonn"}}') == final
+    assert await weather.prepare(final.decode()) == final
 
 
 async def test_a_tool_receives_its_arguments_in_their_declared_types() -> None:
     assert text_of(await call(weather, '{"place":{"city":"Bonn"},"unit":"f"}')) == "Bonn DE 1 fahrenheit"
 
 
-def test_arguments_that_do_not_fit_are_listed_with_their_place() -> None:
+async def test_arguments_that_do_not_fit_are_listed_with_their_place() -> None:
     with pytest.raises(InvalidArguments) as caught:
-        weather.prepare('{"place":{"country":1},"days":9,"more":0}')
+        await weather.prepare('{"place":{"country":1},"days":9,"more":0}')
     assert {(issue.path, issue.constraint) for issue in caught.value.issues} == {
         ("/place/city", "missing"),
         ("/place/country", "string_type"),
@@ -119,23 +119,23 @@ def test_arguments_that_do_not_fit_are_listed_with_their_place() -> None:
     }
 
 
-def test_the_path_of_an_issue_leaves_out_members_of_a_union() -> None:
+async def test_the_path_of_an_issue_leaves_out_members_of_a_union() -> None:
     @tool
     def pick(items: list[int | Literal["all"]]) -> None: ...
 
     with pytest.raises(InvalidArguments) as caught:
-        pick.prepare('{"items":[1,"none"]}')
+        await pick.prepare('{"items":[1,"none"]}')
     assert {issue.path for issue in caught.value.issues} == {"/items/1"}
 
 
 @pytest.mark.parametrize("args", ['{"x":"nan"}', '{"x":"inf"}', '{"x":NaN}', "[]", "{", '{"x":1e999}'])
-def test_arguments_that_json_cannot_hold_are_invalid(args: str) -> None:
+async def test_arguments_that_json_cannot_hold_are_invalid(args: str) -> None:
     @tool
     def half(x: float) -> float:
         return x / 2
 
     with pytest.raises(InvalidArguments):
-        half.prepare(args)
+        await half.prepare(args)
 
 
 async def test_large_integers_arrive_exactly() -> None:
@@ -161,7 +161,7 @@ async def test_a_default_of_none_widens_its_type() -> None:
     def late(day: date = cast(Any, None)) -> str:  # noqa: B008
         return str(day)
 
-    assert late.prepare("{}") == b'{"day":null}'
+    assert await late.prepare("{}") == b'{"day":null}'
     assert text_of(await call(late)) == "None"
     assert text_of(await call(late, '{"day":"2026-01-02"}')) == "2026-01-02"
 
@@ -174,7 +174,7 @@ async def test_the_context_is_injected_and_not_in_the_schema() -> None:
     assert list(schema_of(who)["properties"]) == ["name"]
     assert text_of(await call(who, '{"name":"Ada"}')) == "Ada run_1 key_1"
     with pytest.raises(InvalidArguments):
-        who.prepare('{"name":"Ada","ctx":{}}')
+        await who.prepare('{"name":"Ada","ctx":{}}')
 
 
 def test_options_that_make_no_sense_are_refused_at_decoration() -> None:
@@ -292,7 +292,7 @@ async def test_message_parts_and_outputs_are_taken_as_they_are() -> None:
 
     assert (await call(give, '{"which":"list"}')).parts == tuple(parts)
     assert (await call(give, '{"which":"one"}')).parts == (parts[1],)
-    assert await call(give, '{"which":"whole"}') is whole
+    assert await call(give, '{"which":"whole"}') == whole
 
 
 @pytest.mark.parametrize(
@@ -436,7 +436,7 @@ async def test_a_cancelled_async_call_is_cancelled() -> None:
 
 async def test_reconcile_is_asked_with_the_arguments_it_names() -> None:
     def known(order: int, context: ToolContext) -> object:
-        answers = {1: Happened(ToolOutput.of(context.idempotency_key)), 2: "will_not_happen", 3: "perhaps"}
+        answers = {1: Happened(context.idempotency_key), 2: WillNotHappen(), 3: "will_not_happen"}
         if order not in answers:
             raise ConnectionError
         return answers[order]
@@ -450,12 +450,12 @@ async def test_reconcile_is_asked_with_the_arguments_it_names() -> None:
         def pay(order: int, amount: float = 1) -> None: ...
 
         assert pay.effect == "reconcile"
-        answers = [await pay.reconcile(pay.prepare(f'{{"order":{n}}}'), context()) for n in (1, 2, 3, 4)]
-        assert answers == [Happened(ToolOutput.of("key_1")), "will_not_happen", "unknown", "unknown"]
+        answers = [await pay.reconcile(await pay.prepare(f'{{"order":{n}}}'), context()) for n in (1, 2, 3, 4)]
+        assert answers == [Happened("key_1"), WillNotHappen(), Unknown(), Unknown()]
 
 
 async def test_a_tool_without_reconcile_knows_nothing() -> None:
-    assert await weather.reconcile(b"{}", context()) == "unknown"
+    assert await weather.reconcile(b"{}", context()) == Unknown()
 
 
 def test_making_a_tool_imports_neither_pydantic_nor_jsonschema() -> None:
@@ -465,7 +465,21 @@ import sys, weftline
 def f(x: int): "d"
 heavy = {"pydantic", "pydantic_core", "jsonschema_rs", "aiohttp", "starlette"} & set(sys.modules)
 assert not heavy, heavy
-f.prepare('{"x":1}')
+import asyncio
+asyncio.run(f.prepare('{"x":1}'))
 assert "pydantic" in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+WRONG: list[tuple[Any, Any]] = [("text", False), ((5,), False), ((Text(cast(Any, 5)),), False), ((), "no")]
+
+
+@pytest.mark.parametrize(("parts", "is_error"), WRONG)
+async def test_an_output_that_could_not_be_read_back_from_the_log_is_an_error_result(parts: Any, is_error: Any) -> None:
+    @tool(blocking=False)
+    def wrong() -> ToolOutput:
+        return ToolOutput(parts, is_error)
+
+    result = await call(wrong)
+    assert result.is_error and "cannot be shown" in text_of(result)

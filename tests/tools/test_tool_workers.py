@@ -91,5 +91,5 @@ async def test_calls_are_refused_while_too_many_threads_are_stuck() -> None:
     for one in stuck:
         one.release.set()
     while threads.abandoned:
-        await asyncio.wait_for(asyncio.to_thread(lambda: None), 5)
+        await asyncio.wait_for(asyncio.to_thread(lambda: None), 120)
     assert await threads.run(lambda: "again") == "again"

@@ -13,11 +13,17 @@ PAGE = ROOT / "docs" / "tools.md"
 
 def test_the_example_of_the_page_runs() -> None:
     done = subprocess.run([sys.executable, str(EXAMPLE)], check=True, capture_output=True, text=True)
-    assert done.stdout.splitlines() == ['{"cents":250,"order":7}', "(Text(text='Order 7 is paid.'),)", "119"]
+    assert done.stdout.splitlines() == [
+        '{"cents":250,"order":7}',
+        "(Text(text='Order 7 is paid.'),)",
+        "119",
+        "WillNotHappen()",
+        "Happened(result='Box 3 is moved.')",
+    ]
 
 
 def test_the_example_is_a_tools_file() -> None:
-    assert list(load_tools_file(EXAMPLE)) == ["stock", "pay", "gross"]
+    assert list(load_tools_file(EXAMPLE)) == ["stock", "pay", "move", "gross"]
 
 
 def test_the_code_on_the_page_is_the_code_of_the_example() -> None:

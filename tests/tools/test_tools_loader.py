@@ -55,7 +55,7 @@ async def test_a_tools_file_gives_its_tools_in_order(tmp_path: Path) -> None:
     assert [tool.effect for tool in tools.values()] == ["idempotent", "once"]
     order = tools["order"]
     context = ToolContext("r", "0.0", "k", "order", "default")
-    output = await order.invoke(order.prepare('{"item":{"sku":"x","count":"2"}}'), context)
+    output = await order.invoke(await order.prepare('{"item":{"sku":"x","count":"2"}}'), context)
     assert joined_text(output.parts) == "2 x x"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -40,14 +40,14 @@ def changes() -> list[Change]:
 
 
 @pytest.fixture
-def at(tmp_path: Path, clock: Clock, changes: list[Change]) -> Generator[Workspaces]:
+async def at(tmp_path: Path, clock: Clock, changes: list[Change]) -> AsyncGenerator[Workspaces]:
     store = open_store(tmp_path / "store")
 
     async def changed(change: Change) -> None:
         changes.append(change)
 
     yield Workspaces(store.records, store.vault, clock, changed)
-    store.close()
+    await store.close()
 
 
 @pytest.fixture

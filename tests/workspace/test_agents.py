@@ -104,3 +104,5 @@ async def test_a_run_takes_the_agents_spec_with_its_own_laid_over_it(at: Workspa
 async def test_a_run_without_an_agent_stays_as_it_is(at: Workspaces, acme: int) -> None:
     own = RunSpec(b'{"prompt":"hi"}', {})
     assert await agents.effective(at, Caller(acme), None, own) is own
+    with pytest.raises(Forbidden):
+        await agents.effective(at, Caller(acme, ("agent_1",)), None, own)

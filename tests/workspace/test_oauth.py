@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,7 +40,7 @@ class World(Struct):
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Generator[World]:
+async def world(tmp_path: Path) -> AsyncGenerator[World]:
     store = SqliteStore(tmp_path / "store")
     changes: list[Change] = []
 
@@ -48,7 +48,7 @@ def world(tmp_path: Path) -> Generator[World]:
         changes.append(change)
 
     yield World(Workspaces(store.records, store.vault, Clock(), changed), changes)
-    store.close()
+    await store.close()
 
 
 async def granted(at: Workspaces) -> tuple[App, grants.Issued]:
@@ -70,8 +70,7 @@ async def granted(at: Workspaces) -> tuple[App, grants.Issued]:
     user = (await users.show_user(at, email=EMAIL)).user
     question = await consent.question(at, *asked, user, session="s")
     assert question is not None
-    answer = {"token": question.token, "decision": "approve"}
-    decided = await consent.decide(at, user, session="s", answer=answer)
+    decided = await consent.decide(at, user, consent.Decision(question.token, "approve"), session="s")
     assert decided.code is not None
     return app, await grants.exchange_code(at, app, code=decided.code, redirect_uri=CALLBACK, verifier=VERIFIER)
 

@@ -12,7 +12,7 @@ from weftline.workspace import threads
 from weftline.workspace.context import Workspaces
 from weftline.workspace.threads import CONTEXT_KEY, ThreadDraft
 
-from .conftest import NOW_US, Clock
+from .conftest import NOW_US, Caller, Clock
 
 
 def draft(agent: str | None = None, **metadata: str) -> ThreadDraft:
@@ -21,10 +21,10 @@ def draft(agent: str | None = None, **metadata: str) -> ThreadDraft:
 
 async def test_a_thread_is_found_by_its_whole_id_in_its_own_workspace(at: Workspaces, acme: int, globex: int) -> None:
     row = await threads.create(at, acme, draft())
-    assert await threads.find(at, acme, row.key, salt=row.salt) == row
+    assert await threads.find(at, Caller(acme), row.key, salt=row.salt) == row
     for workspace, key, salt in ((globex, row.key, row.salt), (acme, row.key, "guess"), (acme, 99, row.salt)):
         with pytest.raises(NotFound):
-            await threads.find(at, workspace, key, salt=salt)
+            await threads.find(at, Caller(workspace), key, salt=salt)
 
 
 async def test_a_thread_ends_once_and_its_secrets_with_it(at: Workspaces, acme: int, clock: Clock) -> None:
@@ -35,7 +35,7 @@ async def test_a_thread_ends_once_and_its_secrets_with_it(at: Workspaces, acme: 
     await threads.end(at, row)
     clock.us += 1
     await threads.end(at, row)
-    ended = await threads.find(at, acme, row.key, salt=row.salt)
+    ended = await threads.find(at, Caller(acme), row.key, salt=row.salt)
     assert ended.ended_at == NOW_US and await threads.sealed_headers(at, ended) is None
 
 
@@ -70,7 +70,7 @@ async def test_a_page_has_what_matches_newest_first(at: Workspaces, acme: int, g
     assert await page() == [2, 1, 0]
     assert await page(limit=2) == [2, 1] and await page(before=keys[1]) == [0]
     assert await page(ended=True) == [1] and await page(ended=False) == [2, 0]
-    assert await page(agent="a") == [2, 0] and await page(key=keys[1]) == [1] and await page(key=keys[3]) == []
+    assert await page(agents=("a",)) == [2, 0] and await page(key=keys[1]) == [1] and await page(key=keys[3]) == []
     prod = (("env", "prod"),)
     assert await page(metadata=prod) == [1, 0] and await page(metadata=prod, before=keys[1]) == [0]
     assert await page(metadata=(*prod, ("team", "x"))) == [0] and await page(metadata=(*prod, ("team", "y"))) == []

@@ -38,7 +38,7 @@ async def test_a_webhook_is_told_its_secret_once_and_announced(
 ) -> None:
     made = await webhooks.create(at, acme, URL, events=["failed", "succeeded", "failed"])
     assert made.webhook.events == ("failed", "succeeded") and made.webhook.enabled
-    assert webhooks.secret_of(at, made.webhook) == made.secret.encode()
+    assert webhooks.opened(at, made.webhook).secret == made.secret.encode()
     assert made.secret.encode() not in made.webhook.secret
     assert not (await webhooks.enable(at, acme, made.webhook.id, enabled=False)).enabled
     await webhooks.delete(at, acme, made.webhook.id)

@@ -21,10 +21,16 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
+_MAKES_A_STORE = frozenset(
+    {"keys.create", "keys.import", "agents.create", "webhooks.create", "users.create", "oauth.apps.create"}
+)
+"""What begins a store, as it makes the workspace that it names. Nothing else makes one by looking at a wrong path."""
+
+
 def administer(db: Path, operation: str, **arguments: Any) -> Any:
     """Carries out an operation and returns its value in JSON's own types."""
     try:
-        store = open_store(db)
+        store = open_store(db, create=operation in _MAKES_A_STORE)
     except StoreError as error:
         if error.code != "store_in_use":
             raise
@@ -33,7 +39,7 @@ def administer(db: Path, operation: str, **arguments: Any) -> Any:
     async def here() -> Any:
         try:
             at = Workspaces(store.records, store.vault, SystemClock())
-            return await operations(at, StoredLogs(store.log))[operation](**arguments)
+            return await operations(at, StoredLogs(store.log), store)[operation](**arguments)
         finally:
             await store.close()
 

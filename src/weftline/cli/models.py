@@ -12,6 +12,7 @@ import click
 from weftline.cli.output import JSON
 
 if TYPE_CHECKING:
+    from weftline.config import Config
     from weftline.net.transport import AiohttpTransport
     from weftline.providers.base import ModelInfo
     from weftline.providers.catalog import Catalog, Entry
@@ -45,7 +46,7 @@ def command(
     if provider is not None:
         _print_upstream(asyncio.run(_upstream(config, db, workspace, provider, search)), as_json=as_json)
         return
-    catalog = asyncio.run(_catalog(config, scripts, db, workspace))
+    catalog = asyncio.run(_catalog(_settings(config), scripts, db, workspace))
     if as_json:
         click.echo(json.dumps(_shown(catalog), indent=2))
         return
@@ -55,18 +56,23 @@ def command(
 async def _upstream(
     config: Path | None, db: Path | None, workspace: str | None, name: str, search: str
 ) -> list[ModelInfo]:
+    from weftline.net.egress import egress_from
     from weftline.net.transport import AiohttpTransport
     from weftline.providers.base import ProviderError
     from weftline.providers.listing import every_model
 
+    settings = _settings(config)
     transport = AiohttpTransport()
+    # What a workspace has named is dialled as the server would dial it.
+    tenants = AiohttpTransport(check=egress_from(settings.server, origin=settings.path).check)
     try:
-        catalog = await _catalog(config, None, db, workspace, transport=transport)
+        catalog = await _catalog(settings, None, db, workspace, transport=transport, tenants=tenants)
         return [model async for model in every_model(catalog.lister(name), search=search)]
     except ProviderError as error:
         raise click.ClickException(f"{name}: {error.message}") from None
     finally:
         await transport.aclose()
+        await tenants.aclose()
 
 
 def _print_upstream(models: list[ModelInfo], *, as_json: bool) -> None:
@@ -79,15 +85,21 @@ def _print_upstream(models: list[ModelInfo], *, as_json: bool) -> None:
         click.echo(model.vendor_id)
 
 
+def _settings(path: Path | None) -> Config:
+    from weftline.config import Config, load_config
+
+    return load_config(path) if path is not None else Config()
+
+
 async def _catalog(
-    config: Path | None,
+    settings: Config,
     scripts: Path | None,
     db: Path | None,
     workspace: str | None,
     *,
     transport: AiohttpTransport | None = None,
+    tenants: AiohttpTransport | None = None,
 ) -> Catalog:
-    from weftline.config import Config, load_config
     from weftline.net.transport import AiohttpTransport
     from weftline.providers.scripted import ScriptedProvider
     from weftline.providers.scripts import load_scripts
@@ -95,8 +107,7 @@ async def _catalog(
 
     scripted = ScriptedProvider(load_scripts(scripts)) if scripts is not None else None
     # Opens nothing by itself.
-    transport = transport or AiohttpTransport()
-    base = (load_config(config) if config is not None else Config()).catalog(transport=transport, scripted=scripted)
+    base = settings.catalog(transport=transport or AiohttpTransport(), scripted=scripted)
     if db is None or workspace is None:
         return base
     from weftline.runtime.clock import SystemClock
@@ -108,7 +119,7 @@ async def _catalog(
     store = open_for_reading(db)
     try:
         at = Workspaces(store.records, store.vault, SystemClock())
-        catalogs = WorkspaceCatalogs(base, own=partial(own_providers, at), transport=transport)
+        catalogs = WorkspaceCatalogs(base, own=partial(own_providers, at), transport=tenants or AiohttpTransport())
         return await catalogs.load(await find(at, workspace))
     finally:
         await store.close()

@@ -27,9 +27,10 @@ def run(older_than: str, workspace: str | None, db: Path, as_json: bool) -> None
     """Remove the logs of runs that ended longer ago than that.
 
     Each keeps its row and its last entry, so that its snapshot still tells how it ended; a reader of its stream gets a
-    `gap` event for what is gone. Prints how many runs had something to remove.
+    `gap` event for what is gone. The file shrinks by what that frees. Prints how many runs had something to remove.
     """
     from weftline.cli.admin import administer, now_us
+    from weftline.cli.vacuum import shrink
 
     match = re.fullmatch(r"(\d{1,9})([smhdw])", older_than)
     if match is None:
@@ -41,4 +42,5 @@ def run(older_than: str, workspace: str | None, db: Path, as_json: bool) -> None
         trimmed += count
         if not after:
             break
+    shrink(db)
     click.echo(json.dumps({"runs": trimmed}) if as_json else trimmed)

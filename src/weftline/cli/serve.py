@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 from pathlib import Path
 
 import click
@@ -50,12 +48,8 @@ def command(
     Prints one line `ready http://HOST:PORT` on stdout when it accepts requests; logs go to stderr. SIGTERM and SIGINT
     stop it cleanly: nothing new begins, streams are closed between events, and the next process carries on.
     """
+    from weftline.server.logs import configure_logs
     from weftline.server.serve import Settings, run
 
-    logging.basicConfig(
-        level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    if log_level == "info":
-        # Its start and stop are told by our own lines, and its logger's name reads like an error.
-        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    configure_logs(log_level)
     run(Settings(db, host, port, scripts, tools, config, drain_s, rate_limit))

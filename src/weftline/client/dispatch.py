@@ -90,7 +90,8 @@ class Dispatcher:
         )
         self._contexts.add(context)
         try:
-            text = await asyncio.wait_for(handler(dict(call.args), context, self._workers), handler.timeout_s)
+            async with asyncio.timeout(handler.timeout_s):
+                text = await handler(dict(call.args), context, self._workers)
         except TimeoutError:
             if context.seconds_left() == 0:
                 raise ToolError(f"The tool {call.name} timed out after {handler.timeout_s:g} s.") from None

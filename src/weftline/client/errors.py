@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 if TYPE_CHECKING:
-    from weftline.client.results import ModelUsed, Tokens
+    from weftline.client.usage import ModelUsed, Tokens
 
 
 class ClientError(Exception):

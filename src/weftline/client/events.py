@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from weftline.client.errors import NetworkError, ToolDeliveryError
-from weftline.client.results import ModelUsed, Tokens, lenient
+from weftline.client.usage import ModelUsed, Tokens, lenient
 from weftline.net.sse import SseEvent
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 from weftline.client.dispatch import Dispatcher
 from weftline.client.errors import (
@@ -32,13 +32,23 @@ from weftline.client.events import (
     parse_event,
     text_of,
 )
-from weftline.client.http import RETRIED, EventStream
+from weftline.client.http import RETRIED, EventStream, Http
 from weftline.client.results import CancelReceipt, RunResult, RunSnapshot, Totals
 from weftline.client.tools import Toolset
+from weftline.client.workers import HandlerWorkers
 from weftline.net.sse import SseParser
 
-if TYPE_CHECKING:
-    from weftline.client.core import AsyncClient
+
+class RunClient(Protocol):
+    """The client, as a run needs it."""
+
+    http: Http
+    workers: HandlerWorkers
+    format_error: Callable[[Exception], str] | None
+
+    async def get_run(self, run_id: str) -> RunSnapshot: ...
+    async def cancel_run(self, run_id: str) -> CancelReceipt: ...
+
 
 logger = logging.getLogger("weftline.client")
 
@@ -64,7 +74,7 @@ class AsyncRun:
 
     def __init__(
         self,
-        client: AsyncClient,
+        client: RunClient,
         run_id: str,
         *,
         tools: Toolset,
@@ -351,7 +361,8 @@ class AsyncRun:
         frames = SseParser()
         while self._terminal is None:
             try:
-                data = await asyncio.wait_for(stream.read(), SETTLE_S if self._settling else None)
+                async with asyncio.timeout(SETTLE_S if self._settling else None):
+                    data = await stream.read()
             except TimeoutError:
                 self._settling = False
                 for call in list(self._held.values()):

@@ -5,17 +5,34 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import Protocol, Self, Unpack
 from urllib.parse import quote
 
 from weftline.client.events import Event
+from weftline.client.http import Http
 from weftline.client.results import ChatMessage, RunResult, SessionInfo, Totals
+from weftline.client.run import AsyncRun
 from weftline.client.spec import MessageOptions
 from weftline.client.tools import Toolset
 
-if TYPE_CHECKING:
-    from weftline.client.core import AsyncClient
-    from weftline.client.run import AsyncRun
+
+class SessionClient(Protocol):
+    """The client, as a session needs it."""
+
+    http: Http
+
+    async def get_session(self, session_id: str) -> SessionInfo: ...
+
+    async def start_message(
+        self,
+        session_id: str,
+        prompt: str | None,
+        options: MessageOptions,
+        *,
+        tools: Toolset,
+        sends_tools: bool,
+        totals: Totals,
+    ) -> AsyncRun: ...
 
 
 class AsyncSession:
@@ -27,7 +44,7 @@ class AsyncSession:
     Leaving the context ends the session on the server; `close` leaves it there for `client.session(id)`.
     """
 
-    def __init__(self, client: AsyncClient, session_id: str, *, tools: Toolset, sends_tools: bool = False) -> None:
+    def __init__(self, client: SessionClient, session_id: str, *, tools: Toolset, sends_tools: bool = False) -> None:
         self.id = session_id
         self.usage = Totals()
         self._client = client

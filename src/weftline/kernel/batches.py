@@ -35,7 +35,11 @@ def carry_on(s: State) -> Decision:
     append: list[New] = []
     start: list[Command] = []
     for index in batch.running:
-        _go_on(s, index, append, start)
+        call = batch.calls[index]
+        if not call.lost:
+            start.append(RunTool(s.turn - 1, index, call.attempt))
+        else:
+            _recover(s, index, call, append, start)
     if not s.control.paused and batch.next < len(batch.calls):
         _begin(s, append)
     if append:
@@ -43,19 +47,16 @@ def carry_on(s: State) -> Decision:
     return Decision(start=tuple(start), due_at=due_at)
 
 
-def _go_on(s: State, index: int, append: list[New], start: list[Command]) -> None:
-    """A call that has begun: it is outstanding, or after a crash its effect says what may be done about it."""
-    call, turn = s.batch.calls[index], s.turn - 1
-    if not call.lost:
-        start.append(RunTool(turn, index, call.attempt))
-    elif call.effect == "once":
+def _recover(s: State, index: int, call: Call, append: list[New], start: list[Command]) -> None:
+    """A call that was begun before a crash: its effect says what may be done about it."""
+    if call.effect == "once":
         append.append(closed(s, index, "in_doubt", prompts.in_doubt(call.name)))
     elif s.control.paused:
         pass
     elif call.effect == "reconcile":
-        start.append(Reconcile(turn, index, call.attempt))
+        start.append(Reconcile(s.turn - 1, index, call.attempt))
     else:
-        append.append(New(CallStarted(turn, index, call.attempt + 1)))
+        append.append(New(CallStarted(s.turn - 1, index, call.attempt + 1)))
 
 
 def _begin(s: State, append: list[New]) -> None:
@@ -189,12 +190,11 @@ def _after(s: State) -> Decision:
 
 def _expired(s: State) -> list[int]:
     """The indexes of the calls whose answer has not come in time."""
-    late = [
+    return [
         question.index
         for question in s.questions.open.values()
         if question.deadline_at is not None and question.deadline_at <= s.now
     ]
-    return sorted(late)
 
 
 def _timed_out(s: State, expired: list[int]) -> Decision:

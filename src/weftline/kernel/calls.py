@@ -56,7 +56,7 @@ def lost(batch: Batch, effects: dict[str, Effect]) -> Batch:
 def opened(s: State, head: CallOpened, at: int) -> State | None:
     """The state after the fact; None when it cannot be true of the call. So do the next two."""
     call = _unclosed(s, head)
-    if call is None or call.stage != "asked":
+    if call is None or call.stage != "asked" or head.client != call.client:
         return None
     batch, questions, counted = s.batch, s.questions, s.guards
     if not head.blocked:
@@ -66,13 +66,8 @@ def opened(s: State, head: CallOpened, at: int) -> State | None:
                 return None
             deadline_at = None if head.timeout_us is None else at + head.timeout_us
             questions = _with_question(questions, call.id, Question(head.index, deadline_at))
-    call = replace(call, stage="opened", effect=head.effect, client=head.client)
-    batch = replace(
-        batch,
-        calls=_with(batch.calls, head.index, call),
-        asked=batch.asked - 1,
-        next=batch.next if head.client is not None else min(batch.next, head.index),
-    )
+    calls = _with(batch.calls, head.index, replace(call, stage="opened", effect=head.effect))
+    batch = replace(batch, calls=calls, asked=batch.asked - 1)
     return replace(s, version=s.version + 1, batch=batch, questions=questions, guards=counted)
 
 

@@ -87,14 +87,11 @@ def _attempt_started(s: State, head: AttemptStarted, at: int) -> State:
         return _broken(s, f"attempt {head.turn}.{head.attempt} began out of turn")
     if s.batch.unclosed:
         return _broken(s, f"attempt {head.turn}.{head.attempt} began over an open call")
-    same_model = head.choice == before.choice  # another one begins with its own retries
     attempt = Attempt(
         number=head.attempt,
         open=True,
         estimate=head.estimate,
-        failures=before.failures if same_model else 0,
-        failure=before.failure,
-        failure_final=before.failure_final and same_model,
+        failures=before.failures if head.choice == before.choice else 0,  # another model begins with its own retries
         choice=head.choice,
         model=head.model,
     )

@@ -6,10 +6,13 @@ import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
+from msgspec.structs import replace
+
+from weftline.net.address import InvalidAddress, parse
 from weftline.net.client import HttpClient
-from weftline.net.egress import Egress
+from weftline.net.egress import Egress, is_loopback
 from weftline.net.errors import RequestFailed
 from weftline.net.limits import TimeLimits
 from weftline.net.proxies import Proxies
@@ -36,7 +39,12 @@ class Dialer:
     ) -> None:
         self.egress = egress
         self._connect_s = connect_s
-        self._client = HttpClient(check=egress.check, proxies=proxies, tls=tls, max_connections=256, max_per_host=64)
+        # This machine is for those who name it; a page of somebody else's does not get to send us there.
+        outside = replace(egress, reach="public") if egress.reach == "loopback" else egress
+        self._client, self._outside = (
+            HttpClient(check=policy.check, proxies=proxies, tls=tls, max_connections=256, max_per_host=64)
+            for policy in (egress, outside)
+        )
 
     @asynccontextmanager
     async def request(
@@ -51,8 +59,9 @@ class Dialer:
     ) -> AsyncGenerator[HttpResponse]:
         """Sends one request and follows up to `redirects` redirects, each under the same policy.
 
-        Headers go along only as long as the origin stays the same. `timeout_s` bounds each request, its body included;
-        None is for streams that never end. Raises `RequestFailed`.
+        Headers and body stay with the origin that they were meant for: another one gets a bare GET or HEAD, and any
+        other request ends there. `timeout_s` bounds each request, its body included; None is for streams that never
+        end. Raises `RequestFailed`.
         """
         limits = TimeLimits(connect_s=self._connect_s, first_byte_s=None, idle_s=None, total_s=timeout_s)
         response = await self._follow(method, url, dict(headers or {}), body, limits, redirects)
@@ -63,14 +72,15 @@ class Dialer:
 
     async def aclose(self) -> None:
         await self._client.aclose()
+        await self._outside.aclose()
 
     async def _follow(
         self, method: str, url: str, headers: dict[str, str], body: bytes | None, limits: TimeLimits, redirects: int
     ) -> HttpResponse:
-        first = True
+        client, first = self._client, True
         while True:
             try:
-                response = await self._client.send(method, url, headers=headers, body=body, limits=limits)
+                response = await client.send(method, url, headers=headers, body=body, limits=limits)
             except RequestFailed as error:
                 # What happens on the way of a redirect does not undo the request that was answered with it.
                 error.sent = error.sent or not first
@@ -82,17 +92,19 @@ class Dialer:
             redirects -= 1
             response.close()
             try:
-                target = urljoin(url, location)
-                same = _origin(target) == _origin(url)
-            except ValueError:
+                here, there = parse(url), parse(urljoin(url, location))
+            except (InvalidAddress, ValueError):
                 raise RequestFailed("invalid", "The redirect does not lead to a valid address.", sent=True) from None
-            if not same:
-                headers = {}
             if response.status == 303 or (response.status in (301, 302) and method == "POST"):
                 method, body = "GET", None
-            url = target
-
-
-def _origin(url: str) -> tuple[str, str | None, int | None]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+            if there.origin != here.origin:
+                if method not in ("GET", "HEAD"):
+                    raise RequestFailed(
+                        "redirected",
+                        f"{here.host} redirects to {there.host}, which this request is not sent to.",
+                        sent=True,
+                    )
+                headers, body = {}, None
+                if not is_loopback(here.host):
+                    client = self._outside
+            url = there.url

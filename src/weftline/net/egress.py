@@ -1,6 +1,6 @@
 """Which addresses the server may connect to on somebody's behalf.
 
-A URL that a model or a stored tool names must not lead into the server's own network. The name is resolved first, the
+A URL that a tenant or a model names must not lead into the server's own network. The name is resolved first, the
 addresses are judged, and the connection goes to a judged address: what the name resolves to a moment later is of no
 account. Every redirect is judged anew.
 """
@@ -14,22 +14,33 @@ from typing import Any, Literal, TypeAlias, cast
 from msgspec import Struct
 
 from weftline.errors import WeftlineError
+from weftline.net.address import InvalidAddress, canonical_host, literal
 
 Address: TypeAlias = IPv4Address | IPv6Address
+Network: TypeAlias = IPv4Network | IPv6Network
 AddressCheck: TypeAlias = Callable[[str, str], None]
 """Takes a host and an address of it; raises `EgressRefused` when that is not to be connected to."""
-Reach: TypeAlias = Literal["public", "private", "any"]
-"""`private` adds loopback and private networks; `any` adds link-local and metadata addresses and all the rest."""
+Kind: TypeAlias = Literal["public", "loopback", "private", "guarded"]
+Reach: TypeAlias = Literal["public", "loopback", "private"]
+"""`loopback` adds this machine, `private` also private networks. Nothing adds guarded addresses but naming them."""
 
-_METADATA = (
+_GUARDED: tuple[Network, ...] = (
     ip_network("169.254.0.0/16"),
     ip_network("fe80::/10"),
-    ip_network("fd00:ec2::254/128"),
     ip_network("100.100.100.200/32"),
     ip_network("168.63.129.16/32"),
+    ip_network("192.0.0.192/32"),
+    ip_network("fd00:ec2::/32"),
+    ip_network("fd20:ce::254/128"),
+    ip_network("fd00:42::42/128"),
+    ip_network("64:ff9b:1::/48"),
 )
-"""Where clouds hand out credentials to whoever asks from the inside; link-local addresses among them."""
-_NAT64 = ip_network("64:ff9b::/96")
+"""Where clouds hand out credentials to whoever asks from the inside, link-local addresses, and the local prefix for
+address translation, which may stand for any of them."""
+_LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
+_GLOBAL_V6 = ip_network("2000::/3")
+"""The only IPv6 addresses that are given out for the public internet."""
+_CARRIES_V4 = (ip_network("64:ff9b::/96"), ip_network("::ffff:0:0:0/96"))
 
 
 class EgressRefused(OSError):
@@ -37,21 +48,42 @@ class EgressRefused(OSError):
 
 
 class Egress(Struct, frozen=True):
-    """What may be reached. `hosts` are lower-case names, and `networks` address ranges, that are always allowed."""
+    """What may be reached. `hosts` are lower-case names, and `networks` address ranges, that are allowed besides.
+
+    A range opens guarded addresses only if it lies inside a guarded range: `0.0.0.0/0` does not mean those.
+    """
 
     reach: Reach = "public"
     hosts: frozenset[str] = frozenset()
-    networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    networks: tuple[Network, ...] = ()
 
     def check(self, host: str, address: str) -> None:
         """Raises `EgressRefused` unless `address`, which `host` resolved to, may be connected to."""
-        if self.reach == "any" or host.lower().rstrip(".") in self.hosts:
+        if host.lower().rstrip(".") in self.hosts:
             return
-        kind = _kind(ip_address(address.partition("%")[0]), self.networks)
-        if kind == "public" or (kind == "private" and self.reach == "private"):
+        found = _carried(ip_address(address.partition("%")[0]))
+        kind = kind_of(found)
+        if kind in _REACHED[self.reach] or any(_opens(network, found, kind) for network in self.networks):
             return
-        about = "a metadata or link-local" if kind == "metadata" else "a private"
-        raise EgressRefused(f"{host} has {about} address, which this server does not connect to.")
+        about, remedy = _REFUSALS[kind]
+        raise EgressRefused(
+            f"{host} has {about} address, which this server does not connect to. {remedy} in the [server] table of its"
+            " configuration."
+        )
+
+
+_REACHED: dict[Reach, tuple[Kind, ...]] = {
+    "public": ("public",),
+    "loopback": ("public", "loopback"),
+    "private": ("public", "loopback", "private"),
+}
+_USUAL = "An operator can allow it with `allow_egress` or `allow_private_egress`"
+_REFUSALS: dict[Kind, tuple[str, str]] = {
+    "public": ("a public", _USUAL),
+    "loopback": ("a loopback", _USUAL),
+    "private": ("a private", _USUAL),
+    "guarded": ("a metadata or link-local", "An operator can allow it only by naming it in `allow_egress`"),
+}
 
 
 def allowed(check: AddressCheck, host: str, addresses: Iterable[str]) -> list[str]:
@@ -70,15 +102,14 @@ def allowed(check: AddressCheck, host: str, addresses: Iterable[str]) -> list[st
     return found
 
 
-def egress_from(server: Mapping[str, Any], *, dialled: bool, origin: str = "") -> Egress:
+def egress_from(server: Mapping[str, Any], *, loopback: bool = False, origin: str = "") -> Egress:
     """The policy of the `[server]` table of a configuration.
 
         [server]
-        allow_private_egress = true                          # everything, for everybody
+        allow_private_egress = true                          # loopback and private networks, for every kind of tool
         allow_egress = ["10.20.0.0/16", "intranet.example"]  # or only these
 
-    `dialled` asks for the policy of `mcp` and `a2a` tools, whose addresses come from an authenticated developer: they
-    may be on private networks unless `allow_private_egress` is false.
+    With `loopback` this machine may be reached unless `allow_private_egress` is false.
     """
     private = server.get("allow_private_egress")
     if private is not None and not isinstance(private, bool):
@@ -87,7 +118,7 @@ def egress_from(server: Mapping[str, Any], *, dialled: bool, origin: str = "") -
     if not isinstance(listed, list):
         raise _bad(origin, "allow_egress", "must be a list of host names, addresses or networks")
     hosts: set[str] = set()
-    networks: list[IPv4Network | IPv6Network] = []
+    networks: list[Network] = []
     for entry in cast("list[object]", listed):
         if not isinstance(entry, str) or not entry.strip():
             raise _bad(origin, "allow_egress", "must be a list of host names, addresses or networks")
@@ -96,37 +127,61 @@ def egress_from(server: Mapping[str, Any], *, dialled: bool, origin: str = "") -
         except ValueError:
             if "/" in entry:
                 raise _bad(origin, "allow_egress", f"{entry!r} is not a network") from None
-            hosts.add(entry.strip().lower().rstrip("."))
-    reach: Reach = "any" if private else "private" if dialled and private is None else "public"
+            hosts.add(_host(entry.strip(), origin))
+    reach: Reach = "private" if private else "loopback" if loopback and private is None else "public"
     return Egress(reach, frozenset(hosts), tuple(networks))
 
 
-def _kind(
-    address: Address, networks: tuple[IPv4Network | IPv6Network, ...]
-) -> Literal["public", "private", "metadata"]:
-    inner = _inside(address)
-    if inner is not None:
-        return _kind(inner, networks)
-    if any(address in network for network in networks):
-        return "public"
-    if any(address in network for network in _METADATA):
-        return "metadata"
-    return "public" if address.is_global and not address.is_multicast else "private"
+def kind_of(address: Address) -> Kind:
+    address = _carried(address)
+    if any(address in network for network in _GUARDED):
+        return "guarded"
+    if any(address in network for network in _LOOPBACK):
+        return "loopback"
+    is_public = address.is_global and not address.is_multicast
+    if isinstance(address, IPv6Address):
+        is_public = is_public and address in _GLOBAL_V6
+    return "public" if is_public else "private"
 
 
-def _inside(address: Address) -> IPv4Address | None:
-    """The IPv4 address that an IPv6 one stands for."""
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine by its very name."""
+    address = literal(host)
+    return host == "localhost" if address is None else kind_of(address) == "loopback"
+
+
+def _opens(network: Network, address: Address, kind: Kind) -> bool:
+    if address not in network:
+        return False
+    return kind != "guarded" or any(_is_inside(network, guarded) for guarded in _GUARDED)
+
+
+def _is_inside(inner: Network, outer: Network) -> bool:
+    if isinstance(inner, IPv4Network):
+        return isinstance(outer, IPv4Network) and inner.subnet_of(outer)
+    return isinstance(outer, IPv6Network) and inner.subnet_of(outer)
+
+
+def _carried(address: Address) -> Address:
+    """The IPv4 address that an IPv6 one stands for, and any other as it is."""
     if isinstance(address, IPv4Address):
-        return None
+        return address
     if address.ipv4_mapped is not None:
         return address.ipv4_mapped
     if address.sixtofour is not None:
         return address.sixtofour
     if address.teredo is not None:
         return address.teredo[1]
-    if address in _NAT64 or (int(address) >> 32 == 0 and int(address) > 1):
+    if any(address in network for network in _CARRIES_V4) or (int(address) >> 32 == 0 and int(address) > 1):
         return IPv4Address(int(address) & 0xFFFFFFFF)
-    return None
+    return address
+
+
+def _host(entry: str, origin: str) -> str:
+    try:
+        return canonical_host(entry)
+    except InvalidAddress as error:
+        raise _bad(origin, "allow_egress", str(error).rstrip(".")) from None
 
 
 def _bad(origin: str, key: str, fault: str) -> WeftlineError:

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 Reason: TypeAlias = Literal[
     "invalid",
     "refused",
+    "redirected",
     "certificate",
     "connect",
     "proxy",
@@ -16,7 +17,8 @@ Reason: TypeAlias = Literal[
     "closed",
     "unknown",
 ]
-"""`invalid`: the request cannot be sent as it is. `refused`: this server does not connect there. `proxy`: the proxy
+"""`invalid`: the request cannot be sent as it is. `refused`: this server does not connect there. `redirected`: the
+answer leads to another origin, which must not get the request. `proxy`: the proxy
 said no. `broken`: the connection, or what came over it. `closed`: the client is shut down."""
 
 

@@ -11,7 +11,6 @@ import socket
 import ssl
 from contextvars import ContextVar
 from io import BytesIO
-from ipaddress import ip_address
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -19,6 +18,7 @@ import aiohttp
 from yarl import URL
 
 from weftline._version import __version__
+from weftline.net.address import Address, InvalidAddress, parse
 from weftline.net.egress import AddressCheck, EgressRefused, allowed
 from weftline.net.errors import RequestFailed
 from weftline.net.failures import failure
@@ -100,14 +100,15 @@ class HttpSession:
         started = asyncio.get_running_loop().time()
         host = "the server"
         try:
-            # What is encoded already goes out as it is; anything else is encoded, line breaks and blanks above all.
-            address = URL(url, encoded=url.isascii() and url.isprintable() and " " not in url)
-            if address.scheme not in ("http", "https") or not address.host:
-                raise RequestFailed("invalid", "Only http and https addresses can be reached.", sent=False)
+            address = parse(url)
             host = address.host
+            if address.basic is not None and not any(name.lower() == "authorization" for name in headers):
+                headers = {**headers, "Authorization": address.basic}
             async with asyncio.timeout(limits.head_s):
-                proxy = await self._route(address, host) if self._proxies or self._check is not None else None
-                response = await self._exchange(method, address, headers, body, limits, proxy, resend)
+                proxy = await self._route(address) if self._proxies or self._check is not None else None
+                response = await self._exchange(method, _dialled(address), headers, body, limits, proxy, resend)
+        except InvalidAddress as error:
+            raise RequestFailed("invalid", str(error), sent=False) from None
         except Exception as error:
             raise failure(error, host=host, begun=False, limits=limits) from None
         return HttpResponse(
@@ -145,15 +146,17 @@ class HttpSession:
                     raise
                 resend = False
 
-    async def _route(self, address: URL, host: str) -> str | None:
+    async def _route(self, address: Address) -> str | None:
         """The proxy to go through, if any. Raises `EgressRefused` for an address that is not to be connected to.
 
         A host that is connected to directly is judged by the resolver, when its addresses are known.
         """
+        host = address.host
         proxy = self._proxies.find(address.scheme, host, address.port) if self._proxies else None
         if self._check is None:
             return proxy
-        if _is_literal(host):
+        if address.ip is not None:
+            # The resolver is asked about names only.
             self._check(host, host)
         elif proxy is not None or host in self._proxy_hosts:
             await self._judge(host, self._check)
@@ -217,13 +220,12 @@ class _CheckedResolver(aiohttp.ThreadedResolver):
         return [one for one in found if one["host"] in passed]
 
 
-def _is_literal(host: str) -> bool:
-    """Whether the host is an address already: the resolver is asked about names only."""
-    try:
-        ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    return True
+def _dialled(address: Address) -> URL:
+    """The address as the HTTP library dials it, which must be the one that was judged."""
+    url = URL(address.bare_url, encoded=True)
+    if (url.scheme, url.raw_host, url.port) != address.origin:
+        raise InvalidAddress("The host of the address can be read in two ways.")
+    return url
 
 
 def _is_unanswered(error: Exception) -> bool:

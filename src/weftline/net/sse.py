@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from weftline.json_size import MAX_JSON_VALUES, has_more_values
+from weftline.net.errors import RequestFailed
+
 
 class SseEvent(NamedTuple):
     """One event. `event` and `id` are empty when the event names none; the lines of `data` are joined by newlines."""
@@ -17,7 +20,7 @@ class SseParser:
     """Takes the bytes of a stream in any pieces and gives the events that became complete.
 
     Lines end in CR, LF or CRLF. Comments and `retry` are left out, and so are events without data. An event that no
-    empty line ends is never given: the stream was cut.
+    empty line ends is never given: the stream was cut. An event whose JSON has too many values raises `RequestFailed`.
     """
 
     __slots__ = ("_begun", "_data", "_event", "_held", "_id", "_skip_lf")
@@ -64,6 +67,8 @@ class SseParser:
             elif not line:
                 if parts:
                     data = parts[0] if len(parts) == 1 else b"\n".join(parts)
+                    if len(data) > MAX_JSON_VALUES and has_more_values(data):
+                        raise RequestFailed("too_large", "An event of the stream has too many values.", sent=True)
                     events.append(SseEvent(self._event, data, self._id))
                     parts.clear()
                 self._event = self._id = ""

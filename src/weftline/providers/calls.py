@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
+from weftline.json_size import has_more_values
 from weftline.net.errors import Reason, RequestFailed
 from weftline.net.transport import Response
 from weftline.providers.base import ErrorClass, ProviderError
@@ -12,6 +13,7 @@ from weftline.providers.base import ErrorClass, ProviderError
 _BY_REASON: dict[Reason, tuple[ErrorClass, bool | None]] = {
     "invalid": ("invalid_request", None),
     "refused": ("invalid_request", None),
+    "redirected": ("invalid_request", None),
     "certificate": ("server", False),
     "connect": ("server", None),
     "proxy": ("server", False),
@@ -27,6 +29,14 @@ _BY_REASON: dict[Reason, tuple[ErrorClass, bool | None]] = {
 def provider_error(error: RequestFailed) -> ProviderError:
     cls, retryable = _BY_REASON[error.reason]
     return ProviderError(cls, error.message, retryable=retryable)
+
+
+async def read_json(response: Response) -> bytes:
+    """The whole body, if it does not have too many JSON values. Raises `ProviderError`."""
+    body = await response.read()
+    if has_more_values(body):
+        raise ProviderError("server", "The model API's answer has too many values.", retryable=False)
+    return body
 
 
 class Call:

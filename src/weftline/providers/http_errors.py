@@ -12,9 +12,10 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec import Struct
 
+from weftline.json_size import has_more_values
 from weftline.providers.base import ErrorClass, ProviderError
+from weftline.redaction import Redactor
 
-REDACTED: Final = "[redacted]"
 MAX_MESSAGE_CHARS: Final = 2_000
 
 
@@ -127,13 +128,12 @@ def read_detail(status: int | None, body: bytes, *, secrets: Sequence[str] = ())
 
 
 def redact(text: str, secrets: Sequence[str]) -> str:
-    for secret in secrets:
-        if secret:
-            text = text.replace(secret, REDACTED)
-    return text
+    return Redactor(secrets).text(text)
 
 
 def _error_object(body: bytes) -> dict[str, Any]:
+    if has_more_values(body):
+        return {}
     try:
         value: Any = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

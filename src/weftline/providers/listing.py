@@ -18,7 +18,7 @@ from msgspec import Struct
 from weftline.net.limits import TimeLimits
 from weftline.net.transport import Transport
 from weftline.providers.base import ModelInfo, ProviderError
-from weftline.providers.calls import Call
+from weftline.providers.calls import Call, read_json
 from weftline.providers.http_errors import classify
 
 LISTING_LIMITS = TimeLimits(total_s=30.0)
@@ -58,7 +58,7 @@ async def fetch(
     """The JSON object at `url`. Raises `ProviderError`."""
     address = f"{url}?{urlencode(query)}" if query else url
     async with Call(transport.get(address, headers=headers, limits=LISTING_LIMITS)) as response:
-        body = await response.read()
+        body = await read_json(response)
         if not 200 <= response.status < 300:
             raise classify(response.status, body, response.headers, secrets=secrets)
     try:

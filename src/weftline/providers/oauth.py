@@ -20,7 +20,7 @@ from weftline.net.limits import TimeLimits
 from weftline.net.transport import Response, Transport
 from weftline.providers.base import ProviderError
 from weftline.providers.calls import Call
-from weftline.providers.http_errors import REDACTED
+from weftline.redaction import REDACTED
 
 MARGIN_S: Final = 60.0
 """A token is renewed this long before it expires, so that none expires on its way."""

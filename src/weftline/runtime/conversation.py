@@ -47,7 +47,8 @@ _BYTES_PER_TOKEN = 4
 
 
 class Conversation:
-    def __init__(self, messages: Iterable[Message]) -> None:
+    def __init__(self, messages: Iterable[Message], *, size: int = 0) -> None:
+        """`size` is about how many bytes the messages have."""
         self.messages: list[Message] = list(messages)
         self.native: list[bytes | None] = []
         self.native_for = ""
@@ -61,7 +62,7 @@ class Conversation:
         """What the newest failed model call ended with."""
         self.partial = ""
         """The text that it had streamed by then."""
-        self.size = sum([len(bodies.encode(message)) for message in self.messages])
+        self.size = size
         self._without_images: list[Message] = []
         self._results: list[tuple[int, ToolResult]] = []
         self._open = 0
@@ -92,12 +93,12 @@ class Conversation:
         for row in rows:
             self.take(decode_fact.decode(row.head), row.body)
 
-    def begin(self, history: Iterable[Message]) -> None:
+    def begin(self, history: Iterable[Message], *, size: int) -> None:
         """Puts the history of the run's thread before what the run itself was given."""
         self.messages[:0] = history
         self.native.clear()
         self._without_images.clear()
-        self.size = sum([len(bodies.encode(message)) for message in self.messages])
+        self.size += size
 
     def take(self, head: Fact, body: bytes, turn: TurnBody | None = None) -> None:
         """Adds what a fact means for the conversation; `turn` spares decoding what was just encoded."""

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from weftline.bounded.pool import on_behalf_of
 from weftline.kernel.accept import accepts
 from weftline.kernel.state import CallModel, Command, State
 from weftline.runtime import carry_out as carrying
@@ -68,16 +69,20 @@ class Driver:
     async def drive(self, run: LiveRun) -> None:
         """Carries the run on until it has ended or waits for something outside."""
         work = run.work
+        on_behalf_of.set(run.workspace)
         try:
             facts = await self._opener.open(run)
             if run.state.ended or run.gone:
                 return
             self.record(run, facts)
-            while not run.gone:
-                commands = self.advance(run)
-                if not commands or self.stopping:
-                    return
-                await self._carry_out(run, commands)
+            commands = self.advance(run)
+            while commands and not self.stopping and not run.gone:
+                if len(commands) == 1 and not work.tasks and work.due_at is None:
+                    facts = await self._outcome(run, commands[0])
+                    commands = () if run.gone else self.advance(run, facts)
+                else:
+                    await self._side_by_side(run, commands)
+                    commands = () if run.gone else self.advance(run)
         finally:
             for task in work.tasks.values():
                 task.cancel()
@@ -114,12 +119,9 @@ class Driver:
             self._on_deadline(run, result.due_at)
         return result.commands
 
-    async def _carry_out(self, run: LiveRun, commands: tuple[Command, ...]) -> None:
-        """Carries out one command by itself, or several side by side until one of them is done or the run is poked."""
+    async def _side_by_side(self, run: LiveRun, commands: tuple[Command, ...]) -> None:
+        """Carries several commands out at the same time, until one of them is done or the run is poked."""
         work = run.work
-        if len(commands) == 1 and not work.tasks and work.due_at is None:
-            await self._do(run, commands[0])
-            return
         work.wake = asyncio.get_running_loop().create_future()
         for command in commands:
             key = _key(command)
@@ -143,23 +145,25 @@ class Driver:
         run.poke()
 
     async def _do(self, run: LiveRun, command: Command) -> None:
+        self.record(run, await self._outcome(run, command))
+
+    async def _outcome(self, run: LiveRun, command: Command) -> Sequence[Draft]:
+        """Carries a command out; returns the fact that it brought, if the run still waits for it."""
         try:
             outcome = await self._command(command, run.state, run.work, self._services, RunSink(self._log, run))
         except asyncio.CancelledError:
             if self.stopping and isinstance(command, CallModel) and run.work.attempt_usage and is_being_cancelled():
-                self._append(run, Outcome(abandoned(command, run.work)))
+                self.record(run, self._accepted(run, Outcome(abandoned(command, run.work))))
             raise
-        if outcome is not None:
-            self._append(run, outcome)
+        return () if outcome is None else self._accepted(run, outcome)
 
-    def _append(self, run: LiveRun, outcome: Outcome) -> None:
-        """Appends what a command brought, if the run still waits for it."""
+    def _accepted(self, run: LiveRun, outcome: Outcome) -> Sequence[Draft]:
         if run.gone or not accepts(run.state, outcome.draft.head, attempt=outcome.attempt):
-            return
+            return ()
         for kind, encoded in outcome.notes:
             self._log.observe(run, kind, encoded)
         run.work.attempt_usage = None
-        self.record(run, (outcome.draft,))
+        return (outcome.draft,)
 
 
 class RunSink:

@@ -10,6 +10,7 @@ acknowledged when they are durable.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -40,6 +41,7 @@ from weftline.runtime import ids
 from weftline.runtime import step as stepping
 from weftline.runtime.clock import Clock, SystemClock
 from weftline.runtime.conversation import Conversation
+from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
 from weftline.runtime.hub import Hub, Subscription
 from weftline.runtime.live import Draft, LiveRun, Residency, RunLog, WorkingSet
@@ -47,7 +49,7 @@ from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.names import StoredNames
 from weftline.runtime.opening import RunOpener
 from weftline.runtime.receipts import CancelReceipt, receipt
-from weftline.runtime.recovery import Recovery
+from weftline.runtime.recovery import Recovery, unsupported
 from weftline.runtime.residents import Residents
 from weftline.runtime.services import Services
 from weftline.runtime.step import closed_body
@@ -56,6 +58,8 @@ from weftline.store import open_store
 from weftline.store.base import NewRun, RunFilter, RunRow, Store, Stored
 from weftline.store.records import workspaces
 from weftline.tools.base import Tool, ToolOutput
+
+logger = logging.getLogger(__name__)
 
 DRAIN_S = 30.0
 
@@ -82,6 +86,7 @@ class EmbeddedEngine:
         self.clock: Clock = clock or SystemClock()
         self.ready = False
         self._next_key = 0
+        self._moving = asyncio.Event()
         self._creating: dict[tuple[int, str, str], asyncio.Future[None]] = {}
 
     # Life
@@ -89,14 +94,14 @@ class EmbeddedEngine:
     async def start(self) -> Self:
         """Opens the store if a path was given, and carries on what an earlier process left."""
         given = self._given
-        self._store = await asyncio.to_thread(open_store, given) if isinstance(given, Path | str) else given
+        self._store = await asyncio.to_thread(open_store, given, check=True) if isinstance(given, Path | str) else given
         store = self._log_store = self._store.log
         self._hub = Hub(store)
         self._residents = Residents(store, clock=self.clock, hub=self._hub)
         self._log = self._residents.log
         self._names = StoredNames(self._store.records)
         opener = RunOpener(store, models=self._models, tools=self._tools, names=self._names)
-        services = Services(store.id, self.clock, self._model_timeout_s)
+        services = Services(store.id, self.clock, Deadlines(), self._model_timeout_s)
         self._driver = Driver(
             self._log,
             services,
@@ -108,13 +113,38 @@ class EmbeddedEngine:
         self._residents.driver = self._driver
         self._recovery = self._residents.overseer = Recovery(store, self._residents)
         self._next_key = await store.last_key() + 1
-        await self._recovery.begin()
+        if store.held:
+            logger.warning("the store comes from a backup: its runs are held until `weftline resume --all`")
+        else:
+            await self._carry_on()
         self.ready = True
-        if store.unclean:
+        return self
+
+    async def _carry_on(self) -> None:
+        store = self._log_store
+        restored = self._recovery.held
+        await self._recovery.begin()
+        self._moving.set()
+        if store.unclean or restored:
             # A thread whose end was durable before a crash takes its runs with it, also those not cancelled by then.
             for thread in await store.ended_threads_with_runs():
-                await self.end_thread(thread)
-        return self
+                try:
+                    await self.end_thread(thread)
+                except Conflict as error:
+                    logger.warning("thread %d has ended, and a run of it is left alone: %s", thread, error.message)
+
+    async def moving(self) -> None:
+        await self._moving.wait()
+
+    async def resume_all(self) -> int:
+        """Lets the runs of a restored store go on; returns how many have not ended."""
+        count = await self._log_store.unfinished()
+        if self._recovery.held:
+            await self._log_store.lift_hold()
+            if self._recovery.held:  # nobody else was quicker
+                self._residents.was_away()
+                await self._carry_on()
+        return count
 
     async def stop(self, *, drain_s: float = DRAIN_S) -> None:
         """Begins nothing more, lets what is under way finish for `drain_s`, cuts the rest, and closes the store."""
@@ -147,6 +177,10 @@ class EmbeddedEngine:
         """Raises `Unavailable` while the engine is starting, stopping, or its store refuses writes."""
         if not self.ready:
             raise Unavailable("The server is starting or stopping.", retry_after_s=1)
+        if self._recovery.held:
+            raise Unavailable(
+                "The store was restored from a backup and is held until `weftline resume --all`.", retry_after_s=60
+            )
         self._log.require_well()
 
     def require_well(self) -> None:
@@ -222,14 +256,16 @@ class EmbeddedEngine:
 
     def _new_run(self, plan: RunPlan, new: NewRun, sent: bytes | None) -> LiveRun:
         key, self._next_key = self._next_key, self._next_key + 1
-        work = WorkingSet(ids.run_id(key, new.salt), plan, Conversation(plan.messages), secrets=new.secrets)
+        encoded = encode_plan(plan)
+        conversation = Conversation(plan.messages, size=len(encoded))
+        work = WorkingSet(ids.run_id(key, new.salt), plan, conversation, secrets=new.secrets)
         log = RunLog(self._log_store.next_epoch())
         run = LiveRun(key, new.salt, workspace=new.workspace, thread=new.thread, log=log, work=work)
         run.new = new
         self._residents.add(run)
         if new.thread is not None:
             run.residency = Residency.BEHIND  # its commit tells whether it may move at once
-        body = bodies.CreatedBody(Raw(encode_plan(plan)), UNSET if sent is None else Raw(sent))
+        body = bodies.CreatedBody(Raw(encoded), UNSET if sent is None else Raw(sent))
         created = RunCreated(RULES, plan.limits, new.thread)
         self._driver.record(run, (Draft(created, bodies.encode(body)),))
         self._residents.consider(run)
@@ -396,6 +432,9 @@ class EmbeddedEngine:
         """The newest first."""
         return await self._log_store.runs(wanted)
 
+    async def unsupported(self, row: RunRow) -> str:
+        return await unsupported(self._log_store, row)
+
     async def entry(self, key: int, seq: int) -> Stored | None:
         return await self._log_store.entry(key, seq)
 
@@ -411,8 +450,8 @@ class EmbeddedEngine:
     async def unfinished(self) -> int:
         return await self._log_store.unfinished()
 
-    def follow(self, key: int, run_id: str, *, after: int = 0) -> Subscription:
-        return self._hub.follow(key, run_id, after=after)
+    def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> Subscription:
+        return self._hub.follow(key, run_id, after=after, workspace=workspace)
 
     def beat(self) -> None:
         self._hub.beat()

@@ -21,8 +21,17 @@ from weftline.tools.base import ToolOutput
 class Follower(Protocol):
     """Follows one run from a cursor."""
 
+    taken: int
+    """The last seq that the reader has got."""
+    left: bool
+    """Whether the reader has gone away."""
+
     async def next(self) -> Sequence[EntryBatch] | None:
         """The batches that are due, at least one; none after a `beat` with nothing to tell; None at the end."""
+        ...
+
+    def go_back(self, seq: int) -> None:
+        """Goes on after `seq`, which is not after `taken`; forgets what is queued, which is in the log."""
         ...
 
     def leave(self) -> None:
@@ -41,6 +50,14 @@ class Engine(Protocol):
 
     def require_accepting(self) -> None:
         """Raises `Unavailable` while the engine is starting, stopping, or its store refuses writes."""
+        ...
+
+    async def moving(self) -> None:
+        """Returns when runs are carried on: at once, unless the store comes from a backup and is held."""
+        ...
+
+    async def resume_all(self) -> int:
+        """Lets the runs of a restored store go on; returns how many have not ended."""
         ...
 
     def require_well(self) -> None:
@@ -108,6 +125,10 @@ class Engine(Protocol):
         """The newest first."""
         ...
 
+    async def unsupported(self, row: RunRow) -> str:
+        """What of an unfinished run only a newer version knows, so that this one leaves it alone; "" if nothing."""
+        ...
+
     async def entry(self, key: int, seq: int) -> Stored | None:
         """One entry of a run's log; None when there is none or retention has removed it."""
         ...
@@ -128,7 +149,7 @@ class Engine(Protocol):
         """How many runs have not ended."""
         ...
 
-    def follow(self, key: int, run_id: str, *, after: int = 0) -> Follower: ...
+    def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> Follower: ...
 
     def beat(self) -> None:
         """Wakes every follower that has nothing to read, so that it can show that its connection lives."""

@@ -2,7 +2,8 @@
 
 A follower is a cursor and a small queue of batches of entries. What it makes of them (SSE frames, MCP progress, Python
 events) is made once per batch and shared. A follower that is too slow loses its queue, not its place: it goes on from
-the log. Nobody can hold back a flush or another reader.
+the log, a page at a time, in turns. Nobody can hold back a flush or another reader, and what a reader who takes nothing
+keeps in memory is bounded.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from weftline.kernel.entries import KIND, Fact, RunEnded
+from weftline.runtime.turns import Turns
 from weftline.store.base import LogStore, Stored
 
 T = TypeVar("T")
 
-QUEUE_BYTES = 1024 * 1024
-PAGE_BYTES = 256 * 1024
-MAX_RECENT_BYTES = 8 * 1024 * 1024
-MAX_RECENT_BYTES_PER_RUN = 64 * 1024
+QUEUE_BYTES = 32 * 1024
+"""How much is queued for a reader who is busy with what it got before."""
+PAGE_BYTES = 32 * 1024
+MAX_RECENT_BYTES = 4 * 1024 * 1024
+MAX_RECENT_BYTES_PER_RUN = QUEUE_BYTES
 _ENDED = KIND[RunEnded]
 
 
@@ -38,6 +41,7 @@ class EntryBatch:
         run_id: str,
         items: Sequence[Stored],
         *,
+        size: int,
         last_seq: int,
         ended: bool,
         after: int = 0,
@@ -52,7 +56,7 @@ class EntryBatch:
         """Observations of the first item up to this seq were seen before."""
         self.heads = heads
         self.missing = missing
-        self.size = sum([item.size for item in items])
+        self.size = size
         self._views: dict[Any, Any] = {}
 
     def view(self, project: Callable[[EntryBatch], T]) -> T:
@@ -69,6 +73,8 @@ class Subscription:
         "_announced",
         "_batches",
         "_hub",
+        "_over",
+        "_silent",
         "_size",
         "_tick",
         "_waiter",
@@ -79,12 +85,14 @@ class Subscription:
         "run",
         "run_id",
         "taken",
+        "workspace",
     )
 
-    def __init__(self, hub: Hub, run: int, run_id: str, after: int) -> None:
+    def __init__(self, hub: Hub, run: int, run_id: str, after: int, *, workspace: int) -> None:
         self._hub = hub
         self.run = run
         self.run_id = run_id
+        self.workspace = workspace
         self.last_seq = after
         """What is queued for the reader, or was."""
         self.taken = after
@@ -94,10 +102,14 @@ class Subscription:
         self.ended = False
         self.left = False
         """Whether the reader has gone away."""
+        self._over = False
+        """Whether the server is stopping."""
         self._announced = 0
         self._batches: list[EntryBatch] = []
         self._size = 0
         self._tick = False
+        self._silent = True
+        """Whether nothing was queued for the reader since the last beat."""
         self._waiter: asyncio.Future[None] | None = None
 
     async def next(self) -> Sequence[EntryBatch] | None:
@@ -129,29 +141,37 @@ class Subscription:
         self._announced = batch.last_seq
         if self.behind or batch.last_seq <= self.last_seq:
             pass  # it finds this in the log, or has found it there before it was announced
-        elif self._size + batch.size > QUEUE_BYTES:
-            self._batches, self._size, self.behind = [], 0, True
-            self.last_seq = self.taken
+        elif self._size + batch.size > QUEUE_BYTES and (self._waiter is None or self._batches):
+            self.go_back(self.taken)
         else:
             self._batches.append(batch)
+            self._silent = False
             self._size += batch.size
             self.last_seq, self.ended = batch.last_seq, batch.ended
         self.wake()
 
+    def go_back(self, seq: int) -> None:
+        """Goes on after `seq`, which is not after what the reader has; forgets what is queued, which is in the log."""
+        self._batches, self._size = [], 0
+        self.last_seq = self.taken = seq
+        if not self._over:
+            self.behind, self.ended = True, False
+
     def caught_up(self, *, upto: int, ended: bool) -> None:
         """The reader has all up to `upto`, which was the end of the log; what was announced meanwhile is read next."""
         if upto >= self._announced:
-            self.behind, self.ended = False, ended
+            self.behind, self.ended = False, ended or self._over
 
     def beat(self) -> None:
         """Wakes a reader that has nothing to read, so that it can show that the connection lives."""
-        if not self.behind and not self._batches:
+        if self._silent and not self.behind and not self._batches:
             self._tick = True
             self.wake()
+        self._silent = True
 
     def end(self) -> None:
         """Ends the stream after the batches that are queued, although the run goes on: the server is stopping."""
-        self.behind, self.ended = False, True
+        self.behind, self.ended, self._over = False, True, True
         self.wake()
 
     def leave(self) -> None:
@@ -172,9 +192,10 @@ class Hub:
         self._store = store
         self._topics: dict[int, list[Subscription]] = {}
         self._recent = Recent()
+        self._turns = Turns()
 
-    def follow(self, run: int, run_id: str, *, after: int) -> Subscription:
-        subscription = Subscription(self, run, run_id, max(after, 0))
+    def follow(self, run: int, run_id: str, *, after: int, workspace: int = 0) -> Subscription:
+        subscription = Subscription(self, run, run_id, max(after, 0), workspace=workspace)
         self._topics.setdefault(run, []).append(subscription)
         recent = self._recent.get(run)
         if recent is not None and after == 0:
@@ -215,6 +236,7 @@ class Hub:
 
     async def read(self, subscription: Subscription) -> EntryBatch | None:
         """The next page of the log for a reader that is behind; None when there is nothing new."""
+        await self._turns.take(subscription.workspace)
         after = subscription.last_seq
         page = await self._store.page(subscription.run, after=after, max_bytes=PAGE_BYTES)
         if page is None:
@@ -229,8 +251,15 @@ class Hub:
         if page.last_seq >= page.upto:
             subscription.caught_up(upto=page.upto, ended=page.ended)
         ended = page.ended and page.last_seq >= page.upto
+        size = sum([item.size for item in page.items])
         return EntryBatch(
-            subscription.run_id, page.items, last_seq=page.last_seq, ended=ended, after=after, missing=missing
+            subscription.run_id,
+            page.items,
+            size=size,
+            last_seq=page.last_seq,
+            ended=ended,
+            after=after,
+            missing=missing,
         )
 
 

@@ -73,6 +73,7 @@ class RunLog:
         "ended_at",
         "epoch",
         "flight",
+        "flight_seq",
         "flight_size",
         "next_seq",
         "outcome_seq",
@@ -107,6 +108,8 @@ class RunLog:
         self.size = 0
         """Bytes that wait for the next flush."""
         self.flight_size = 0
+        self.flight_seq = 0
+        """The last seq of `flight`."""
         self.unstored = 0
         """Bytes of facts since the state was last stored."""
         self.state_size = 0

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from weftline.errors import StoreError, Unavailable, WeftlineError
@@ -28,8 +28,14 @@ from weftline.store.base import LEAVE_DUE, Item, LogStore, Write, Written
 logger = logging.getLogger(__name__)
 
 MAX_BATCH_BYTES = 4 * 1024 * 1024
+ITEM_BYTES = 64
+"""What an item costs besides its content."""
+STATE_BYTES = 8 * 1024
+"""Facts that are cheaper to fold again than their state is to store."""
 WINDOW_BYTES = 1024 * 1024
 """How much of one run may be on its way to the disk before its model stream is no longer read."""
+ROW_BYTES = 16 * 1024
+"""Observations of one commit share a row up to this: a page of the log has at least one whole row."""
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.1, 5.0
 _ENDINGS: frozenset[type[Fact]] = frozenset({TurnCompleted, CallClosed, RunEnded})
 """Facts that show that a run does not kill the process: something that was begun has come to its end."""
@@ -38,7 +44,7 @@ _ENDINGS: frozenset[type[Fact]] = frozenset({TurnCompleted, CallClosed, RunEnded
 class Observer(Protocol):
     """What hangs on the commit: fan-out, the next run of the thread, the end of a run."""
 
-    def committed(self, run: LiveRun, write: Write, heads: Sequence[Draft], result: Written) -> None: ...
+    def committed(self, run: LiveRun, write: Write, heads: Sequence[Draft], result: Written, *, size: int) -> None: ...
 
     def lost(self, run: LiveRun) -> None:
         """The run's memory is ahead of a log that it will not reach: it was let go."""
@@ -75,13 +81,13 @@ class Log:
         """Queues facts for the next flush. `state` is the run's with all of them folded."""
         log = run.log
         write = log.pending or self._touch(run)
+        size = 0
         for seq, draft in enumerate(drafts, log.next_seq):
             head = draft.head
             kind = type(head)
-            item = Item(at, KIND[kind], encode(head), draft.body)
-            write.items.append(item)
-            log.size += item.size
-            log.unstored += item.size
+            encoded, body = encode(head), draft.body
+            write.items.append(Item(at, KIND[kind], encoded, body))
+            size += len(encoded) + len(body) + ITEM_BYTES
             if kind in _ENDINGS or (type(head) is AttemptFailed and head.reason == "error"):
                 write.progress = 2
             if kind is AttemptStarted:
@@ -90,6 +96,8 @@ class Log:
                 log.outcome_seq = seq
             elif kind is RunEnded:
                 log.ended_at = at
+        log.size += size
+        log.unstored += size
         log.drafts += drafts
         log.state = state
         log.next_seq += len(drafts)
@@ -101,15 +109,16 @@ class Log:
         """Queues observations of one kind, one seq each. They change no state and no version."""
         log = run.log
         write = log.pending or self._touch(run)
-        joined = b"\n".join(encoded)
-        last = write.items[-1] if write.items else None
-        if last is not None and last.kind == kind and not last.head:
-            write.items[-1] = Item(last.at, kind, b"", last.body + b"\n" + joined, last.count + len(encoded))
-        else:
-            write.items.append(Item(self._clock.now_us(), kind, b"", joined, len(encoded)))
-            log.size += 64
+        for some in _rows(encoded):
+            joined = b"\n".join(some)
+            last = write.items[-1] if write.items else None
+            if last is not None and last.kind == kind and not last.head and last.size + len(joined) <= ROW_BYTES:
+                write.items[-1] = Item(last.at, kind, b"", last.body + b"\n" + joined, last.count + len(some))
+            else:
+                write.items.append(Item(self._clock.now_us(), kind, b"", joined, len(some)))
+                log.size += ITEM_BYTES
+            log.size += len(joined)
         write.progress = write.progress or 1
-        log.size += len(joined)
         log.next_seq += len(encoded)
 
     def touch(self, run: LiveRun) -> None:
@@ -208,21 +217,24 @@ class Log:
         """Fills in the row as it is to be after this write.
 
         The state is stored when the run parks or ends, and in between only after as many bytes of facts as it has
-        itself: whoever reads it folds what is newer.
+        itself: whoever reads it folds what is newer, or all of a run that has none yet.
         """
         log, state = run.log, run.log.state
         write = log.pending
         assert write is not None
         log.pending, log.flight = None, write
         log.size, log.flight_size = 0, log.size
-        write.base_seq, write.base_version = log.next_seq - _count(write), log.row_version
+        write.base_seq, write.base_version = log.durable + 1, log.row_version
+        log.flight_seq = log.next_seq - 1
         write.version, write.status = state.version, log.status
         behind = run.residency is Residency.BEHIND and not state.ended
         write.due_at = LEAVE_DUE if behind else log.due_at
         write.started_at, write.ended_at = log.started_at, log.ended_at
-        if log.unstored and (log.due_at != 0 or state.ended or log.unstored >= log.state_size or run.new is not None):
+        if log.unstored and (log.due_at != 0 or log.unstored >= max(log.state_size, STATE_BYTES)):
             write.state, write.fold = encode_state(state), FOLD
             log.unstored, log.state_size = 0, len(write.state)
+        elif run.new is not None:
+            write.state = b""
         if run.new is not None:
             write.new, run.new = run.new, None
         return write
@@ -253,8 +265,7 @@ class Log:
     def _announce(self, run: LiveRun, write: Write, heads: list[Draft], result: Written) -> None:
         log = run.log
         log.row_version, log.row_due = write.version, write.due_at
-        log.durable = write.base_seq + _count(write) - 1
-        log.flight_size = 0
+        log.durable = log.flight_seq
         if log.waiters:  # first: a tool that may begin now should not wait for readers to be told
             durable = log.durable
             ready = [waiter for waiter in log.waiters if waiter.seq <= durable]
@@ -262,7 +273,8 @@ class Log:
             for waiter in ready:
                 if not waiter.future.done():
                     waiter.future.set_result(None)
-        self._observer.committed(run, write, heads, result)
+        size, log.flight_size = log.flight_size, 0
+        self._observer.committed(run, write, heads, result, size=size)
 
     def _hold(self, refused: list[tuple[LiveRun, Write, list[Draft]]]) -> None:
         """Keeps what drivers brought for another try, and lets go of what somebody outside waits for."""
@@ -336,8 +348,20 @@ class Log:
         self._observer.lost(run)
 
 
-def _count(write: Write) -> int:
-    return sum([item.count for item in write.items])
+def _rows(encoded: list[bytes]) -> Iterator[list[bytes]]:
+    """The same in groups that a row holds, each of them with one observation at least."""
+    if sum([len(one) for one in encoded]) <= ROW_BYTES:
+        yield encoded
+        return
+    group: list[bytes] = []
+    size = 0
+    for one in encoded:
+        if group and size + len(one) > ROW_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(one)
+        size += len(one) + 1
+    yield group
 
 
 def _ignore(future: asyncio.Future[None]) -> None:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from weftline import prompts
 from weftline.canonical import NotCanonical, canonical, digest
 from weftline.errors import WeftlineError
+from weftline.json_size import MAX_JSON_VALUES, has_more_values
 from weftline.kernel import bodies
 from weftline.kernel.bodies import TurnBody, note_body, turn_body
 from weftline.kernel.entries import (
@@ -37,8 +38,8 @@ from weftline.runtime.models import cost_nusd, resolve
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.toolbox import EMPTY, Toolbox
 from weftline.tools.arguments import InvalidArguments
+from weftline.tools.checking import issues_of
 from weftline.tools.client_side import input_invalid_result
-from weftline.tools.schema import ArgsValidator
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ async def call_model(
     stream = model.provider.stream(request)
     answering = False
     try:
-        async with asyncio.timeout(limit_s):
+        async with services.deadlines.after(limit_s):
             tail = b',"turn":%d,"attempt":%d}' % (command.turn, command.attempt)
             async for chunks in stream:
                 if not sink.wanted():
@@ -85,6 +86,8 @@ async def call_model(
         if assembler.finish_reason == "malformed_function_call" and not assembler.message().calls:
             # Nothing was called and nothing was answered: asking again is all that can be done with such a turn.
             raise ProviderError("server", "The model wrote a tool call that its own API could not read.")
+        if any(_has_too_many_values(call.args) for call in assembler.message().calls):
+            raise ProviderError("server", "The model called a tool with too many values.", retryable=False)
     except ProviderError as error:
         return call.failed(error)
     except TimeoutError:
@@ -95,7 +98,7 @@ async def call_model(
         logger.exception("the provider %s failed", model.provider.name)
         return call.failed(_classified(model.provider, raised))
     else:
-        return call.completed(metadata)
+        return await call.completed(metadata)
     finally:
         await close_stream(stream)
 
@@ -135,12 +138,12 @@ class _ModelCall:
         body = bodies.FailedBody(message, self.assembler.text, error.code, error.status, error.retry_after_s)
         return Outcome(Draft(head, bodies.encode(body)))
 
-    def completed(self, metadata: dict[str, str]) -> Outcome:
+    async def completed(self, metadata: dict[str, str]) -> Outcome:
         work, command, assembler = self._work, self._command, self.assembler
         message = _with_own_ids(assembler.message(), command.turn, work.conversation)
-        asked, turn = prepare_calls(message, work.toolbox or EMPTY)
+        asked, turn = await prepare_calls(message, work.toolbox or EMPTY)
         text = message.text
-        problem = "" if asked else _misfit(work, text)
+        problem = "" if asked else await _misfit(work, text)
         head = TurnCompleted(
             command.turn,
             command.attempt,
@@ -237,13 +240,19 @@ def _emit_deltas(sink: Sink, chunks: Sequence[Chunk], tail: bytes) -> None:
         sink.emit(kind, encoded)
 
 
-def _misfit(work: WorkingSet, text: str) -> str:
+def _has_too_many_values(text: str) -> bool:
+    return len(text) > MAX_JSON_VALUES and has_more_values(text.encode(errors="replace"))
+
+
+async def _misfit(work: WorkingSet, text: str) -> str:
     """How the answer breaks the run's output schema; "" when it does not."""
     plan = work.plan
     if plan.output_schema is None:
         return ""
+    if _has_too_many_values(text):
+        return prompts.answer_not_json(f"it has more than {MAX_JSON_VALUES:,} values")
     try:
-        issues = ArgsValidator.of(plan.output_schema.schema).validate(canonical(text))
+        issues = await issues_of(canonical(text), plan.output_schema.schema)
     except NotCanonical as error:
         return prompts.answer_not_json(str(error))
     return prompts.answer_misfit([f"{issue.path or '/'}: {issue.message}" for issue in issues[:5]]) if issues else ""
@@ -270,7 +279,7 @@ def _with_own_ids(message: Assistant, turn: int, conversation: Conversation) -> 
     return Assistant(tuple(parts))
 
 
-def prepare_calls(message: Assistant, toolbox: Toolbox) -> tuple[tuple[AskedCall, ...], TurnBody]:
+async def prepare_calls(message: Assistant, toolbox: Toolbox) -> tuple[tuple[AskedCall, ...], TurnBody]:
     """Each call's tool and final arguments, found once: from here on they are facts, whatever code runs next."""
     asked: list[AskedCall] = []
     found: list[bytes] = []
@@ -282,7 +291,7 @@ def prepare_calls(message: Assistant, toolbox: Toolbox) -> tuple[tuple[AskedCall
             asked.append(AskedCall(call.id, call.name, digest(args), verdict="unknown", concurrent=True))
         else:
             try:
-                args = tool.prepare(call.args)
+                args = await tool.prepare(call.args)
             except InvalidArguments as error:
                 args = _as_object(call.args)
                 invalid[index] = joined_text(input_invalid_result(tool, error).parts)

@@ -42,7 +42,8 @@ class RunOpener:
         facts: list[Draft] = []
         if run.thread is not None and run.state.history is None:
             messages = await self._store.thread_messages(run.thread)
-            work.conversation.begin([decode_message(message) for message in messages])
+            history = [decode_message(message) for message in messages]
+            work.conversation.begin(history, size=sum([len(message) for message in messages]))
             facts.append(Draft(HistoryPinned(len(messages))))
         work.opened = True
         if run.state.in_flight:

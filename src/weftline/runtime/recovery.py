@@ -50,7 +50,7 @@ from weftline.plan import RunPlan, UnknownPlan, decode_plan
 from weftline.runtime import ids
 from weftline.runtime.conversation import KINDS, Conversation
 from weftline.runtime.live import Draft, LiveRun, Residency, RunLog, WorkingSet
-from weftline.store.base import Loaded, LogStore, Stored, UnderWay
+from weftline.store.base import Loaded, LogReader, LogStore, RunRow, Stored, UnderWay
 
 logger = logging.getLogger(__name__)
 
@@ -108,11 +108,31 @@ class _Unknown(Exception):
     """Something that only a newer version knows."""
 
 
+async def unsupported(store: LogReader, row: RunRow) -> str:
+    """What of an unfinished run only a newer version knows, so that this one leaves it alone; "" if nothing."""
+    try:
+        _check_rules(row)
+        facts = await store.facts(row.key)
+        for fact in facts:
+            _fact(fact)
+        if facts:
+            _plan(facts[0].body)
+    except _Unknown as error:
+        return str(error)
+    except DecodeError:
+        pass  # damaged, which is another matter
+    return ""
+
+
+def _check_rules(row: RunRow) -> None:
+    if row.rules not in KNOWN_RULES:
+        raise _Unknown(f"rules {row.rules}")
+
+
 async def _state(store: LogStore, loaded: Loaded) -> State:
     """The folded state: the row's, with the facts that are newer; from the first fact on when another fold made it."""
     row = loaded.row
-    if row.rules not in KNOWN_RULES:
-        raise _Unknown(f"rules {row.rules}")
+    _check_rules(row)
     if row.fold == FOLD:
         try:
             state = decode_state(row.state)
@@ -135,14 +155,20 @@ def _fact(stored: Stored) -> Fact:
 
 
 def _content(loaded: Loaded, state: State) -> tuple[RunPlan, Conversation]:
-    try:
-        plan = decode_plan(bytes(decode_created(loaded.created).plan))
-    except UnknownPlan as error:
-        raise _Unknown(str(error)) from None
-    history = [decode_message(message) for message in loaded.history[: state.history or 0]]
-    conversation = Conversation([*history, *plan.messages])
+    plan = _plan(loaded.created)
+    stored = loaded.history[: state.history or 0]
+    history = [decode_message(message) for message in stored]
+    size = len(loaded.created) + sum([len(message) for message in stored])
+    conversation = Conversation([*history, *plan.messages], size=size)
     conversation.replay(loaded.conversation)
     return plan, conversation
+
+
+def _plan(created: bytes) -> RunPlan:
+    try:
+        return decode_plan(bytes(decode_created(created).plan))
+    except UnknownPlan as error:
+        raise _Unknown(str(error)) from None
 
 
 # What a new driver makes of what an earlier one had begun
@@ -190,6 +216,8 @@ class Fleet(Protocol):
 
 class Recovery:
     def __init__(self, store: LogStore, fleet: Fleet) -> None:
+        self.held = store.held
+        """Whether nobody may be driven yet: the store comes from a backup."""
         self._store = store
         self._fleet = fleet
         self._began_s = asyncio.get_running_loop().time()
@@ -206,6 +234,7 @@ class Recovery:
     async def begin(self) -> None:
         """Starts the runs that were under way, and arms the timer for those that wait for a time."""
         store = self._store
+        self.held = False
         if store.unclean:
             await store.charge_death()
         fresh: list[int] = []
@@ -246,6 +275,8 @@ class Recovery:
 
         It is carried on as soon as that is done, whoever asked: a client that resumes a run, a timer, a promotion.
         """
+        if self.held:
+            return True
         if run.key in self._tried:
             return False
         if run.charges is not None:

@@ -40,12 +40,15 @@ LAST_TRY_S = 5.0
 _SWEEP_S = 0.1
 """At the least between two looks at them: what is left to wait may round to nothing."""
 _STALL_US = 1_000_000
+_CUT_S = 5.0
 _PAGE = 1000
 
 
 class Overseer(Protocol):
     """Recovery, as the runs in memory need it."""
 
+    @property
+    def held(self) -> bool: ...
     def holds(self, run: LiveRun) -> bool: ...
     def cleared(self, key: int) -> None: ...
     async def again(self, run: LiveRun, error: BaseException) -> None: ...
@@ -262,11 +265,14 @@ class Residents:
 
     async def cut(self) -> None:
         """Ends what is still under way and makes everything that was appended durable."""
-        left = [run.task for run in self._runs.values() if run.task is not None]
+        left = {run.task: run for run in self._runs.values() if run.task is not None}
         for task in left:
             task.cancel()
         if left:
-            await asyncio.wait(left)
+            _, late = await asyncio.wait(left, timeout=_CUT_S)
+            for task in late:
+                logger.warning("run %s: it did not stop; what it still does is not taken in", left[task].id)
+                left[task].residency = Residency.GONE
         for task in self._tasks:
             task.cancel()
         if self._sweep is not None:
@@ -279,9 +285,9 @@ class Residents:
 
     # What hangs on the commit
 
-    def committed(self, run: LiveRun, write: Write, heads: Sequence[Draft], result: Written) -> None:
+    def committed(self, run: LiveRun, write: Write, heads: Sequence[Draft], result: Written, *, size: int) -> None:
         if write.items:
-            self._publish(run, write, heads, result.first_seq)
+            self._publish(run, write, heads, result.first_seq, size)
         if write.progress == 2:
             run.failures, run.charges = 0, None
             self.overseer.cleared(run.key)
@@ -299,14 +305,15 @@ class Residents:
             if not run.active and run.log.idle:
                 self._forget(run)
 
-    def _publish(self, run: LiveRun, write: Write, heads: Sequence[Draft], first_seq: int) -> None:
+    def _publish(self, run: LiveRun, write: Write, heads: Sequence[Draft], first_seq: int, size: int) -> None:
         items: list[Stored] = []
         seq = first_seq
         for item in write.items:
             items.append(Stored(seq, item.at, item.kind, item.head, item.body, item.count))
             seq += item.count
         facts = [draft.head for draft in heads]
-        batch = EntryBatch(run.id, items, last_seq=seq - 1, ended=write.ended_at is not None, heads=facts)
+        ended = write.ended_at is not None
+        batch = EntryBatch(run.work.run_id, items, size=size, last_seq=seq - 1, ended=ended, heads=facts)
         self._hub.publish(run.key, batch)
 
     def _promote(self, key: int) -> None:
@@ -347,9 +354,14 @@ class Residents:
 
     # Timers
 
+    def was_away(self) -> None:
+        """Nothing moved until now, so that clients whose answers are overdue get their grace."""
+        self._away_until = self._clock.now_us()
+        self._grace_until = self._away_until + CLIENT_GRACE_US
+
     def _ring(self, late_us: int) -> None:
         """Some run is due. After a stall, clients that were about to answer get their grace first."""
-        if self.stopping:
+        if self.stopping or self.overseer.held:
             return
         now = self._clock.now_us()
         if late_us > _STALL_US:

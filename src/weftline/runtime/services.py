@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from weftline.kernel.state import Command
 from weftline.runtime.clock import Clock
+from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.live import Draft
 
 
@@ -15,6 +16,7 @@ class Services(Struct, frozen=True):
     store_id: str
     """Part of every idempotency key: another store is another timeline."""
     clock: Clock
+    deadlines: Deadlines
     model_timeout_s: float
 
 

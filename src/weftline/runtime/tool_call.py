@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import assert_never, cast
 
 from weftline import prompts
 from weftline.canonical import digest
@@ -15,7 +16,8 @@ from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.step import closed_body
 from weftline.runtime.toolbox import EMPTY
-from weftline.tools.base import Happened, Reconciled, Tool, ToolContext, ToolOutput
+from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown, WillNotHappen
+from weftline.tools.results import output_of
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +37,7 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     timeout_s = tool.timeout_s or TOOL_TIMEOUT_S
     how: How = "returned"
     try:
-        async with asyncio.timeout(timeout_s):
+        async with services.deadlines.after(timeout_s):
             output = await tool.invoke(work.conversation.args[command.index], context)
         if output.is_error:
             how = "failed"
@@ -57,26 +59,38 @@ async def reconcile(command: Reconcile, state: State, work: WorkingSet, services
     """Asks a tool whether a call that was cut off took place: it is closed, or permitted again."""
     call = state.batch.calls[command.index]
     tool = (work.toolbox or EMPTY).get(call.name)
-    answer = await _ask(command, call, work, services, tool) if tool is not None else "unknown"
-    if isinstance(answer, Happened):
-        how = "failed" if answer.output.is_error else "returned"
-        return _closed(command, call, work, answer.output, how, 0)
-    if answer == "will_not_happen":
-        return Outcome(Draft(CallStarted(command.turn, command.index, command.attempt + 1)), command.attempt)
-    doubt = ToolOutput.of(prompts.in_doubt(call.name), is_error=True)
-    return _closed(command, call, work, doubt, "in_doubt", 0)
+    answer = await _ask(command, call, work, services, tool) if tool is not None else Unknown()
+    match answer:
+        case ToolOutput():
+            return _closed(command, call, work, answer, "failed" if answer.is_error else "returned", 0)
+        case WillNotHappen():
+            return Outcome(Draft(CallStarted(command.turn, command.index, command.attempt + 1)), command.attempt)
+        case Unknown():
+            doubt = ToolOutput.of(prompts.in_doubt(call.name), is_error=True)
+            return _closed(command, call, work, doubt, "in_doubt", 0)
+        case _:
+            assert_never(answer)
 
 
-async def _ask(command: Reconcile, call: Call, work: WorkingSet, services: Services, tool: Tool) -> Reconciled:
+async def _ask(
+    command: Reconcile, call: Call, work: WorkingSet, services: Services, tool: Tool
+) -> ToolOutput | WillNotHappen | Unknown:
+    """The result of a call that happened, or that it will not, or doubt: whatever the tool does or answers."""
     context = _context(command, call, work, services)
     try:
-        async with asyncio.timeout(tool.timeout_s or TOOL_TIMEOUT_S):
-            return await tool.reconcile(work.conversation.args[command.index], context)
+        async with services.deadlines.after(tool.timeout_s or TOOL_TIMEOUT_S):
+            answer: object = cast(object, await tool.reconcile(work.conversation.args[command.index], context))
+        if isinstance(answer, Happened):
+            return output_of(answer.result, tool_name=call.name)
     except (Exception, asyncio.CancelledError):
         if is_being_cancelled():
             raise
-        logger.exception("run %s: reconciling %s failed", context.run_id, tool.spec.name)
-        return "unknown"
+        logger.exception("run %s: reconciling %s failed", context.run_id, call.name)
+        return Unknown()
+    if isinstance(answer, WillNotHappen | Unknown):
+        return answer
+    logger.error("run %s: reconciling %s gave %.100r", context.run_id, call.name, answer)
+    return Unknown()
 
 
 def _closed(

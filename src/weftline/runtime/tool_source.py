@@ -22,6 +22,7 @@ from weftline.plan import (
     StoredRef,
     ToolRef,
 )
+from weftline.redaction import SEALED_URL
 from weftline.runtime.toolbox import EMPTY, ServerTools, Toolbox
 from weftline.store.base import Database
 from weftline.store.records import tools
@@ -29,7 +30,7 @@ from weftline.store.records.tools import ToolRow
 from weftline.store.secrets import Headers, Vault
 from weftline.tools.a2a import A2AForms, A2ATool, default_description
 from weftline.tools.base import Tool
-from weftline.tools.http import HttpSpec, HttpTool
+from weftline.tools.http import HttpSpec, HttpTool, whole_tool
 from weftline.tools.mcp.pool import McpAddress, McpPool
 from weftline.tools.mcp.tools import McpEntry, McpUnavailable, list_tools, offered, unavailable
 from weftline.tools.remote import UnavailableTool
@@ -46,8 +47,7 @@ class DialledTools:
 
     Args:
         own: Those that the server has itself, by name.
-        dialled: Carries the requests of `mcp` and `a2a` tools.
-        stored: Carries those of stored tools.
+        dialer: Carries their requests.
     """
 
     def __init__(
@@ -56,24 +56,21 @@ class DialledTools:
         *,
         records: Database,
         vault: Vault,
-        dialled: Dialer,
-        stored: Dialer,
+        dialer: Dialer,
         pool: McpPool | None = None,
     ) -> None:
         self._own = ServerTools(own)
         self._records = records
         self._vault = vault
-        self._dialled = dialled
-        self._stored = stored
-        self._pool = pool or McpPool(dialled)
+        self._dialer = dialer
+        self._pool = pool or McpPool(dialer)
         self._forms = A2AForms()
         self._catalogs: OrderedDict[tuple[int, str], tuple[McpEntry, ...]] = OrderedDict()
         """What runs were offered at their start, so that a server that is down later takes no tool away from them."""
 
     async def aclose(self) -> None:
         await self._pool.aclose()
-        await self._dialled.aclose()
-        await self._stored.aclose()
+        await self._dialer.aclose()
 
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
         """Refuses unknown stored and plugin tools, and stored ones whose name another tool of the plan has."""
@@ -135,13 +132,15 @@ class DialledTools:
             case A2ARef():
                 if isinstance(headers, StoreError):
                     return [UnavailableTool(ref.name, description=_a2a_text(ref), explanation=headers.message)]
+                url, own = _sent(ref.card_url, headers.get(ref.name, {}))
                 return [
                     A2ATool(
                         ref.name,
-                        url=ref.card_url,
-                        dialer=self._dialled,
+                        url=url,
+                        dialer=self._dialer,
                         forms=self._forms,
-                        headers=headers.get(ref.name, {}),
+                        headers=own,
+                        workspace=workspace,
                         description=ref.description,
                         context_id=ref.context_id,
                     )
@@ -156,7 +155,8 @@ class DialledTools:
         except StoreError as error:
             logger.error("the secrets of the tool %s cannot be read: %s", row.id, error.message)
             return UnavailableTool(spec.name, description=spec.description, explanation=error.message)
-        return HttpTool(spec, secrets=secrets, dialer=self._stored)
+        whole, values = whole_tool(spec, secrets)
+        return HttpTool(whole, secrets=values, dialer=self._dialer)
 
     def _headers(self, plan: RunPlan, secrets: bytes | None, *, workspace: int, run: int) -> Headers | StoreError:
         if not any(isinstance(ref, A2ARef | McpRef) for ref in plan.tools):
@@ -200,7 +200,14 @@ class DialledTools:
 def _address(workspace: int, ref: McpRef, headers: Headers | StoreError) -> McpAddress | StoreError:
     if isinstance(headers, StoreError):
         return headers
-    return McpAddress(workspace, ref.url, tuple(sorted(headers.get(ref.name, {}).items())))
+    url, own = _sent(ref.url, headers.get(ref.name, {}))
+    return McpAddress(workspace, url, tuple(sorted(own.items())))
+
+
+def _sent(url: str, secrets: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """The whole address of a tool and its headers, from what the plan says and what was kept apart."""
+    own = dict(secrets)
+    return own.pop(SEALED_URL, url), own
 
 
 def _a2a_text(ref: A2ARef) -> str:

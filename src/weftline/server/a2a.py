@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any
+from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType, field
+from msgspec import UNSET, DecodeError, Meta, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder, decode, encode
 
 from weftline.errors import WeftlineError
+from weftline.json_size import MAX_JSON_VALUES, has_more_values
 from weftline.server.following import CONTEXT_KEY, usage
 from weftline.store.records.agents import AgentRow
 from weftline.wire.limits import MAX_METADATA_VALUE_CHARS
-from weftline.wire.responses import RunView, iso
+from weftline.wire.responses import JsonObject, RunView, iso
 
 PROTOCOL_VERSION = "0.3.0"
 
@@ -45,12 +46,16 @@ class RpcError(Exception):
         self.data = data
 
 
-class Call(Struct, frozen=True):
-    """A request; `id` as the caller wrote it."""
+class RpcCall(Struct, frozen=True):
+    """A JSON-RPC request; `id` as the caller wrote it."""
 
-    id: str | int | float | None
+    jsonrpc: Literal["2.0"]
     method: str
-    params: Raw
+    id: str | int | float | None = None
+    params: JsonObject | UnsetType = UNSET
+
+
+Identity: TypeAlias = Annotated[Any, Meta(extra_json_schema={"type": ["string", "number", "null"]})]
 
 
 class _Part(Struct):
@@ -87,8 +92,10 @@ _message_params = Decoder(MessageParams)
 _task_params = Decoder(TaskParams)
 
 
-def parse_call(body: bytes) -> Call:
-    """Raises `RpcError` for what is no JSON-RPC request."""
+def parse_call(body: bytes) -> RpcCall:
+    """Raises `RpcError` for what is no JSON-RPC request, or one with too many values."""
+    if has_more_values(body):
+        raise RpcError(INVALID_REQUEST, f"The body has more than {MAX_JSON_VALUES:,} JSON values.")
     try:
         sent = decode(body, type=dict[str, Raw])
         version, identity, method = (decode(sent.get(name, b"null")) for name in ("jsonrpc", "id", "method"))
@@ -100,10 +107,10 @@ def parse_call(body: bytes) -> Call:
         raise RpcError(INVALID_REQUEST, "id: must be a string or a number.")
     if version != "2.0" or not isinstance(method, str):
         raise RpcError(INVALID_REQUEST, 'jsonrpc must be "2.0" and method a string.', data={"id": identity})
-    return Call(identity, method, sent.get("params", Raw(b"{}")))
+    return RpcCall("2.0", method, identity, sent.get("params", UNSET))
 
 
-def message_params(call: Call) -> MessageParams:
+def message_params(call: RpcCall) -> MessageParams:
     sent = _params(_message_params, call)
     if not sent.message.parts or not sent.text.strip():
         code = CONTENT_TYPE_NOT_SUPPORTED if sent.message.parts and not sent.text else INVALID_PARAMS
@@ -114,13 +121,13 @@ def message_params(call: Call) -> MessageParams:
     return sent
 
 
-def task_params(call: Call) -> TaskParams:
+def task_params(call: RpcCall) -> TaskParams:
     return _params(_task_params, call)
 
 
-def _params(decoder: Decoder[Any], call: Call) -> Any:
+def _params(decoder: Decoder[Any], call: RpcCall) -> Any:
     try:
-        return decoder.decode(call.params)
+        return decoder.decode(b"{}" if call.params is UNSET else call.params)
     except (DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise RpcError(INVALID_PARAMS, f"params: {error}") from None
 
@@ -136,29 +143,31 @@ def _is_json(body: bytes) -> bool:
 # Answers
 
 
-class _Error(Struct, omit_defaults=True):
+class RpcFault(Struct, omit_defaults=True):
     code: int
     message: str
     data: dict[str, Any] | None = None
 
 
-class _Reply(Struct):
-    id: Any
-    jsonrpc: str = "2.0"
-    result: Any = UNSET
-    error: _Error | UnsetType = UNSET
+class RpcReply(Struct):
+    """A JSON-RPC response: `result` or `error`."""
+
+    id: Identity
+    jsonrpc: Literal["2.0"] = "2.0"
+    result: Any | UnsetType = UNSET
+    error: RpcFault | UnsetType = UNSET
 
 
 def result_body(identity: Any, result: Any) -> bytes:
-    return encode(_Reply(identity, result=result))
+    return encode(RpcReply(identity, result=result))
 
 
 def error_body(identity: Any, error: RpcError | WeftlineError) -> bytes:
     """The JSON-RPC error of a call; of what the server refused by its own code."""
     if isinstance(error, RpcError):
-        return encode(_Reply(identity, error=_Error(error.code, error.message, error.data)))
+        return encode(RpcReply(identity, error=RpcFault(error.code, error.message, error.data)))
     code = INVALID_PARAMS if error.status == 400 else INTERNAL_ERROR
-    return encode(_Reply(identity, error=_Error(code, error.message, {"code": error.code})))
+    return encode(RpcReply(identity, error=RpcFault(code, error.message, {"code": error.code})))
 
 
 class _Text(Struct):
@@ -259,20 +268,47 @@ def new_context() -> str:
     return f"ctx_{secrets.token_hex(12)}"
 
 
-def card(agent: AgentRow, *, url: str) -> dict[str, Any]:
+class Capabilities(Struct, frozen=True, rename="camel"):
+    streaming: bool = True
+    push_notifications: bool = False
+    state_transition_history: bool = False
+
+
+class Skill(Struct):
+    id: str
+    name: str
+    description: str
+    tags: tuple[str, ...]
+
+
+class AgentCard(Struct, rename="camel", kw_only=True):
+    protocol_version: str = PROTOCOL_VERSION
+    name: str
+    description: str
+    url: str
+    preferred_transport: str = "JSONRPC"
+    version: str
+    capabilities: Capabilities = Capabilities()
+    default_input_modes: tuple[str, ...] = ("text/plain",)
+    default_output_modes: tuple[str, ...] = ("text/plain",)
+    skills: list[Skill]
+    security_schemes: dict[str, dict[str, str]]
+    security: list[dict[str, list[str]]]
+
+
+class AgentCards(Struct):
+    agents: list[AgentCard]
+
+
+def card(agent: AgentRow, *, url: str) -> AgentCard:
     """The agent card; `url` is the agent's endpoint."""
     about = agent.description or agent.name
-    return {
-        "protocolVersion": PROTOCOL_VERSION,
-        "name": agent.name,
-        "description": about,
-        "url": url,
-        "preferredTransport": "JSONRPC",
-        "version": iso(agent.updated_at),
-        "capabilities": {"streaming": True, "pushNotifications": False, "stateTransitionHistory": False},
-        "defaultInputModes": ["text/plain"],
-        "defaultOutputModes": ["text/plain"],
-        "skills": [{"id": agent.slug, "name": agent.name, "description": about, "tags": ["agent"]}],
-        "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
-        "security": [{"bearer": []}],
-    }
+    return AgentCard(
+        name=agent.name,
+        description=about,
+        url=url,
+        version=iso(agent.updated_at),
+        skills=[Skill(agent.slug, agent.name, about, ("agent",))],
+        security_schemes={"bearer": {"type": "http", "scheme": "bearer"}},
+        security=[{"bearer": []}],
+    )

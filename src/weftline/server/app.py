@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable
 from weftline.errors import NotFound, WeftlineError
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.engine import Engine
-from weftline.server.auth import NOBODY, Authenticator
+from weftline.server.auth import Authenticator
 from weftline.server.hosted_mcp import HostedMcp
-from weftline.server.http import Answer, Later, Receive, Request, Scope, Send, send_answer
+from weftline.server.http import Receive, Request, Response, Scope, Send, StreamedResponse, send_response
 from weftline.server.oauth.app import OAuthServer
 from weftline.server.options import ServerOptions
+from weftline.server.principal import NOBODY
 from weftline.server.router import Route, Router, WrongMethod
+from weftline.server.sse import Backlog
 from weftline.store.base import Store
 from weftline.wire.responses import error_body
 from weftline.workspace.context import Change, Workspaces
@@ -38,11 +40,14 @@ class App:
         options = options or ServerOptions()
         self.engine = engine
         self.models = models
-        self.workspaces = Workspaces(store.records, store.vault, engine.clock, self._on_change)
+        self.workspaces = Workspaces(
+            store.records, store.vault, engine.clock, self._on_change, options.oauth_redirect_schemes
+        )
         self.router = Router(routes)
-        self.oauth = OAuthServer(self.workspaces, public_url=options.public_url)
+        self.oauth = OAuthServer(self.workspaces, url=options.url, public_url=options.public_url)
         self.auth = Authenticator(self.workspaces, rate_limit=options.rate_limit_per_minute)
         self.mcp = HostedMcp(self)
+        self.backlog = Backlog()
         self.webhooks_changed: Callable[[], None] = lambda: None
         """Called after webhooks were changed; set by whoever delivers them."""
         self._boot = secrets.token_hex(4)
@@ -55,7 +60,7 @@ class App:
         request = Request(scope, receive, send, f"req_{self._boot}{self._requests:x}")
         try:
             answer = await self._answer(request)
-            if answer is not None and not isinstance(answer, Answer):
+            if answer is not None and not isinstance(answer, Response):
                 await answer()
                 return
         except WeftlineError as error:
@@ -66,7 +71,7 @@ class App:
             logger.exception("%s %s failed (%s)", request.method, request.path, request.id)
             answer = refusal(request, WeftlineError("The server failed to answer this request."))
         if answer is not None:
-            await send_answer(request, answer)
+            await send_response(request, answer)
 
     async def _on_change(self, change: Change) -> None:
         match change.kind:
@@ -77,7 +82,7 @@ class App:
             case "webhooks":
                 self.webhooks_changed()
 
-    async def _answer(self, request: Request) -> Answer | Later | None:
+    async def _answer(self, request: Request) -> Response | StreamedResponse | None:
         found = self.router.match(request.method, request.path)
         if found is None:
             raise NotFound("There is no such route.")
@@ -85,13 +90,13 @@ class App:
             error = WeftlineError(f"{request.method} is not possible here.", code="method_not_allowed")
             answer = refusal(request, error)
             allow = ", ".join(found.allowed).encode()
-            return Answer(answer.body, status=answer.status, headers=((b"allow", allow),))
+            return Response(answer.body, status=answer.status, headers=((b"allow", allow),))
         route, request.params = found.route, found.params
         principal = NOBODY if route.access == "public" else await self.auth.check(request, route)
         return await route.handler(self, request, principal)
 
 
-def refusal(request: Request, error: WeftlineError) -> Answer:
+def refusal(request: Request, error: WeftlineError) -> Response:
     """The answer to a request that failed."""
     headers: list[tuple[bytes, bytes]] = []
     invalid_token = error.details.pop("invalid_token", False)
@@ -105,4 +110,4 @@ def refusal(request: Request, error: WeftlineError) -> Answer:
     retry_after = error.details.get("retry_after_s")
     if retry_after is not None:
         headers.append((b"retry-after", str(max(1, math.ceil(retry_after))).encode()))
-    return Answer(error_body(error, request.id), status=error.status, headers=tuple(headers))
+    return Response(error_body(error, request.id), status=error.status, headers=tuple(headers))

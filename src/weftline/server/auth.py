@@ -1,49 +1,24 @@
 """Who asks: credentials, in the order and with the words that the protocol fixes.
 
 A request that fails several checks is answered by the first of: no credential, an invalid one, the wrong workspace,
-a key of the wrong usage, a feature that the workspace lacks, a missing scope, the rate limit.
+a key of the wrong usage, a feature that the workspace lacks, a missing scope, an agent allow-list, the rate limit.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
-
-from msgspec import Struct
 
 from weftline.errors import Forbidden, NotFound, RateLimited, Unauthorized
 from weftline.server.http import Request
+from weftline.server.policy import narrowed
+from weftline.server.principal import Principal
 from weftline.server.rate_limit import DEFAULT_PER_MINUTE, RateLimit
+from weftline.server.router import Route
 from weftline.workspace.context import Workspaces
 from weftline.workspace.grants import ACCESS, find_token
 from weftline.workspace.keys import by_secret_hash, hash_secret
 
-if TYPE_CHECKING:
-    from weftline.server.router import Route
-
 _CACHED = 4096
-_NEVER = 2**63
-
-
-class Principal(Struct, frozen=True):
-    """An authenticated caller, bound to one workspace. `agents` is its allow-list; empty means all."""
-
-    id: str
-    """Of the API key, of the grant, or of the app that acts for itself. Requests are counted under it."""
-    workspace: int
-    slug: str
-    usage: str = "developer_api"
-    agents: tuple[str, ...] = ()
-    scopes: frozenset[str] | None = None
-    """None for API keys, which have no scopes."""
-    user: str | None = None
-    email: str | None = None
-    gated: bool = False
-    """Whether the workspace has this kind of credential switched off."""
-    expires_us: int = _NEVER
-
-
-NOBODY = Principal("", 0, "")
 
 
 class Authenticator:
@@ -90,6 +65,11 @@ class Authenticator:
             if principal.gated:
                 raise Forbidden("OAuth applications are not available on this plan.", code="oauth_apps_plan")
             _check_scopes(principal.scopes, route)
+        if principal.agents and narrowed(route.method, route.path) == "no":
+            raise Forbidden(
+                "This credential is narrowed to some agents and may not do this.",
+                hint="Use a credential without an agent allow-list.",
+            )
         if route.limited and (wait_s := self.limit.take(principal.id, now_us=now)):
             raise RateLimited(
                 f"More than {self.limit.per_minute} requests in a minute with this credential.", retry_after_s=wait_s
@@ -130,12 +110,6 @@ class Authenticator:
             token.gated,
             token.expires_at,
         )
-
-
-def require_manager(principal: Principal) -> None:
-    """Raises `Forbidden` for a credential that was narrowed: it could make itself a wider one."""
-    if principal.scopes is not None or principal.agents:
-        raise Forbidden("Credentials are managed with an API key that has no agent allow-list.")
 
 
 def _check_scopes(scopes: frozenset[str], route: Route) -> None:

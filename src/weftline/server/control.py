@@ -10,8 +10,10 @@ import inspect
 import logging
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -23,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 _MAX_LINE_BYTES = 64 * 1024 * 1024
 """Of an order and of its reply: the largest definition fits."""
+
+_PREFIX, _SOCKET, _DRAFT = "weftline-", "control", ".new"
 
 Operation: TypeAlias = Callable[..., Awaitable[Any]]
 """Called with the command's own arguments by name; returns what can be told as JSON."""
@@ -59,10 +63,11 @@ class Control:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
+        await asyncio.to_thread(remove_dead_folders)
         # Not inside the store's own directory: the path of a Unix socket may have about 100 characters.
-        self._folder = tempfile.mkdtemp(prefix="weftline-")
-        path = os.path.join(self._folder, "control")
-        self._server = await asyncio.start_unix_server(self._serve, path, limit=_MAX_LINE_BYTES)
+        self._folder = tempfile.mkdtemp(prefix=_PREFIX)
+        path = os.path.join(self._folder, _SOCKET)
+        self._server = await asyncio.start_unix_server(self._serve, sock=_listening(path), limit=_MAX_LINE_BYTES)
         self._announce(path)
 
     async def stop(self) -> None:
@@ -105,15 +110,55 @@ class Control:
         return partial(operation, **order.arguments)
 
 
+def _listening(path: str) -> socket.socket:
+    """A socket that has its name only once it listens: one that nobody answers on is a dead process's."""
+    draft = f"{path}{_DRAFT}"
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    made.bind(draft)
+    made.listen(100)
+    made.setblocking(False)
+    os.rename(draft, path)
+    return made
+
+
+def remove_dead_folders() -> None:
+    """Removes what servers of this user that were killed have left behind."""
+    with os.scandir(tempfile.gettempdir()) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                ours = entry.name.startswith(_PREFIX) and entry.is_dir(follow_symlinks=False)
+                if ours and entry.stat(follow_symlinks=False).st_uid == os.getuid() and _is_dead(entry.path):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def _is_dead(folder: str) -> bool:
+    if os.listdir(folder) != [_SOCKET]:
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.setblocking(False)
+        try:
+            asking.connect(os.path.join(folder, _SOCKET))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
+
+
 async def send_order(path: str, operation: str, arguments: dict[str, Any]) -> Any:
     """Has the owner of a store carry out an operation; raises what it raised."""
     reader, writer = await asyncio.open_unix_connection(path, limit=_MAX_LINE_BYTES)
     try:
         writer.write(msgspec.json.encode(Order(operation, arguments)) + b"\n")
         await writer.drain()
-        reply = msgspec.json.decode(await reader.readline(), type=Reply)
+        line = await reader.readline()
     finally:
         writer.close()
+    if not line:
+        raise WeftlineError(
+            "The server stopped before it answered; the command may or may not have taken effect.", code="unavailable"
+        )
+    reply = msgspec.json.decode(line, type=Reply)
     if reply.error:
         raise WeftlineError(reply.error, code=reply.code if reply.code in TABLE else None)
     return reply.value

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from typing import Any, NamedTuple
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import to_builtins
 from msgspec.json import decode, encode
 
 from weftline.kernel.entries import TEXT_DELTA, decode_fact
+from weftline.runtime.engine import Engine
 from weftline.runtime.hub import EntryBatch
-from weftline.server.app import App
 from weftline.server.views import run_view
 from weftline.store.base import RunRow
 from weftline.store.records.agents import AgentRow
@@ -22,7 +22,17 @@ from weftline.wire.responses import RunView, usage_triple
 from weftline.wire.sessions import effective_spec
 from weftline.workspace import threads
 from weftline.workspace.agents import RunSpec, merged
+from weftline.workspace.context import Workspaces
 from weftline.workspace.threads import CONTEXT_KEY, ThreadDraft
+
+
+class Host(Protocol):
+    """The server, as these need it."""
+
+    @property
+    def engine(self) -> Engine: ...
+    @property
+    def workspaces(self) -> Workspaces: ...
 
 
 class Event(NamedTuple):
@@ -36,38 +46,39 @@ class Event(NamedTuple):
         return self.type in TERMINAL_EVENTS
 
 
-async def events(app: App, row: RunRow, run_id: str) -> AsyncGenerator[Event]:
+async def events(app: Host, row: RunRow, run_id: str) -> AsyncGenerator[Event]:
     """The run's events from its first. Ends after the terminal one, or before it when the server is stopping."""
-    follower = app.engine.follow(row.key, run_id)
+    follower = app.engine.follow(row.key, run_id, workspace=row.workspace)
     try:
         while (batches := await follower.next()) is not None:
             if not batches:
                 yield Event("", {})
             for batch in batches:
-                for event in batch.view(_events):
+                for event in _events(batch):
                     yield event
     finally:
         follower.close()
 
 
-def _events(batch: EntryBatch) -> list[Event]:
-    """What a batch of entries means to somebody who follows the run from its first entry on."""
-    found: list[Event] = []
+def _events(batch: EntryBatch) -> Iterator[Event]:
+    """What a batch of entries means to somebody who follows the run from its first entry on.
+
+    One at a time: a decoded event takes many times the memory of its bytes, and the reader may be slow.
+    """
     heads = iter(batch.heads) if batch.heads is not None else None
     for item in batch.items:
         if not item.head:
             if item.kind == TEXT_DELTA:
-                texts = [decode(body, type=dict[str, Any]) for body in item.body.split(b"\n")]
-                found += [Event("assistant_delta", text) for text in texts]
+                for body in item.body.split(b"\n"):
+                    yield Event("assistant_delta", decode(body, type=dict[str, Any]))
             continue
         fact = next(heads) if heads is not None else decode_fact.decode(item.head)
         projected = project(fact, item.body, run_id=batch.run_id)
         if projected is not None:
-            found.append(Event(projected[0], decode(projected[1], type=dict[str, Any])))
-    return found
+            yield Event(projected[0], decode(projected[1], type=dict[str, Any]))
 
 
-async def ended(app: App, row: RunRow, run_id: str) -> RunView | None:
+async def ended(app: Host, row: RunRow, run_id: str) -> RunView | None:
     """The run once it has ended; None when the server stops first."""
     async for event in events(app, row, run_id):
         if event.is_terminal:
@@ -84,7 +95,7 @@ def usage(run: RunView) -> dict[str, Any] | None:
     return {"mantyx": to_builtins(usage_triple(run.usage, run.turns, run.model, attempts=run.attempts))}
 
 
-async def start(app: App, agent: AgentRow, prompt: str, *, metadata: dict[str, str] | None = None) -> str:
+async def start(app: Host, agent: AgentRow, prompt: str, *, metadata: dict[str, str] | None = None) -> str:
     """A run of the agent by itself; returns its id."""
     own = encode({"agentId": agent.id, "prompt": prompt, "metadata": metadata or {}})
     whole = merged(app.workspaces, agent, RunSpec(own, {}))
@@ -97,7 +108,7 @@ async def start(app: App, agent: AgentRow, prompt: str, *, metadata: dict[str, s
     )
 
 
-async def send(app: App, thread: ThreadRow, prompt: str) -> str:
+async def send(app: Host, thread: ThreadRow, prompt: str) -> str:
     """The run of a message to a session; returns its id."""
     spec = effective_spec(thread.spec, MessageBody(encode({"prompt": prompt})))
     plan = plan_from_spec(spec)
@@ -111,7 +122,7 @@ async def send(app: App, thread: ThreadRow, prompt: str) -> str:
     )
 
 
-async def session_of_context(app: App, agent: AgentRow, context: str) -> ThreadRow:
+async def session_of_context(app: Host, agent: AgentRow, context: str) -> ThreadRow:
     """The agent's session of an A2A context, a new one if there is none yet."""
     metadata = {CONTEXT_KEY: context}
     own = encode({"agentId": agent.id, "metadata": metadata})

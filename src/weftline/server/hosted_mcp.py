@@ -9,12 +9,16 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from weftline._version import __version__
-from weftline.errors import Unavailable, WeftlineError
-from weftline.server.auth import Principal
-from weftline.server.http import Request
+from weftline.errors import InvalidRequest, Unavailable, WeftlineError
+from weftline.json_size import MAX_JSON_VALUES, has_more_values
+from weftline.server import following
+from weftline.server.following import Host
+from weftline.server.http import NO_SNIFFING, Receive, Request
+from weftline.server.principal import Principal
 from weftline.server.views import run_view
 from weftline.workspace import agents
 
@@ -23,9 +27,8 @@ if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
     from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams
 
-    from weftline.server.app import App
-
 _PRINCIPAL = "weftline.principal"
+_MAX_BODY_BYTES = 4 * 1024 * 1024
 _INPUT: dict[str, Any] = {
     "type": "object",
     "properties": {"message": {"type": "string", "description": "The whole task, in one message."}},
@@ -37,7 +40,7 @@ _INPUT: dict[str, Any] = {
 class HostedMcp:
     """Answers MCP requests of authenticated callers. `close` ends its sessions and leaves their runs as they are."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: Host) -> None:
         self._app = app
         self._opening = asyncio.Lock()
         self._manager: StreamableHTTPSessionManager | None = None
@@ -53,7 +56,14 @@ class HostedMcp:
         # The package binds a session to whoever opened it; to others it does not exist.
         user = AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=[]))
         scope = {**request.scope, "user": user, _PRINCIPAL: principal}
-        await manager.handle_request(scope, request.receive, request.send)
+        receive = await _checked(request) if request.method == "POST" else request.receive
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), NO_SNIFFING]}
+            await request.send(message)
+
+        await manager.handle_request(scope, receive, send)
 
     async def close(self) -> None:
         self._stop.set()
@@ -101,8 +111,6 @@ class HostedMcp:
         from mcp.shared.exceptions import MCPError
         from mcp_types import INVALID_PARAMS, CallToolResult, TextContent
 
-        from weftline.server import following
-
         principal = _principal(context)
         usable = await agents.usable(self._app.workspaces, principal)
         agent = next((row for row in usable if row.slug == params.name), None)
@@ -142,6 +150,22 @@ class HostedMcp:
         if not self._stop.is_set():
             with anyio.CancelScope(shield=True):
                 await self._app.engine.cancel(key, requested_by=principal.id)
+
+
+async def _checked(request: Request) -> Receive:
+    """The body once more, for the package to read, if it does not have too many values."""
+    body = await request.body(limit=_MAX_BODY_BYTES)
+    if has_more_values(body):
+        raise InvalidRequest(f"The body has more than {MAX_JSON_VALUES:,} JSON values.")
+    pieces = iter([body])
+
+    async def receive() -> MutableMapping[str, Any]:
+        piece = next(pieces, None)
+        if piece is None:
+            return await request.receive()
+        return {"type": "http.request", "body": piece, "more_body": False}
+
+    return receive
 
 
 def _principal(context: ServerRequestContext[Any]) -> Principal:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from urllib.parse import parse_qsl
 
 from weftline.errors import TooLarge
@@ -12,13 +12,30 @@ from weftline.wire.limits import MAX_BODY_BYTES
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Later: TypeAlias = Callable[[], Awaitable[None]]
+StreamedResponse: TypeAlias = Callable[[], Awaitable[None]]
 """An answer that goes on for long: sent when the handler and all that it holds are gone."""
 
 _JSON = (b"content-type", b"application/json")
+NO_SNIFFING = (b"x-content-type-options", b"nosniff")
+"""An answer is what its type says: what somebody else has put into it does not make it a page."""
 
 ON_GONE = "weftline.on_gone"
 """In the scope: a list of callbacks for when the client goes away; see `weftline.server.protocol`."""
+FLOW = "weftline.flow"
+"""In the scope: the `Flow` of the connection."""
+
+
+class Flow(Protocol):
+    """Whether the client takes what is sent to it."""
+
+    @property
+    def write_paused(self) -> bool:
+        """Whether much waits to be sent."""
+        ...
+
+    async def drain(self) -> None:
+        """Returns when little waits to be sent, or when the client has gone."""
+        ...
 
 
 class Request:
@@ -67,6 +84,8 @@ class Request:
         if declared is not None and declared.isdigit() and int(declared) > limit:
             raise _too_large(limit)
         message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ConnectionResetError
         data: bytes = message.get("body", b"")
         if not message.get("more_body", False):
             if len(data) > limit:
@@ -97,7 +116,7 @@ class Request:
             pass
 
 
-class Answer:
+class Response:
     """A complete answer: JSON unless the headers say otherwise."""
 
     __slots__ = ("body", "headers", "status")
@@ -108,10 +127,11 @@ class Answer:
         self.headers = headers
 
 
-async def send_answer(request: Request, answer: Answer) -> None:
+async def send_response(request: Request, answer: Response) -> None:
     headers = [
         (b"content-length", b"%d" % len(answer.body)),
         (b"x-request-id", request.id.encode()),
+        NO_SNIFFING,
         *answer.headers,
     ]
     if answer.body and not any(name == b"content-type" for name, _ in answer.headers):

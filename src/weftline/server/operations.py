@@ -5,13 +5,16 @@ Each is a use case with its arguments from JSON; what it returns can be told as 
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
 from functools import partial
-from typing import Any, Protocol
+from pathlib import Path
+from time import monotonic
+from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
-from weftline.kernel.entries import KNOWN_RULES
-from weftline.runtime import ids
+from weftline.runtime import ids, recovery
 from weftline.server.control import Operation
 from weftline.server.oauth.administration import OPERATIONS as OAUTH
 from weftline.server.schemas.agents import Agent, agent_json, parse_agent
@@ -26,12 +29,16 @@ from weftline.server.schemas.webhooks import (
     delivery_json,
     webhook_json,
 )
-from weftline.store.base import LogStore, RunFilter, RunRow
+from weftline.store.base import LogStore, RunFilter, RunRow, Store
 from weftline.workspace import agents, keys, providers, retention, tools, webhooks, workspaces
 from weftline.workspace.context import Workspaces
 
+T = TypeVar("T")
+
 _MAX_DELIVERIES = 200
-_MAX_UNSUPPORTED = 1000
+_STINT_S = 1.0
+"""How long an order of upkeep takes at the most, so that whoever sent it can be stopped."""
+_UNFINISHED = ("queued", "running", "paused")
 
 
 class Logs(Protocol):
@@ -39,7 +46,9 @@ class Logs(Protocol):
 
     async def row(self, key: int) -> RunRow | None: ...
     async def runs(self, wanted: RunFilter) -> list[RunRow]: ...
+    async def unsupported(self, row: RunRow) -> str: ...
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]: ...
+    async def resume_all(self) -> int: ...
 
 
 class StoredLogs:
@@ -54,12 +63,19 @@ class StoredLogs:
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
         return await self._store.runs(wanted)
 
+    async def unsupported(self, row: RunRow) -> str:
+        return await recovery.unsupported(self._store, row)
+
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
         return await self._store.trim(before=before, after=after, workspace=workspace)
 
+    async def resume_all(self) -> int:
+        await self._store.lift_hold()
+        return await self._store.unfinished()
 
-def operations(at: Workspaces, logs: Logs) -> dict[str, Operation]:
-    """All operations on the records of `at` and the logs."""
+
+def operations(at: Workspaces, logs: Logs, store: Store) -> dict[str, Operation]:
+    """All operations on the records of `at`, the logs and the store that holds both."""
     on_records: dict[str, Operation] = {
         "keys.create": _create_key,
         "keys.import": _import_key,
@@ -94,6 +110,9 @@ def operations(at: Workspaces, logs: Logs) -> dict[str, Operation]:
     return {
         **{name: partial(operation, at) for name, operation in on_records.items()},
         **{name: partial(operation, at, logs) for name, operation in with_logs.items()},
+        "store.backup": partial(_back_up, store),
+        "store.shrink": partial(_shrink, store),
+        "store.resume": logs.resume_all,
     }
 
 
@@ -233,21 +252,56 @@ async def _trim(
     Returns the last key looked at (0 when no run is left) and how many runs had something to remove.
     """
     key = None if workspace is None else await workspaces.find(at, workspace)
-    last, trimmed = await logs.trim(before=before, after=after, workspace=key)
-    if not last:
-        await retention.forget_deliveries(at, before=before, workspace=key)
-    return last, trimmed
+    trimmed = 0
+    until_s = monotonic() + _STINT_S
+    while monotonic() < until_s:
+        after, count = await _gently(logs.trim(before=before, after=after, workspace=key))
+        trimmed += count
+        if not after:
+            await retention.forget_deliveries(at, before=before, workspace=key)
+            break
+    return after, trimmed
+
+
+async def _gently(work: Awaitable[T]) -> T:
+    """Leaves the store to others for as long as the work took: at least half of its time is theirs."""
+    began_s = monotonic()
+    value = await work
+    await asyncio.sleep(monotonic() - began_s)
+    return value
+
+
+async def _back_up(store: Store, *, to: str) -> int:
+    return await store.back_up(Path(to))
+
+
+async def _shrink(store: Store) -> int:
+    """Shrinks the store for a moment; returns by how many bytes, 0 when nothing is left to do."""
+    freed = 0
+    until_s = monotonic() + _STINT_S
+    while monotonic() < until_s and (count := await _gently(store.shrink())):
+        freed += count
+    return freed
 
 
 async def _unsupported_runs(at: Workspaces, logs: Logs, *, workspace: str | None = None) -> list[UnsupportedRun]:
     """Unfinished runs that a newer version of Weftline has written: this one leaves them alone."""
     key = None if workspace is None else await workspaces.find(at, workspace)
-    rows = await logs.runs(RunFilter(workspace=key, unknown_to=tuple(sorted(KNOWN_RULES)), limit=_MAX_UNSUPPORTED))
-    return [UnsupportedRun(ids.run_id(row.key, row.salt), row.name, row.status, row.rules) for row in rows]
+    found: list[UnsupportedRun] = []
+    before: int | None = None
+    while rows := await logs.runs(RunFilter(workspace=key, statuses=_UNFINISHED, before=before)):
+        before = rows[-1].key
+        found += [
+            UnsupportedRun(ids.run_id(row.key, row.salt), row.name, row.status, unknown)
+            for row in rows
+            if (unknown := await logs.unsupported(row))
+        ]
+    return found
 
 
 class UnsupportedRun(Struct):
     id: str
     name: str
     status: str
-    rules: int
+    unknown: str
+    """What of it this version does not know."""

@@ -2,20 +2,64 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-from urllib.parse import urlsplit
+from collections.abc import Mapping
+from contextlib import suppress
+from ipaddress import ip_network
+from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
 
 from weftline.config import Config
 from weftline.errors import WeftlineError
+from weftline.net.address import InvalidAddress, parse
+from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
+from weftline.server.connections import ConnectionLimits, Network
 from weftline.server.rate_limit import DEFAULT_PER_MINUTE
+from weftline.server.watchdog import default_stall_s
+from weftline.workspace.redirects import is_scheme_of_an_app
 
 _EGRESS = ("allow_egress", "allow_private_egress")
-_KNOWN = ("public_url", "rate_limit_per_minute", "webhook_retry_s", "model_timeout_s", *_EGRESS)
 _MOST_WAITS, _LONGEST_WAIT_S = 50, 30 * 86400
+
+
+class _Range(NamedTuple):
+    """A number that a setting may be; whole unless it is in seconds."""
+
+    least: float
+    most: float
+    zero: bool = False
+    """0 is possible too, and means no limit."""
+
+
+_MANY = 10_000_000
+_CONNECTIONS: Mapping[str, _Range] = {
+    "max_connections": _Range(1, _MANY),
+    "max_connections_per_address": _Range(1, _MANY, zero=True),
+    "max_head_bytes": _Range(1024, 16 * 1024 * 1024),
+    "head_timeout_s": _Range(0.001, 3600),
+    "body_timeout_s": _Range(0.001, 86400),
+    "keep_alive_s": _Range(0.001, 86400),
+    "stall_timeout_s": _Range(0.001, 86400),
+}
+_WORKSPACES: Mapping[str, _Range] = {
+    "max_runs_per_workspace": _Range(1, _MANY),
+    "max_queued_runs_per_workspace": _Range(1, _MANY),
+    "max_streams_per_workspace": _Range(1, _MANY),
+}
+_KNOWN = (
+    "public_url",
+    "rate_limit_per_minute",
+    "webhook_retry_s",
+    "model_timeout_s",
+    "stall_s",
+    "oauth_redirect_schemes",
+    "trusted_proxies",
+    *_CONNECTIONS,
+    *_WORKSPACES,
+    *_EGRESS,
+)
 
 
 class ServerOptions(Struct, frozen=True):
@@ -23,10 +67,20 @@ class ServerOptions(Struct, frozen=True):
     """Requests that one credential may make in a minute; 0 for no limit."""
     public_url: str = ""
     """Where browsers and OAuth clients find this server, when that is not the address it listens on."""
+    url: str = "http://localhost"
+    """The address that it listens on."""
+    oauth_redirect_schemes: frozenset[str] = frozenset()
+    """Schemes of apps that redirect URIs may have besides https and names of domains read backwards."""
     webhook_retry_s: tuple[float, ...] = (10, 30, 120, 600, 1800, 7200, 21600, 43200)
     """Waits between the attempts of a webhook's delivery, which has failed after the last."""
     model_timeout_s: float = MODEL_TIMEOUT_S
     """How long one model call may take, from its request to the end of its answer."""
+    stall_s: float = default_stall_s()
+    """Processor time that may pass without the event loop moving before the process ends itself; 0 for no limit."""
+    trusted_proxies: tuple[Network, ...] = ()
+    """Whose `X-Forwarded-For` is believed."""
+    connections: ConnectionLimits = ConnectionLimits()
+    workspaces: WorkspaceLimits = WorkspaceLimits()
 
 
 def server_options(config: Config, *, rate_limit_per_minute: int | None = None) -> ServerOptions:
@@ -39,10 +93,22 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
             continue  # read by `egress_from`, which checks them
         if name == "public_url":
             options = replace(options, public_url=_address(config, value))
+        elif name == "oauth_redirect_schemes":
+            options = replace(options, oauth_redirect_schemes=_schemes(config, value))
         elif name == "model_timeout_s":
-            options = replace(options, model_timeout_s=_seconds(config, value))
+            options = replace(options, model_timeout_s=_seconds(config, name, value))
+        elif name == "stall_s":
+            options = replace(options, stall_s=0.0 if value == 0 else _seconds(config, name, value))
         elif name == "webhook_retry_s":
             options = replace(options, webhook_retry_s=_waits(config, value))
+        elif name == "trusted_proxies":
+            options = replace(options, trusted_proxies=_networks(config, value))
+        elif name in _CONNECTIONS:
+            limits = replace(options.connections, **{name: _number(config, name, value, _CONNECTIONS[name])})
+            options = replace(options, connections=limits)
+        elif name in _WORKSPACES:
+            caps = replace(options.workspaces, **{name: _number(config, name, value, _WORKSPACES[name])})
+            options = replace(options, workspaces=caps)
         else:
             options = replace(options, rate_limit_per_minute=_count(config, value))
     if rate_limit_per_minute is not None:
@@ -51,11 +117,21 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
 
 
 def _address(config: Config, value: object) -> str:
-    if isinstance(value, str):
-        parts = urlsplit(value)
-        if parts.scheme in ("http", "https") and parts.netloc and not parts.query and not parts.fragment:
-            return value.rstrip("/")
+    if isinstance(value, str) and not any(char in value for char in "?#@"):
+        with suppress(InvalidAddress):
+            return parse(value).url.rstrip("/")
     raise _bad(config, "public_url", "must be an http or https address")
+
+
+def _schemes(config: Config, value: object) -> frozenset[str]:
+    try:
+        schemes = convert(value, frozenset[str])
+    except ValidationError:
+        raise _bad(config, "oauth_redirect_schemes", "must be a list of schemes") from None
+    for scheme in schemes:
+        if not is_scheme_of_an_app(scheme):
+            raise _bad(config, "oauth_redirect_schemes", f"{scheme!r} cannot be the scheme of an app")
+    return schemes
 
 
 def _waits(config: Config, value: object) -> tuple[float, ...]:
@@ -68,16 +144,37 @@ def _waits(config: Config, value: object) -> tuple[float, ...]:
     return waits
 
 
-def _seconds(config: Config, value: object) -> float:
+def _seconds(config: Config, name: str, value: object) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= _LONGEST_WAIT_S:
         return float(value)
-    raise _bad(config, "model_timeout_s", "must be a number of seconds above 0")
+    raise _bad(config, name, "must be a number of seconds above 0")
 
 
 def _count(config: Config, value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     raise _bad(config, "rate_limit_per_minute", "must be a whole number, 0 for no limit")
+
+
+def _number(config: Config, name: str, value: object, allowed: _Range) -> float:
+    seconds = name.endswith("_s")
+    meta = Meta(ge=allowed.least, le=allowed.most)
+    try:
+        if allowed.zero and value == 0:
+            return convert(value, int)
+        return convert(value, Annotated[float, meta] if seconds else Annotated[int, meta])
+    except ValidationError:
+        kind = "a number of seconds" if seconds else "a whole number"
+        zero = ", or 0 for no limit" if allowed.zero else ""
+        fault = f"must be {kind} from {allowed.least:,} to {allowed.most:,}{zero}"
+        raise _bad(config, name, fault) from None
+
+
+def _networks(config: Config, value: object) -> tuple[Network, ...]:
+    try:
+        return tuple(ip_network(text) for text in convert(value, list[str]))
+    except (ValidationError, ValueError):
+        raise _bad(config, "trusted_proxies", "must be a list of addresses or networks") from None
 
 
 def _bad(config: Config, name: str, fault: str) -> WeftlineError:

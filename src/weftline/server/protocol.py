@@ -1,66 +1,281 @@
-"""Uvicorn's HTTP protocol with one write per turn of the loop.
+"""Uvicorn's HTTP protocol with one write per turn of the loop, and with limits on what a stranger can hold.
 
 An answer's head and body, and all frames that a stream gets at once, are separate writes to uvicorn and would each be
-a system call. Here they are put together and written when the turn of the loop is over.
+a system call. Here they are put together and written when the turn of the loop is over, or earlier when they are many:
+only then does the transport say that the client is slow.
+
+What a client may take its time for:
+
+    connected ──▶ IDLE ──first byte──▶ HEAD ──▶ BODY ──▶ IDLE …
+                  head_timeout_s       head_timeout_s    body_timeout_s
+                  (keep_alive_s after an answer)
+
+and at any time, for taking what is sent to it, `stall_timeout_s`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
+import httptools
+from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
-from weftline.server.http import ON_GONE
+from weftline.errors import InvalidRequest, WeftlineError
+from weftline.server.connections import Connections
+from weftline.server.http import FLOW, ON_GONE
+from weftline.server.listener import refusal
+
+WRITE_BYTES = 8 * 1024
+"""Written at once, however early in the turn of the loop; and how much may wait in the transport before it is slow."""
+_MAX_PIPELINED = 8
+_LINGER_S, _LINGER_BYTES = 2.0, 1024 * 1024
+"""How long, and how much of it, a client that was refused may go on sending before it has read why."""
+_CHUNK_OVERHEAD = 16
+"""Bytes around each byte of a chunked body at the most: chunks of a single byte have six."""
 
 
 class _Corked:
-    """A transport whose writes wait for the end of this turn of the loop."""
+    """A transport whose writes wait for the end of this turn of the loop, or until they are many."""
 
-    __slots__ = ("_loop", "_pending", "_transport")
+    __slots__ = ("_loop", "_pending", "_size", "_transport")
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
         self._pending: list[bytes] = []
+        self._size = 0
 
     def write(self, data: bytes) -> None:
         if not self._pending:
             self._loop.call_soon(self._flush)
         self._pending.append(data)
+        self._size += len(data)
+        if self._size >= WRITE_BYTES:
+            self._flush()
 
     def close(self) -> None:
         self._flush()
         self._transport.close()
 
+    def write_eof(self) -> None:
+        self._flush()
+        self._transport.write_eof()
+
     def _flush(self) -> None:
         if self._pending:
-            pending, self._pending = self._pending, []
+            pending, self._pending, self._size = self._pending, [], 0
+            if self._transport.is_closing():
+                return  # the client has gone in this turn of the loop
             self._transport.write(pending[0] if len(pending) == 1 else b"".join(pending))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
 
+class _Phase(Enum):
+    """What the client is sending."""
+
+    IDLE = "idle"
+    HEAD = "head"
+    BODY = "body"
+
+
 class CorkedHttpProtocol(HttpToolsProtocol):
     """`scope["weftline.on_gone"]` is a list of callbacks for when the client goes away before its answer has ended.
 
-    ASGI's own way is a task that waits on `receive`, one for each stream that is open.
+    ASGI's own way is a task that waits on `receive`, one for each stream that is open. `scope["weftline.flow"]` is the
+    connection's flow control: `write_paused`, and `drain()`, which returns when the client has taken what waits.
     """
 
     _on_gone: list[Callable[[], None]]
 
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._on_gone = []
-        self.scope[ON_GONE] = self._on_gone  # pyright: ignore[reportGeneralTypeIssues]  # beyond the ASGI keys
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        connections: Connections,
+        address: str = "",
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._all = connections
+        self._limits = connections.limits
+        self._address = address
+        self._phase = _Phase.IDLE
+        self._received = 0
+        """Bytes of the head, or of the body and what is around it, that came in earlier chunks or began this one."""
+        self._chunk = 0
+        self._body_bytes = 0
+        self._refusal: WeftlineError | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None
+        self._unsent = 0
+
+    # The connection
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        transport.set_write_buffer_limits(high=WRITE_BYTES)
+        corked: Any = _Corked(transport, self.loop)
+        super().connection_made(corked)
+        self._all.opened(self)
+        self._due_in(self._limits.head_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._all.closed(self)
+        self._all.leave(self._address)
+        self._unset_keepalive_if_required()
+        for timer in (self._deadline, self._stall):
+            if timer is not None:
+                timer.cancel()
         for call in getattr(self, "_on_gone", ()):
             call()
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        corked: Any = _Corked(transport, self.loop)
-        super().connection_made(corked)
+    def abort(self) -> None:
+        self.transport.abort()
+
+    # What the client sends
+
+    def data_received(self, data: bytes) -> None:
+        parser = self.parser
+        if parser is None:
+            return
+        if self._refusal is not None:
+            self._received += len(data)
+            if self._received > _LINGER_BYTES:
+                self.flow.pause_reading()
+            return
+        self._unset_keepalive_if_required()
+        begun_as = self._phase
+        self._chunk = len(data)
+        self._received += len(data)
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # the request is answered as if it had not asked for that
+        except httptools.HttpParserError:
+            self._refuse(self._refusal or InvalidRequest("This is not an HTTP request."))
+            return
+        self._check(begun_as)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._phase = _Phase.HEAD
+        if self._answered:
+            self._on_gone = []
+        # Beyond the ASGI keys.
+        self.scope[ON_GONE] = self._on_gone  # pyright: ignore[reportGeneralTypeIssues]
+        self.scope[FLOW] = self.flow  # pyright: ignore[reportGeneralTypeIssues]
+
+    def on_headers_complete(self) -> None:
+        most = self._limits.max_head_bytes
+        if max(self._received, self._chunk) > most and self._head_bytes() > most:
+            raise self._refused(self._head_too_large())
+        if len(self.pipeline) >= _MAX_PIPELINED:
+            raise self._refused(InvalidRequest("There are too many requests on this connection at once."))
+        self._phase, self._received, self._body_bytes = _Phase.BODY, 0, 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._phase, self._received = _Phase.IDLE, 0
+        super().on_message_complete()
+
+    def _check(self, begun_as: _Phase) -> None:
+        """After some bytes: bounds what is still incomplete, in size and in time."""
+        limits = self._limits
+        around = (1 + _CHUNK_OVERHEAD) * self._body_bytes if self._phase is _Phase.BODY else 0
+        if self._received > limits.max_head_bytes + around:
+            self._refuse(self._head_too_large())
+        elif self._phase is _Phase.IDLE:
+            if not self._received:
+                self._due_in(None)
+            elif self._deadline is None and self._answered:
+                self._due_in(limits.head_timeout_s)  # line breaks alone do not keep a connection
+        elif self._phase is not begun_as:
+            self._due_in(limits.head_timeout_s if self._phase is _Phase.HEAD else limits.body_timeout_s)
+
+    @property
+    def _answered(self) -> bool:
+        """Whether no answer is under way."""
+        return not self.cycle or self.cycle.response_complete
+
+    def _head_bytes(self) -> int:
+        return len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers])
+
+    def _head_too_large(self) -> WeftlineError:
+        most = self._limits.max_head_bytes
+        return WeftlineError(
+            f"The head of the request is larger than {most} bytes.", code="head_too_large", limit_bytes=most
+        )
+
+    def _due_in(self, seconds: float | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        if seconds is not None:
+            self._deadline = self.loop.call_later(seconds, self._late)
+
+    def _late(self) -> None:
+        if self._phase is _Phase.IDLE or self._refusal is not None:
+            self.abort()
+        else:
+            part = self._phase.value
+            self._refuse(WeftlineError(f"The {part} of the request took too long to arrive.", code="request_timeout"))
+
+    def _refused(self, error: WeftlineError) -> WeftlineError:
+        """Notes why, for whoever catches what the parser makes of an exception in one of its callbacks."""
+        self._refusal = error
+        return error
+
+    def _refuse(self, error: WeftlineError) -> None:
+        """Ends the connection; says why unless an answer is under way, into which no other can be put."""
+        self._refusal = error
+        self._due_in(None)
+        if self.transport.is_closing():
+            return
+        if not self._answered:
+            if self.cycle.response_started or self.pipeline:
+                self.transport.close()
+                return
+            # Whoever waits for the body is told that the client has gone: nothing that it answers is sent.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.transport.write(refusal(error))
+        # Closing at once what the client still writes to would take the answer away from it again.
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self._due_in(_LINGER_S)
+
+    # What the client takes
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unsent = self.transport.get_write_buffer_size()
+        if self._stall is None:
+            self._stall = self.loop.call_later(self._limits.stall_timeout_s, self._still_stalled)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+    def _still_stalled(self) -> None:
+        self._stall = None
+        unsent = self.transport.get_write_buffer_size()
+        if unsent >= self._unsent:
+            self.abort()
+        else:
+            self._unsent = unsent
+            self._stall = self.loop.call_later(self._limits.stall_timeout_s, self._still_stalled)

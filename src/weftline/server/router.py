@@ -3,22 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from weftline.server.auth import Principal
-from weftline.server.http import Answer, Later, Request
+from weftline.server.http import Request, Response, StreamedResponse
+from weftline.server.principal import Principal
 
-if TYPE_CHECKING:
-    from weftline.server.app import App
+Handler: TypeAlias = Callable[[Any, Request, Principal], Awaitable[Response | StreamedResponse | None]]
+"""Answers a request; None when it has sent the answer itself. The first argument is the `App`."""
 
-Handler: TypeAlias = Callable[["App", Request, Principal], Awaitable[Answer | Later | None]]
-"""Answers a request; None when it has sent the answer itself."""
+
+class EventStream:
+    """A response of server-sent events."""
+
+
+class Page:
+    """A response that is an HTML page."""
+
+
+class Redirect:
+    """A response that sends the browser elsewhere."""
+
+
+class OtherProtocol:
+    """A body or a response that another protocol defines."""
+
+
+class Form(Struct, frozen=True):
+    """A body that is form-encoded, with the fields of this type."""
+
+    fields: Any
+
+
+class QueryParameter(Struct, frozen=True):
+    """An optional parameter of the query. A list may be given several times."""
+
+    name: str
+    type: Any
+    about: str
 
 
 class Route(Struct, frozen=True):
-    """`access` `public` asks for no credential, `workspace` for one of the workspace that the path's `{slug}` names."""
+    """`access` `public` asks for no credential, `workspace` for one of the workspace that the path's `{slug}` names.
+
+    The types are those that the handler reads the request by and writes the response from: the OpenAPI page has no
+    other source.
+    """
 
     method: str
     path: str
@@ -31,6 +62,19 @@ class Route(Struct, frozen=True):
     limited: bool = True
     """Whether requests count against the credential's rate limit and may be refused by it."""
     summary: str = ""
+    body: Any = None
+    """A struct, a pydantic model, a `Form` or `OtherProtocol`; None if the request has no body."""
+    query: tuple[QueryParameter, ...] = ()
+    idempotent: bool = False
+    """Whether it honours an `Idempotency-Key`."""
+    returns: Any = None
+    """The type of a success: a struct for JSON, one of the classes above, or a union of both."""
+    status: int = 200
+    """Of a success."""
+    errors: tuple[int, ...] = ()
+    """Statuses of refusals beyond those that follow from the other fields."""
+    refuses: Any = None
+    """The type of a 400 or 401 that does not have the usual shape."""
 
 
 class Match(Struct, frozen=True):

@@ -6,21 +6,23 @@ import asyncio
 import gc
 import logging
 import resource
-import signal
 import socket
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from msgspec import Struct
+from msgspec.structs import replace
 
 from weftline.config import Config, load_config
 from weftline.errors import WeftlineError
+from weftline.net.address import parse
 from weftline.net.dial import Dialer
-from weftline.net.egress import egress_from
+from weftline.net.egress import egress_from, is_loopback
 from weftline.net.transport import AiohttpTransport, Transport
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider
@@ -31,12 +33,16 @@ from weftline.runtime.embedded import DRAIN_S, EmbeddedEngine
 from weftline.runtime.engine import Engine
 from weftline.runtime.tool_source import DialledTools
 from weftline.server.app import App
+from weftline.server.connections import Connections
 from weftline.server.control import Control
+from weftline.server.listener import Listener
 from weftline.server.operations import operations
-from weftline.server.options import server_options
+from weftline.server.options import ServerOptions, server_options
 from weftline.server.protocol import CorkedHttpProtocol
 from weftline.server.routes import ROUTES
 from weftline.server.sse import KEEP_ALIVE_S
+from weftline.server.stopping import Stopping, at_most
+from weftline.server.watchdog import LoopWatchdog
 from weftline.server.webhook_body import webhook_body
 from weftline.store import open_store
 from weftline.tools.base import Tool
@@ -48,6 +54,11 @@ from weftline.workspace.delivering import Deliveries
 from weftline.workspace.providers import own_providers
 
 logger = logging.getLogger(__name__)
+
+_STEP_S = 5.0
+"""How long one step of stopping may take before the next one begins without it."""
+_GOODBYE_S, _HURRIED_GOODBYE_S = 3.0, 0.5
+"""How long clients may take to read the last that they are sent."""
 
 
 class Settings(Struct, frozen=True):
@@ -63,19 +74,46 @@ class Settings(Struct, frozen=True):
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn without its own signal handlers: stopping has an order here that it does not know."""
+    """Uvicorn without its own signal handlers and listener: stopping has an order here that it does not know."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
         super().__init__(config)
+        self.servers = []
         self.listening = asyncio.Event()
+        self._connections = connections
+        self._listener: Listener | None = None
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        for sock in sockets or ():
+            self._listener = Listener(sock, self._connections, self._new_protocol)
+        self.started = True
         self.listening.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        # Whoever does not read is cut before uvicorn cancels what is still sending, which it would log as a failure.
+        abort = asyncio.get_running_loop().call_later(_GOODBYE_S, self._connections.abort)
+        await super().shutdown(sockets)
+        abort.cancel()
+        self._connections.abort()
+
+    async def close(self, listening: asyncio.Task[None], hurried: asyncio.Task[Any]) -> None:
+        """Lets answers end that are under way, for a moment; for a shorter one once there is hurry."""
+        self.should_exit = True
+        await asyncio.wait({listening, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({listening}, timeout=_HURRIED_GOODBYE_S)
+        if not listening.done():
+            self.force_exit = True
+            self._connections.abort()
+            await asyncio.wait({listening}, timeout=_HURRIED_GOODBYE_S)
+
+    def _new_protocol(self, address: str) -> CorkedHttpProtocol:
+        return CorkedHttpProtocol(self.config, self.server_state, {}, connections=self._connections, address=address)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -92,6 +130,21 @@ def bind(host: str, port: int) -> socket.socket:
         raise WeftlineError(f"Cannot listen on {host}:{port}: {reason}.", code="bad_config") from None
     sock.setblocking(False)
     return sock
+
+
+def _url(sock: socket.socket) -> str:
+    """The address that a server on this socket has on its own machine."""
+    host, port = sock.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = "localhost"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _is_local(settings: Settings, options: ServerOptions) -> bool:
+    """Whether the server is there for this machine alone. Behind a proxy it listens on loopback for everybody."""
+    if options.trusted_proxies or not is_loopback(settings.host):
+        return False
+    return not options.public_url or is_loopback(parse(options.public_url).host)
 
 
 def server_tools(path: Path | None, *, pages: Dialer) -> dict[str, Tool]:
@@ -120,21 +173,28 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     transport = AiohttpTransport()
     config = load_config(settings.config) if settings.config is not None else Config()
     options = server_options(config, rate_limit_per_minute=settings.rate_limit_per_minute)
+    watchdog = LoopWatchdog(options.stall_s)
     models = catalog(settings, config, transport)
-    pages = Dialer(egress_from(config.server, dialled=False, origin=config.path))
-    peers = Dialer(egress_from(config.server, dialled=True, origin=config.path))
+    # A tenant of a server for this machine alone may name this machine. A model may not: it says what a page told it.
+    egress = egress_from(config.server, loopback=_is_local(settings, options), origin=config.path)
+    pages = Dialer(egress_from(config.server, origin=config.path))
+    peers = Dialer(egress)
     own_tools = server_tools(settings.tools, pages=pages)
     sock = bind(settings.host, settings.port)
-    store = await asyncio.to_thread(open_store, settings.db)
-    own = AiohttpTransport(check=peers.egress.check)
+    options = replace(options, url=_url(sock))
+    if not options.public_url and not is_loopback(settings.host):
+        logger.warning("public_url is not set: OAuth metadata and A2A cards name this server %s", options.url)
+    store = await asyncio.to_thread(open_store, settings.db, check=True)
+    watchdog.start()
+    own = AiohttpTransport(check=egress.check)
     stored = Workspaces(store.records, store.vault, SystemClock())
     catalogs = WorkspaceCatalogs(models, own=partial(own_providers, stored), transport=own)
-    tools = DialledTools(own_tools, records=store.records, vault=store.vault, dialled=peers, stored=pages)
+    tools = DialledTools(own_tools, records=store.records, vault=store.vault, dialer=peers)
     engine = await EmbeddedEngine(store, models=catalogs, tools=tools, model_timeout_s=options.model_timeout_s).start()
     app = App(engine, store, catalogs, ROUTES, options=options)
     deliveries = Deliveries(
         app.workspaces,
-        pages,
+        peers,
         retry_s=options.webhook_retry_s,
         render=partial(webhook_body, app),
         watch=engine.watch_ends,
@@ -145,13 +205,12 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
         app.auth.forget()
 
     control = Control(
-        operations(app.workspaces, engine),
+        operations(app.workspaces, engine, store),
         announce=lambda path: store.announce(admin_socket=path),
         changed=administered,
     )
     await control.start()
-    stop, hurry = asyncio.Event(), asyncio.Event()
-    _on_signals(stop, hurry)
+    connections = Connections(options.connections, max_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     server = _Server(
         uvicorn.Config(
             app,
@@ -163,40 +222,45 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            # Longer than clients keep an idle connection (Go: 90 s): the side that sends must be the one that closes,
-            # or a request that is not repeated, such as a tool's result, can be lost on a connection just closed.
-            timeout_keep_alive=120,
+            timeout_keep_alive=options.connections.keep_alive_s,  # pyright: ignore[reportArgumentType]  # any number
             timeout_graceful_shutdown=5,
             backlog=2048,
-        )
+        ),
+        connections,
     )
-    listening = asyncio.create_task(server.serve(sockets=[sock]))
-    await server.listening.wait()
-    host, port = sock.getsockname()[:2]
-    ready(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
-    beats = asyncio.create_task(_beat(engine))
-    delivering = asyncio.create_task(deliveries.run())
-    warm = asyncio.create_task(transport.preload())
-    await asyncio.wait({listening, asyncio.ensure_future(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
-    logger.info("stopping: waiting up to %g s for what is under way", settings.drain_s)
-    for task in (beats, warm, delivering):
-        task.cancel()
-    await asyncio.wait({delivering})
-    await control.stop()
-    drain = asyncio.ensure_future(engine.drain(settings.drain_s))
-    await asyncio.wait({drain, asyncio.ensure_future(hurry.wait())}, return_when=asyncio.FIRST_COMPLETED)
-    drain.cancel()
-    await engine.cut()
-    await app.mcp.close()
-    server.should_exit = True
-    await listening
-    await store.close()
-    await tools.aclose()
-    await pages.aclose()
-    await catalogs.aclose()
-    await models.aclose()
-    await own.aclose()
-    await transport.aclose()
+    with Stopping(drain_s=settings.drain_s) as stopping:
+        listening = asyncio.create_task(server.serve(sockets=[sock]))
+        await server.listening.wait()
+        host, port = sock.getsockname()[:2]
+        ready(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+        beats = asyncio.create_task(_beat(engine))
+        delivering = asyncio.create_task(_deliver(engine, deliveries))
+        warm = asyncio.create_task(transport.preload())
+        asked = asyncio.create_task(stopping.asked.wait())
+        await asyncio.wait({listening, asked}, return_when=asyncio.FIRST_COMPLETED)
+        logger.info("stopping: waiting up to %g s for what is under way", settings.drain_s)
+        hurried = asyncio.create_task(stopping.hurry.wait())
+        for task in (asked, beats, warm, delivering):
+            task.cancel()
+        await asyncio.wait({delivering, hurried}, timeout=_STEP_S, return_when=asyncio.FIRST_COMPLETED)
+        await control.stop()
+        drain = asyncio.create_task(engine.drain(settings.drain_s))
+        await asyncio.wait({drain, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        drain.cancel()
+        await engine.cut()
+        await at_most(_STEP_S, app.mcp.close(), what="the MCP server")
+        await server.close(listening, hurried)
+        await store.close()
+        for what in (tools, pages, catalogs, models, own, transport):
+            await at_most(_STEP_S, what.aclose(), what=type(what).__name__)
+        hurried.cancel()
+        watchdog.stop()
+
+
+async def _deliver(engine: Engine, deliveries: Deliveries) -> None:
+    """What a backup still had to deliver has mostly been delivered since: it waits with the runs."""
+    await engine.moving()
+    await deliveries.run()
 
 
 async def _beat(engine: Engine) -> None:
@@ -204,16 +268,6 @@ async def _beat(engine: Engine) -> None:
     while True:
         await asyncio.sleep(KEEP_ALIVE_S)
         engine.beat()
-
-
-def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
-    loop = asyncio.get_running_loop()
-
-    def received() -> None:
-        (hurry if stop.is_set() else stop).set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, received)
 
 
 def run(settings: Settings) -> None:

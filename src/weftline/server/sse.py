@@ -10,7 +10,7 @@ from msgspec import DecodeError
 from weftline.kernel.entries import decode_fact
 from weftline.runtime.engine import Engine, Follower
 from weftline.runtime.hub import EntryBatch
-from weftline.server.http import ON_GONE, Request
+from weftline.server.http import FLOW, ON_GONE, Flow, Request
 from weftline.server.views import run_view
 from weftline.wire.events import delta_frames, frame, project
 from weftline.wire.responses import snapshot
@@ -19,11 +19,15 @@ logger = logging.getLogger(__name__)
 
 KEEP_ALIVE = b": keep-alive\n\n"
 KEEP_ALIVE_S = 15.0
+BACKLOG_BYTES = 16 * 1024 * 1024
+_PIECE_BYTES = 8 * 1024
+"""Sent at once to a client that does not keep up."""
 
 HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
+    (b"x-content-type-options", b"nosniff"),
 )
 
 
@@ -38,7 +42,28 @@ def _seq(text: str | None) -> int:
     return int(text)
 
 
-async def send_events(request: Request, engine: Engine, key: int, follower: Follower) -> None:
+class Backlog:
+    """What was made for readers who are slow to take it, over all of them.
+
+    Beyond `max_bytes` it is thrown away, and made again from the log when the reader has taken what was sent before.
+    """
+
+    def __init__(self, max_bytes: int = BACKLOG_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self.held = 0
+
+    def hold(self, size: int) -> bool:
+        """Whether so much more may be kept; `release` must follow if so."""
+        if self.held + size > self.max_bytes:
+            return False
+        self.held += size
+        return True
+
+    def release(self, size: int) -> None:
+        self.held -= size
+
+
+async def send_events(request: Request, engine: Engine, key: int, follower: Follower, backlog: Backlog) -> None:
     """Sends what the run's log has after the cursor, then what it gets, until the run has ended."""
     request.let_go()
     watch = _watch(request, follower)
@@ -46,18 +71,86 @@ async def send_events(request: Request, engine: Engine, key: int, follower: Foll
         headers = [*HEADERS, (b"x-request-id", request.id.encode())]
         await request.send({"type": "http.response.start", "status": 200, "headers": headers})
         if request.method != "HEAD":
-            while (batches := await follower.next()) is not None:
-                frames = [batch.view(sse_frames) for batch in batches]
-                if batches and batches[0].missing is not None:
-                    frames.insert(0, await _gap(engine, key, batches[0].missing))
-                data = b"".join(frames) if batches else KEEP_ALIVE
-                if data:
-                    await request.send({"type": "http.response.body", "body": data, "more_body": True})
+            await _Sender(request, engine, key, follower, backlog).run()
         await request.send({"type": "http.response.body", "body": b""})
     finally:
         follower.close()
         if watch is not None:
             watch.cancel()
+
+
+class _Sender:
+    """Nothing is read for a client that has not taken what it was sent: see `Backlog`."""
+
+    __slots__ = ("_backlog", "_engine", "_flow", "_follower", "_key", "_send", "_sent")
+
+    def __init__(self, request: Request, engine: Engine, key: int, follower: Follower, backlog: Backlog) -> None:
+        self._send = request.send
+        self._flow: Flow | None = request.scope.get(FLOW)
+        self._engine = engine
+        self._key = key
+        self._follower = follower
+        self._backlog = backlog
+        self._sent = 0
+        """Bytes after the follower's place that the client has: what was made of them was thrown away."""
+
+    async def run(self) -> None:
+        flow, follower = self._flow, self._follower
+        while True:
+            place = follower.taken
+            batches = await follower.next()
+            if batches is None:
+                break
+            if batches and (missing := batches[0].missing) is not None:
+                # Tells how the run stands now, so it cannot be made a second time.
+                if self._sent:
+                    raise ConnectionResetError
+                await self._send(_chunk(await _gap(self._engine, self._key, missing)))
+                place = missing[1]
+            data = b"".join([batch.view(sse_frames) for batch in batches]) if batches else KEEP_ALIVE
+            del batches
+            if len(data) <= self._sent:
+                self._sent -= len(data)
+                continue
+            unsent = await self._offer(data)
+            size = len(data)
+            del data
+            if unsent:
+                self._sent = size - unsent
+                follower.go_back(place)
+            else:
+                self._sent = 0
+            if flow is not None and flow.write_paused:
+                if not unsent:
+                    follower.go_back(follower.taken)
+                await flow.drain()
+        if self._sent:
+            raise ConnectionResetError  # the server stops: better no end than one in the middle of a frame
+
+    async def _offer(self, data: bytes) -> int:
+        """Sends what the client takes; returns how many bytes at the end it does not."""
+        flow = self._flow
+        if not self._sent and len(data) <= _PIECE_BYTES:
+            await self._send(_chunk(data))
+            return 0
+        for at in range(self._sent, len(data), _PIECE_BYTES):
+            if flow is not None and flow.write_paused:
+                left = len(data) - at
+                if not self._backlog.hold(left):
+                    return left
+                self._follower.go_back(self._follower.taken)
+                try:
+                    await flow.drain()
+                finally:
+                    self._backlog.release(left)
+                if self._follower.left:
+                    return 0
+            await self._send(_chunk(data[at : at + _PIECE_BYTES]))
+        return 0
+
+
+def _chunk(data: bytes) -> dict[str, object]:
+    return {"type": "http.response.body", "body": data, "more_body": True}
 
 
 def sse_frames(batch: EntryBatch) -> bytes:

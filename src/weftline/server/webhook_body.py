@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec import Raw
 from msgspec.json import encode
 
 from weftline.errors import WeftlineError
@@ -26,6 +25,6 @@ async def webhook_body(app: App, webhook: WebhookRow, row: DeliveryRow) -> bytes
             "webhookId": webhook.id,
             "workspace": await workspaces.slug_of(app.workspaces, webhook.workspace),
             "createdAt": iso(row.created_at),
-            "run": Raw(await listed_run(app.engine, run)),
+            "run": await listed_run(app.engine, run),
         }
     )

@@ -10,14 +10,15 @@ if TYPE_CHECKING:
     from weftline.store.sqlite.directory import Owner
 
 
-def open_store(path: Path | str) -> Store:
-    """Opens the store in this directory as its one owner, and makes it if it is new.
+def open_store(path: Path | str, *, create: bool = True, check: bool = False) -> Store:
+    """Opens the store in this directory as its one owner; with `create`, makes it if it is new.
 
-    Blocks for some milliseconds. Raises `StoreError`; its code is `store_in_use` while another process is the owner.
+    Blocks for some milliseconds; with `check`, looks for damage first, for a second at most. Raises `StoreError`; its
+    code is `store_in_use` while another process is the owner.
     """
     from weftline.store.sqlite.store import SqliteStore
 
-    return SqliteStore(path)
+    return SqliteStore(path, create=create, check=check)
 
 
 def open_for_reading(path: Path | str) -> ReadStore:
@@ -25,6 +26,16 @@ def open_for_reading(path: Path | str) -> ReadStore:
     from weftline.store.sqlite.store import SqliteReadStore
 
     return SqliteReadStore(path)
+
+
+def restore_store(backup: Path, path: Path) -> int:
+    """Makes a store of a backup at a path where there is none; returns its size in bytes. It is held.
+
+    Raises `StoreError` if the backup is damaged, of a newer version or not a backup.
+    """
+    from weftline.store.sqlite.backup import restore
+
+    return restore(backup, path)
 
 
 def owner_of(path: Path | str) -> Owner | None:

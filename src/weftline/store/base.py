@@ -213,10 +213,9 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     limit: int = 50
     statuses: tuple[str, ...] = ()
     thread: int | None = None
-    agent: str | None = None
+    agents: tuple[str, ...] = ()
+    """Only runs of one of these agents, unless there are none."""
     metadata: tuple[tuple[str, str], ...] = ()
-    unknown_to: tuple[int, ...] | None = None
-    """Only unfinished runs whose rules are none of these."""
 
 
 class LogReader(Protocol):
@@ -295,6 +294,15 @@ class LogStore(LogReader, Protocol):
     @property
     def unclean(self) -> bool:
         """Whether an owner died without closing the store, and no owner since has called `charge_death`."""
+        ...
+
+    @property
+    def held(self) -> bool:
+        """Whether the store comes from a backup and nobody has let its runs go on yet."""
+        ...
+
+    async def lift_hold(self) -> None:
+        """Durably lets the runs of a restored store go on."""
         ...
 
     @property
@@ -420,6 +428,17 @@ class Store(Protocol):
 
     def announce(self, *, admin_socket: str) -> None:
         """Tells commands that cannot open the store where its owner takes orders."""
+        ...
+
+    async def back_up(self, to: Path) -> int:
+        """Copies one moment of the store, with the keys that belong to it, to a new directory while others write.
+
+        The copy is checked and held. Returns its size in bytes. Raises `StoreError` if there is something at `to`.
+        """
+        ...
+
+    async def shrink(self) -> int:
+        """Gives some of the space that nothing uses any more back to the disk; returns how many bytes, 0 at the end."""
         ...
 
     async def close(self) -> None:

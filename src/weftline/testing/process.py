@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-_READY_S = 30.0
+_READY_S = 180.0
 
 
 class ServerProcess:
@@ -140,6 +140,10 @@ class ServerProcess:
         return self.start()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """SIGKILL if it still runs, and gives everything back."""
         self.kill()
         self._close_pipes()
 

@@ -15,19 +15,24 @@ from uuid import NAMESPACE_URL, uuid5
 import msgspec
 from msgspec import Struct
 
+from weftline.json_size import has_more_values
 from weftline.kernel.entries import Effect
+from weftline.net.address import InvalidAddress, origin_of
 from weftline.net.dial import Dialer
 from weftline.net.errors import BodyTooLarge, RequestFailed
 from weftline.providers.base import ToolSpec
+from weftline.redaction import Redactor, shown_url
 from weftline.tools.base import ToolContext, ToolOutput
 from weftline.tools.client_side import A2A_PARAMETERS
-from weftline.tools.remote import RemoteTool, clipped
+from weftline.tools.remote import RemoteTool
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 MAX_CARD_BYTES = 1024 * 1024
 CARD_S = 10.0
 CALL_S = 300.0
 _REMEMBERED = 1024
+_MAX_FORMS = 12
+"""Of one card: each may be tried before a call is given up."""
 _REDIRECTS = 3
 
 Fields: TypeAlias = dict[str, object]
@@ -45,23 +50,27 @@ class Form(Struct, frozen=True):
     style: Style
 
 
+Peer: TypeAlias = tuple[int, str]
+"""A workspace and an address: what one workspace was told of a peer is nothing that another goes by."""
+
+
 class A2AForms:
     """Which form worked for which peer, for as many peers as fit."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, Form] = OrderedDict()
+        self._known: OrderedDict[Peer, Form] = OrderedDict()
 
-    def get(self, url: str) -> Form | None:
-        return self._known.get(url)
+    def get(self, peer: Peer) -> Form | None:
+        return self._known.get(peer)
 
-    def remember(self, url: str, form: Form) -> None:
-        self._known[url] = form
-        self._known.move_to_end(url)
+    def remember(self, peer: Peer, form: Form) -> None:
+        self._known[peer] = form
+        self._known.move_to_end(peer)
         if len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
 
-    def forget(self, url: str) -> None:
-        self._known.pop(url, None)
+    def forget(self, peer: Peer) -> None:
+        self._known.pop(peer, None)
 
 
 class _Rejected(Exception):
@@ -78,7 +87,8 @@ class A2ATool(RemoteTool):
     Args:
         name: The model-facing name.
         url: The agent's endpoint, or the address of its card.
-        headers: Sent with every request.
+        headers: Sent with every request to the origin of `url`, and to no other that the agent's card may name.
+        workspace: Whose tool it is.
         context_id: Sent with every message, to go on with a conversation.
     """
 
@@ -93,22 +103,27 @@ class A2ATool(RemoteTool):
         dialer: Dialer,
         forms: A2AForms,
         headers: Mapping[str, str],
+        workspace: int = 0,
         description: str | None = None,
         context_id: str | None = None,
     ) -> None:
-        super().__init__(ToolSpec(name, description or default_description(name), A2A_PARAMETERS))
+        super().__init__(
+            ToolSpec(name, description or default_description(name), A2A_PARAMETERS),
+            redactor=Redactor.of_request(url, headers),
+        )
         # Messages of one conversation must not overtake each other.
         self.concurrent = context_id is None
         self._url = url
+        self._peer: Peer = (workspace, url)
         self._dialer = dialer
         self._forms = forms
         self._headers = dict(headers)
         self._context_id = context_id
 
-    async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
+    async def ask(self, args: bytes, context: ToolContext) -> ToolOutput:
         text = msgspec.json.decode(args, type=dict[str, str])["message"]
         message_id = str(uuid5(NAMESPACE_URL, f"weftline:{context.idempotency_key}"))
-        known = self._forms.get(self._url)
+        known = self._forms.get(self._peer)
         reasons: list[str] = []
         try:
             queue = [known] if known is not None else await self._candidates()
@@ -121,10 +136,10 @@ class A2ATool(RemoteTool):
                     if error.newer is not None:
                         queue.append(error.newer)
                     if form is known:
-                        self._forms.forget(self._url)
+                        self._forms.forget(self._peer)
                         queue += [other for other in await self._candidates() if other != known]
                     continue
-                self._forms.remember(self._url, form)
+                self._forms.remember(self._peer, form)
                 return output
         except RequestFailed as error:
             doubt = " The agent may or may not have taken the task." if error.sent else ""
@@ -174,11 +189,12 @@ class A2ATool(RemoteTool):
         if isinstance(url, str):
             target = urljoin(self._url, url)
             forms += _forms(target, target.rstrip("/"))
-        return forms
+        return forms[:_MAX_FORMS]
 
     async def _send(self, form: Form, text: str, message_id: str) -> ToolOutput:
         """One try. Raises `_Rejected` when another form may work, `RequestFailed` when none should be tried."""
-        headers = {**self._headers, "content-type": "application/json", "accept": "application/json"}
+        own = self._headers_for(form.url)
+        headers = {**own, "content-type": "application/json", "accept": "application/json"}
         if form.style.endswith("_1"):
             headers["A2A-Version"] = "1.0"
         try:
@@ -201,17 +217,25 @@ class A2ATool(RemoteTool):
             if fault.get("code") in _WRONG_FORM or not 200 <= status < 300:
                 # It speaks JSON-RPC but not this: peers of revision 1.0 do not know the older method's name.
                 newer = Form(form.url, "rpc_1") if form.style == "rpc" else None
-                raise _Rejected(f"{told} ({form.url})", newer=newer)
+                raise _Rejected(f"{told} ({shown_url(form.url)})", newer=newer)
             return ToolOutput.of(f"{self.name} answered with an error: {told}", is_error=True)
         if not 200 <= status < 300:
             newer = Form(form.url, "rest_1") if form.style == "rest" and status in (400, 422) else None
-            raise _Rejected(f"HTTP {status} ({form.url})", newer=newer)
+            without = " without the tool's headers, which are for another origin" if own != self._headers else ""
+            raise _Rejected(f"HTTP {status} ({shown_url(form.url)}{without})", newer=newer)
         if answer is None:
-            raise _Rejected(f"no JSON object in the answer ({form.url})")
+            raise _Rejected(f"no JSON object in the answer ({shown_url(form.url)})")
         result = answer.get("result", answer)
         if not isinstance(result, dict):
-            raise _Rejected(f"no result in the answer ({form.url})")
+            raise _Rejected(f"no result in the answer ({shown_url(form.url)})")
         return self._read(cast(Fields, result))
+
+    def _headers_for(self, url: str) -> dict[str, str]:
+        """The tool's headers, if this is the origin that they were given for."""
+        try:
+            return self._headers if origin_of(url) == origin_of(self._url) else {}
+        except InvalidAddress as error:
+            raise _Rejected(str(error)) from None
 
     def _body(self, form: Form, text: str, message_id: str) -> bytes:
         newer = form.style.endswith("_1")
@@ -246,7 +270,7 @@ class A2ATool(RemoteTool):
         text = answer_text(result)
         if text is None:
             text = f"{self.name} answered without text" + (f" (its task is {word})." if word else ".")
-        return ToolOutput.of(clipped(text), is_error=failed)
+        return ToolOutput.of(text, is_error=failed)
 
 
 def default_description(name: str) -> str:
@@ -290,13 +314,21 @@ def _base(url: str) -> str:
 def _forms(root: str, base: str) -> list[Form]:
     return [
         Form(root, "rpc"),
-        Form(f"{base}/rpc", "rpc"),
-        Form(f"{base}/message:send", "rest"),
-        Form(f"{base}/message/send", "rest"),
+        Form(_below(base, "/rpc"), "rpc"),
+        Form(_below(base, "/message:send"), "rest"),
+        Form(_below(base, "/message/send"), "rest"),
     ]
 
 
+def _below(base: str, path: str) -> str:
+    """The address of a path below another, with the query of that."""
+    head, mark, query = base.partition("?")
+    return f"{head.rstrip('/')}{path}{mark}{query}"
+
+
 def _object(data: bytes) -> Fields | None:
+    if has_more_values(data):
+        return None
     try:
         value: object = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

@@ -56,12 +56,21 @@ class ToolOutput(Struct, frozen=True, omit_defaults=True):
 
 
 class Happened(Struct, frozen=True):
-    """The effect took place; this is its result."""
+    """The call took place. `result` is what it would have returned: anything that a tool may return."""
 
-    output: ToolOutput
+    result: object
 
 
-Reconciled: TypeAlias = Happened | Literal["will_not_happen", "unknown"]
+class WillNotHappen(Struct, frozen=True):
+    """The call did not take place, and the tool has made sure that it never will. It is carried out again."""
+
+
+class Unknown(Struct, frozen=True):
+    """The call may or may not have taken place: it is closed as in doubt."""
+
+
+Reconciled: TypeAlias = Happened | WillNotHappen | Unknown
+"""What a `reconcile` function answers."""
 
 
 class Tool(Protocol):
@@ -82,7 +91,7 @@ class Tool(Protocol):
         """JSON object of further fields that the offer of a client call carries (agent card, MCP server)."""
         ...
 
-    def prepare(self, args: str) -> bytes:
+    async def prepare(self, args: str) -> bytes:
         """The final argument bytes (canonical JSON object). Raises `InvalidArguments`."""
         ...
 

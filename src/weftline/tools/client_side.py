@@ -21,10 +21,11 @@ from weftline.tools.base import (
     Tool,
     ToolContext,
     ToolOutput,
+    Unknown,
 )
+from weftline.tools.checking import issues_of
 from weftline.tools.schema import (
     EMPTY_OBJECT_SCHEMA,
-    ArgsValidator,
     object_root,
     object_schema,
 )
@@ -55,9 +56,9 @@ class _ClientTool:
     def name(self) -> str:
         return self.spec.name
 
-    def prepare(self, args: str) -> bytes:
+    async def prepare(self, args: str) -> bytes:
         _, data = object_args(args)
-        issues = ArgsValidator.of(self.spec.parameters).validate(data)
+        issues = await issues_of(data, self.spec.parameters)
         if issues:
             raise InvalidArguments(described(self.name, issues), issues)
         return data
@@ -66,7 +67,7 @@ class _ClientTool:
         raise RuntimeError(f"{self.name} is carried out by the client and cannot be invoked here")
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
-        return "unknown"
+        return Unknown()
 
 
 class LocalTool(_ClientTool):

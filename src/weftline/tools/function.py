@@ -32,6 +32,8 @@ from weftline.tools.base import (
     ToolContext,
     ToolFailed,
     ToolOutput,
+    Unknown,
+    WillNotHappen,
 )
 from weftline.tools.results import error_of, output_of
 from weftline.tools.signature import Docstring, Parameters, checked_signature, resolved_hints
@@ -123,7 +125,7 @@ class FunctionTool(Generic[P, R]):
             self._spec = ToolSpec(self.name, self.description, self.parameters.schema)
         return self._spec
 
-    def prepare(self, args: str) -> bytes:
+    async def prepare(self, args: str) -> bytes:
         return self.parameters.final_args(args)
 
     async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
@@ -145,7 +147,7 @@ class FunctionTool(Generic[P, R]):
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
         if self._reconcile is None:
-            return "unknown"
+            return Unknown()
         try:
             known = self._bound(self._reconcile, args, context)
             if inspect.iscoroutinefunction(self._reconcile):
@@ -156,11 +158,16 @@ class FunctionTool(Generic[P, R]):
                     answer = await answer
         except Exception:
             _log.exception("reconcile of tool %s failed; the call stays in doubt", self.name)
-            return "unknown"
-        if isinstance(answer, Happened) or answer in ("will_not_happen", "unknown"):
+            return Unknown()
+        if isinstance(answer, Happened | WillNotHappen | Unknown):
             return answer
-        _log.error("reconcile of tool %s returned %s, not a Reconciled", self.name, type(answer).__name__)
-        return "unknown"
+        _log.error(
+            "reconcile of tool %s returned %.100r, which is not Happened(…), WillNotHappen() or Unknown();"
+            " the call stays in doubt",
+            self.name,
+            answer,
+        )
+        return Unknown()
 
     def _bound(self, fn: Callable[..., Any], args: bytes, context: ToolContext) -> Callable[[], Any]:
         """`fn` with the arguments it takes: all of them for the tool itself, those it names for its reconcile."""
@@ -238,8 +245,8 @@ def tool(
         timeout_s: Seconds after which a call is given up; the runtime's default when not given.
         blocking: False for a plain function so quick that it may run on the event loop without a thread.
         reconcile: Asked after a crash whether a call that had begun took place. It takes those of the tool's arguments
-            that it names, and the `ToolContext` as `context`, and returns `Happened(output)`, `"will_not_happen"` or
-            `"unknown"`.
+            that it names, and the `ToolContext` as `context`, and returns `Happened(result)`, `WillNotHappen()` or
+            `Unknown()`.
 
     Raises:
         TypeError: when the function cannot be called with named JSON arguments.

@@ -9,16 +9,19 @@ from urllib.parse import urlencode
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import replace
 
 from weftline.canonical import parse
 from weftline.kernel.entries import Effect
 from weftline.messages import Image
+from weftline.net.charset import decoded
 from weftline.net.dial import Dialer
 from weftline.net.errors import RequestFailed
 from weftline.net.response import HttpResponse
 from weftline.providers.base import ToolSpec
+from weftline.redaction import SEALED_URL, Redactor
 from weftline.tools.base import ToolContext, ToolFailed, ToolOutput
-from weftline.tools.remote import RemoteTool, clipped
+from weftline.tools.remote import RemoteTool
 from weftline.tools.schema import object_schema
 from weftline.tools.templates import Values, placeholders
 
@@ -27,7 +30,6 @@ Method: TypeAlias = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 MAX_ANSWER_BYTES = 2 * 1024 * 1024
 TIMEOUT_S = 30.0
 REDIRECTS = 5
-REDACTED = "[redacted]"
 _READS = ("GET", "HEAD")
 _IN_QUERY = ("GET", "HEAD", "DELETE")
 _TEXTUAL = ("application/json", "application/xml", "application/javascript", "application/x-www-form-urlencoded")
@@ -49,6 +51,12 @@ class HttpSpec(Struct, frozen=True, omit_defaults=True):
     """Their names; the values are stored apart, sealed."""
 
 
+def whole_tool(spec: HttpSpec, secrets: Mapping[str, str]) -> tuple[HttpSpec, dict[str, str]]:
+    """A tool and its secrets, with the address whole again if it was kept among them."""
+    kept = dict(secrets)
+    return replace(spec, url=kept.pop(SEALED_URL, spec.url)), kept
+
+
 class HttpTool(RemoteTool):
     """One request. Arguments without a place in the templates go into the query, or make up the JSON body.
 
@@ -58,7 +66,10 @@ class HttpTool(RemoteTool):
 
     def __init__(self, spec: HttpSpec, *, secrets: Mapping[str, str], dialer: Dialer) -> None:
         parameters = None if spec.parameters is UNSET else spec.parameters
-        super().__init__(ToolSpec(spec.name, spec.description, object_schema(parameters)))
+        super().__init__(
+            ToolSpec(spec.name, spec.description, object_schema(parameters)),
+            redactor=Redactor.of_request(spec.url, {}, secrets=secrets.values()),
+        )
         self.effect: Effect = spec.effect or ("read" if spec.method in _READS else "once")
         self.concurrent = self.effect == "read"
         # The request's own timeout comes first and says more.
@@ -68,7 +79,7 @@ class HttpTool(RemoteTool):
         self._secrets = secrets
         self._dialer = dialer
 
-    async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
+    async def ask(self, args: bytes, context: ToolContext) -> ToolOutput:
         try:
             url, headers, body = self._request(cast("dict[str, object]", parse(args)), context)
             async with self._dialer.request(
@@ -117,18 +128,12 @@ class HttpTool(RemoteTool):
         if data and not _is_text(kind):
             text = f"The answer is {kind or 'of no stated type'} ({len(data)} bytes), which cannot be shown as text."
             return ToolOutput.of(f"HTTP {reply.status}. {text}", is_error=failed)
-        text = self._blackened(_decoded(data, reply.charset))
+        text = decoded(data, reply.charset)
         if not whole:
             text += f"\n[cut after {MAX_ANSWER_BYTES} bytes]"
         if failed:
             text = f"HTTP {reply.status} {reply.reason}".rstrip() + (f"\n{text}" if text else "")
-        return ToolOutput.of(clipped(text or f"HTTP {reply.status}"), is_error=failed)
-
-    def _blackened(self, text: str) -> str:
-        for secret in sorted(self._secrets.values(), key=len, reverse=True):
-            if len(secret) > 2:
-                text = text.replace(secret, REDACTED).replace(msgspec.json.encode(secret).decode()[1:-1], REDACTED)
-        return text
+        return ToolOutput.of(text or f"HTTP {reply.status}", is_error=failed)
 
 
 def _query(args: Mapping[str, object]) -> list[tuple[str, str]]:
@@ -143,10 +148,3 @@ def _query(args: Mapping[str, object]) -> list[tuple[str, str]]:
 
 def _is_text(kind: str) -> bool:
     return not kind or kind.startswith("text/") or kind in _TEXTUAL or kind.endswith(("+json", "+xml"))
-
-
-def _decoded(data: bytes, charset: str | None) -> str:
-    try:
-        return data.decode(charset or "utf-8", "replace")
-    except LookupError:
-        return data.decode("utf-8", "replace")

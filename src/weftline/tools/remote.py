@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import binascii
+import logging
 from abc import ABC, abstractmethod
 
 from msgspec import Raw
+from msgspec.structs import replace
 
+from weftline import prompts
 from weftline.kernel.entries import Effect
+from weftline.messages import File, Image, Text, UserPart
 from weftline.providers.base import ToolSpec
+from weftline.redaction import Redactor
 from weftline.tools.arguments import InvalidArguments, described, object_args
-from weftline.tools.base import ClientKind, Reconciled, ToolContext, ToolOutput
-from weftline.tools.schema import EMPTY_OBJECT_SCHEMA, ArgsValidator
+from weftline.tools.base import ClientKind, Reconciled, ToolContext, ToolOutput, Unknown
+from weftline.tools.checking import issues_of
+from weftline.tools.schema import EMPTY_OBJECT_SCHEMA
+
+logger = logging.getLogger(__name__)
 
 MAX_TEXT_CHARS = 200_000
 """What a model is shown of one result at most."""
 
 
+_MAX_ON_LOOP = 256 * 1024
+
+
 class RemoteTool(ABC):
-    """A server tool: arguments are checked against the schema, and what was cut off is not known to have happened."""
+    """A server tool: arguments are checked against the schema, and what was cut off is not known to have happened.
+
+    `redactor` knows the secrets that the peer is sent. Whatever the peer says goes through it here, whatever the kind.
+    """
 
     effect: Effect = "once"
     concurrent = False
@@ -25,25 +42,38 @@ class RemoteTool(ABC):
     client: ClientKind | None = None
     echo: Raw | None = None
 
-    def __init__(self, spec: ToolSpec) -> None:
+    def __init__(self, spec: ToolSpec, *, redactor: Redactor | None = None) -> None:
         self.spec = spec
+        self._redactor = redactor or Redactor()
 
     @property
     def name(self) -> str:
         return self.spec.name
 
-    def prepare(self, args: str) -> bytes:
+    async def prepare(self, args: str) -> bytes:
         _, data = object_args(args)
-        issues = ArgsValidator.of(self.spec.parameters).validate(data)
+        issues = await issues_of(data, self.spec.parameters)
         if issues:
             raise InvalidArguments(described(self.name, issues), issues)
         return data
 
+    async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
+        try:
+            output = await self.ask(args, context)
+        except Exception as error:
+            # Without its traceback, which would hold what the peer said and what it was sent.
+            logger.error("run %s: the tool %s failed: %s", context.run_id, self.name, type(error).__name__)
+            output = ToolOutput.of(prompts.tool_failed(self.name, str(error)), is_error=True)
+        if any(isinstance(part, File) and len(part.data or "") > _MAX_ON_LOOP for part in output.parts):
+            return await asyncio.to_thread(redacted, output, self._redactor)
+        return redacted(output, self._redactor)
+
     @abstractmethod
-    async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput: ...
+    async def ask(self, args: bytes, context: ToolContext) -> ToolOutput:
+        """Asks the peer. What it says may hold secrets."""
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
-        return "unknown"
+        return Unknown()
 
 
 class UnavailableTool(RemoteTool):
@@ -56,16 +86,45 @@ class UnavailableTool(RemoteTool):
         super().__init__(ToolSpec(name, description, EMPTY_OBJECT_SCHEMA))
         self._explanation = explanation
 
-    def prepare(self, args: str) -> bytes:
+    async def prepare(self, args: str) -> bytes:
         # Whatever the model passes, it is to read the explanation.
         return object_args(args)[1]
 
-    async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
+    async def ask(self, args: bytes, context: ToolContext) -> ToolOutput:
         return ToolOutput.of(self._explanation, is_error=True)
 
 
-def clipped(text: str) -> str:
-    """`text`, or as much of it as a model is shown, with a note."""
+def redacted(output: ToolOutput, redactor: Redactor) -> ToolOutput:
+    """The output with every secret blacked out, and no text longer than a model is shown."""
+    return ToolOutput(tuple(_part(part, redactor) for part in output.parts), output.is_error)
+
+
+def _part(part: UserPart, redactor: Redactor) -> UserPart:
+    match part:
+        case Text():
+            return Text(_shown(part.text, redactor))
+        case Image():
+            return replace(part, url=part.url and redactor.text(part.url))
+        case File():
+            url, name = part.url and redactor.text(part.url), part.name and redactor.text(part.name)
+            return replace(part, url=url, name=name, data=part.data and _file_data(part.data, redactor))
+
+
+def _shown(text: str, redactor: Redactor) -> str:
     if len(text) <= MAX_TEXT_CHARS:
-        return text
-    return f"{text[:MAX_TEXT_CHARS]}\n[cut after {MAX_TEXT_CHARS} of {len(text)} characters]"
+        return redactor.text(text)
+    # Of the rest as much as a secret can be long, which may have begun before the cut.
+    head = redactor.text(text[: MAX_TEXT_CHARS + redactor.longest])
+    end = min(MAX_TEXT_CHARS, len(head) - redactor.longest)
+    return f"{head[:end]}\n[cut after {MAX_TEXT_CHARS} of {len(text)} characters]"
+
+
+def _file_data(data: str, redactor: Redactor) -> str:
+    if not redactor:
+        return data
+    try:
+        plain = base64.b64decode(data)
+    except (binascii.Error, ValueError):
+        return redactor.text(data)
+    shown = redactor.data(plain)
+    return data if shown == plain else base64.b64encode(shown).decode()

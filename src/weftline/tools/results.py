@@ -29,11 +29,9 @@ def output_of(value: object, *, tool_name: str) -> ToolOutput:
         if isinstance(value, str):
             return ToolOutput((Text(_encodable(value)),))
         if isinstance(value, ToolOutput):
-            msgspec.json.encode(value)
-            return value
+            return _checked(value)
         if parts := _parts(value):
-            msgspec.json.encode(parts)
-            return ToolOutput(parts)
+            return _checked(ToolOutput(parts))
         try:
             data = canonical_value(value)
         except NotCanonical:
@@ -53,6 +51,14 @@ def error_of(error: BaseException) -> ToolOutput:
     if not isinstance(error, ToolFailed):
         message = f"{type(error).__name__}: {message}" if message else type(error).__name__
     return ToolOutput.of((message or "The tool failed.").encode(errors="replace").decode(), is_error=True)
+
+
+def _checked(output: ToolOutput) -> ToolOutput:
+    """Raises unless it reads back: structs take any value, and what the log holds must be what its reader expects."""
+    return _decode_output(msgspec.json.encode(output))
+
+
+_decode_output = msgspec.json.Decoder(ToolOutput).decode
 
 
 def _encodable(text: str) -> str:

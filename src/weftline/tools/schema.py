@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 from msgspec import Raw
 
-from weftline.canonical import parse
+from weftline.canonical import NotCanonical, parse
 from weftline.tools.arguments import MAX_ISSUES, Issue, pointer
 
 if TYPE_CHECKING:
@@ -21,27 +21,37 @@ if TYPE_CHECKING:
 EMPTY_OBJECT_SCHEMA = Raw(b'{"type":"object","properties":{}}')
 
 _MAX_MESSAGE_CHARS = 300
+_PATTERN_BYTES = 512 * 1024
+"""Of one compiled pattern; `\\w{1,64}` has a twentieth of it."""
+_BACKTRACK_LIMIT = 100_000
 
 
 class ArgsValidator:
     """Checks arguments against one schema; `ArgsValidator.of(schema)` compiles each schema once.
 
     `enforced` is False for a schema that does not compile offline; then every argument object is let through.
+    There is no bound on the work: a server checks what strangers sent with `weftline.tools.checking`.
     """
 
     __slots__ = ("_validator",)
 
-    def __init__(self, schema: bytes) -> None:
-        self._validator = _compiled(schema)
+    def __init__(self, schema: bytes, *, linear: bool = False) -> None:
+        self._validator = _compiled(schema, linear=linear)
 
     @staticmethod
-    def of(schema: bytes | Raw) -> ArgsValidator:
-        """The validator of a schema, from a bounded cache keyed by the schema's bytes."""
-        return _cached(bytes(schema))
+    def of(schema: bytes | Raw, *, linear: bool = False) -> ArgsValidator:
+        """The validator of a schema, from a bounded cache keyed by the schema's bytes.
+
+        `linear` takes only schemas whose patterns can be matched in time that grows with the text alone.
+        """
+        return _cached(bytes(schema), linear)
 
     @property
     def enforced(self) -> bool:
         return self._validator is not None
+
+    def fits(self, args: bytes) -> bool:
+        return self._validator is None or self._validator.is_valid(parse(args))
 
     def validate(self, args: bytes) -> tuple[Issue, ...]:
         """What is wrong with `args` (JSON), at most 20 issues; empty when they fit. Paths are JSON Pointers."""
@@ -87,18 +97,29 @@ def _short(message: str) -> str:
 
 
 @lru_cache(maxsize=512)
-def _cached(schema: bytes) -> ArgsValidator:
-    return ArgsValidator(schema)
+def _cached(schema: bytes, linear: bool) -> ArgsValidator:
+    return ArgsValidator(schema, linear=linear)
 
 
-def _compiled(schema: bytes) -> Validator | None:
+def _compiled(schema: bytes, *, linear: bool) -> Validator | None:
     import jsonschema_rs
+    from jsonschema_rs import FancyRegexOptions, RegexOptions
 
     try:
         value = parse(schema)
-        if not isinstance(value, dict | bool):
-            return None
-        document = cast("dict[str, object] | bool", value)
-        return jsonschema_rs.validator_for(document, offline=True)
-    except (ValueError, jsonschema_rs.ReferencingError):
+    except NotCanonical:
         return None
+    if not isinstance(value, dict | bool):
+        return None
+    document = cast("dict[str, object] | bool", value)
+    # Only look-around and back-references need the engine that tries again; it is told when to stop.
+    engines = [RegexOptions(size_limit=_PATTERN_BYTES)]
+    others = [] if linear else [FancyRegexOptions(backtrack_limit=_BACKTRACK_LIMIT)]
+    for options in (*engines, *others):
+        try:
+            return jsonschema_rs.validator_for(document, offline=True, pattern_options=options)
+        except jsonschema_rs.ReferencingError:
+            return None
+        except ValueError:
+            continue
+    return None

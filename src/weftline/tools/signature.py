@@ -26,7 +26,7 @@ _SECTION = re.compile(
     re.IGNORECASE,
 )
 _ARGS_SECTIONS = frozenset({"args", "arguments", "parameters", "params", "keyword args", "keyword arguments"})
-_PARAMETER = re.compile(r"^(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
+_PARAMETER = re.compile(r"^(\w+)\s*(?:\([^)]*\)\s*)?:\s*(.*)$")
 
 
 class Docstring(NamedTuple):

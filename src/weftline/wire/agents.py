@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Raw, Struct, json
 
-from weftline.plan import McpLocalRef, StoredRef, ToolRef
+from weftline.plan import A2ARef, McpLocalRef, McpRef, StoredRef, ToolRef
 from weftline.wire.json_text import decode_fields, decode_items, encode
 from weftline.wire.plan import NULL, tool_ref
 
@@ -44,6 +44,16 @@ def agent_spec_merge(agent_spec: bytes, spec: bytes, *, name: str | None = None)
 def names_of_tools(spec: bytes) -> set[str]:
     """The names that the tools of a spec have themselves."""
     return {name for raw in _items(decode_fields(spec)) if (name := _decode_named(raw).name) is not None}
+
+
+def dialled_urls(spec: bytes) -> dict[str, str]:
+    """The addresses of the tools that the server dials, by tool name."""
+    refs = (tool_ref(raw) for raw in _items(decode_fields(spec)))
+    return {
+        ref.name: ref.url if isinstance(ref, McpRef) else ref.card_url
+        for ref in refs
+        if isinstance(ref, McpRef | A2ARef)
+    }
 
 
 def merged_tools(base: list[Raw], over: list[Raw]) -> list[Raw]:

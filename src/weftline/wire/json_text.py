@@ -8,7 +8,8 @@ import msgspec
 from msgspec import Raw
 
 from weftline.errors import InvalidRequest
-from weftline.wire.limits import MAX_JSON_DEPTH
+from weftline.json_size import has_more_values
+from weftline.wire.limits import MAX_BODY_VALUES, MAX_JSON_DEPTH
 
 _Shape = TypeVar("_Shape")
 
@@ -23,7 +24,11 @@ NOT_AN_OBJECT = "The body must be a JSON object."
 
 
 def decode_object(body: bytes) -> dict[str, Any]:
-    """The whole body as Python values. Raises `InvalidRequest` for everything that is not a JSON object."""
+    """The whole body as Python values.
+
+    Raises `InvalidRequest` for everything that is not a JSON object, and for one with too many values.
+    """
+    refuse_many(body)
     value = _guarded(_decode_any, body)
     if not isinstance(value, dict):
         raise InvalidRequest(NOT_AN_OBJECT)
@@ -31,6 +36,12 @@ def decode_object(body: bytes) -> dict[str, Any]:
     if body.count(b"{") + body.count(b"[") > MAX_JSON_DEPTH:
         _refuse_deep(body)
     return cast("dict[str, Any]", value)
+
+
+def refuse_many(body: bytes) -> None:
+    """Raises `InvalidRequest` for a body with more values than are made."""
+    if len(body) > MAX_BODY_VALUES and has_more_values(body, MAX_BODY_VALUES):
+        raise InvalidRequest(f"The body has more than {MAX_BODY_VALUES:,} JSON values.")
 
 
 def decode_shape(decoder: msgspec.json.Decoder[_Shape], body: bytes) -> _Shape:

@@ -8,11 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from weftline.json_size import MAX_JSON_VALUES
+from weftline.schema_cost import MAX_SCHEMA_BYTES
+
 KB = 1024
 MB = 1024 * KB
 
 MAX_BODY_BYTES = 16 * MB
 """Of any request body: the longest tool result, every byte of it escaped, fits."""
+MAX_BODY_VALUES = MAX_JSON_VALUES
+"""JSON values of any request body, names of fields included."""
 MAX_JSON_DEPTH = 200
 """Bodies nested deeper may be refused: whatever reads the stored spec later has a stack of unknown depth."""
 
@@ -36,8 +41,15 @@ MAX_CONTEXT_ID_CHARS = 1024
 MAX_URL_CHARS = 8 * KB
 MAX_HEADER_VALUE_BYTES = 8 * KB
 MAX_MCP_LOCAL_TOOLS = 64
+MAX_TOOLS = 512
+"""Of one run, those of `mcp_local` entries counted one by one."""
+MAX_MESSAGES = 10_000
+MAX_TOOL_FILTER_NAMES = 512
+MAX_TOOL_FILTER_NAME_CHARS = 256
+MAX_HEADERS = 64
 
 MAX_OUTPUT_SCHEMA_BYTES = 32 * KB
+MAX_TOOL_SCHEMA_BYTES = MAX_SCHEMA_BYTES
 
 MAX_METADATA_ENTRIES = 16
 MAX_METADATA_VALUE_CHARS = 256
@@ -87,4 +99,3 @@ EMPTY_RESULT_USER_AGENT = "Go-http-client/"
 
 DEFAULT_RUN_NAME = "ephemeral"
 DEFAULT_SCHEMA_NAME = "output"
-REDACTED = "[redacted]"

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.wire.bodies import MessageBody, RunBody, SessionBody, SpecBody, ToolResultBody
-from weftline.wire.json_text import decode_fields, decode_object, decode_shape, encode
+from weftline.wire.json_text import decode_fields, decode_object, decode_shape, encode, refuse_many
 from weftline.wire.limits import (
     DEFAULT_RUN_NAME,
     EMPTY_RESULT_USER_AGENT,
@@ -22,7 +22,7 @@ from weftline.wire.limits import (
     MAX_TOOL_USE_ID_CHARS,
 )
 from weftline.wire.run_spec import MessageModel, RunModel
-from weftline.wire.tool_refs import KINDS, duplicate_names, redact_headers, shown
+from weftline.wire.tool_refs import ADDRESS_FIELDS, KINDS, duplicate_names, shown, take_secrets
 
 _Body = TypeVar("_Body", bound=SpecBody)
 
@@ -98,6 +98,7 @@ def parse_tool_result(body: bytes, *, user_agent: str) -> ToolResultBody:
 def _tool_result_faults(body: bytes) -> InvalidRequest:
     """Everything that is wrong with the fields of a result, where decoding has named the first fault only."""
     try:
+        refuse_many(body)
         sent = decode_shape(_any_tool_result, body)
     except InvalidRequest as error:
         return error
@@ -145,8 +146,8 @@ def _stored(body: bytes, fields: dict[str, Any]) -> tuple[bytes, dict[str, dict[
     raw: dict[str, Raw] = decode_fields(body)
     secrets: dict[str, dict[str, str]] = {}
     tools = fields.get("tools")
-    if tools and any("headers" in tool for tool in tools):
-        raw["tools"], secrets = redact_headers(raw["tools"], tools)
+    if tools and any(tool["kind"] in ADDRESS_FIELDS for tool in tools):
+        raw["tools"], secrets = take_secrets(raw["tools"], tools)
     return encode(raw), secrets
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 from msgspec.json import Encoder
@@ -113,7 +113,7 @@ class CallName(Struct, frozen=True, rename="camel"):
 class Cancelled(Struct, frozen=True, rename="camel"):
     """What a cancel has stopped, what had finished before, and what may or may not have happened."""
 
-    status: Status
+    status: Annotated[str, Meta(extra_json_schema={"enum": list(get_args(Status))})]
     stopped: list[CallName]
     finished: list[CallName]
     in_doubt: list[CallName]

@@ -27,6 +27,7 @@ from weftline.wire.limits import (
     MAX_BUDGET_NAME_CHARS,
     MAX_LOCAL_TIMEOUT_MS,
     MAX_LOOP_THRESHOLD,
+    MAX_MESSAGES,
     MAX_METADATA_BYTES,
     MAX_METADATA_ENTRIES,
     MAX_METADATA_VALUE_CHARS,
@@ -36,13 +37,14 @@ from weftline.wire.limits import (
     MAX_REASONING_LEVEL,
     MAX_RUN_NAME_CHARS,
     MAX_TOOL_BUDGETS,
+    MAX_TOOLS,
     METADATA_KEY_PATTERN,
     MIN_LOOP_HARD,
     MIN_LOOP_SOFT,
     REASONING_LEVELS,
     SCHEMA_NAME_PATTERN,
 )
-from weftline.wire.tool_refs import ToolRefModel, whole
+from weftline.wire.tool_refs import McpLocalToolModel, ToolRefModel, checked_schema, whole
 
 NO_NUL = r"^[^\x00]*$"
 
@@ -95,7 +97,7 @@ class BudgetsModel(Part):
 
 class OutputSchemaModel(Part):
     name: Annotated[str, StringConstraints(pattern=whole(SCHEMA_NAME_PATTERN))] | None = None
-    json_schema: Annotated[dict[str, Any], Field(alias="schema")]
+    json_schema: Annotated[dict[str, Any], Field(alias="schema"), AfterValidator(checked_schema)]
 
 
 def _output_schema_size(value: object) -> object:
@@ -147,10 +149,19 @@ _REASONING_SCHEMA = {
 }
 
 
+def _tool_count(tools: list[ToolRefModel]) -> list[ToolRefModel]:
+    count = sum(len(tool.tools) if isinstance(tool, McpLocalToolModel) else 1 for tool in tools)
+    if count > MAX_TOOLS:
+        raise PydanticCustomError(
+            "tool_count", "has {count} tools; at most {most} are taken", {"count": count, "most": MAX_TOOLS}
+        )
+    return tools
+
+
 class _Settings(Part):
     """What a run, a session and a message to a session can all set."""
 
-    tools: list[ToolRefModel] | None = None
+    tools: Annotated[list[ToolRefModel], Field(max_length=MAX_TOOLS), AfterValidator(_tool_count)] | None = None
     metadata: Metadata | None = None
     reasoningLevel: Annotated[Any, AfterValidator(_reasoning), WithJsonSchema(_REASONING_SCHEMA)] = None
     outputSchema: Annotated[OutputSchemaModel | None, BeforeValidator(_output_schema_size)] = None
@@ -161,7 +172,7 @@ class _Settings(Part):
     budgets: BudgetsModel | None = None
 
 
-_Messages: TypeAlias = Annotated[list[ChatMessageModel], Field(min_length=1)]
+_Messages: TypeAlias = Annotated[list[ChatMessageModel], Field(min_length=1, max_length=MAX_MESSAGES)]
 
 
 class MessageModel(_Settings):

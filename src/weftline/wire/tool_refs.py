@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
 from msgspec import Raw
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
+from weftline.redaction import REDACTED, SEALED_URL, shown_url
+from weftline.schema_cost import refusal
 from weftline.wire.json_text import decode_fields, decode_items, encode
 from weftline.wire.limits import (
     HEADER_NAME_PATTERN,
@@ -16,11 +18,14 @@ from weftline.wire.limits import (
     ID_PATTERN,
     MAX_CONTEXT_ID_CHARS,
     MAX_HEADER_VALUE_BYTES,
+    MAX_HEADERS,
     MAX_MCP_LOCAL_TOOLS,
     MAX_SERVER_NAME_CHARS,
+    MAX_TOOL_FILTER_NAME_CHARS,
+    MAX_TOOL_FILTER_NAMES,
+    MAX_TOOL_SCHEMA_BYTES,
     MAX_URL_CHARS,
     PLUGIN_NAME_PATTERN,
-    REDACTED,
     TOOL_NAME_PATTERN,
     URL_PATTERN,
 )
@@ -51,6 +56,17 @@ def _header_value(value: str) -> str:
     return value
 
 
+def checked_schema(schema: object) -> object:
+    """A schema whose cost is bounded, or whatever else was sent in its place."""
+    value: object = schema
+    if isinstance(value, dict | list):
+        value = cast("object", value)
+        problem = refusal(value, encoded=encode(value), max_bytes=MAX_TOOL_SCHEMA_BYTES)
+        if problem is not None:
+            raise PydanticCustomError("schema_cost", "{problem}", {"problem": problem})
+    return schema
+
+
 def _card(card: dict[str, Any]) -> dict[str, Any]:
     name = card.get("name")
     if isinstance(name, str) and name:
@@ -64,10 +80,16 @@ def whole(pattern: str) -> str:
 
 ToolName: TypeAlias = Annotated[str, AfterValidator(_tool_name)]
 Url: TypeAlias = Annotated[str, StringConstraints(pattern=whole(URL_PATTERN), max_length=MAX_URL_CHARS)]
-Headers: TypeAlias = dict[
-    Annotated[str, StringConstraints(pattern=whole(HEADER_NAME_PATTERN))],
-    Annotated[str, AfterValidator(_header_value)],
+Headers: TypeAlias = Annotated[
+    dict[
+        Annotated[str, StringConstraints(pattern=whole(HEADER_NAME_PATTERN))],
+        Annotated[str, AfterValidator(_header_value)],
+    ],
+    Field(max_length=MAX_HEADERS),
 ]
+
+
+AnySchema: TypeAlias = Annotated[Any, AfterValidator(checked_schema)]
 
 
 class Ref(BaseModel):
@@ -92,8 +114,8 @@ class LocalToolModel(Ref):
     kind: Literal["local"]
     name: ToolName
     description: str | None = None
-    parameters: Any = None
-    outputSchema: Any = None
+    parameters: AnySchema = None
+    outputSchema: AnySchema = None
     longRunning: bool | None = None
 
 
@@ -118,12 +140,20 @@ class McpToolModel(Ref):
     name: ToolName
     url: Url
     headers: Headers | None = None
-    toolFilter: list[str] | None = None
+    toolFilter: (
+        Annotated[
+            list[Annotated[str, StringConstraints(max_length=MAX_TOOL_FILTER_NAME_CHARS)]],
+            Field(max_length=MAX_TOOL_FILTER_NAMES),
+        ]
+        | None
+    ) = None
 
 
 class McpLocalEntryModel(Ref):
     name: ToolName
     description: str | None = None
+    inputSchema: AnySchema = None
+    outputSchema: AnySchema = None
 
 
 class McpLocalToolModel(Ref):
@@ -147,7 +177,8 @@ ToolRefModel: TypeAlias = Annotated[
 ]
 
 KINDS = ("mantyx", "mantyx_plugin", "local", "a2a", "a2a_local", "mcp", "mcp_local")
-DIALED = frozenset({"a2a", "mcp"})
+ADDRESS_FIELDS = {"a2a": "agentCardUrl", "mcp": "url"}
+"""The kinds that the server dials, and the field that says where."""
 
 
 def duplicate_names(tools: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -184,20 +215,27 @@ def duplicate_names(tools: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return found
 
 
-def redact_headers(raw_tools: Raw, tools: list[dict[str, Any]]) -> tuple[Raw, dict[str, dict[str, str]]]:
-    """The tools with every secret header value replaced by the mark, and those values by tool name.
+def take_secrets(raw_tools: Raw, tools: list[dict[str, Any]]) -> tuple[Raw, dict[str, dict[str, str]]]:
+    """The tools with the mark in place of every secret, and the secrets by tool name and header name.
 
-    Everything but `headers` keeps its bytes.
+    An address that may hold a secret is one, under the name `SEALED_URL`. Everything else keeps its bytes.
     """
     items = decode_items(raw_tools)
     secrets: dict[str, dict[str, str]] = {}
     for index, tool in enumerate(tools):
-        if tool["kind"] not in DIALED or "headers" not in tool:
+        address = ADDRESS_FIELDS.get(tool["kind"])
+        if address is None:
             continue
-        headers: dict[str, str] | None = tool["headers"]
-        if headers:
-            secrets[tool["name"]] = headers
+        headers: dict[str, str] | None = tool.get("headers")
+        url = tool[address]
+        kept = dict(headers or {})
         fields = decode_fields(items[index])
-        fields["headers"] = Raw(encode(None if headers is None else dict.fromkeys(headers, REDACTED)))
+        if "headers" in tool:
+            fields["headers"] = Raw(encode(None if headers is None else dict.fromkeys(headers, REDACTED)))
+        if shown_url(url) != url:
+            kept[SEALED_URL] = url
+            fields[address] = Raw(encode(shown_url(url)))
+        if kept:
+            secrets[tool["name"]] = kept
         items[index] = Raw(encode(fields))
     return Raw(encode(items)), secrets

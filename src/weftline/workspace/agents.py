@@ -15,6 +15,7 @@ from weftline.store.records.agents import AgentColumns, AgentRow
 from weftline.store.secrets import Headers
 from weftline.wire.agents import agent_spec_merge, names_of_tools
 from weftline.workspace.context import Caller, Workspaces
+from weftline.workspace.tool_secrets import kept_secrets
 
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -60,13 +61,18 @@ async def create(at: Workspaces, workspace: int, draft: AgentDraft) -> AgentRow:
 
 
 async def replace(at: Workspaces, workspace: int, id: str, draft: AgentDraft) -> AgentRow:
-    """Replaces a definition. Runs and threads keep what they began with."""
-    sealed = at.vault.seal_headers(draft.headers, workspace=workspace)
+    """Replaces a definition. Runs and threads keep what they began with.
+
+    A secret that is sent as it was read, `[redacted]`, stays what it is, unless its tool gets another origin.
+    """
 
     def query() -> Query[AgentRow]:
         row = yield from agents.by_id(id, workspace=workspace)
         if row is None:
             raise no_such_agent()
+        earlier = at.vault.open_headers(row.secrets, workspace=workspace)
+        headers = kept_secrets(draft.spec, draft.headers, earlier_spec=row.spec, earlier=earlier)
+        sealed = at.vault.seal_headers(headers, workspace=workspace)
         slug = _valid(draft.slug) if draft.slug else row.slug
         twin = yield from agents.by_slug(slug, workspace=workspace)
         if twin is not None and twin.key != row.key:
@@ -147,8 +153,13 @@ async def use_by_slug(at: Workspaces, caller: Caller, slug: str) -> AgentRow:
 
 
 async def effective(at: Workspaces, caller: Caller, agent_id: str | None, own: RunSpec) -> RunSpec:
-    """The spec to run: the request's own, laid over that of the agent it names."""
+    """The spec to run: the request's own, laid over that of the agent it names.
+
+    A caller that was narrowed to some agents must name one of them.
+    """
     if agent_id is None:
+        if caller.agents:
+            raise Forbidden("This credential is for some agents only.", hint="Name one of them in agentId.")
         return own
     return merged(at, await use(at, caller, agent_id), own)
 
@@ -162,12 +173,17 @@ def merged(at: Workspaces, agent: AgentRow, own: RunSpec) -> RunSpec:
     return RunSpec(agent_spec_merge(agent.spec, own.spec, name=agent.name), {**headers, **own.headers})
 
 
+def owns(caller: Caller, agent: str | None) -> bool:
+    """Whether what belongs to this agent, or to none, is the caller's to see."""
+    return not caller.agents or agent in caller.agents
+
+
 def no_such_agent() -> NotFound:
     return NotFound("There is no such agent.")
 
 
 def _is_visible(caller: Caller, row: AgentRow) -> bool:
-    return not caller.agents or row.id in caller.agents
+    return owns(caller, row.id)
 
 
 def _is_usable(caller: Caller, row: AgentRow) -> bool:

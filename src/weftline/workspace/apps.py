@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from weftline.errors import Forbidden, InvalidRequest, NotFound
 from weftline.store.base import Query
@@ -30,8 +30,9 @@ def checked_app(
     client_credentials: bool = False,
     description: str = "",
     logo: str = "",
+    schemes: Collection[str] = (),
 ) -> NewApp:
-    """Raises `InvalidRequest` that names the wrong field."""
+    """Raises `InvalidRequest` that names the wrong field. `schemes` are those that redirect URIs may have besides."""
     for field, value in (("name", name), ("description", description), ("logo", logo)):
         if len(value) > _TEXT_LIMITS[field]:
             raise InvalidRequest(f"{field}: may have {_TEXT_LIMITS[field]} characters.")
@@ -50,11 +51,12 @@ def checked_app(
         raise InvalidRequest("allowedScopes: name at least one scope.")
     uris: list[str] = []
     for given in redirect_uris:
-        uri = redirect_uri(given)
+        uri = redirect_uri(given, schemes=schemes)
         if uri is None:
             raise InvalidRequest(
                 f"redirectUris: {given[:200]!r} is not allowed; use https, http on localhost, 127.0.0.1 or [::1], or a"
-                " scheme of the app's own."
+                " scheme of the app's own like com.example.app. An operator can allow others with"
+                " `oauth_redirect_schemes` in the [server] table of the configuration."
             )
         uris.append(uri)
     if not uris and not client_credentials:

@@ -26,6 +26,7 @@ from weftline.workspace.apps import find_app
 from weftline.workspace.context import Workspaces
 from weftline.workspace.grants import CODE
 from weftline.workspace.keys import checked_agents
+from weftline.workspace.redirects import is_registered
 from weftline.workspace.scopes import USING_AGENTS, parse_scope
 
 CODE_S = 600
@@ -64,6 +65,15 @@ class Question(Struct, frozen=True):
     token: str
 
 
+class Decision(Struct, frozen=True):
+    """The user's answer: `approve` or `deny`, and for a yes the workspace's slug and the agents, if not all."""
+
+    token: str = ""
+    decision: str = ""
+    workspace: str | None = None
+    agents: str = ""
+
+
 class Decided(Struct, frozen=True):
     """`code` is None if the user said no."""
 
@@ -94,7 +104,7 @@ async def read_request(at: Workspaces, query: Mapping[str, str]) -> tuple[App, A
     uri = query.get("redirect_uri", "").partition("#")[0]
     if not uri:
         problems["redirect_uri"] = "is missing"
-    elif app is not None and uri not in app.redirect_uris:
+    elif app is not None and not is_registered(uri, app.redirect_uris):
         problems["redirect_uri"] = "is not registered for this app"
     if query.get("response_type") != "code":
         problems["response_type"] = "must be code"
@@ -126,30 +136,26 @@ async def question(at: Workspaces, app: App, asked: Asked, user: User, *, sessio
     return Question(choices, at.hasher.sign(_PURPOSE, encode(consent)))
 
 
-async def decide(at: Workspaces, user: User, *, session: str, answer: Mapping[str, str]) -> Decided:
-    """Carries out what the user chose. `answer` has `token`, `decision`, and for a yes `workspace` and `agents`.
-
-    Raises `InvalidConsent` or `UnknownApp`.
-    """
-    consent = _read(at, session, answer.get("token", ""))
+async def decide(at: Workspaces, user: User, decision: Decision, *, session: str) -> Decided:
+    """Carries out what the user chose. Raises `InvalidConsent` or `UnknownApp`."""
+    consent = _read(at, session, decision.token)
     asked = consent.asked
     app = await find_app(at, asked.client_id)
     if app is None:
         raise UnknownApp
-    decision = answer.get("decision")
-    if decision not in ("approve", "deny"):
+    if decision.decision not in ("approve", "deny"):
         raise InvalidConsent(decision="must be approve or deny")
     code: Minted | None = None
     new: NewCode | None = None
     now = at.clock.now_us()
-    if decision == "approve":
+    if decision.decision == "approve":
         code = at.hasher.mint(CODE)
         new = NewCode(
             app.key,
             user.key,
-            _chosen(await _choices(at, app, user), answer.get("workspace")),
+            _chosen(await _choices(at, app, user), decision.workspace),
             asked.scopes,
-            _agents(asked, answer.get("agents", "")),
+            _agents(asked, decision.agents),
             asked.redirect_uri,
             asked.challenge,
             now + CODE_S * 1_000_000,

@@ -41,6 +41,8 @@ class Workspaces(Struct, frozen=True, dict=True):
     vault: Vault
     clock: Clock
     changed: OnChange = nobody_cares
+    redirect_schemes: frozenset[str] = frozenset()
+    """Those that the operator allows in redirect URIs of OAuth apps."""
 
     @cached_property
     def hasher(self) -> Hasher:

@@ -12,17 +12,19 @@ import hmac
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeAlias
 
 from weftline._version import __version__
 from weftline.errors import StoreError, WeftlineError
 from weftline.net.dial import Dialer
 from weftline.net.errors import RequestFailed
+from weftline.redaction import Redactor
 from weftline.store.records import deliveries, webhooks
 from weftline.store.records.deliveries import Attempt, DeliveryRow
 from weftline.store.records.webhooks import WebhookRow
 from weftline.workspace.context import Workspaces
-from weftline.workspace.webhooks import secret_of
+from weftline.workspace.webhooks import opened
 
 logger = logging.getLogger(__name__)
 
@@ -99,10 +101,9 @@ class Deliveries:
         due_at = await self._at.records.read(deliveries.next_due(after))
         if due_at is not None:
             wait_s = min(wait_s, max(0.0, (due_at - self._at.clock.now_us()) / 1e6))
-        try:
-            await asyncio.wait_for(self._wake.wait(), wait_s)
-        except TimeoutError:
-            pass
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._wake.wait()
 
     async def _deliver(self, row: DeliveryRow) -> None:
         webhook = await self._at.records.read(webhooks.by_key(row.webhook))
@@ -133,7 +134,7 @@ class Deliveries:
         """The response's status and what is wrong with it, "" for nothing."""
         try:
             body = await self._render(webhook, row)
-            secret = secret_of(self._at, webhook)
+            secret, url = opened(self._at, webhook)
         except WeftlineError as error:
             return None, error.message
         headers = {
@@ -144,9 +145,7 @@ class Deliveries:
             SIGNATURE: signature(secret, body, at_s=self._at.clock.now_us() // 1_000_000),
         }
         try:
-            async with self._dialer.request(
-                "POST", webhook.url, headers=headers, body=body, timeout_s=_TIMEOUT_S
-            ) as reply:
+            async with self._dialer.request("POST", url, headers=headers, body=body, timeout_s=_TIMEOUT_S) as reply:
                 answer, _ = await reply.read_up_to(_MAX_RESPONSE_BYTES)
         except RequestFailed as error:
             return None, error.message
@@ -155,7 +154,9 @@ class Deliveries:
             return None, "The server could not send it; its log has the details."
         if 200 <= reply.status < 300:
             return reply.status, ""
-        return reply.status, f"HTTP {reply.status}: {answer[:200].decode(errors='replace')}".strip()
+        redactor = Redactor.of_request(url, headers, secrets=(secret.decode(),))
+        told = redactor.text(answer.decode(errors="replace"))
+        return reply.status, f"HTTP {reply.status}: {told[:200]}".strip()
 
 
 def delivery_id(key: int) -> str:

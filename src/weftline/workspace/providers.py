@@ -19,6 +19,7 @@ from weftline.errors import Conflict, Issue, NotFound, StoreError, WeftlineError
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.families import NotAvailable, ProviderSettings, build_provider
 from weftline.providers.workspace import OwnProvider
+from weftline.redaction import REDACTED, shown_url
 from weftline.store.base import Query
 from weftline.store.records import providers
 from weftline.store.records.providers import ProviderColumns, ProviderRow
@@ -77,6 +78,8 @@ class ProviderSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class ProviderSecrets(Struct, frozen=True, omit_defaults=True):
     api_key: str | None = None
     headers: dict[str, str] = {}
+    base_url: str | None = None
+    """The whole address, if that of the spec shows a mark in place of a secret."""
 
     def __repr__(self) -> str:
         return "ProviderSecrets(…)"
@@ -105,6 +108,7 @@ _decode_secrets = msgspec.json.Decoder(ProviderSecrets).decode
 
 
 def spec_of(row: ProviderRow) -> ProviderSpec:
+    """As it is shown: without what is secret in its address."""
     return _decode_spec(row.spec)
 
 
@@ -112,7 +116,7 @@ async def create(at: Workspaces, workspace: int, name: str, spec: ProviderSpec, 
     """Stores a provider with these secrets. Raises `Conflict` if the workspace has one with that name."""
     spec = _checked(name, spec, values)
     identity = "prov_" + secrets.token_hex(12)
-    columns = _columns(name, spec, _seal(at.vault, values, provider=identity))
+    columns = _columns(name, spec, values, vault=at.vault, id=identity)
 
     def query() -> Query[ProviderRow]:
         row = yield from providers.insert(identity, columns, workspace=workspace, now=at.clock.now_us())
@@ -132,7 +136,7 @@ async def change(at: Workspaces, workspace: int, id: str, changes: ProviderChang
         twin = yield from providers.by_name(name, workspace=workspace)
         if twin is not None and twin.key != row.key:
             yield from _taken(name, workspace=workspace)
-        columns = _columns(name, spec, _seal(at.vault, values, provider=row.id))
+        columns = _columns(name, spec, values, vault=at.vault, id=row.id)
         changed = yield from providers.update(row.key, columns, now=at.clock.now_us())
         assert changed is not None
         return changed
@@ -193,14 +197,14 @@ def _taken(name: str, *, workspace: int) -> Query[ProviderRow]:
     raise Conflict(f"This workspace already has a provider named {name!r}{f': {twin.id}' if twin else ''}.")
 
 
-def _columns(name: str, spec: ProviderSpec, sealed: bytes | None) -> ProviderColumns:
-    return ProviderColumns(name=name, spec=msgspec.json.encode(spec), secrets=sealed)
-
-
-def _seal(vault: Vault, values: ProviderSecrets, *, provider: str) -> bytes | None:
-    if values.api_key is None and not values.headers:
-        return None
-    return vault.seal(msgspec.json.encode(values), place=f"provider:{provider}")
+def _columns(name: str, spec: ProviderSpec, values: ProviderSecrets, *, vault: Vault, id: str) -> ProviderColumns:
+    """An address that may hold a token is stored as it is shown, and whole among the secrets."""
+    shown = spec.base_url and shown_url(spec.base_url)
+    values = replace(values, base_url=spec.base_url if shown != spec.base_url else None)
+    sealed = None
+    if values != ProviderSecrets():
+        sealed = vault.seal(msgspec.json.encode(values), place=f"provider:{id}")
+    return ProviderColumns(name=name, spec=msgspec.json.encode(replace(spec, base_url=shown)), secrets=sealed)
 
 
 def _open(vault: Vault, row: ProviderRow) -> ProviderSecrets:
@@ -214,9 +218,12 @@ def _changed(
     row: ProviderRow, earlier: ProviderSecrets, changes: ProviderChanges
 ) -> tuple[str, ProviderSpec, ProviderSecrets]:
     before = spec_of(row)
+    before = replace(before, base_url=earlier.base_url or before.base_url)
     given: dict[str, Any] = {
         name: value for name in ProviderSpec.__struct_fields__ if (value := getattr(changes, name, UNSET)) is not UNSET
     }
+    if before.base_url is not None and given.get("base_url") == shown_url(before.base_url):
+        del given["base_url"]  # as it was read, so it stays what it is
     spec = replace(before, **given)
     name = row.name if changes.name is UNSET else changes.name
     values = ProviderSecrets(
@@ -250,6 +257,8 @@ def _checked(name: str, spec: ProviderSpec, values: ProviderSecrets, more: Seque
     ]
     if values.api_key is not None and values.api_key.startswith("env:"):
         issues.append(Issue("apiKey", "must be the key itself: the server's environment is not the workspace's"))
+    if REDACTED in (spec.base_url or ""):
+        issues.append(Issue("baseUrl", f"must be sent whole: {REDACTED} stands for what was not shown"))
     issues += more
     if issues:
         raise invalid(issues)
@@ -261,7 +270,7 @@ def _settings(name: str, spec: ProviderSpec, values: ProviderSecrets) -> Provide
     """Raises `WeftlineError` (`bad_config`)."""
     table: dict[str, Any] = {
         "family": spec.family,
-        "base_url": spec.base_url,
+        "base_url": values.base_url or spec.base_url,
         "models": msgspec.to_builtins(list(spec.models)),
         "any_model": spec.any_model,
         "max_concurrency": spec.max_concurrency,

@@ -1,35 +1,71 @@
-"""Where a browser may be sent after consent."""
+"""Where a browser may be sent after consent: https, this machine, or an app by a scheme of its own (RFC 8252)."""
 
 from __future__ import annotations
 
 import re
-from urllib.parse import urldefrag, urlsplit
+from collections.abc import Collection, Iterable
+from urllib.parse import SplitResult, urldefrag, urlsplit
 
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
+_OWN_SCHEME = re.compile(r"[a-z][a-z0-9+-]*(?:\.[a-z0-9+-]+)+")
+"""A domain name read backwards, as apps are to have: no browser and no system has a scheme with a dot."""
+_LISTED_SCHEME = re.compile(r"[a-z][a-z0-9+.-]{1,63}")
 _PLAIN = re.compile(r"[\x21-\x7e]{1,2000}")
 _NO_APPS = frozenset(
-    {"about", "blob", "chrome", "data", "file", "filesystem", "ftp", "ftps", "gopher", "ipfs", "jar", "javascript"}
-    | {"mailto", "sms", "tel", "urn", "vbscript", "view-source", "ws", "wss"}
+    {"about", "blob", "chrome", "data", "file", "filesystem", "ftp", "ftps", "http", "https", "intent", "jar"}
+    | {"javascript", "mailto", "sms", "tel", "urn", "vbscript", "view-source", "ws", "wss"}
 )
-"""Schemes that a browser or a mail program handles itself, so no app can be behind them."""
+"""Schemes that a browser or a system handles itself: nobody can list them as an app's."""
 
 
-def redirect_uri(text: str) -> str | None:
-    """The URI as it is stored and compared, without its fragment; None if an app may not use it."""
+def is_scheme_of_an_app(text: str) -> bool:
+    """Whether an operator may list this as the scheme of an app."""
+    return bool(_LISTED_SCHEME.fullmatch(text)) and text not in _NO_APPS
+
+
+def redirect_uri(text: str, *, schemes: Collection[str] = ()) -> str | None:
+    """The URI as it is stored and compared, without its fragment; None if an app may not use it.
+
+    `schemes` are those without a dot that are known to be apps'.
+    """
     if not _PLAIN.fullmatch(text) or any(char in text for char in '"<>\\^`{|}'):
         return None
     uri = urldefrag(text).url
-    try:
-        parts = urlsplit(uri)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
+    parts = _parts(uri)
+    if parts is None or parts.username is not None:
         return None
-    scheme = uri.partition(":")[0]
-    if not _SCHEME.fullmatch(scheme) or ":" not in uri or parts.username is not None:
-        return None
+    scheme, host = uri.partition(":")[0], parts.hostname
     if scheme == "https":
         return uri if host else None
     if scheme == "http":
         return uri if host in _LOOPBACK else None
-    return uri if scheme not in _NO_APPS and uri != f"{scheme}:" else None
+    if uri == f"{scheme}:" or not (_OWN_SCHEME.fullmatch(scheme) or scheme in schemes):
+        return None
+    return uri
+
+
+def is_registered(uri: str, registered: Iterable[str]) -> bool:
+    """Whether a browser may be sent to `uri`. On this machine any port will do: apps take the one that is free."""
+    listed = set(registered)
+    if uri in listed:
+        return True
+    anywhere = _without_port(uri)
+    return anywhere is not None and redirect_uri(uri) == uri and anywhere in map(_without_port, listed)
+
+
+def _without_port(uri: str) -> str | None:
+    """An http address of this machine without its port; None for any other."""
+    parts = _parts(uri)
+    if parts is None or parts.scheme != "http" or parts.hostname not in _LOOPBACK:
+        return None
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return uri.replace(parts.netloc, host, 1)
+
+
+def _parts(uri: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(uri)
+        _ = parts.port
+    except ValueError:
+        return None
+    return parts

@@ -12,7 +12,8 @@ from weftline.store.base import Query
 from weftline.store.records import threads
 from weftline.store.records.threads import NewThread, ThreadFilter, ThreadRow
 from weftline.store.secrets import Headers
-from weftline.workspace.context import Workspaces
+from weftline.workspace.agents import owns
+from weftline.workspace.context import Caller, Workspaces
 
 CONTEXT_KEY = "a2a_context_id"
 """The metadata that tags a thread with the A2A context it belongs to."""
@@ -34,10 +35,10 @@ async def create(at: Workspaces, workspace: int, draft: ThreadDraft) -> ThreadRo
     return await at.records.write(threads.insert(_new(at, workspace, draft), now=at.clock.now_us()))
 
 
-async def find(at: Workspaces, workspace: int, key: int, *, salt: str) -> ThreadRow:
-    """Raises `NotFound`: the same for an unknown id and for one of another workspace."""
+async def find(at: Workspaces, caller: Caller, key: int, *, salt: str) -> ThreadRow:
+    """Raises `NotFound`: the same for an unknown id and for a thread of another workspace or agent."""
     row = await at.records.read(threads.by_key(key))
-    if row is None or row.salt != salt or row.workspace != workspace:
+    if row is None or row.salt != salt or row.workspace != caller.workspace or not owns(caller, row.agent):
         raise NotFound("There is no such session.")
     return row
 

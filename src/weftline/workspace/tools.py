@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,11 +12,16 @@ from msgspec.structs import asdict, replace
 
 from weftline.errors import Conflict, Issue, NotFound, invalid
 from weftline.kernel.entries import Effect
+from weftline.net.address import InvalidAddress, origin_of, parse
+from weftline.redaction import REDACTED, SEALED_URL, shown_template
+from weftline.schema_cost import refusal
 from weftline.store.base import Query
 from weftline.store.records import tools
 from weftline.store.records.tools import ToolColumns, ToolRow
-from weftline.tools.http import HttpSpec, Method
-from weftline.tools.schema import ArgsValidator, object_schema
+from weftline.store.secrets import Vault
+from weftline.tools.checking import can_be_checked
+from weftline.tools.http import HttpSpec, Method, whole_tool
+from weftline.tools.schema import object_schema
 from weftline.tools.templates import placeholders, secret_names
 from weftline.workspace.context import Workspaces
 
@@ -41,14 +46,16 @@ class ToolChanges(Struct, frozen=True, kw_only=True):
 
 
 def spec_of(row: ToolRow) -> HttpSpec:
+    """As it is shown: without what is secret in its address."""
     return _decode_spec(row.spec)
 
 
 async def create(at: Workspaces, workspace: int, spec: HttpSpec, *, values: Mapping[str, str]) -> ToolRow:
     """Stores a tool with these secrets. Raises `Conflict` if the workspace has one with that name."""
     spec = _checked(replace(spec, secrets=tuple(sorted(values))))
+    await _require_checkable(spec.parameters)
     identity = "tool_" + secrets.token_hex(12)
-    columns = _columns(spec, at.vault.seal_values(dict(values), tool=identity))
+    columns = _columns(spec, values, vault=at.vault, id=identity)
 
     def query() -> Query[ToolRow]:
         row = yield from tools.insert(identity, columns, workspace=workspace, kind="http", now=at.clock.now_us())
@@ -58,20 +65,23 @@ async def create(at: Workspaces, workspace: int, spec: HttpSpec, *, values: Mapp
 
 
 async def change(at: Workspaces, workspace: int, id: str, changes: ToolChanges) -> ToolRow:
-    """Changes a tool; runs under way have it so when they are next taken up."""
+    """Changes a tool; runs under way have it so when they are next taken up.
+
+    With another origin its secrets must be given again.
+    """
+    await _require_checkable(changes.parameters)
 
     def query() -> Query[ToolRow]:
         row = yield from _known(id, workspace=workspace)
-        spec = _checked(_changed(spec_of(row), changes))
+        before, values = opened(row, vault=at.vault)
+        spec = _changed(before, changes)
+        _checked(spec, [] if _same_origin(before.url, spec.url) else _kept_secrets(before, changes))
         twin = yield from tools.by_name(spec.name, workspace=workspace)
         if twin is not None and twin.key != row.key:
             yield from _taken(spec.name, workspace=workspace)
-        sealed = row.secrets
-        if changes.secrets:
-            values = {**at.vault.open_values(sealed, tool=id), **changes.secrets}
-            kept = {name: value for name, value in values.items() if value is not None}
-            sealed = at.vault.seal_values(kept, tool=id)
-        changed = yield from tools.update(row.key, _columns(spec, sealed), now=at.clock.now_us())
+        kept = {name: value for name, value in {**values, **changes.secrets}.items() if value is not None}
+        columns = _columns(spec, kept, vault=at.vault, id=row.id)
+        changed = yield from tools.update(row.key, columns, now=at.clock.now_us())
         assert changed is not None
         return changed
 
@@ -110,8 +120,21 @@ def _taken(name: str, *, workspace: int) -> Query[ToolRow]:
     raise Conflict(f"This workspace already has a tool named {name!r}{f': {twin.id}' if twin else ''}.")
 
 
-def _columns(spec: HttpSpec, sealed: bytes | None) -> ToolColumns:
-    return ToolColumns(name=spec.name, spec=msgspec.json.encode(spec), secrets=sealed)
+def opened(row: ToolRow, *, vault: Vault) -> tuple[HttpSpec, dict[str, str]]:
+    """The tool with its whole address, and its secrets. Raises `StoreError` if they were sealed under another key."""
+    return whole_tool(spec_of(row), vault.open_values(row.secrets, tool=row.id))
+
+
+def _columns(spec: HttpSpec, values: Mapping[str, str], *, vault: Vault, id: str) -> ToolColumns:
+    """An address that holds a token is stored as it is shown, and whole among the secrets."""
+    shown, kept = shown_template(spec.url), dict(values)
+    if shown != spec.url:
+        kept[SEALED_URL] = spec.url
+    return ToolColumns(
+        name=spec.name,
+        spec=msgspec.json.encode(replace(spec, url=shown)),
+        secrets=vault.seal_values(kept, tool=id),
+    )
 
 
 def _changed(spec: HttpSpec, changes: ToolChanges) -> HttpSpec:
@@ -119,16 +142,41 @@ def _changed(spec: HttpSpec, changes: ToolChanges) -> HttpSpec:
     for name in ("parameters", "body"):
         if name in given and given[name] is None:
             given[name] = UNSET
+    if given.get("url") == shown_template(spec.url):
+        del given["url"]  # as it was read, so it stays what it is
     names = {*spec.secrets, *changes.secrets} - {name for name, value in changes.secrets.items() if value is None}
     return replace(spec, **{**given, "secrets": tuple(sorted(names))})
 
 
-def _checked(spec: HttpSpec) -> HttpSpec:
+def _same_origin(before: str, after: str) -> bool:
+    try:
+        return origin_of(before) == origin_of(after)
+    except InvalidAddress:
+        return False
+
+
+def _kept_secrets(before: HttpSpec, changes: ToolChanges) -> list[Issue]:
+    # Otherwise whoever may change a tool could have its secrets sent to an address of their own.
+    return [
+        Issue(f"secrets.{name}", "must be sent again when the tool gets another origin")
+        for name in before.secrets
+        if name not in changes.secrets
+    ]
+
+
+def _checked(spec: HttpSpec, more: Sequence[Issue] = ()) -> HttpSpec:
     """The spec, if it can work. Raises `InvalidRequest`."""
-    issues: list[Issue] = []
+    issues = [*more]
     authority = spec.url.partition("://")[2].split("/")[0].split("?")[0]
     if "{{" in authority:
         issues.append(Issue("url", "must name its host; placeholders may stand in the path and the query only"))
+    else:
+        try:
+            parse(spec.url)
+        except InvalidAddress as error:
+            issues.append(Issue("url", str(error)))
+    if REDACTED in spec.url:
+        issues.append(Issue("url", f"must be sent whole: {REDACTED} stands for what was not shown"))
     if spec.method in ("GET", "HEAD") and spec.body is not UNSET:
         issues.append(Issue("body", f"{spec.method} has no body"))
     for name, value in spec.headers.items():
@@ -145,14 +193,23 @@ def _checked(spec: HttpSpec) -> HttpSpec:
     return spec
 
 
+async def _require_checkable(parameters: Raw | UnsetType | None) -> None:
+    """Raises `InvalidRequest` for parameters that cost too much, or that nobody could check a call against."""
+    if parameters is UNSET or parameters is None:
+        return
+    problem = refusal(msgspec.json.decode(parameters), encoded=bytes(parameters))
+    if problem is None and not await can_be_checked(parameters):
+        problem = "is not a JSON Schema that can be checked"
+    if problem is not None:
+        raise invalid([Issue("parameters", problem)])
+
+
 def _parameter_issues(spec: HttpSpec, templates: dict[str, Any]) -> list[Issue]:
     properties: set[str] = set()
     if spec.parameters is not UNSET:
         raw = spec.parameters
         if object_schema(raw) is not raw:
             return [Issue("parameters", "must be a JSON Schema of type object with properties")]
-        if not ArgsValidator.of(raw).enforced:
-            return [Issue("parameters", "is not a JSON Schema that can be checked")]
         properties = set(msgspec.json.decode(raw)["properties"])
     return [
         Issue(place, f"{{{{{name}}}}} is not among the properties of `parameters`")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from weftline.errors import InvalidRequest, NotFound
+from weftline.redaction import shown_url
 from weftline.store.base import Query
 from weftline.store.records import deliveries, webhooks
 from weftline.store.records.deliveries import DeliveryRow
@@ -35,7 +36,9 @@ async def create(at: Workspaces, workspace: int, url: str, *, events: Sequence[s
         raise InvalidRequest(f"events: must be some of {', '.join(EVENTS)}.")
     identity = "wh_" + secrets.token_hex(10)
     secret = "whsec_" + secrets.token_urlsafe(32)
-    sealed = at.vault.seal(secret.encode(), place=_place(identity))
+    shown = shown_url(url)
+    # An address that may hold a token is a secret too.
+    sealed = at.vault.seal(f"{secret}\n{url}".encode() if shown != url else secret.encode(), place=_place(identity))
 
     def query() -> Query[WebhookRow]:
         if len((yield from webhooks.of_workspace(workspace))) >= MAX_PER_WORKSPACE:
@@ -44,7 +47,7 @@ async def create(at: Workspaces, workspace: int, url: str, *, events: Sequence[s
             yield from webhooks.insert(
                 identity,
                 workspace=workspace,
-                url=url,
+                url=shown,
                 events=sorted(set(events)),
                 secret=sealed,
                 now=at.clock.now_us(),
@@ -108,9 +111,17 @@ async def redeliver(at: Workspaces, webhook: WebhookRow, key: int) -> DeliveryRo
     return row
 
 
-def secret_of(at: Workspaces, webhook: WebhookRow) -> bytes:
-    """What its deliveries are signed with. Raises `StoreError` if it was sealed under another key."""
-    return at.vault.open(webhook.secret, place=_place(webhook.id))
+class Sealed(NamedTuple):
+    secret: bytes
+    """What deliveries are signed with."""
+    url: str
+    """The whole address."""
+
+
+def opened(at: Workspaces, webhook: WebhookRow) -> Sealed:
+    """Raises `StoreError` if it was sealed under another key."""
+    secret, _, url = at.vault.open(webhook.secret, place=_place(webhook.id)).partition(b"\n")
+    return Sealed(secret, url.decode() or webhook.url)
 
 
 def _place(id: str) -> str:

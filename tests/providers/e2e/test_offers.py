@@ -89,7 +89,7 @@ async def run_of(engine: Engine, model: str) -> tuple[str, Any]:
     run = await engine.create(workspace, RunPlan(messages=(User.of("hi"),), model=model))
     key = await engine.locate(run, workspace=workspace)
     follower = engine.follow(key, run)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while await follower.next() is not None:
             pass
     follower.close()

@@ -93,7 +93,7 @@ def _read(url: str, key: str, body: Any = None) -> str:
     from urllib.request import Request, urlopen
 
     data = None if body is None else json.dumps(body).encode()
-    with urlopen(Request(url, data=data, headers={"Authorization": f"Bearer {key}"}), timeout=30) as response:
+    with urlopen(Request(url, data=data, headers={"Authorization": f"Bearer {key}"}), timeout=120) as response:
         return response.read().decode()
 
 
@@ -150,7 +150,7 @@ async def finished(engine: Engine, workspace: int, model: str) -> tuple[str, lis
     run = await engine.create(workspace, RunPlan(messages=(User.of("hi"),), model=model))
     key = await engine.locate(run, workspace=workspace)
     follower = engine.follow(key, run)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while await follower.next() is not None:
             pass
     follower.close()

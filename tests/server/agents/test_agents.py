@@ -183,7 +183,7 @@ async def test_a_session_of_an_agent_is_closed_to_a_credential_that_may_not_use_
     agent, other = await stored(api), await stored(api)
     session = (await api.post("agent-sessions", {"agentId": agent["id"]})).json["sessionId"]
     key = await narrowed(api, other["id"])
-    check_error(await api.post(f"agent-sessions/{session}/messages", {"prompt": "hi"}, key=key), 403, "forbidden")
+    check_error(await api.post(f"agent-sessions/{session}/messages", {"prompt": "hi"}, key=key), 404, "not_found")
 
 
 async def test_secret_headers_of_an_agents_tools_are_never_shown(api: Api) -> None:

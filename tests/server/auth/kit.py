@@ -76,7 +76,7 @@ class World:
         self.clock = clock
 
     async def admin(self, operation: str, **arguments: Any) -> Any:
-        value = await operations(self.app.workspaces, self.app.engine)[operation](**arguments)
+        value = await operations(self.app.workspaces, self.app.engine, self.store)[operation](**arguments)
         self.app.auth.forget()
         return to_builtins(value)
 

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from weftline.config import Config
+from weftline.errors import WeftlineError
+from weftline.server.options import ServerOptions, server_options
 from weftline.workspace.redirects import redirect_uri
 from weftline.workspace.scopes import SCOPES
 
@@ -75,7 +78,7 @@ async def test_a_workspace_without_the_feature_registers_no_app(world: World) ->
         "http://127.0.0.1:53123/",
         "http://[::1]:8080/cb",
         "com.example.notes:/cb",
-        "notes://cb",
+        "com.example.notes://cb",
     ],
 )
 @pytest.mark.requirement("wire.oauth.redirect_uri")
@@ -99,6 +102,14 @@ def test_a_redirect_uri_is_https_loopback_or_of_a_custom_scheme(uri: str) -> Non
         "javascript:alert(1)",
         "data:text/html,x",
         "file:///etc/passwd",
+        "notes://cb",
+        "intent://cb",
+        "ms-msdt:/id",
+        "search-ms:query=x",
+        "blob:https://app.example/1",
+        ".example:/cb",
+        "com.:/cb",
+        "com.example.notes:",
         "//app.example/cb",
         "/cb",
         "app.example/cb",
@@ -115,13 +126,70 @@ def test_any_other_redirect_uri_is_refused(uri: str) -> None:
 
 @pytest.mark.requirement("wire.oauth.redirect_uri")
 async def test_authorize_sends_nobody_to_an_address_that_is_not_registered(world: World, browser: Browser) -> None:
-    client = await world.client(redirect_uris=[CALLBACK, "notes://cb/"])
-    for uri in (f"{CALLBACK}/", f"{CALLBACK}?x=1", "https://app.example", "https://evil.example", "notes://cb"):
+    client = await world.client(redirect_uris=[CALLBACK, "com.example.notes://cb/"])
+    for uri in (
+        f"{CALLBACK}/",
+        f"{CALLBACK}?x=1",
+        "https://app.example",
+        "https://evil.example",
+        "com.example.notes://cb",
+    ):
         reply = await browser.get(client.query(redirect_uri=uri))
         assert reply.status == 400 and "location" not in reply.headers
         assert reply.json["details"]["redirect_uri"]
     await browser.ask(client, redirect_uri=f"{CALLBACK}#part")
-    await browser.ask(client, redirect_uri="notes://cb/")
+    await browser.ask(client, redirect_uri="com.example.notes://cb/")
+
+
+@pytest.mark.parametrize("options", [ServerOptions(oauth_redirect_schemes=frozenset({"notes"}))])
+async def test_an_operator_lists_schemes_of_known_apps(world: World) -> None:
+    key = await world.key()
+    for uri, status in (("notes://cb", 201), ("other://cb", 400), ("javascript:alert(1)", 400)):
+        reply = await world.call("POST", APPS, credential=key, body={**NOTES, "redirectUris": [uri]})
+        assert reply.status == status, reply.body
+
+
+@pytest.mark.parametrize("scheme", ["javascript", "data", "https", "Notes", "x", "no tes", "intent"])
+def test_a_scheme_that_is_no_apps_cannot_be_listed(scheme: str) -> None:
+    with pytest.raises(WeftlineError) as refused:
+        server_options(Config(server={"oauth_redirect_schemes": [scheme]}))
+    assert refused.value.details["key"] == "server.oauth_redirect_schemes"
+
+
+@pytest.mark.parametrize(
+    ("registered", "asked", "sent"),
+    [
+        ("http://127.0.0.1/cb", "http://127.0.0.1:51004/cb", True),
+        ("http://127.0.0.1:3000/cb", "http://127.0.0.1:51004/cb", True),
+        ("http://127.0.0.1:3000/cb", "http://127.0.0.1/cb", True),
+        ("http://[::1]/cb", "http://[::1]:51004/cb", True),
+        ("http://localhost/cb?x=1", "http://localhost:9/cb?x=1", True),
+        ("http://127.0.0.1/cb", "http://127.0.0.1:51004/other", False),
+        ("http://127.0.0.1/cb", "http://127.0.0.1:51004/cb?x=1", False),
+        ("http://127.0.0.1/cb", "http://localhost:51004/cb", False),
+        ("http://127.0.0.1/cb", "https://127.0.0.1:51004/cb", False),
+        ("http://127.0.0.1/cb", "http://127.0.0.1:51004@evil.example/cb", False),
+        ("http://127.0.0.1/cb", "http://evil@127.0.0.1:51004/cb", False),
+        ("http://127.0.0.1/cb", "http://127.0.0.1:99999/cb", False),
+        ("https://app.example/cb", "https://app.example:8443/cb", False),
+    ],
+)
+@pytest.mark.requirement("wire.oauth.redirect_uri")
+async def test_only_on_this_machine_does_any_port_do(
+    world: World, browser: Browser, registered: str, asked: str, sent: bool
+) -> None:
+    client = await world.client(redirect_uris=[registered])
+    page = await browser.get(client.query(redirect_uri=asked))
+    assert page.status == (200 if sent else 400), page.text
+    if sent:
+        decided = await browser.decide(page, "approve")
+        assert decided.headers["location"].startswith(asked)
+        # The code is exchanged with the address that it was sent to, and no other.
+        code = decided.redirect["code"]
+        assert (await client.exchange(code, redirect_uri=asked)).status == 200
+        page = await browser.get(client.query(redirect_uri=asked))
+        code = (await browser.decide(page, "approve")).redirect["code"]
+        assert (await client.exchange(code, redirect_uri=f"{asked}x")).status == 400
 
 
 def test_the_scopes_of_the_docs_are_those_of_the_consent_page(project_root: Path) -> None:

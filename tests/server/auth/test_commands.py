@@ -30,6 +30,7 @@ def runner(db: Path) -> Run:
 @pytest.fixture(params=["at rest", "owned"])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Run]:
     if request.param == "at rest":
+        (tmp_path / "store").mkdir(mode=0o700)
         yield runner(tmp_path / "store")
         return
     with ServerProcess(tmp_path) as server:
@@ -40,7 +41,7 @@ def fetch(url: str, *, key: str = "", form: dict[str, str] | None = None) -> tup
     data = urlencode(form).encode() if form is not None else None
     request = Request(url, data=data, headers={"X-API-Key": key} if key else {})
     try:
-        with urlopen(request, timeout=30) as reply:
+        with urlopen(request, timeout=120) as reply:
             return reply.status, json.load(reply)
     except HTTPError as error:
         with error:

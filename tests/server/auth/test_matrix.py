@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.http import Answer, Request
+from weftline.server.http import Request, Response
 from weftline.server.router import Route, Router
 from weftline.server.routes import ROUTES
 from weftline.workspace.grants import ACCESS_S
@@ -41,8 +41,8 @@ def let_in(reply: Reply) -> bool:
     return reply.status == 200 and reply.json == {"letIn": True}
 
 
-async def inside(app: App, request: Request, principal: Principal) -> Answer:
-    return Answer(b'{"letIn":true}')
+async def inside(app: App, request: Request, principal: Principal) -> Response:
+    return Response(b'{"letIn":true}')
 
 
 @pytest.fixture(autouse=True)

@@ -317,13 +317,21 @@ async def test_userinfo_tells_who_one_is(world: World, browser: Browser) -> None
 @pytest.mark.requirement("wire.oauth.discovery")
 async def test_the_metadata_names_the_endpoints(world: World) -> None:
     told = (await world.call("GET", "/.well-known/oauth-authorization-server")).json
-    assert told["issuer"] == "http://weft.example"
+    assert told["issuer"] == "http://localhost"
     for name in ("authorization", "token", "revocation", "introspection"):
         path = told[f"{name}_endpoint"].removeprefix(told["issuer"])
         assert any(route.path == path for route in world.app.router.routes), path
     assert told["code_challenge_methods_supported"] == ["S256"]
     assert told["scopes_supported"] == list(CATALOG) and told["response_types_supported"] == ["code"]
     assert set(told["token_endpoint_auth_methods_supported"]) == {"client_secret_basic", "client_secret_post"}
+
+
+async def test_the_issuer_is_not_what_the_host_header_says(world: World) -> None:
+    usual = (await world.call("GET", "/.well-known/oauth-authorization-server")).json
+    for name in ("host", "x-forwarded-host", "forwarded"):
+        headers = {name: "evil.example"}
+        told = (await world.call("GET", "/.well-known/oauth-authorization-server", headers=headers)).json
+        assert told == usual
 
 
 @pytest.mark.requirement("wire.auth.scopes")

@@ -175,3 +175,14 @@ async def test_an_access_token_needs_the_scope(api: Api) -> None:
     await stored(api)
     async with connected(api, await token_of(api, "mcp:connect")) as client:
         assert [tool.name for tool in (await client.list_tools()).tools] == ["helper"]
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_a_narrowed_key_neither_lists_nor_calls_another_agent(api: Api, mode: Mode) -> None:
+    mine, theirs = await stored(api), await stored(api, name="Theirs")
+    async with connected(api, await key_of(api, "developer_api", mine["id"]), mode=mode) as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == [mine["slug"]]
+        with pytest.raises(MCPError):
+            await client.call_tool(theirs["slug"], {"message": "hi"})
+        assert not (await client.call_tool(mine["slug"], {"message": "hi"})).is_error
+    assert [run["agentId"] for run in (await api.get("agent-runs")).json["runs"]] == [mine["id"]]

@@ -216,15 +216,16 @@ async def test_nothing_is_lost_when_the_server_is_killed_before_it_delivers(
         assert hit.json["run"]["id"] == run and hit.json["run"]["finalText"] == "found 42"
 
 
-async def test_a_private_address_is_not_reached_unless_the_configuration_says_so(
+async def test_an_address_that_the_configuration_closes_is_not_reached(
     tmp_path: Path, http: aiohttp.ClientSession, receiver: Receiver
 ) -> None:
-    with ServerProcess(tmp_path, scripts=SCRIPTS, config="[server]\nwebhook_retry_s = []\n") as server:
+    config = "[server]\nwebhook_retry_s = []\nallow_private_egress = false\n"
+    with ServerProcess(tmp_path, scripts=SCRIPTS, config=config) as server:
         api = Api(http, server.url, "acme", await asyncio.to_thread(server.create_key, "acme"))
         webhook = await hook(api, receiver)
         await api.start("hello")
         (one,) = await deliveries(api, webhook, "failed")
-        assert one["lastStatus"] is None and "private" in one["lastError"]
+        assert one["lastStatus"] is None and "allow_private_egress" in one["lastError"]
     assert receiver.hits == []
 
 

@@ -4,10 +4,14 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import json
 import re
 import urllib.request
+from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 import schemathesis
@@ -23,34 +27,62 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from weftline.cli.admin import administer
-from weftline.server.openapi import DESCRIBED, document
-from weftline.server.router import Route
+from weftline.server import a2a
+from weftline.server.openapi import document, json_type
+from weftline.server.router import EventStream, Form, Route
 from weftline.server.routes import ROUTES
+from weftline.server.schemas.agents import AgentModel
+from weftline.server.schemas.keys import NewKey
+from weftline.server.schemas.oauth import NewOAuthApp, OneTokenForm, TokenForm
+from weftline.server.schemas.providers import ProviderChangesModel, ProviderModel
+from weftline.server.schemas.tools import ToolChangesModel, ToolModel
+from weftline.server.schemas.webhooks import WebhookChange, WebhookModel
 from weftline.testing import ServerProcess
+from weftline.wire.requests import ToolResult
+from weftline.wire.run_spec import MessageModel, RunModel, SessionModel
 
 from ..kit import Json
 
+IDENTITY = "mantyx.identity:read"
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 DIALLED = ("mcp", "a2a")
 MODEL = {"modelId": "scripted:hello"}
+WORD = {"type": "object", "properties": {"word": {"type": "string"}}}
+OWN = {"allowsClientCredentials": True}
 MAKERS: dict[str, tuple[str, Json, str]] = {
     "agentId": ("agents", {"name": "Known", "spec": MODEL}, "id"),
     "sessionId": ("agent-sessions", MODEL, "sessionId"),
     "webhookId": ("webhooks", {"url": "http://127.0.0.1:9/hook"}, "id"),
+    "keyId": ("api-keys", {"name": "another"}, "id"),
+    "toolId": ("tools", {"name": "look_up", "url": "http://127.0.0.1:9/{{word}}", "parameters": WORD}, "id"),
+    "providerId": ("providers", {"name": "known", "family": "openai_chat", "apiKey": "k", "models": ["m"]}, "id"),
+    "clientId": ("oauth-apps", {"name": "Known", "allowedScopes": ["models:read"], **OWN}, "clientId"),
 }
 MESSAGE = {"message": {"parts": [{"kind": "text", "text": "hi"}]}}
-BODIES: dict[str, Json] = {
-    "RunModel": MODEL,
-    "MessageModel": {"prompt": "hi"},
-    "ToolResult": {"toolUseId": "none", "result": "x"},
-    "AgentModel": {"name": "Another", "spec": {}},
-    "WebhookModel": {"url": "http://127.0.0.1:9/hook"},
-    "WebhookChange": {"enabled": True},
-    "RpcCall": {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": MESSAGE},
+BODIES: dict[Any, Json] = {
+    RunModel: {**MODEL, "prompt": "hi"},
+    SessionModel: MODEL,
+    MessageModel: {"prompt": "hi"},
+    ToolResult: {"toolUseId": "none", "result": "x"},
+    AgentModel: {"name": "Another", "spec": {}},
+    WebhookModel: {"url": "http://127.0.0.1:9/hook"},
+    WebhookChange: {"enabled": True},
+    NewKey: {"name": "another"},
+    ToolModel: {"name": "another", "url": "http://127.0.0.1:9/"},
+    ToolChangesModel: {"description": "Looks a word up."},
+    ProviderModel: {"name": "another", "family": "openai_chat", "apiKey": "k", "models": ["m"]},
+    ProviderChangesModel: {"models": ["n"]},
+    NewOAuthApp: {"name": "Another", "allowedScopes": ["models:read"], **OWN},
+    a2a.RpcCall: {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": MESSAGE},
 }
-"""A body of each shape that is good for a success, as far as one can be had without a client at work."""
-OPERATIONS = [key for key in DESCRIBED if not key[1].startswith("/api/mcp")]
-"""MCP has a protocol of its own, and its own tests."""
+"""A body of each type that is good for a success, as far as one can be had without a client at work."""
+FORMS: dict[Any, Json] = {TokenForm: {"grant_type": "client_credentials"}, OneTokenForm: {"token": "mantyx_at_none"}}
+OPERATIONS = [
+    route
+    for route in ROUTES
+    if (json_type(route) is not None and not route.path.startswith("/api/oauth/grants")) or route.returns is EventStream
+]
+"""Pages and other protocols have tests of their own, and so have the routes for a browser's session."""
 
 
 class Known:
@@ -59,6 +91,7 @@ class Known:
     def __init__(self, server: ServerProcess) -> None:
         self.url = server.url
         self.slug = "described"
+        self._count = itertools.count()
         _, secret = administer(server.db, "keys.create", workspace=self.slug, name="t")
         self.headers = {"Authorization": f"Bearer {secret}"}
         webhook = self.made("webhookId")
@@ -71,24 +104,29 @@ class Known:
         self.values = {
             "slug": self.slug,
             "runId": run,
-            "sessionId": self.made("sessionId"),
             "agentId": agent,
             "agentSlug": "known",
             "webhookId": webhook,
             "deliveryId": delivery["deliveries"][0]["id"],
         }
+        self.values |= {name: self.made(name) for name in MAKERS if name not in self.values}
+        app = self.post("oauth-apps", {"name": "Robot", "allowedScopes": [IDENTITY], **OWN})
+        self.client = {"client_id": app["clientId"], "client_secret": app["clientSecret"]}
+        form = urlencode({"grant_type": "client_credentials", **self.client}).encode()
+        self.token: str = json.loads(self.open("/api/oauth/token", form))["access_token"]
 
     def made(self, name: str) -> str:
         """A new thing of a kind, by the name that paths have for its id."""
         path, body, field = MAKERS[name]
-        return self.post(path, body)[field]
+        unique = {"name": f"{body['name']}{next(self._count)}"} if path in ("tools", "providers") else {}
+        return self.post(path, {**body, **unique})[field]
 
     def post(self, path: str, body: Json) -> Json:
         return json.loads(self.open(f"/api/v1/workspaces/{self.slug}/{path}", json.dumps(body).encode()))
 
     def open(self, path: str, data: bytes | None = None) -> bytes:
         request = urllib.request.Request(self.url + path, data=data, headers=self.headers)
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return answer.read()
 
 
@@ -100,6 +138,17 @@ def known(server: ServerProcess) -> Known:
 @pytest.fixture(scope="module")
 def page(known: Known) -> Json:
     return json.loads(known.open("/openapi.json"))
+
+
+def everything(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every member of every object below `value`, with the way to it."""
+    if isinstance(value, dict):
+        for name, one in value.items():
+            yield (*path, name), one
+            yield from everything(one, (*path, name))
+    elif isinstance(value, list):
+        for one in value:
+            yield from everything(one, path)
 
 
 def usable(body: Any) -> Any:
@@ -118,23 +167,37 @@ def test_every_route_is_on_the_page_under_an_id_of_its_own(page: Json) -> None:
     assert page == json.loads(json.dumps(document(ROUTES)))
 
 
-def test_every_description_belongs_to_a_route() -> None:
-    assert set(DESCRIBED) - {(route.method, route.path) for route in ROUTES} == set()
+def test_no_route_lacks_its_types() -> None:
+    assert [f"{route.method} {route.path}" for route in ROUTES if route.returns is None] == []
+
+
+def test_every_route_that_reads_a_body_says_which() -> None:
+    reads = re.compile(r"request\.body\(|read_body\(|read_form\(|mcp\.answer\(")
+    for route in ROUTES:
+        source = inspect.getsource(inspect.unwrap(route.handler))
+        sends = route.method in ("POST", "PUT", "PATCH")
+        assert (route.body is not None) == (sends and reads.search(source) is not None), route.path
+
+
+def test_every_success_of_a_json_route_has_a_schema(page: Json) -> None:
+    for methods in page["paths"].values():
+        for operation in methods.values():
+            for status, response in operation["responses"].items():
+                for media, content in response.get("content", {}).items():
+                    assert media != "application/json" or content["schema"], (operation["operationId"], status)
+
+
+def test_no_field_is_null_by_default(page: Json) -> None:
+    assert [path for path, value in everything(page) if path[-1] == "default" and value is None] == []
+
+
+def test_a_session_is_described_without_a_runs_input(page: Json) -> None:
+    run, session = (page["components"]["schemas"][name]["properties"] for name in ("RunModel", "SessionModel"))
+    assert set(run) - set(session) == {"prompt", "messages"}
 
 
 def test_every_reference_of_the_page_leads_somewhere(page: Json) -> None:
-    found: set[str] = set()
-
-    def walk(value: Any) -> None:
-        if isinstance(value, dict):
-            found.update(one for key, one in value.items() if key == "$ref")
-            for one in value.values():
-                walk(one)
-        elif isinstance(value, list):
-            for one in value:
-                walk(one)
-
-    walk(page)
+    found = {value for path, value in everything(page) if path[-1] == "$ref"}
     assert {name.removeprefix("#/components/schemas/") for name in found} <= set(page["components"]["schemas"])
 
 
@@ -147,31 +210,32 @@ def test_scopes_and_credentials_are_those_of_the_routes(page: Json) -> None:
         assert scopes(route) == expected
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: f"{one[0]} {one[1]}")
-def test_the_server_answers_as_its_page_says(operation: tuple[str, str], page: Json, known: Known) -> None:
-    method, path = operation
+@pytest.mark.parametrize("route", OPERATIONS, ids=lambda one: f"{one.method} {one.path}")
+def test_the_server_answers_as_its_page_says(route: Route, page: Json, known: Known) -> None:
+    method, path = route.method, route.path
     described = schemathesis.openapi.from_dict(page)[path][method]
-    about = DESCRIBED[operation]
+    form = route.body.fields if isinstance(route.body, Form) else None
+    headers = {"Authorization": f"Bearer {known.token}"} if IDENTITY in route.scopes else known.headers
 
     def value(name: str) -> str:
         return known.made(name) if method in ("DELETE", "PATCH", "PUT") and name in MAKERS else known.values[name]
 
     def answered(case: Any) -> int:
-        response = case.call(base_url=known.url, headers=known.headers)
+        response = case.call(base_url=known.url, headers=headers)
         case.validate_response(response, checks=CHECKS)
         return response.status_code
 
+    body = NOT_SET if route.body is None else BODIES[route.body] if form is None else {**FORMS[form], **known.client}
+    media = "application/json" if form is None else "application/x-www-form-urlencoded"
     plain = described.Case(
         path_parameters={name: value(name) for name in re.findall(r"{(\w+)}", path)},
-        body={**BODIES[about.body], **({"prompt": "hi"} if path.endswith("/agent-runs") else {})}
-        if about.body
-        else NOT_SET,
-        media_type="application/json" if about.body else None,
+        body=body,
+        media_type=None if route.body is None else media,
     )
     status = answered(plain)
-    assert status in about.answers or (path.endswith("/tool-results") and status == 409)
+    assert status == route.status or (path.endswith("/tool-results") and status == 409)
 
-    wrong_too = bool(about.body or about.query)
+    wrong_too = bool(route.body or route.query)
 
     profile = settings.default
     assert profile is not None
@@ -194,7 +258,7 @@ def test_the_server_answers_as_its_page_says(operation: tuple[str, str], page: J
             if name == "slug" or data.draw(st.booleans()):
                 case.path_parameters[name] = value(name)
         case.body = usable(case.body)
-        if about.body == "RunModel" and isinstance(case.body, dict) and data.draw(st.booleans()):
+        if route.body in (RunModel, SessionModel) and isinstance(case.body, dict) and data.draw(st.booleans()):
             case.body.update(MODEL)
         answered(case)
 

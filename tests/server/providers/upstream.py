@@ -46,9 +46,12 @@ class Upstream:
         self.asked: list[Asked] = []
         self.silent = asyncio.Event()
         """An answer has come to its silence."""
+        self.all_let_go = asyncio.Event()
+        """No silent answer is open any more."""
         self.let_go = asyncio.Event()
         """The server has closed the connection of a silent answer."""
         self._replies: list[Reply] = []
+        self._silences = 0
 
     def answers(self, *replies: Reply | bytes) -> None:
         self._replies += [reply if isinstance(reply, Reply) else Reply(reply) for reply in replies]
@@ -76,10 +79,15 @@ class Upstream:
             request.transport.abort()
         elif reply.then == "silence":
             self.silent.set()
+            self.all_let_go.clear()
+            self._silences += 1
             try:
                 await asyncio.Event().wait()
             finally:
+                self._silences -= 1
                 self.let_go.set()
+                if not self._silences:
+                    self.all_let_go.set()
         return response
 
 

@@ -24,6 +24,8 @@ HEARD = {"text": "heard {{all_tool_results}}"}
 SCRIPTS: dict[str, Any] = {
     "offered": {"turns": [{"text": "{{tools}}"}]},
     "described": {"turns": [{"text": "{{tool_desc.peer}}"}]},
+    "described_facts": {"turns": [{"text": "{{tool_desc.facts_add}}"}]},
+    "unavailable": {"turns": [calls("facts_unavailable"), HEARD]},
     "add": {"turns": [calls("facts_add", a=20, b=22), HEARD]},
     "weather": {"turns": [calls("facts_get_weather", city="Oslo"), HEARD]},
     "picture": {"turns": [calls("facts_picture"), HEARD]},
@@ -37,6 +39,7 @@ SCRIPTS: dict[str, Any] = {
     "stored": {"turns": [calls("get_weather", city="Århus & co", days=2), HEARD]},
     "clock": {"turns": [calls("current_time"), HEARD]},
     "double": {"turns": [calls("double", number=21), HEARD]},
+    "grab": {"turns": [calls("bad_grab", q="x"), HEARD]},
     "fetch": {"turns": [calls("fetch", url="{{user_messages}}"), HEARD]},
 }
 TOOLS = """

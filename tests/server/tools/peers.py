@@ -33,7 +33,7 @@ class McpFarm:
         return self._answer()
 
     def close(self) -> None:
-        self._process.communicate(timeout=30)
+        self._process.communicate(timeout=120)
 
     def _answer(self) -> str:
         assert self._process.stdout is not None

@@ -252,7 +252,7 @@ def key_of(id: str, prefix: str) -> int:
 
 
 async def until_seen(server: McpProcess, what: str) -> None:
-    async with asyncio.timeout(10), aiohttp.ClientSession() as session:
+    async with asyncio.timeout(120), aiohttp.ClientSession() as session:
         while True:
             async with session.get(server.seen_url) as reply:
                 if (await reply.json(content_type=None))[what]:

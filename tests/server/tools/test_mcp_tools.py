@@ -62,9 +62,9 @@ async def test_text_structure_and_images_reach_the_model(
 
 async def test_arguments_are_checked_before_the_server_is_asked(pool: McpPool, facts: McpProcess) -> None:
     tools = await tools_of(pool, facts)
-    assert tools["facts_add"].prepare('{"a": 1, "b": 2}') == b'{"a":1,"b":2}'
+    assert await tools["facts_add"].prepare('{"a": 1, "b": 2}') == b'{"a":1,"b":2}'
     with pytest.raises(InvalidArguments):
-        tools["facts_add"].prepare('{"a": "one"}')
+        await tools["facts_add"].prepare('{"a": "one"}')
 
 
 async def test_giving_up_a_call_stops_it_upstream(pool: McpPool, facts: McpProcess, context: ToolContext) -> None:
@@ -103,14 +103,14 @@ async def test_connections_are_shared_bounded_and_closed_when_idle(
         where = address(facts)
         async with pool.use(where) as first, pool.use(where) as second:
             assert first is second
-        await asyncio.wait_for(asyncio.shield(first.owner), 10)
+        await asyncio.wait_for(asyncio.shield(first.owner), 120)
         async with pool.use(where) as third:
             assert third is not first
             # A second server has to wait until the only place is free.
             other = asyncio.create_task(list_tools(pool, McpAddress(2, facts.url, tuple(TEAM.items()))))
             await asyncio.sleep(0)
             assert not other.done()
-        assert len(await asyncio.wait_for(other, 10)) == 6
+        assert len(await asyncio.wait_for(other, 120)) == 6
     finally:
         await pool.aclose()
 
@@ -216,7 +216,7 @@ async def seen(server: McpProcess, what: str) -> list[str]:
 
 
 async def until_seen(server: McpProcess, what: str, count: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while len(await seen(server, what)) < count:
             pass
 

@@ -129,7 +129,7 @@ async def test_two_tools_of_one_name_are_a_conflict(api: Api) -> None:
 
 
 async def test_stored_tools_do_not_reach_the_inside(api: Api) -> None:
-    tool = await create(api, weather("http://127.0.0.2:1/{{city}}"))
+    tool = await create(api, weather("http://10.0.0.2:1/{{city}}"))
     frames = await api.play("stored", tools=[{"kind": "mantyx", "id": tool["id"]}])
     result = of_type(frames, "tool_result")[0]
     assert result["ok"] is False and "does not connect" in result["result"]

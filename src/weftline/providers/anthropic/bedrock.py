@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from weftline.json_size import has_more_values
 from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
 from weftline.net.sse import SseEvent
 from weftline.net.transport import Transport
@@ -27,8 +28,9 @@ from weftline.providers.anthropic.models import Levels
 from weftline.providers.anthropic.provider import Anthropic, EventParser
 from weftline.providers.aws import Credentials, Frame, FrameDecoder, signed
 from weftline.providers.base import ErrorClass, ModelInfo, ProviderError
-from weftline.providers.http_errors import REDACTED, ErrorDetail, classify
+from weftline.providers.http_errors import ErrorDetail, classify
 from weftline.providers.listing import ModelPage, fetch, has, page_of, rows, text, words
+from weftline.redaction import REDACTED
 
 PROVIDER: Final = "bedrock"
 SERVICE: Final = "bedrock"
@@ -214,7 +216,7 @@ def _error_event(code: str, message: str) -> bytes:
 def _error_of(body: bytes, code: str) -> tuple[str, str]:
     """The code and the message of an error; services differ in where they put the one and how they spell the other."""
     try:
-        value: Any = msgspec.json.decode(body)
+        value: Any = None if has_more_values(body) else msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         value = None
     fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}

@@ -27,9 +27,10 @@ from weftline.providers.anthropic.models import DEFAULT_MODEL, MODELS, Levels, t
 from weftline.providers.anthropic.request import BUILTIN_TOOLS, RequestBuilder
 from weftline.providers.anthropic.stream import Reader
 from weftline.providers.base import Chunk, ModelInfo, ModelRequest, NativeRequest, ProviderError
-from weftline.providers.calls import Call
-from weftline.providers.http_errors import REDACTED, classify
+from weftline.providers.calls import Call, read_json
+from weftline.providers.http_errors import classify
 from weftline.providers.listing import ModelPage, count, fetch, page_of, rows, text
+from weftline.redaction import REDACTED
 
 BASE_URL: Final = "https://api.anthropic.com"
 VERSION: Final = "2023-06-01"
@@ -145,7 +146,7 @@ class Anthropic:
                 raise self._failure(response.status, await response.read(), response.headers)
             try:
                 if response.headers.get("content-type", "").startswith("application/json"):
-                    yield reader.whole(await response.read())
+                    yield reader.whole(await read_json(response))
                 else:
                     parser = self._parser()
                     pieces = response.chunks()

@@ -348,7 +348,7 @@ def _given(block: _Open) -> str:
 def _arguments(block: _Open) -> bytes:
     text = "".join(block.pieces) or _given(block)
     try:
-        msgspec.json.decode(text)
+        msgspec.json.decode(text, type=Raw)
     except (msgspec.DecodeError, RecursionError):
         return encode(text)
     return text.encode()

@@ -19,12 +19,13 @@ from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
 from weftline.net.sse import SseParser
 from weftline.net.transport import AiohttpTransport, Response, Transport
 from weftline.providers.base import Chunk, ErrorClass, ModelInfo, ModelRequest, NativeRequest, ProviderError
-from weftline.providers.calls import Call
+from weftline.providers.calls import Call, read_json
 from weftline.providers.google.models import DEFAULT_MODELS, bare, traits
 from weftline.providers.google.request import BUILTIN_TOOLS, PROVIDER, RequestBuilder
 from weftline.providers.google.stream import Reader
-from weftline.providers.http_errors import REDACTED, ErrorDetail, classify
+from weftline.providers.http_errors import ErrorDetail, classify
 from weftline.providers.listing import ModelPage, count, fetch, has, page_of, rows, text, words
+from weftline.redaction import REDACTED
 
 BASE_URL: Final = "https://generativelanguage.googleapis.com"
 _VERSION: Final = "v1beta"
@@ -110,7 +111,7 @@ class Google:
                 raise self._failure(response, await response.read())
             chunks: list[Chunk] = []
             if response.headers.get("content-type", "").startswith("application/json"):
-                for document in _whole_answer(await response.read()):
+                for document in _whole_answer(await read_json(response)):
                     reader.feed(document, chunks)
             else:
                 parser = SseParser()

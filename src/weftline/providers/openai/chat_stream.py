@@ -354,7 +354,7 @@ class ChatReader:
 
 def _is_json(text: str) -> bool:
     try:
-        msgspec.json.decode(text)
+        msgspec.json.decode(text, type=msgspec.Raw)
     except (msgspec.DecodeError, RecursionError):
         return False
     return True

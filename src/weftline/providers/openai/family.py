@@ -22,12 +22,13 @@ from weftline.net.sse import SseParser
 from weftline.net.transport import AiohttpTransport, Transport
 from weftline.providers.assemble import clean_usage
 from weftline.providers.base import Chunk, ErrorClass, ModelInfo, ModelRequest, NativeRequest, ProviderError
-from weftline.providers.calls import Call
-from weftline.providers.http_errors import REDACTED, ErrorDetail, classify
+from weftline.providers.calls import Call, read_json
+from weftline.providers.http_errors import ErrorDetail, classify
 from weftline.providers.listing import ModelPage, count, fetch, has, nested, page_of, rows, text, words
 from weftline.providers.names import NameMap
 from weftline.providers.openai.profiles import PROFILES, Knob, Profile, effort_at, knob_of
 from weftline.providers.reasoning import nearest
+from weftline.redaction import REDACTED
 
 T = TypeVar("T")
 
@@ -182,7 +183,7 @@ class OpenAIFamily(ABC):
                     raise self._error(response.status, answer, response.headers)
                 yield chunks
             elif response.headers.get("content-type", "").startswith("application/json"):
-                answer = await response.read()
+                answer = await read_json(response)
                 with _failing(reader):
                     chunks = reader.whole(answer)
                 if chunks:

@@ -13,11 +13,13 @@ _CLOSE = "</think>"
 class ThinkTags:
     """Parts text into reasoning and answer, whatever pieces it comes in. Only a tag at the very beginning counts."""
 
-    __slots__ = ("_held", "_state")
+    __slots__ = ("_blanks", "_held", "_state")
 
     def __init__(self) -> None:
         self._state: Literal["start", "opened", "thinking", "after", "text"] = "start"
         self._held: str = ""
+        self._blanks: list[str] = []
+        """White space before anything else, in pieces: there may be any amount of it."""
 
     def feed(self, text: str) -> list[Chunk]:
         if self._state == "text":
@@ -27,11 +29,13 @@ class ThinkTags:
         self._held = ""
         if self._state == "start":
             begun = text.lstrip()
+            self._blanks.append(text[: len(text) - len(begun)])
             if _OPEN.startswith(begun[: len(_OPEN)]) and len(begun) < len(_OPEN):
-                self._held = text
+                self._held = begun
                 return []
             self._state = "opened" if begun.startswith(_OPEN) else "text"
-            text = begun.removeprefix(_OPEN) if self._state == "opened" else text
+            text = begun.removeprefix(_OPEN) if self._state == "opened" else "".join([*self._blanks, begun])
+            self._blanks.clear()
         if self._state == "opened":
             text = text.lstrip("\n")
             self._state = "thinking" if text else "opened"
@@ -56,7 +60,9 @@ class ThinkTags:
 
     def end(self) -> list[Chunk]:
         """What was held back, now that nothing follows."""
-        held, self._held = self._held, ""
+        held = "".join([*self._blanks, self._held])
+        self._held = ""
+        self._blanks.clear()
         if not held:
             return []
         return [ThinkingDelta(held)] if self._state == "thinking" else [TextDelta(held)]

@@ -32,7 +32,8 @@ async def show_user(at: Workspaces, *, email: str) -> User:
 
 
 async def create_app(at: Workspaces, *, workspace: str, **fields: Any) -> CreatedOAuthApp:
-    app, secret = await apps.register_app(at, apps.checked_app(**fields), slug=workspace)
+    new = apps.checked_app(**fields, schemes=at.redirect_schemes)
+    app, secret = await apps.register_app(at, new, slug=workspace)
     return created_app_json(app, secret)
 
 

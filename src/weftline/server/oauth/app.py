@@ -18,15 +18,14 @@ _MAX_ADDRESS = 256
 
 
 class OAuthServer:
-    def __init__(self, workspaces: Workspaces, *, public_url: str = "") -> None:
+    """`url` is the server's own address as it is known outside. It is never what a request's Host header says."""
+
+    def __init__(self, workspaces: Workspaces, *, url: str, public_url: str = "") -> None:
         self.workspaces = workspaces
+        self.url = public_url or url
         self._public_url = public_url
         self._sign_ins = RateLimit(_SIGN_INS_PER_MINUTE)
         self._passwords = PasswordChecker()
-
-    def url(self, request: Request) -> str:
-        """The server's own address, as it is known outside."""
-        return self._public_url or f"http://{request.header(b'host') or 'localhost'}"
 
     def require_own_page(self, request: Request) -> None:
         """Raises `Forbidden` for a form or script of another site: browsers say where a request comes from."""

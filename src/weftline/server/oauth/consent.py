@@ -6,10 +6,11 @@ from urllib.parse import urlencode, urlsplit
 
 from msgspec.json import encode
 
-from weftline.server.http import Answer, Request
+from weftline.server.http import Request, Response
 from weftline.server.oauth.app import OAuthServer, session_of
 from weftline.server.oauth.forms import NO_STORE
 from weftline.server.oauth.pages import Question, consent_page, page
+from weftline.server.schemas.oauth import OAuthRefusal
 from weftline.store.records.apps import App
 from weftline.store.records.users import User
 from weftline.workspace import consent
@@ -24,7 +25,7 @@ async def read_request(server: OAuthServer, request: Request) -> tuple[App, Aske
     return await consent.read_request(server.workspaces, query)
 
 
-async def ask(server: OAuthServer, request: Request, app: App, asked: Asked, user: User) -> Answer:
+async def ask(server: OAuthServer, request: Request, app: App, asked: Asked, user: User) -> Response:
     """The page that asks a signed-in user."""
     question = await consent.question(server.workspaces, app, asked, user, session=session_of(request))
     if question is None:
@@ -56,7 +57,7 @@ def target(decided: Decided) -> str:
     return f"{asked.redirect_uri}{'&' if '?' in asked.redirect_uri else '?'}{query}"
 
 
-def invalid(error: InvalidConsent) -> Answer:
+def invalid(error: InvalidConsent) -> Response:
     """Tells the caller what is wrong with the request; nobody is redirected."""
     body = {
         "error": "Invalid authorize request",
@@ -64,9 +65,9 @@ def invalid(error: InvalidConsent) -> Answer:
         "message": "; ".join(f"{field}: {fault}" for field, fault in error.details.items()),
         "details": error.details,
     }
-    return Answer(encode(body), status=400, headers=NO_STORE[:1])
+    return Response(encode(body), status=400, headers=NO_STORE[:1])
 
 
-def unknown_app() -> Answer:
-    body = {"error": "invalid_client", "error_description": "There is no app with this client_id."}
-    return Answer(encode(body), status=401, headers=NO_STORE[:1])
+def unknown_app() -> Response:
+    body = OAuthRefusal("invalid_client", "There is no app with this client_id.")
+    return Response(encode(body), status=401, headers=NO_STORE[:1])

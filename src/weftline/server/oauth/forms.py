@@ -5,29 +5,33 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
+from typing import TypeVar
 from urllib.parse import parse_qsl, unquote_plus
 
+from msgspec import Struct, convert, structs
 from msgspec.json import encode
 
 from weftline.errors import TooLarge
-from weftline.server.http import Answer, Request
+from weftline.server.http import Request, Response
+from weftline.server.schemas.oauth import OAuthRefusal
 from weftline.store.records.apps import App
 from weftline.workspace.apps import authenticate_app
 from weftline.workspace.context import Workspaces
 from weftline.workspace.grants import OAuthError
+
+T = TypeVar("T", bound=Struct)
 
 _LIMIT_BYTES = 64 * 1024
 _FIELDS_LIMIT = 50
 NO_STORE = ((b"cache-control", b"no-store"), (b"pragma", b"no-cache"))
 
 
-def refusal(error: OAuthError) -> Answer:
+def refusal(error: OAuthError) -> Response:
     """`{error, error_description}`, as RFC 6749 has it."""
     headers, status = NO_STORE, 400
     if error.error == "invalid_client":
         headers, status = (*headers, (b"www-authenticate", b'Basic realm="weftline"')), 401
-    body = encode({"error": error.error, "error_description": error.description})
-    return Answer(body, status=status, headers=headers)
+    return Response(encode(OAuthRefusal(error.error, error.description)), status=status, headers=headers)
 
 
 async def read_form(request: Request) -> dict[str, str]:
@@ -46,11 +50,12 @@ async def read_form(request: Request) -> dict[str, str]:
     return {name: value for name, value in fields.items() if value}
 
 
-def needed(form: Mapping[str, str], name: str) -> str:
-    value = form.get(name)
-    if value is None:
-        raise OAuthError("invalid_request", f"{name} is missing.")
-    return value
+def fields_of(form: Mapping[str, str], type: type[T]) -> T:
+    """The form as a struct of strings."""
+    for field in structs.fields(type):
+        if field.required and field.encode_name not in form:
+            raise OAuthError("invalid_request", f"{field.encode_name} is missing.")
+    return convert(form, type)
 
 
 async def client(workspaces: Workspaces, request: Request, form: Mapping[str, str]) -> App:

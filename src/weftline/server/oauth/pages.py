@@ -8,7 +8,7 @@ from hashlib import sha256
 from html import escape
 from typing import NamedTuple
 
-from weftline.server.http import Answer
+from weftline.server.http import Response
 
 _STYLE = (
     "body{font:1rem/1.5 system-ui,sans-serif;max-width:34rem;margin:3rem auto;padding:0 1rem;color:#1a1a1a;"
@@ -29,7 +29,6 @@ _HEADERS = (
     (b"content-type", b"text/html; charset=utf-8"),
     (b"cache-control", b"no-store"),
     (b"x-frame-options", b"DENY"),
-    (b"x-content-type-options", b"nosniff"),
     # Not no-referrer: under that browsers send `Origin: null` with the page's own forms.
     (b"referrer-policy", b"same-origin"),
     (
@@ -55,19 +54,19 @@ class Question(NamedTuple):
     token: str
 
 
-def page(title: str, content: str, *, status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Answer:
+def page(title: str, content: str, *, status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Response:
     text = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n"
         f"<body>\n<main>\n<h1>{escape(title)}</h1>\n{content}\n</main>\n</body>\n</html>\n"
     )
-    return Answer(text.encode(), status=status, headers=(*_HEADERS, *headers))
+    return Response(text.encode(), status=status, headers=(*_HEADERS, *headers))
 
 
 def sign_in_page(
     token: str, *, problem: str = "", status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = ()
-) -> Answer:
+) -> Response:
     alert = f'<p class="error" role="alert">{escape(problem)}</p>\n' if problem else ""
     form = (
         f'{alert}<form method="post" action="/api/oauth/sign-in">\n'
@@ -81,7 +80,7 @@ def sign_in_page(
     return page("Sign in to Weftline", form, status=status, headers=headers)
 
 
-def consent_page(question: Question) -> Answer:
+def consent_page(question: Question) -> Response:
     name = escape(question.app)
     items = "\n".join(f"<li>{escape(scope)}</li>" for scope in question.scopes)
     about = f'<p class="note">{escape(question.description)}</p>\n' if question.description else ""

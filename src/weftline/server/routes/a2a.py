@@ -14,8 +14,9 @@ from weftline.server import a2a, following
 from weftline.server.a2a import RpcError
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.http import Answer, Request
-from weftline.server.router import Route
+from weftline.server.http import Request, Response
+from weftline.server.parsing import parsed
+from weftline.server.router import EventStream, Route
 from weftline.server.sse import HEADERS, KEEP_ALIVE
 from weftline.server.views import run_view
 from weftline.store.base import RunRow
@@ -29,11 +30,11 @@ _USAGES = ("a2a", "developer_api")
 _STREAMS = ("message/stream", "tasks/resubscribe")
 
 
-async def call(app: App, request: Request, principal: Principal) -> Answer | None:
+async def call(app: App, request: Request, principal: Principal) -> Response | None:
     agent = await agents.use_by_slug(app.workspaces, principal, request.params["agentSlug"])
     identity: Any = None
     try:
-        sent = a2a.parse_call(await request.body())
+        sent = await parsed(a2a.parse_call, await request.body())
         identity = sent.id
         if sent.method in _STREAMS:
             row = await _streamed(app, agent, sent)
@@ -43,11 +44,11 @@ async def call(app: App, request: Request, principal: Principal) -> Answer | Non
     except (RpcError, WeftlineError) as error:
         if isinstance(error, RpcError) and error.data is not None and "id" in error.data:
             identity, error.data = error.data["id"], None
-        return Answer(a2a.error_body(identity, error))
-    return Answer(a2a.result_body(identity, result))
+        return Response(a2a.error_body(identity, error))
+    return Response(a2a.result_body(identity, result))
 
 
-async def _result(app: App, request: Request, principal: Principal, agent: AgentRow, sent: a2a.Call) -> Any:
+async def _result(app: App, request: Request, principal: Principal, agent: AgentRow, sent: a2a.RpcCall) -> Any:
     match sent.method:
         case "message/send":
             params = a2a.message_params(sent)
@@ -95,7 +96,7 @@ async def _end(app: App, request: Request, row: RunRow) -> RunView:
     return run
 
 
-async def _streamed(app: App, agent: AgentRow, sent: a2a.Call) -> RunRow:
+async def _streamed(app: App, agent: AgentRow, sent: a2a.RpcCall) -> RunRow:
     if sent.method == "message/stream":
         return await _begin(app, agent, a2a.message_params(sent))
     return await _task(app, agent, a2a.task_params(sent).id)
@@ -157,22 +158,31 @@ def _id(row: RunRow) -> str:
     return ids.run_id(row.key, row.salt)
 
 
-async def card(app: App, request: Request, principal: Principal) -> Answer:
+async def card(app: App, request: Request, principal: Principal) -> Response:
     agent = await agents.use_by_slug(app.workspaces, principal, request.params["agentSlug"])
-    return Answer(encode(_card(app, request, principal, agent)))
+    return Response(encode(_card(app, request, principal, agent)))
 
 
-async def discovery(app: App, request: Request, principal: Principal) -> Answer:
+async def discovery(app: App, request: Request, principal: Principal) -> Response:
     cards = [_card(app, request, principal, row) for row in await agents.usable(app.workspaces, principal)]
-    return Answer(encode({"agents": cards}))
+    return Response(encode(a2a.AgentCards(cards)))
 
 
-def _card(app: App, request: Request, principal: Principal, agent: AgentRow) -> dict[str, Any]:
-    return a2a.card(agent, url=f"{app.oauth.url(request)}/api/a2a/{principal.slug}/agents/{agent.slug}")
+def _card(app: App, request: Request, principal: Principal, agent: AgentRow) -> a2a.AgentCard:
+    return a2a.card(agent, url=f"{app.oauth.url}/api/a2a/{principal.slug}/agents/{agent.slug}")
 
 
 ROUTES = (
-    Route("POST", _AGENT, call, scopes=_INVOKE, usages=_USAGES, summary="Call an agent over A2A (JSON-RPC)"),
+    Route(
+        "POST",
+        _AGENT,
+        call,
+        scopes=_INVOKE,
+        usages=_USAGES,
+        summary="Call an agent over A2A (JSON-RPC)",
+        body=a2a.RpcCall,
+        returns=a2a.RpcReply | EventStream,
+    ),
     *(
         Route(
             "GET",
@@ -181,6 +191,7 @@ ROUTES = (
             scopes=("a2a:discovery",),
             usages=_USAGES,
             summary="The agent's card",
+            returns=a2a.AgentCard,
         )
         for name in ("agent-card.json", "agent.json")
     ),
@@ -191,5 +202,6 @@ ROUTES = (
         scopes=("a2a:discovery",),
         usages=_USAGES,
         summary="The cards of the agents that the credential may use",
+        returns=a2a.AgentCards,
     ),
 )

@@ -4,70 +4,82 @@ from __future__ import annotations
 
 from msgspec.json import encode
 
-from weftline.errors import Forbidden
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.http import Answer, Request
+from weftline.server.http import Request, Response
+from weftline.server.parsing import parsed
 from weftline.server.router import Route
-from weftline.server.schemas.agents import agent_json, parse_agent
+from weftline.server.schemas.agents import Agent, AgentModel, Agents, agent_json, parse_agent
 from weftline.wire.plan import plan_from_spec
+from weftline.wire.responses import Ok
 from weftline.workspace import agents
 from weftline.workspace.agents import AgentDraft
 
 _BASE = "/api/v1/workspaces/{slug}/agents"
 
 
-async def create(app: App, request: Request, principal: Principal) -> Answer:
-    draft = parse_agent(await request.body())
-    _require_unnarrowed(principal)
+async def create(app: App, request: Request, principal: Principal) -> Response:
+    draft = await parsed(parse_agent, await request.body())
     await _require_runnable(app, draft, workspace=principal.workspace)
     row = await agents.create(app.workspaces, principal.workspace, draft)
-    return Answer(encode(agent_json(row)), status=201)
+    return Response(encode(agent_json(row)), status=201)
 
 
-async def replace(app: App, request: Request, principal: Principal) -> Answer:
+async def replace(app: App, request: Request, principal: Principal) -> Response:
     known = await agents.find_visible(app.workspaces, principal, request.params["agentId"])
-    draft = parse_agent(await request.body())
-    _require_unnarrowed(principal)
+    draft = await parsed(parse_agent, await request.body())
     await _require_runnable(app, draft, workspace=principal.workspace)
     row = await agents.replace(app.workspaces, principal.workspace, known.id, draft)
-    return Answer(encode(agent_json(row)))
+    return Response(encode(agent_json(row)))
 
 
-async def index(app: App, request: Request, principal: Principal) -> Answer:
+async def index(app: App, request: Request, principal: Principal) -> Response:
     rows = await agents.visible(app.workspaces, principal)
-    return Answer(encode({"agents": [agent_json(row) for row in rows]}))
+    return Response(encode(Agents([agent_json(row) for row in rows])))
 
 
-async def read(app: App, request: Request, principal: Principal) -> Answer:
+async def read(app: App, request: Request, principal: Principal) -> Response:
     row = await agents.find_visible(app.workspaces, principal, request.params["agentId"])
-    return Answer(encode(agent_json(row)))
+    return Response(encode(agent_json(row)))
 
 
-async def delete(app: App, request: Request, principal: Principal) -> Answer:
+async def delete(app: App, request: Request, principal: Principal) -> Response:
     row = await agents.find_visible(app.workspaces, principal, request.params["agentId"])
-    _require_unnarrowed(principal)
     app.engine.require_well()
     await agents.delete(app.workspaces, principal.workspace, row.id)
-    return Answer(b'{"ok":true}')
+    return Response(b'{"ok":true}')
 
 
 async def _require_runnable(app: App, draft: AgentDraft, *, workspace: int) -> None:
     """Raises what a run with this definition would meet: a model or a tool that is not there."""
     app.engine.require_accepting()
-    plan = plan_from_spec(draft.spec)
+    plan = await parsed(plan_from_spec, draft.spec)
     await app.engine.check(plan, workspace=workspace, runs_now=False)
 
 
-def _require_unnarrowed(principal: Principal) -> None:
-    if principal.agents:
-        raise Forbidden("A credential with an agent allow-list cannot change agents.")
-
-
 ROUTES = (
-    Route("GET", _BASE, index, scopes=("agents:read",), summary="List the stored agents"),
-    Route("POST", _BASE, create, scopes=("agents:write",), summary="Store an agent"),
-    Route("GET", f"{_BASE}/{{agentId}}", read, scopes=("agents:read",), summary="Read an agent"),
-    Route("PUT", f"{_BASE}/{{agentId}}", replace, scopes=("agents:write",), summary="Replace an agent"),
-    Route("DELETE", f"{_BASE}/{{agentId}}", delete, scopes=("agents:write",), summary="Remove an agent"),
+    Route("GET", _BASE, index, scopes=("agents:read",), summary="List the stored agents", returns=Agents),
+    Route(
+        "POST",
+        _BASE,
+        create,
+        scopes=("agents:write",),
+        summary="Store an agent",
+        body=AgentModel,
+        returns=Agent,
+        status=201,
+        errors=(409,),
+    ),
+    Route("GET", f"{_BASE}/{{agentId}}", read, scopes=("agents:read",), summary="Read an agent", returns=Agent),
+    Route(
+        "PUT",
+        f"{_BASE}/{{agentId}}",
+        replace,
+        scopes=("agents:write",),
+        summary="Replace an agent",
+        body=AgentModel,
+        returns=Agent,
+        errors=(409,),
+    ),
+    Route("DELETE", f"{_BASE}/{{agentId}}", delete, scopes=("agents:write",), summary="Remove an agent", returns=Ok),
 )

@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
-from weftline.errors import Unavailable
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.json import encode
+
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.http import Answer, Request
+from weftline.server.http import Request, Response
 from weftline.server.router import Route
 
 
-async def healthz(app: App, request: Request, principal: Principal) -> Answer:
-    return Answer(b'{"status":"ok"}')
+class Health(Struct):
+    status: Literal["ok", "ready"]
 
 
-async def readyz(app: App, request: Request, principal: Principal) -> Answer:
-    if not app.engine.ready:
-        raise Unavailable("The server is starting or stopping.", retry_after_s=1)
-    app.engine.require_well()
-    return Answer(b'{"status":"ready"}')
+async def healthz(app: App, request: Request, principal: Principal) -> Response:
+    return Response(encode(Health("ok")))
+
+
+async def readyz(app: App, request: Request, principal: Principal) -> Response:
+    app.engine.require_accepting()
+    return Response(encode(Health("ready")))
 
 
 ROUTES = (
-    Route("GET", "/healthz", healthz, access="public", limited=False, summary="Whether the process is alive"),
-    Route("GET", "/readyz", readyz, access="public", limited=False, summary="Whether the server takes work"),
+    Route(
+        "GET",
+        "/healthz",
+        healthz,
+        access="public",
+        limited=False,
+        summary="Whether the process is alive",
+        returns=Health,
+    ),
+    Route(
+        "GET",
+        "/readyz",
+        readyz,
+        access="public",
+        limited=False,
+        summary="Whether the server takes work",
+        returns=Health,
+        errors=(503,),
+    ),
 )

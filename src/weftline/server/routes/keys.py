@@ -9,10 +9,11 @@ from msgspec.json import Decoder, encode
 
 from weftline.errors import InvalidRequest
 from weftline.server.app import App
-from weftline.server.auth import Principal, require_manager
-from weftline.server.http import Answer, Request
+from weftline.server.auth import Principal
+from weftline.server.http import Request, Response
 from weftline.server.router import Route
-from weftline.server.schemas.keys import NewKey, created_key_json, key_json
+from weftline.server.schemas.keys import CreatedKey, Key, Keys, NewKey, created_key_json, key_json
+from weftline.wire.responses import Ok
 from weftline.workspace import keys
 
 _BASE = "/api/v1/workspaces/{slug}/api-keys"
@@ -23,8 +24,7 @@ T = TypeVar("T")
 _new_key = Decoder(NewKey)
 
 
-async def create(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
+async def create(app: App, request: Request, principal: Principal) -> Response:
     body = await read_body(request, _new_key)
     made = await keys.create(
         app.workspaces,
@@ -34,25 +34,22 @@ async def create(app: App, request: Request, principal: Principal) -> Answer:
         agents=body.agent_ids or (),
     )
     headers = ((b"cache-control", b"no-store"),)
-    return Answer(encode(created_key_json(made.key, made.secret)), status=201, headers=headers)
+    return Response(encode(created_key_json(made.key, made.secret)), status=201, headers=headers)
 
 
-async def listed(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
+async def listed(app: App, request: Request, principal: Principal) -> Response:
     found = await keys.of_workspace(app.workspaces, principal.workspace)
-    return Answer(encode({"keys": [key_json(key) for key in found]}))
+    return Response(encode(Keys([key_json(key) for key in found])))
 
 
-async def read(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
+async def read(app: App, request: Request, principal: Principal) -> Response:
     key = await keys.find(app.workspaces, request.params["keyId"], workspace=principal.workspace)
-    return Answer(encode(key_json(key)))
+    return Response(encode(key_json(key)))
 
 
-async def revoke(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
+async def revoke(app: App, request: Request, principal: Principal) -> Response:
     await keys.revoke(app.workspaces, request.params["keyId"], workspace=principal.workspace)
-    return Answer(b'{"ok":true}')
+    return Response(b'{"ok":true}')
 
 
 async def read_body(request: Request, decoder: Decoder[T]) -> T:
@@ -64,8 +61,8 @@ async def read_body(request: Request, decoder: Decoder[T]) -> T:
 
 
 ROUTES = (
-    Route("POST", _BASE, create, summary="Create an API key"),
-    Route("GET", _BASE, listed, summary="The workspace's API keys"),
-    Route("GET", f"{_BASE}/{{keyId}}", read, summary="Read an API key"),
-    Route("DELETE", f"{_BASE}/{{keyId}}", revoke, summary="Revoke an API key"),
+    Route("POST", _BASE, create, summary="Create an API key", body=NewKey, returns=CreatedKey, status=201),
+    Route("GET", _BASE, listed, summary="The workspace's API keys", returns=Keys),
+    Route("GET", f"{_BASE}/{{keyId}}", read, summary="Read an API key", returns=Key),
+    Route("DELETE", f"{_BASE}/{{keyId}}", revoke, summary="Revoke an API key", returns=Ok),
 )

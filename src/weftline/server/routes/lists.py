@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from typing import Annotated, get_args
 
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 from msgspec.json import encode
 
 from weftline.errors import InvalidRequest, NotFound
@@ -14,36 +15,24 @@ from weftline.runtime import ids
 from weftline.runtime.engine import Engine
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.http import Answer, Request
-from weftline.server.router import Route
+from weftline.server.http import Request, Response
+from weftline.server.router import QueryParameter, Route
 from weftline.server.views import run_view
 from weftline.store.base import RunFilter, RunRow
 from weftline.store.records.threads import ThreadFilter, ThreadRow
-from weftline.wire.json_text import decode_fields
+from weftline.wire import responses
 from weftline.wire.limits import ID_PATTERN, MAX_METADATA_ENTRIES, MAX_METADATA_VALUE_CHARS, METADATA_KEY_PATTERN
-from weftline.wire.responses import iso, snapshot
+from weftline.wire.responses import ListedRun, ListedSession, RunPage, SessionPage, SessionStatus, Status, iso
 from weftline.workspace import threads
+from weftline.workspace.agents import owns
 
 _BASE = "/api/v1/workspaces/{slug}"
 DEFAULT_LIMIT, MOST = 50, 200
-RUN_STATUSES = ("queued", "running", "paused", "succeeded", "failed", "cancelled")
-SESSION_STATUSES = ("active", "ended")
-_NOT_LISTED = ("spec", "agentSpec")
+RUN_STATUSES: tuple[str, ...] = get_args(Status)
+SESSION_STATUSES: tuple[str, ...] = get_args(SessionStatus)
 
 
-class _Session(Struct, rename="camel"):
-    id: str
-    session_id: str
-    name: str
-    status: str
-    agent_id: str | None
-    metadata: Raw
-    created_at: str
-    last_used_at: str
-    ended_at: str | None
-
-
-async def runs(app: App, request: Request, principal: Principal) -> Answer:
+async def runs(app: App, request: Request, principal: Principal) -> Response:
     status = one_of(request, "status", RUN_STATUSES)
     wanted = await _common(app, request, principal)
     # Clients see a paused run as one that is running; "paused" finds those alone.
@@ -54,16 +43,16 @@ async def runs(app: App, request: Request, principal: Principal) -> Answer:
         limit=wanted.limit + 1,
         statuses=statuses,
         thread=wanted.thread,
-        agent=wanted.agent,
+        agents=wanted.agents,
         metadata=wanted.metadata,
     )
     rows = await app.engine.runs(matching)
     page = rows[: wanted.limit]
-    listed = [await listed_run(app.engine, row) for row in page]
-    return _page(b"runs", listed, page[-1].key if len(rows) > wanted.limit else None)
+    more = cursor_of(page[-1].key) if len(rows) > wanted.limit else None
+    return Response(encode(RunPage([await listed_run(app.engine, row) for row in page], more)))
 
 
-async def sessions(app: App, request: Request, principal: Principal) -> Answer:
+async def sessions(app: App, request: Request, principal: Principal) -> Response:
     status = one_of(request, "status", SESSION_STATUSES)
     wanted = await _common(app, request, principal)
     matching = ThreadFilter(
@@ -72,43 +61,32 @@ async def sessions(app: App, request: Request, principal: Principal) -> Answer:
         limit=wanted.limit + 1,
         key=wanted.thread,
         ended=None if status is None else status == "ended",
-        agent=wanted.agent,
+        agents=wanted.agents,
         metadata=wanted.metadata,
     )
     rows = await threads.page(app.workspaces, matching)
     page = rows[: wanted.limit]
-    return _page(b"sessions", [_session(row) for row in page], page[-1].key if len(rows) > wanted.limit else None)
+    more = cursor_of(page[-1].key) if len(rows) > wanted.limit else None
+    return Response(encode(SessionPage([_session(row) for row in page], more)))
 
 
-async def listed_run(engine: Engine, row: RunRow) -> bytes:
-    """The snapshot without the spec, which may be large."""
-    fields = decode_fields(snapshot(await run_view(engine, row)))
-    for name in _NOT_LISTED:
-        fields.pop(name, None)
-    fields["agentId"] = Raw(encode(row.agent))
-    return encode(fields)
+async def listed_run(engine: Engine, row: RunRow) -> ListedRun:
+    return responses.listed_run(await run_view(engine, row), agent_id=row.agent)
 
 
-def _session(row: ThreadRow) -> bytes:
+def _session(row: ThreadRow) -> ListedSession:
     identity = ids.session_id(row.key, row.salt)
-    return encode(
-        _Session(
-            identity,
-            identity,
-            row.name,
-            "active" if row.ended_at is None else "ended",
-            row.agent,
-            Raw(row.metadata.encode()),
-            iso(row.created_at),
-            iso(row.last_used_at),
-            None if row.ended_at is None else iso(row.ended_at),
-        )
+    return ListedSession(
+        identity,
+        identity,
+        row.name,
+        "active" if row.ended_at is None else "ended",
+        row.agent,
+        Raw(row.metadata.encode()),
+        iso(row.created_at),
+        iso(row.last_used_at),
+        None if row.ended_at is None else iso(row.ended_at),
     )
-
-
-def _page(name: bytes, items: list[bytes], last: int | None) -> Answer:
-    cursor = encode(None if last is None else cursor_of(last))
-    return Answer(b'{"%b":[%b],"nextCursor":%b}' % (name, b",".join(items), cursor))
 
 
 def cursor_of(key: int) -> str:
@@ -143,7 +121,8 @@ class _Common(Struct, frozen=True):
     limit: int
     thread: int | None
     """0 for a session that is not there."""
-    agent: str | None
+    agents: tuple[str, ...]
+    """Of one of these; of any if there are none."""
     metadata: tuple[tuple[str, str], ...]
 
 
@@ -156,7 +135,7 @@ async def _common(app: App, request: Request, principal: Principal) -> _Common:
         if parsed is None or parsed[0] >= 2**63:
             raise _unusable("sessionId", "is not a session id")
         try:
-            row = await threads.find(app.workspaces, principal.workspace, parsed[0], salt=parsed[1])
+            row = await threads.find(app.workspaces, principal, parsed[0], salt=parsed[1])
             thread = row.key
         except NotFound:
             thread = 0
@@ -166,9 +145,16 @@ async def _common(app: App, request: Request, principal: Principal) -> _Common:
         None if cursor is None else key_of(cursor),
         page_limit(request),
         thread,
-        agent,
+        _agents(principal, agent),
         _metadata(request),
     )
+
+
+def _agents(principal: Principal, wanted: str | None) -> tuple[str, ...]:
+    if wanted is None:
+        return principal.agents
+    # What another agent has is not listed; no agent has this id.
+    return (wanted,) if owns(principal, wanted) else ("",)
 
 
 def _metadata(request: Request) -> tuple[tuple[str, str], ...]:
@@ -198,7 +184,38 @@ def _unusable(name: str, fault: str) -> InvalidRequest:
     return InvalidRequest(f"{name}: {fault}.", issues=[{"path": name, "message": fault}])
 
 
+LIMIT = QueryParameter(
+    "limit",
+    Annotated[int, Meta(ge=1, le=MOST, extra_json_schema={"default": DEFAULT_LIMIT})],
+    "How many items a page has at most.",
+)
+CURSOR = QueryParameter("cursor", str, "`nextCursor` of the page before.")
+_FILTERS = (
+    QueryParameter("sessionId", str, "Of this session."),
+    QueryParameter("agentId", Annotated[str, Meta(pattern=f"^{ID_PATTERN}$")], "Of this agent."),
+    QueryParameter("metadata", list[str], "`key:value`; may be repeated, and all must match."),
+    LIMIT,
+    CURSOR,
+)
+
+
 ROUTES = (
-    Route("GET", f"{_BASE}/agent-runs", runs, scopes=("runs:read",), summary="List runs"),
-    Route("GET", f"{_BASE}/agent-sessions", sessions, scopes=("sessions:read",), summary="List sessions"),
+    Route(
+        "GET",
+        f"{_BASE}/agent-runs",
+        runs,
+        scopes=("runs:read",),
+        summary="List runs",
+        query=(QueryParameter("status", Status, "With this status."), *_FILTERS),
+        returns=RunPage,
+    ),
+    Route(
+        "GET",
+        f"{_BASE}/agent-sessions",
+        sessions,
+        scopes=("sessions:read",),
+        summary="List sessions",
+        query=(QueryParameter("status", SessionStatus, "With this status."), *_FILTERS),
+        returns=SessionPage,
+    ),
 )

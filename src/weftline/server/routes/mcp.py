@@ -5,7 +5,7 @@ from __future__ import annotations
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Request
-from weftline.server.router import Route
+from weftline.server.router import OtherProtocol, Route
 
 PATH = "/api/mcp/{slug}"
 
@@ -23,6 +23,8 @@ ROUTES = tuple(
         usages=("mcp", "developer_api"),
         limited=method == "POST",
         summary=summary,
+        body=OtherProtocol if method == "POST" else None,
+        returns=OtherProtocol,
     )
     for method, summary in (
         ("POST", "Send an MCP message"),

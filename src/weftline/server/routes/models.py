@@ -8,12 +8,12 @@ from weftline.providers.catalog import Entry
 from weftline.providers.offers import builtin_tools
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.http import Answer, Request
+from weftline.server.http import Request, Response
 from weftline.server.router import Route
-from weftline.wire.responses import CatalogModel, Pricing, models_list
+from weftline.wire.responses import CatalogModel, Models, Pricing, models_list
 
 
-async def list_models(app: App, request: Request, principal: Principal) -> Answer:
+async def list_models(app: App, request: Request, principal: Principal) -> Response:
     catalog = await app.models.load(principal.workspace)
     entries = catalog.entries()
     offered: dict[str, tuple[str, ...]] = {}
@@ -40,7 +40,7 @@ async def list_models(app: App, request: Request, principal: Principal) -> Answe
         )
         for entry in entries
     ]
-    return Answer(models_list(shown, default_model_id=catalog.default_id))
+    return Response(models_list(shown, default_model_id=catalog.default_id))
 
 
 def capabilities(entry: Entry) -> dict[str, bool] | UnsetType:
@@ -51,6 +51,11 @@ def capabilities(entry: Entry) -> dict[str, bool] | UnsetType:
 
 ROUTES = (
     Route(
-        "GET", "/api/v1/workspaces/{slug}/models", list_models, scopes=("models:read",), summary="The models to choose"
+        "GET",
+        "/api/v1/workspaces/{slug}/models",
+        list_models,
+        scopes=("models:read",),
+        summary="The models to choose",
+        returns=Models,
     ),
 )

@@ -12,19 +12,32 @@ from msgspec.json import Decoder, decode, encode
 
 from weftline.errors import RateLimited
 from weftline.server.app import App
-from weftline.server.auth import Principal, require_manager
-from weftline.server.http import Answer, Later, Request
+from weftline.server.auth import Principal
+from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.oauth import consent
 from weftline.server.oauth.app import COOKIE, read_cookie, session_of
-from weftline.server.oauth.forms import NO_STORE, client, needed, read_form, refusal
+from weftline.server.oauth.forms import NO_STORE, client, fields_of, read_form, refusal
 from weftline.server.oauth.pages import sign_in_page
-from weftline.server.router import Handler, Route
+from weftline.server.router import Form, Handler, Page, Redirect, Route
 from weftline.server.routes.keys import read_body
 from weftline.server.schemas.oauth import (
+    GRANT_TYPES,
+    AppForm,
+    CodeForm,
+    CreatedOAuthApp,
+    Introspection,
     NewOAuthApp,
+    Nothing,
+    OAuthApp,
     OAuthApps,
     OAuthGrants,
     OAuthMetadata,
+    OAuthRefusal,
+    OneTokenForm,
+    RefreshForm,
+    SignInForm,
+    TokenForm,
+    TokenResponse,
     UserInfo,
     UserInfoWorkspace,
     app_json,
@@ -34,8 +47,9 @@ from weftline.server.schemas.oauth import (
     token_json,
 )
 from weftline.store.records.apps import App as StoredApp
+from weftline.wire.responses import Ok
 from weftline.workspace import apps, grants
-from weftline.workspace.consent import InvalidConsent, UnknownApp
+from weftline.workspace.consent import Decision, InvalidConsent, UnknownApp
 from weftline.workspace.consent import decide as decide_consent
 from weftline.workspace.context import Workspaces
 from weftline.workspace.grants import Issued, OAuthError
@@ -56,14 +70,13 @@ class _SignIn(Struct):
 
 
 _new_app = Decoder(NewOAuthApp)
-_GRANT_TYPES = ("authorization_code", "refresh_token", "client_credentials")
 
 
 def _oauth(handler: Handler) -> Handler:
     """Answers the failures that OAuth has words of its own for."""
 
     @wraps(handler)
-    async def answered(app: App, request: Request, principal: Principal) -> Answer | Later | None:
+    async def answered(app: App, request: Request, principal: Principal) -> Response | StreamedResponse | None:
         try:
             return await handler(app, request, principal)
         except OAuthError as error:
@@ -77,7 +90,7 @@ def _oauth(handler: Handler) -> Handler:
 
 
 @_oauth
-async def authorize(app: App, request: Request, principal: Principal) -> Answer:
+async def authorize(app: App, request: Request, principal: Principal) -> Response:
     client_app, asked = await consent.read_request(app.oauth, request)
     user = await app.oauth.user(request)
     if user is None:
@@ -86,30 +99,29 @@ async def authorize(app: App, request: Request, principal: Principal) -> Answer:
 
 
 @_oauth
-async def decide(app: App, request: Request, principal: Principal) -> Answer:
+async def decide(app: App, request: Request, principal: Principal) -> Response:
     app.oauth.require_own_page(request)
     user = await app.oauth.require_user(request)
-    form = await read_form(request)
-    return _redirect(
-        consent.target(await decide_consent(app.workspaces, user, session=session_of(request), answer=form))
-    )
+    decision = fields_of(await read_form(request), Decision)
+    decided = await decide_consent(app.workspaces, user, decision, session=session_of(request))
+    return _redirect(consent.target(decided))
 
 
-async def show_sign_in(app: App, request: Request, principal: Principal) -> Answer:
+async def show_sign_in(app: App, request: Request, principal: Principal) -> Response:
     return _sign_in_form(app, request, "")
 
 
 @_oauth
-async def sign_in(app: App, request: Request, principal: Principal) -> Answer:
+async def sign_in(app: App, request: Request, principal: Principal) -> Response:
     app.oauth.require_own_page(request)
-    form = await read_form(request)
-    payload = app.workspaces.hasher.signed(_SIGN_IN, form.get("token", ""))
+    form = fields_of(await read_form(request), SignInForm)
+    payload = app.workspaces.hasher.signed(_SIGN_IN, form.token)
     shown = decode(payload, type=_SignIn) if payload is not None else None
     if shown is None or shown.visitor != read_cookie(request, _VISITOR):
         # A form of somebody else's making could sign the user in to somebody else's account.
         return _sign_in_form(app, request, "", problem="This page was too old. Please try again.", status=400)
     try:
-        secret = await app.oauth.sign_in(form.get("email", ""), form.get("password", ""))
+        secret = await app.oauth.sign_in(form.email, form.password)
     except RateLimited as error:
         return _sign_in_form(app, request, shown.query, problem=error.message, status=429)
     if secret is None:
@@ -119,72 +131,73 @@ async def sign_in(app: App, request: Request, principal: Principal) -> Answer:
     return _redirect(target, app.oauth.cookie(COOKIE, secret, max_age_s=SESSION_S), status=303)
 
 
-async def sign_out(app: App, request: Request, principal: Principal) -> Answer:
+async def sign_out(app: App, request: Request, principal: Principal) -> Response:
     app.oauth.require_own_page(request)
     await app.oauth.sign_out(request)
-    return Answer(b'{"ok":true}', headers=(app.oauth.cookie(COOKIE, "", max_age_s=0), *NO_STORE))
+    return Response(b'{"ok":true}', headers=(app.oauth.cookie(COOKIE, "", max_age_s=0), *NO_STORE))
 
 
 @_oauth
-async def token(app: App, request: Request, principal: Principal) -> Answer:
+async def token(app: App, request: Request, principal: Principal) -> Response:
     form = await read_form(request)
     client_app = await client(app.workspaces, request, form)
     return _json(token_json(await _issue(app.workspaces, client_app, form)))
 
 
-async def _issue(workspaces: Workspaces, client_app: StoredApp, form: Mapping[str, str]) -> Issued:
-    match needed(form, "grant_type"):
-        case "authorization_code":
-            code, uri, verifier = (needed(form, name) for name in ("code", "redirect_uri", "code_verifier"))
-            return await grants.exchange_code(workspaces, client_app, code=code, redirect_uri=uri, verifier=verifier)
-        case "refresh_token":
-            refresh = needed(form, "refresh_token")
-            return await grants.refresh_grant(workspaces, client_app, refresh=refresh, scope=form.get("scope", ""))
-        case "client_credentials":
-            return await grants.issue_to_app(workspaces, client_app, scope=form.get("scope", ""))
-        case _:
-            raise OAuthError("unsupported_grant_type", f"grant_type is one of {', '.join(_GRANT_TYPES)}.")
+async def _issue(at: Workspaces, client_app: StoredApp, form: Mapping[str, str]) -> Issued:
+    kind = form.get("grant_type")
+    if kind is None:
+        raise OAuthError("invalid_request", "grant_type is missing.")
+    if kind not in GRANT_TYPES:
+        raise OAuthError("unsupported_grant_type", f"grant_type is one of {', '.join(GRANT_TYPES)}.")
+    match fields_of(form, GRANT_TYPES[kind]):
+        case CodeForm(code=code, redirect_uri=uri, code_verifier=verifier):
+            return await grants.exchange_code(at, client_app, code=code, redirect_uri=uri, verifier=verifier)
+        case RefreshForm(refresh_token=refresh, scope=scope):
+            return await grants.refresh_grant(at, client_app, refresh=refresh, scope=scope)
+        case AppForm(scope=scope):
+            return await grants.issue_to_app(at, client_app, scope=scope)
 
 
 @_oauth
-async def revoke(app: App, request: Request, principal: Principal) -> Answer:
+async def revoke(app: App, request: Request, principal: Principal) -> Response:
     form = await read_form(request)
     client_app = await client(app.workspaces, request, form)
-    await grants.revoke(app.workspaces, client_app, secret=needed(form, "token"))
-    return _json({})
+    await grants.revoke(app.workspaces, client_app, secret=fields_of(form, OneTokenForm).token)
+    return _json(Nothing())
 
 
 @_oauth
-async def introspect(app: App, request: Request, principal: Principal) -> Answer:
+async def introspect(app: App, request: Request, principal: Principal) -> Response:
     form = await read_form(request)
     client_app = await client(app.workspaces, request, form)
-    found = await grants.find_credential(app.workspaces, client_app, secret=needed(form, "token"))
+    found = await grants.find_credential(app.workspaces, client_app, secret=fields_of(form, OneTokenForm).token)
     return _json(introspection_json(found, now=app.workspaces.clock.now_us()))
 
 
-async def userinfo(app: App, request: Request, principal: Principal) -> Answer:
+async def userinfo(app: App, request: Request, principal: Principal) -> Response:
     name = await workspace_name(app.workspaces, principal.workspace)
     workspace = UserInfoWorkspace(f"ws_{principal.workspace}", principal.slug, name)
     return _json(UserInfo(principal.user or principal.id, principal.email, workspace))
 
 
-async def list_grants(app: App, request: Request, principal: Principal) -> Answer:
+async def list_grants(app: App, request: Request, principal: Principal) -> Response:
     user = await app.oauth.require_user(request)
     found = await grants.list_grants(app.workspaces, email=user.email)
     return _json(OAuthGrants([grant_json(grant) for grant in found]))
 
 
-async def delete_grant(app: App, request: Request, principal: Principal) -> Answer:
+async def delete_grant(app: App, request: Request, principal: Principal) -> Response:
     app.oauth.require_own_page(request)
     user = await app.oauth.require_user(request)
     await grants.delete_grant(app.workspaces, id=request.params["grantId"], user=user.id)
-    return Answer(b'{"ok":true}')
+    return Response(b'{"ok":true}')
 
 
-async def metadata(app: App, request: Request, principal: Principal) -> Answer:
-    url = app.oauth.url(request)
+async def metadata(app: App, request: Request, principal: Principal) -> Response:
+    url = app.oauth.url
     client_auth = ["client_secret_post", "client_secret_basic"]
-    return Answer(
+    return Response(
         encode(
             OAuthMetadata(
                 issuer=url,
@@ -196,7 +209,7 @@ async def metadata(app: App, request: Request, principal: Principal) -> Answer:
                 scopes_supported=list(SCOPES),
                 response_types_supported=["code"],
                 response_modes_supported=["query"],
-                grant_types_supported=list(_GRANT_TYPES),
+                grant_types_supported=list(GRANT_TYPES),
                 code_challenge_methods_supported=["S256"],
                 token_endpoint_auth_methods_supported=client_auth,
                 revocation_endpoint_auth_methods_supported=client_auth,
@@ -206,8 +219,7 @@ async def metadata(app: App, request: Request, principal: Principal) -> Answer:
     )
 
 
-async def create_app(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
+async def create_app(app: App, request: Request, principal: Principal) -> Response:
     body = await read_body(request, _new_app)
     new = apps.checked_app(
         name=body.name,
@@ -217,64 +229,128 @@ async def create_app(app: App, request: Request, principal: Principal) -> Answer
         client_credentials=body.allows_client_credentials or False,
         description=body.description or "",
         logo=body.logo or "",
+        schemes=app.workspaces.redirect_schemes,
     )
     made, secret = await apps.register_app(app.workspaces, new, slug=principal.slug)
     return _json(created_app_json(made, secret), status=201)
 
 
-async def list_apps(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
+async def list_apps(app: App, request: Request, principal: Principal) -> Response:
     found = await apps.list_apps(app.workspaces, slug=principal.slug)
     return _json(OAuthApps([app_json(one) for one in found]))
 
 
-async def read_app(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
+async def read_app(app: App, request: Request, principal: Principal) -> Response:
     client_id = request.params["clientId"]
     return _json(app_json(await apps.show_app(app.workspaces, client_id=client_id, slug=principal.slug)))
 
 
-async def delete_app(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
+async def delete_app(app: App, request: Request, principal: Principal) -> Response:
     await apps.delete_app(app.workspaces, client_id=request.params["clientId"], slug=principal.slug)
-    return Answer(b'{"ok":true}')
+    return Response(b'{"ok":true}')
 
 
-def _sign_in_form(app: App, request: Request, query: str, *, problem: str = "", status: int = 200) -> Answer:
+def _sign_in_form(app: App, request: Request, query: str, *, problem: str = "", status: int = 200) -> Response:
     visitor = read_cookie(request, _VISITOR) or token_urlsafe(16)
     hidden = app.workspaces.hasher.sign(_SIGN_IN, encode(_SignIn(visitor, query)))
     cookie = app.oauth.cookie(_VISITOR, visitor, max_age_s=_SIGN_IN_S)
     return sign_in_page(hidden, problem=problem, status=status, headers=(cookie,))
 
 
-def _redirect(target: str, *headers: tuple[bytes, bytes], status: int = 302) -> Answer:
-    return Answer(b"", status=status, headers=((b"location", target.encode()), *headers, *NO_STORE))
+def _redirect(target: str, *headers: tuple[bytes, bytes], status: int = 302) -> Response:
+    return Response(b"", status=status, headers=((b"location", target.encode()), *headers, *NO_STORE))
 
 
-def _json(value: Any, *, status: int = 200) -> Answer:
-    return Answer(encode(value), status=status, headers=NO_STORE)
+def _json(value: Any, *, status: int = 200) -> Response:
+    return Response(encode(value), status=status, headers=NO_STORE)
 
 
-def _open(method: str, path: str, handler: Handler, summary: str) -> Route:
-    """A route that does its own asking who is there."""
-    return Route(method, path, handler, access="public", limited=False, summary=summary)
+def _open(method: str, path: str, handler: Handler, summary: str, **more: Any) -> Route:
+    """A route that finds out by itself who sends the request."""
+    return Route(method, path, handler, access="public", limited=False, summary=summary, **more)
+
+
+def _for_apps(path: str, handler: Handler, summary: str, *, fields: Any, returns: Any) -> Route:
+    """An endpoint that apps call with their id and secret."""
+    return _open(
+        "POST", path, handler, summary, body=Form(fields), returns=returns, errors=(401,), refuses=OAuthRefusal
+    )
 
 
 ROUTES = (
-    _open("GET", "/api/oauth/authorize", authorize, "Ask the user for access (browser)"),
-    _open("POST", "/api/oauth/authorize/decide", decide, "The user's decision (browser)"),
-    _open("GET", "/api/oauth/sign-in", show_sign_in, "The sign-in page (browser)"),
-    _open("POST", "/api/oauth/sign-in", sign_in, "Sign in (browser)"),
-    _open("POST", "/api/oauth/sign-out", sign_out, "Sign out (browser)"),
-    _open("POST", "/api/oauth/token", token, "Exchange a code, refresh, or act as an app"),
-    _open("POST", "/api/oauth/revoke", revoke, "Revoke a token"),
-    _open("POST", "/api/oauth/introspect", introspect, "What a token is good for"),
-    _open("GET", "/api/oauth/grants", list_grants, "What the signed-in user has allowed"),
-    _open("DELETE", "/api/oauth/grants/{grantId}", delete_grant, "Take back what was allowed"),
-    _open("GET", "/.well-known/oauth-authorization-server", metadata, "The OAuth endpoints (RFC 8414)"),
-    Route("GET", "/api/oauth/userinfo", userinfo, scopes=("mantyx.identity:read",), summary="Who one is"),
-    Route("POST", _APPS, create_app, summary="Register an OAuth app"),
-    Route("GET", _APPS, list_apps, summary="The workspace's OAuth apps"),
-    Route("GET", f"{_APPS}/{{clientId}}", read_app, summary="Read an OAuth app"),
-    Route("DELETE", f"{_APPS}/{{clientId}}", delete_app, summary="Delete an OAuth app and all its tokens"),
+    _open("GET", "/api/oauth/authorize", authorize, "Ask the user for access (browser)", returns=Page),
+    _open(
+        "POST",
+        "/api/oauth/authorize/decide",
+        decide,
+        "The user's decision (browser)",
+        body=Form(Decision),
+        returns=Redirect,
+        status=302,
+    ),
+    _open("GET", "/api/oauth/sign-in", show_sign_in, "The sign-in page (browser)", returns=Page),
+    _open(
+        "POST",
+        "/api/oauth/sign-in",
+        sign_in,
+        "Sign in (browser)",
+        body=Form(SignInForm),
+        returns=Redirect,
+        status=303,
+    ),
+    _open("POST", "/api/oauth/sign-out", sign_out, "Sign out (browser)", returns=Ok, errors=(403,)),
+    _for_apps(
+        "/api/oauth/token",
+        token,
+        "Exchange a code, refresh, or act as an app",
+        fields=TokenForm,
+        returns=TokenResponse,
+    ),
+    _for_apps("/api/oauth/revoke", revoke, "Revoke a token", fields=OneTokenForm, returns=Nothing),
+    _for_apps(
+        "/api/oauth/introspect", introspect, "What a token is good for", fields=OneTokenForm, returns=Introspection
+    ),
+    _open(
+        "GET",
+        "/api/oauth/grants",
+        list_grants,
+        "What the signed-in user has allowed",
+        returns=OAuthGrants,
+        errors=(401,),
+    ),
+    _open(
+        "DELETE",
+        "/api/oauth/grants/{grantId}",
+        delete_grant,
+        "Take back what was allowed",
+        returns=Ok,
+        errors=(401, 403, 404),
+    ),
+    _open(
+        "GET",
+        "/.well-known/oauth-authorization-server",
+        metadata,
+        "The OAuth endpoints (RFC 8414)",
+        returns=OAuthMetadata,
+    ),
+    Route(
+        "GET",
+        "/api/oauth/userinfo",
+        userinfo,
+        scopes=("mantyx.identity:read",),
+        summary="Whose access token this is",
+        returns=UserInfo,
+    ),
+    Route(
+        "POST",
+        _APPS,
+        create_app,
+        summary="Register an OAuth app",
+        body=NewOAuthApp,
+        returns=CreatedOAuthApp,
+        status=201,
+    ),
+    Route("GET", _APPS, list_apps, summary="The workspace's OAuth apps", returns=OAuthApps),
+    Route("GET", f"{_APPS}/{{clientId}}", read_app, summary="Read an OAuth app", returns=OAuthApp),
+    Route("DELETE", f"{_APPS}/{{clientId}}", delete_app, summary="Delete an OAuth app and all its tokens", returns=Ok),
 )

@@ -5,54 +5,87 @@ from __future__ import annotations
 from msgspec.json import encode
 
 from weftline.server.app import App
-from weftline.server.auth import Principal, require_manager
-from weftline.server.http import Answer, Request
+from weftline.server.auth import Principal
+from weftline.server.http import Request, Response
 from weftline.server.router import Route
-from weftline.server.schemas.providers import MAX_BODY_BYTES, parse_provider, parse_provider_changes, provider_json
+from weftline.server.schemas.providers import (
+    MAX_BODY_BYTES,
+    Provider,
+    ProviderChangesModel,
+    ProviderModel,
+    Providers,
+    parse_provider,
+    parse_provider_changes,
+    provider_json,
+)
 from weftline.wire.json_text import decode_object
+from weftline.wire.responses import Ok
 from weftline.workspace import providers
 
 _BASE = "/api/v1/workspaces/{slug}/providers"
 
 
-async def create(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
+async def create(app: App, request: Request, principal: Principal) -> Response:
     name, spec, values = parse_provider(decode_object(await request.body(limit=MAX_BODY_BYTES)))
     app.engine.require_accepting()
     row = await providers.create(app.workspaces, principal.workspace, name, spec, values)
-    return Answer(encode(provider_json(row)), status=201)
+    return Response(encode(provider_json(row)), status=201)
 
 
-async def listed(app: App, request: Request, principal: Principal) -> Answer:
+async def listed(app: App, request: Request, principal: Principal) -> Response:
     rows = await providers.of_workspace(app.workspaces, principal.workspace)
-    return Answer(encode({"providers": [provider_json(row) for row in rows]}))
+    return Response(encode(Providers([provider_json(row) for row in rows])))
 
 
-async def read(app: App, request: Request, principal: Principal) -> Answer:
+async def read(app: App, request: Request, principal: Principal) -> Response:
     row = await providers.find(app.workspaces, principal.workspace, request.params["providerId"])
-    return Answer(encode(provider_json(row)))
+    return Response(encode(provider_json(row)))
 
 
-async def change(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
+async def change(app: App, request: Request, principal: Principal) -> Response:
     changes = parse_provider_changes(decode_object(await request.body(limit=MAX_BODY_BYTES)))
     app.engine.require_accepting()
     row = await providers.change(app.workspaces, principal.workspace, request.params["providerId"], changes)
-    return Answer(encode(provider_json(row)))
+    return Response(encode(provider_json(row)))
 
 
-async def delete(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
+async def delete(app: App, request: Request, principal: Principal) -> Response:
     app.engine.require_accepting()
     await providers.delete(app.workspaces, principal.workspace, request.params["providerId"])
-    return Answer(b'{"ok":true}')
+    return Response(b'{"ok":true}')
 
 
 # Writing has no scope: whoever may point the workspace's runs at another address holds a developer API key.
 ROUTES = (
-    Route("POST", _BASE, create, summary="Bring a model provider"),
-    Route("GET", _BASE, listed, scopes=("models:read",), summary="The workspace's own model providers"),
-    Route("GET", f"{_BASE}/{{providerId}}", read, scopes=("models:read",), summary="Read a model provider"),
-    Route("PATCH", f"{_BASE}/{{providerId}}", change, summary="Change a model provider"),
-    Route("DELETE", f"{_BASE}/{{providerId}}", delete, summary="Delete a model provider"),
+    Route(
+        "POST",
+        _BASE,
+        create,
+        summary="Bring a model provider",
+        body=ProviderModel,
+        returns=Provider,
+        status=201,
+        errors=(409,),
+    ),
+    Route(
+        "GET", _BASE, listed, scopes=("models:read",), summary="The workspace's own model providers", returns=Providers
+    ),
+    Route(
+        "GET",
+        f"{_BASE}/{{providerId}}",
+        read,
+        scopes=("models:read",),
+        summary="Read a model provider",
+        returns=Provider,
+    ),
+    Route(
+        "PATCH",
+        f"{_BASE}/{{providerId}}",
+        change,
+        summary="Change a model provider",
+        body=ProviderChangesModel,
+        returns=Provider,
+        errors=(409,),
+    ),
+    Route("DELETE", f"{_BASE}/{{providerId}}", delete, summary="Delete a model provider", returns=Ok),
 )

@@ -5,21 +5,26 @@ from __future__ import annotations
 from functools import partial
 from hashlib import blake2b
 
+from msgspec import UNSET
 from msgspec.json import encode
 
 from weftline import prompts
 from weftline.errors import InvalidRequest
 from weftline.runtime.receipts import CallName
+from weftline.server.access import find_run, locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.http import Answer, Later, Request
-from weftline.server.router import Route
+from weftline.server.http import Request, Response, StreamedResponse
+from weftline.server.parsing import parsed
+from weftline.server.router import EventStream, QueryParameter, Route
 from weftline.server.sse import resume_point, send_events
 from weftline.server.views import run_view
 from weftline.tools.base import ToolOutput
+from weftline.wire import responses
 from weftline.wire.plan import plan_from_spec
-from weftline.wire.requests import parse_run, parse_tool_result
-from weftline.wire.responses import created_run, snapshot
+from weftline.wire.requests import ToolResult, parse_run, parse_tool_result
+from weftline.wire.responses import AcceptedResult, Cancelled, CreatedRun, Run, created_run, snapshot
+from weftline.wire.run_spec import RunModel
 from weftline.workspace import agents
 from weftline.workspace.agents import RunSpec
 
@@ -27,40 +32,39 @@ _BASE = "/api/v1/workspaces/{slug}/agent-runs"
 _KEY_LIMIT = 255
 _RESULT_BODY_BYTES = 32 * 1024 * 1024
 """More than any valid result needs, so that one that is too large can still be told to the model."""
-_OK = b'{"ok":true}'
 
 
-async def create(app: App, request: Request, principal: Principal) -> Answer:
+async def create(app: App, request: Request, principal: Principal) -> Response:
     raw = await request.body()
-    body = parse_run(raw)
+    body = await parsed(parse_run, raw)
     whole = await agents.effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
     run_id = await app.engine.create(
         principal.workspace,
-        plan_from_spec(whole.spec),
+        await parsed(plan_from_spec, whole.spec),
         sent=whole.spec,
         metadata=encode(body.metadata).decode(),
         idempotency=idempotency(request, "agent-runs", raw),
         secrets=app.workspaces.vault.seal_headers(whole.headers, workspace=principal.workspace),
     )
-    return Answer(created_run(run_id, principal.slug), status=202)
+    return Response(created_run(run_id, principal.slug), status=202)
 
 
-async def read(app: App, request: Request, principal: Principal) -> Answer:
-    row = await app.engine.find(request.params["runId"], workspace=principal.workspace)
-    return Answer(snapshot(await run_view(app.engine, row)))
+async def read(app: App, request: Request, principal: Principal) -> Response:
+    row = await find_run(app, request, principal)
+    return Response(snapshot(await run_view(app.engine, row)))
 
 
-async def stream(app: App, request: Request, principal: Principal) -> Later:
+async def stream(app: App, request: Request, principal: Principal) -> StreamedResponse:
     run_id = request.params["runId"]
-    key = await app.engine.locate(run_id, workspace=principal.workspace)
-    follower = app.engine.follow(key, run_id, after=resume_point(request))
-    return partial(send_events, request, app.engine, key, follower)
+    key = await locate_run(app, request, principal)
+    follower = app.engine.follow(key, run_id, after=resume_point(request), workspace=principal.workspace)
+    return partial(send_events, request, app.engine, key, follower, app.backlog)
 
 
-async def tool_results(app: App, request: Request, principal: Principal) -> Answer:
-    key = await app.engine.locate(request.params["runId"], workspace=principal.workspace)
+async def tool_results(app: App, request: Request, principal: Principal) -> Response:
+    key = await locate_run(app, request, principal)
     raw = await request.body(limit=_RESULT_BODY_BYTES)
-    body = parse_tool_result(raw, user_agent=request.header(b"user-agent") or "")
+    body = await parsed(partial(parse_tool_result, user_agent=request.header(b"user-agent") or ""), raw)
     if body.oversize:
         # The client may give up after this, so the model is told too and the run does not wait for the timeout.
         await app.engine.answer(key, body.tool_use_id, ToolOutput.of(prompts.RESULT_TOO_LARGE, is_error=True))
@@ -68,27 +72,19 @@ async def tool_results(app: App, request: Request, principal: Principal) -> Answ
     failed = body.error is not None
     output = ToolOutput.of(body.error or body.result or "", is_error=failed)
     accepted = await app.engine.answer(key, body.tool_use_id, output)
-    return Answer(_OK if accepted else b'{"ok":true,"ignored":true}')
+    return Response(encode(AcceptedResult(ignored=UNSET if accepted else True)))
 
 
-async def cancel(app: App, request: Request, principal: Principal) -> Answer:
-    key = await app.engine.locate(request.params["runId"], workspace=principal.workspace)
+async def cancel(app: App, request: Request, principal: Principal) -> Response:
+    key = await locate_run(app, request, principal)
     receipt = await app.engine.cancel(key, requested_by=principal.id)
-    return Answer(
-        encode(
-            {
-                "ok": True,
-                "status": receipt.status,
-                "stopped": _calls(receipt.stopped),
-                "finished": _calls(receipt.finished),
-                "inDoubt": _calls(receipt.in_doubt),
-            }
-        )
+    return Response(
+        encode(Cancelled(receipt.status, _calls(receipt.stopped), _calls(receipt.finished), _calls(receipt.in_doubt)))
     )
 
 
-def _calls(calls: tuple[CallName, ...]) -> list[dict[str, str]]:
-    return [{"toolUseId": call.id, "name": call.name} for call in calls]
+def _calls(calls: tuple[CallName, ...]) -> list[responses.CallName]:
+    return [responses.CallName(call.id, call.name) for call in calls]
 
 
 def idempotency(request: Request, route: str, body: bytes) -> tuple[str, str, bytes] | None:
@@ -102,8 +98,19 @@ def idempotency(request: Request, route: str, body: bytes) -> tuple[str, str, by
 
 
 ROUTES = (
-    Route("POST", _BASE, create, scopes=("runs:write",), summary="Create a run"),
-    Route("GET", f"{_BASE}/{{runId}}", read, scopes=("runs:read",), summary="Read a run"),
+    Route(
+        "POST",
+        _BASE,
+        create,
+        scopes=("runs:write",),
+        summary="Create a run",
+        body=RunModel,
+        idempotent=True,
+        returns=CreatedRun,
+        status=202,
+        errors=(409,),
+    ),
+    Route("GET", f"{_BASE}/{{runId}}", read, scopes=("runs:read",), summary="Read a run", returns=Run),
     Route(
         "GET",
         f"{_BASE}/{{runId}}/stream",
@@ -111,6 +118,8 @@ ROUTES = (
         scopes=("runs:read",),
         limited=False,
         summary="Follow a run's events",
+        query=(QueryParameter("lastSeq", str, "The last event that was seen."),),
+        returns=EventStream,
     ),
     Route(
         "POST",
@@ -118,7 +127,18 @@ ROUTES = (
         tool_results,
         scopes=("runs:write",),
         limited=False,
-        summary="Answer a client-side tool call",
+        summary="Response a client-side tool call",
+        body=ToolResult,
+        returns=AcceptedResult,
+        errors=(409,),
     ),
-    Route("POST", f"{_BASE}/{{runId}}/cancel", cancel, scopes=("runs:write",), limited=False, summary="Cancel a run"),
+    Route(
+        "POST",
+        f"{_BASE}/{{runId}}/cancel",
+        cancel,
+        scopes=("runs:write",),
+        limited=False,
+        summary="Cancel a run",
+        returns=Cancelled,
+    ),
 )

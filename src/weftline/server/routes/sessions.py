@@ -4,19 +4,30 @@ from __future__ import annotations
 
 from msgspec.json import decode, encode
 
-from weftline.errors import Conflict, Forbidden, NotFound
+from weftline.errors import Conflict
 from weftline.kernel import bodies
 from weftline.runtime import ids
+from weftline.server.access import find_session
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.http import Answer, Request
+from weftline.server.http import Request, Response
+from weftline.server.parsing import parsed
 from weftline.server.router import Route
 from weftline.server.routes.runs import idempotency
 from weftline.server.views import session_usage
-from weftline.store.records.threads import ThreadRow
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_message, parse_session
-from weftline.wire.responses import SessionView, created_run, created_session, session_info
+from weftline.wire.responses import (
+    CreatedRun,
+    CreatedSession,
+    Ok,
+    Session,
+    SessionView,
+    created_run,
+    created_session,
+    session_info,
+)
+from weftline.wire.run_spec import MessageModel, SessionModel
 from weftline.wire.sessions import effective_spec
 from weftline.workspace import agents, threads
 from weftline.workspace.agents import RunSpec
@@ -25,22 +36,22 @@ from weftline.workspace.threads import ThreadDraft
 _BASE = "/api/v1/workspaces/{slug}/agent-sessions"
 
 
-async def create(app: App, request: Request, principal: Principal) -> Answer:
-    body = parse_session(await request.body())
+async def create(app: App, request: Request, principal: Principal) -> Response:
+    body = await parsed(parse_session, await request.body())
     app.engine.require_accepting()
     whole = await agents.effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
-    plan = plan_from_spec(whole.spec)
+    plan = await parsed(plan_from_spec, whole.spec)
     await app.engine.check(plan, workspace=principal.workspace)
     draft = ThreadDraft(
         name=plan.name, agent=body.agent_id, spec=whole.spec, headers=whole.headers, metadata=body.metadata
     )
     row = await threads.create(app.workspaces, principal.workspace, draft)
     identity = ids.session_id(row.key, row.salt)
-    return Answer(created_session(identity, name=plan.name, created_us=row.created_at), status=201)
+    return Response(created_session(identity, name=plan.name, created_us=row.created_at), status=201)
 
 
-async def read(app: App, request: Request, principal: Principal) -> Answer:
-    row = await _find(app, request, principal)
+async def read(app: App, request: Request, principal: Principal) -> Response:
+    row = await find_session(app, request, principal)
     view = SessionView(
         id=ids.session_id(row.key, row.salt),
         created_us=row.created_at,
@@ -52,19 +63,17 @@ async def read(app: App, request: Request, principal: Principal) -> Answer:
         usage=await session_usage(app.engine, row.key),
     )
     messages = [bodies.decode_message(message) for message in await app.engine.thread_messages(row.key)]
-    return Answer(session_info(view, messages))
+    return Response(session_info(view, messages))
 
 
-async def message(app: App, request: Request, principal: Principal) -> Answer:
-    row = await _find(app, request, principal)
+async def message(app: App, request: Request, principal: Principal) -> Response:
+    row = await find_session(app, request, principal)
     raw = await request.body()
-    body = parse_message(raw)
+    body = await parsed(parse_message, raw)
     if row.ended_at is not None:
         raise Conflict("This session has ended.", code="session_ended")
-    if row.agent is not None and principal.agents and row.agent not in principal.agents:
-        raise Forbidden("This credential may not use the agent of this session.")
     spec = effective_spec(row.spec, body)
-    plan = plan_from_spec(spec)
+    plan = await parsed(plan_from_spec, spec)
     # The secret headers come from where the tools come from.
     secrets = (
         app.workspaces.vault.seal_headers(body.secrets, workspace=principal.workspace)
@@ -80,29 +89,41 @@ async def message(app: App, request: Request, principal: Principal) -> Answer:
         idempotency=idempotency(request, f"agent-sessions/{row.key}/messages", raw),
         secrets=secrets,
     )
-    return Answer(created_run(run_id, principal.slug), status=202)
+    return Response(created_run(run_id, principal.slug), status=202)
 
 
-async def end(app: App, request: Request, principal: Principal) -> Answer:
-    row = await _find(app, request, principal)
+async def end(app: App, request: Request, principal: Principal) -> Response:
+    row = await find_session(app, request, principal)
     if row.ended_at is None:
         app.engine.require_well()
         await threads.end(app.workspaces, row)
     await app.engine.end_thread(row.key, requested_by=principal.id)
-    return Answer(b'{"ok":true}')
-
-
-async def _find(app: App, request: Request, principal: Principal) -> ThreadRow:
-    """The session's row, or `NotFound`: the same for an unknown id and for one of another workspace."""
-    parsed = ids.parse(request.params["sessionId"], prefix="ses_")
-    if parsed is None:
-        raise NotFound("There is no such session.")
-    return await threads.find(app.workspaces, principal.workspace, parsed[0], salt=parsed[1])
+    return Response(b'{"ok":true}')
 
 
 ROUTES = (
-    Route("POST", _BASE, create, scopes=("sessions:write",), summary="Create a session"),
-    Route("GET", f"{_BASE}/{{sessionId}}", read, scopes=("sessions:read",), summary="Read a session"),
-    Route("DELETE", f"{_BASE}/{{sessionId}}", end, scopes=("sessions:write",), summary="End a session"),
-    Route("POST", f"{_BASE}/{{sessionId}}/messages", message, scopes=("sessions:write",), summary="Send a message"),
+    Route(
+        "POST",
+        _BASE,
+        create,
+        scopes=("sessions:write",),
+        summary="Create a session",
+        body=SessionModel,
+        returns=CreatedSession,
+        status=201,
+    ),
+    Route("GET", f"{_BASE}/{{sessionId}}", read, scopes=("sessions:read",), summary="Read a session", returns=Session),
+    Route("DELETE", f"{_BASE}/{{sessionId}}", end, scopes=("sessions:write",), summary="End a session", returns=Ok),
+    Route(
+        "POST",
+        f"{_BASE}/{{sessionId}}/messages",
+        message,
+        scopes=("sessions:write",),
+        summary="Send a message",
+        body=MessageModel,
+        idempotent=True,
+        returns=CreatedRun,
+        status=202,
+        errors=(409,),
+    ),
 )

@@ -6,49 +6,78 @@ from msgspec.json import encode
 
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.http import Answer, Request
+from weftline.server.http import Request, Response
 from weftline.server.router import Route
-from weftline.server.schemas.tools import MAX_BODY_BYTES, parse_tool, parse_tool_changes, tool_json
+from weftline.server.schemas.tools import (
+    MAX_BODY_BYTES,
+    Tool,
+    ToolChangesModel,
+    ToolModel,
+    Tools,
+    parse_tool,
+    parse_tool_changes,
+    tool_json,
+)
 from weftline.wire.json_text import decode_object
+from weftline.wire.responses import Ok
 from weftline.workspace import tools
 
 _BASE = "/api/v1/workspaces/{slug}/tools"
 
 
-async def create(app: App, request: Request, principal: Principal) -> Answer:
+async def create(app: App, request: Request, principal: Principal) -> Response:
     spec, values = parse_tool(decode_object(await request.body(limit=MAX_BODY_BYTES)))
     app.engine.require_accepting()
     row = await tools.create(app.workspaces, principal.workspace, spec, values=values)
-    return Answer(encode(tool_json(row)), status=201)
+    return Response(encode(tool_json(row)), status=201)
 
 
-async def listed(app: App, request: Request, principal: Principal) -> Answer:
+async def listed(app: App, request: Request, principal: Principal) -> Response:
     rows = await tools.of_workspace(app.workspaces, principal.workspace)
-    return Answer(encode({"tools": [tool_json(row) for row in rows]}))
+    return Response(encode(Tools([tool_json(row) for row in rows])))
 
 
-async def read(app: App, request: Request, principal: Principal) -> Answer:
+async def read(app: App, request: Request, principal: Principal) -> Response:
     row = await tools.find(app.workspaces, principal.workspace, request.params["toolId"])
-    return Answer(encode(tool_json(row)))
+    return Response(encode(tool_json(row)))
 
 
-async def change(app: App, request: Request, principal: Principal) -> Answer:
+async def change(app: App, request: Request, principal: Principal) -> Response:
     changes = parse_tool_changes(decode_object(await request.body(limit=MAX_BODY_BYTES)))
     app.engine.require_accepting()
     row = await tools.change(app.workspaces, principal.workspace, request.params["toolId"], changes)
-    return Answer(encode(tool_json(row)))
+    return Response(encode(tool_json(row)))
 
 
-async def delete(app: App, request: Request, principal: Principal) -> Answer:
+async def delete(app: App, request: Request, principal: Principal) -> Response:
     app.engine.require_accepting()
     await tools.delete(app.workspaces, principal.workspace, request.params["toolId"])
-    return Answer(b'{"ok":true}')
+    return Response(b'{"ok":true}')
 
 
 ROUTES = (
-    Route("POST", _BASE, create, scopes=("tools:write",), summary="Store a tool"),
-    Route("GET", _BASE, listed, scopes=("tools:read",), summary="The stored tools"),
-    Route("GET", f"{_BASE}/{{toolId}}", read, scopes=("tools:read",), summary="Read a stored tool"),
-    Route("PATCH", f"{_BASE}/{{toolId}}", change, scopes=("tools:write",), summary="Change a stored tool"),
-    Route("DELETE", f"{_BASE}/{{toolId}}", delete, scopes=("tools:write",), summary="Delete a stored tool"),
+    Route(
+        "POST",
+        _BASE,
+        create,
+        scopes=("tools:write",),
+        summary="Store a tool",
+        body=ToolModel,
+        returns=Tool,
+        status=201,
+        errors=(409,),
+    ),
+    Route("GET", _BASE, listed, scopes=("tools:read",), summary="The stored tools", returns=Tools),
+    Route("GET", f"{_BASE}/{{toolId}}", read, scopes=("tools:read",), summary="Read a stored tool", returns=Tool),
+    Route(
+        "PATCH",
+        f"{_BASE}/{{toolId}}",
+        change,
+        scopes=("tools:write",),
+        summary="Change a stored tool",
+        body=ToolChangesModel,
+        returns=Tool,
+        errors=(409,),
+    ),
+    Route("DELETE", f"{_BASE}/{{toolId}}", delete, scopes=("tools:write",), summary="Delete a stored tool", returns=Ok),
 )

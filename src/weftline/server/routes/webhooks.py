@@ -6,12 +6,19 @@ from msgspec.json import encode
 
 from weftline.runtime import ids
 from weftline.server.app import App
-from weftline.server.auth import Principal, require_manager
-from weftline.server.http import Answer, Request
-from weftline.server.router import Route
-from weftline.server.routes.lists import cursor_of, key_of, one_of, page_limit
+from weftline.server.auth import Principal
+from weftline.server.http import Request, Response
+from weftline.server.router import QueryParameter, Route
+from weftline.server.routes.lists import CURSOR, LIMIT, cursor_of, key_of, one_of, page_limit
 from weftline.server.schemas.webhooks import (
+    CreatedWebhook,
     Delivery,
+    DeliveryPage,
+    DeliveryStatus,
+    Webhook,
+    WebhookChange,
+    WebhookModel,
+    Webhooks,
     created_webhook_json,
     delivery_json,
     parse_delivery_id,
@@ -22,47 +29,47 @@ from weftline.server.schemas.webhooks import (
 from weftline.store.records.deliveries import DeliveryRow
 from weftline.store.records.webhooks import WebhookRow
 from weftline.wire.json_text import decode_object
+from weftline.wire.responses import Ok
 from weftline.workspace import webhooks
 
 _BASE = "/api/v1/workspaces/{slug}/webhooks"
+_LIMIT_BYTES = 64 * 1024
 
 
-async def create(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
-    sent = parse_webhook(decode_object(await request.body()))
+async def create(app: App, request: Request, principal: Principal) -> Response:
+    sent = parse_webhook(decode_object(await request.body(limit=_LIMIT_BYTES)))
     app.engine.require_accepting()
     events = webhooks.EVENTS if sent.events is None else sent.events
     made = await webhooks.create(app.workspaces, principal.workspace, sent.url, events=events)
     headers = ((b"cache-control", b"no-store"),)
-    return Answer(encode(created_webhook_json(made.webhook, made.secret)), status=201, headers=headers)
+    return Response(encode(created_webhook_json(made.webhook, made.secret)), status=201, headers=headers)
 
 
-async def index(app: App, request: Request, principal: Principal) -> Answer:
-    require_manager(principal)
+async def index(app: App, request: Request, principal: Principal) -> Response:
     rows = await webhooks.of_workspace(app.workspaces, principal.workspace)
-    return Answer(encode({"webhooks": [webhook_json(row) for row in rows]}))
+    return Response(encode(Webhooks([webhook_json(row) for row in rows])))
 
 
-async def read(app: App, request: Request, principal: Principal) -> Answer:
-    return Answer(encode(webhook_json(await _find(app, request, principal))))
+async def read(app: App, request: Request, principal: Principal) -> Response:
+    return Response(encode(webhook_json(await _find(app, request, principal))))
 
 
-async def change(app: App, request: Request, principal: Principal) -> Answer:
+async def change(app: App, request: Request, principal: Principal) -> Response:
     row = await _find(app, request, principal)
-    sent = parse_webhook_change(decode_object(await request.body()))
+    sent = parse_webhook_change(decode_object(await request.body(limit=_LIMIT_BYTES)))
     app.engine.require_accepting()
     row = await webhooks.enable(app.workspaces, principal.workspace, row.id, enabled=sent.enabled)
-    return Answer(encode(webhook_json(row)))
+    return Response(encode(webhook_json(row)))
 
 
-async def delete(app: App, request: Request, principal: Principal) -> Answer:
+async def delete(app: App, request: Request, principal: Principal) -> Response:
     row = await _find(app, request, principal)
     app.engine.require_well()
     await webhooks.delete(app.workspaces, principal.workspace, row.id)
-    return Answer(b'{"ok":true}')
+    return Response(b'{"ok":true}')
 
 
-async def deliveries(app: App, request: Request, principal: Principal) -> Answer:
+async def deliveries(app: App, request: Request, principal: Principal) -> Response:
     webhook = await _find(app, request, principal)
     status = one_of(request, "status", webhooks.DELIVERY_STATUSES)
     cursor = request.query_value("cursor")
@@ -71,19 +78,18 @@ async def deliveries(app: App, request: Request, principal: Principal) -> Answer
     rows = await webhooks.deliveries_of(app.workspaces, webhook, status=status, before=before, limit=limit + 1)
     page = rows[:limit]
     following = cursor_of(page[-1].key) if len(rows) > limit else None
-    return Answer(encode({"deliveries": [await _delivery(app, row) for row in page], "nextCursor": following}))
+    return Response(encode(DeliveryPage([await _delivery(app, row) for row in page], following)))
 
 
-async def redeliver(app: App, request: Request, principal: Principal) -> Answer:
+async def redeliver(app: App, request: Request, principal: Principal) -> Response:
     webhook = await _find(app, request, principal)
     key = parse_delivery_id(request.params["deliveryId"])
     app.engine.require_accepting()
     row = await webhooks.redeliver(app.workspaces, webhook, key)
-    return Answer(encode(await _delivery(app, row)), status=202)
+    return Response(encode(await _delivery(app, row)), status=202)
 
 
 async def _find(app: App, request: Request, principal: Principal) -> WebhookRow:
-    require_manager(principal)
     return await webhooks.find(app.workspaces, principal.workspace, request.params["webhookId"])
 
 
@@ -94,11 +100,25 @@ async def _delivery(app: App, row: DeliveryRow) -> Delivery:
 
 _ONE = f"{_BASE}/{{webhookId}}"
 ROUTES = (
-    Route("GET", _BASE, index, summary="List the webhooks"),
-    Route("POST", _BASE, create, summary="Create a webhook"),
-    Route("GET", _ONE, read, summary="Read a webhook"),
-    Route("PATCH", _ONE, change, summary="Switch a webhook on or off"),
-    Route("DELETE", _ONE, delete, summary="Remove a webhook"),
-    Route("GET", f"{_ONE}/deliveries", deliveries, summary="List what was or will be delivered"),
-    Route("POST", f"{_ONE}/deliveries/{{deliveryId}}/redeliver", redeliver, summary="Deliver once more"),
+    Route("GET", _BASE, index, summary="List the webhooks", returns=Webhooks),
+    Route("POST", _BASE, create, summary="Create a webhook", body=WebhookModel, returns=CreatedWebhook, status=201),
+    Route("GET", _ONE, read, summary="Read a webhook", returns=Webhook),
+    Route("PATCH", _ONE, change, summary="Switch a webhook on or off", body=WebhookChange, returns=Webhook),
+    Route("DELETE", _ONE, delete, summary="Remove a webhook", returns=Ok),
+    Route(
+        "GET",
+        f"{_ONE}/deliveries",
+        deliveries,
+        summary="List what was or will be delivered",
+        query=(QueryParameter("status", DeliveryStatus, "With this status."), LIMIT, CURSOR),
+        returns=DeliveryPage,
+    ),
+    Route(
+        "POST",
+        f"{_ONE}/deliveries/{{deliveryId}}/redeliver",
+        redeliver,
+        summary="Deliver once more",
+        returns=Delivery,
+        status=202,
+    ),
 )

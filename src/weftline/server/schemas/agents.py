@@ -12,7 +12,7 @@ from weftline.server.schemas.validation import issues_of
 from weftline.store.records.agents import AgentRow
 from weftline.wire.json_text import decode_fields, decode_object
 from weftline.wire.requests import parse_session
-from weftline.wire.responses import iso
+from weftline.wire.responses import JsonObject, Time, Words, iso
 from weftline.wire.run_spec import NO_NUL, Metadata, Part
 from weftline.workspace.agents import AgentDraft
 
@@ -35,12 +35,16 @@ class Agent(Struct, rename="camel"):
     slug: str
     name: str
     description: str
-    spec: Raw
+    spec: JsonObject
     """As it was sent; header values of its tools are `[redacted]`."""
-    metadata: Raw
+    metadata: Words
     system: bool
-    created_at: str
-    updated_at: str
+    created_at: Time
+    updated_at: Time
+
+
+class Agents(Struct):
+    agents: list[Agent]
 
 
 def parse_agent(body: bytes) -> AgentDraft:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from weftline.store.records.keys import ApiKey
-from weftline.wire.responses import iso
+from weftline.wire.responses import Time, iso
 
 
 class NewKey(Struct, rename="camel"):
@@ -23,12 +23,16 @@ class Key(Struct, rename="camel"):
     prefix: str
     usage: str
     agent_ids: tuple[str, ...]
-    created_at: str
-    revoked_at: str | None
+    created_at: Time
+    revoked_at: Time | None
 
 
 class CreatedKey(Key, rename="camel"):
     key: str
+
+
+class Keys(Struct):
+    keys: list[Key]
 
 
 def key_json(key: ApiKey) -> Key:

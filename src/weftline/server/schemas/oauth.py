@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import asdict
 
 from weftline.store.records.apps import App
 from weftline.store.records.grants import Grant, Token
-from weftline.wire.responses import iso
+from weftline.wire.responses import Time, iso
 from weftline.workspace.grants import ACCESS_S, Issued
 
 
@@ -35,7 +35,7 @@ class OAuthApp(Struct, frozen=True, rename="camel"):
     redirect_uris: tuple[str, ...]
     allowed_scopes: tuple[str, ...]
     allows_client_credentials: bool
-    created_at: str
+    created_at: Time
 
 
 class CreatedOAuthApp(OAuthApp, frozen=True, rename="camel"):
@@ -59,11 +59,55 @@ class OAuthGrant(Struct, frozen=True, rename="camel"):
     workspace: str
     scopes: tuple[str, ...]
     agent_ids: tuple[str, ...]
-    created_at: str
+    created_at: Time
 
 
 class OAuthGrants(Struct, frozen=True):
     grants: list[OAuthGrant]
+
+
+class _ClientForm(Struct, frozen=True, kw_only=True):
+    """The client's id and secret, unless they come as HTTP Basic."""
+
+    client_id: str | None = None
+    client_secret: str | None = None
+
+
+class CodeForm(_ClientForm, frozen=True, kw_only=True, tag_field="grant_type", tag="authorization_code"):
+    code: str
+    redirect_uri: str
+    code_verifier: str
+
+
+class RefreshForm(_ClientForm, frozen=True, kw_only=True, tag_field="grant_type", tag="refresh_token"):
+    refresh_token: str
+    scope: str = ""
+
+
+class AppForm(_ClientForm, frozen=True, kw_only=True, tag_field="grant_type", tag="client_credentials"):
+    scope: str = ""
+
+
+TokenForm: TypeAlias = CodeForm | RefreshForm | AppForm
+GRANT_TYPES: dict[str, type[TokenForm]] = {
+    "authorization_code": CodeForm,
+    "refresh_token": RefreshForm,
+    "client_credentials": AppForm,
+}
+
+
+class OneTokenForm(_ClientForm, frozen=True, kw_only=True):
+    """Revokes or introspects a token."""
+
+    token: str
+
+
+class SignInForm(Struct, frozen=True):
+    """`token` is the page's hidden field."""
+
+    token: str = ""
+    email: str = ""
+    password: str = ""
 
 
 class TokenResponse(Struct, frozen=True):
@@ -74,6 +118,10 @@ class TokenResponse(Struct, frozen=True):
     expires_in: int
     refresh_token: str | UnsetType
     scope: str
+
+
+class Nothing(Struct, frozen=True):
+    """What RFC 7009 has a client hear of a revocation."""
 
 
 class Introspection(Struct, frozen=True, omit_defaults=True):
@@ -87,6 +135,13 @@ class Introspection(Struct, frozen=True, omit_defaults=True):
     iat: int | UnsetType = UNSET
     sub: str | UnsetType = UNSET
     username: str | UnsetType = UNSET
+
+
+class OAuthRefusal(Struct, frozen=True):
+    """RFC 6749, section 5.2."""
+
+    error: str
+    error_description: str
 
 
 class UserInfoWorkspace(Struct, frozen=True):

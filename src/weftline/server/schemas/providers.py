@@ -9,9 +9,10 @@ from msgspec.structs import asdict
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from weftline.errors import invalid
+from weftline.redaction import shown_url
 from weftline.server.schemas.validation import issues_of
 from weftline.store.records.providers import ProviderRow
-from weftline.wire.responses import iso
+from weftline.wire.responses import Time, iso
 from weftline.wire.tool_refs import Headers
 from weftline.workspace.providers import OfferedModel, ProviderChanges, ProviderSecrets, ProviderSpec, spec_of
 
@@ -63,7 +64,7 @@ class ProviderChangesModel(_ProviderFields):
     family: _Family = ""
 
 
-class Model(Struct, rename="camel"):
+class ProvidedModel(Struct, rename="camel"):
     """A model of a provider, with what was sent about it."""
 
     id: str
@@ -80,15 +81,19 @@ class Provider(Struct, rename="camel"):
     name: str
     family: str
     base_url: str | None
-    models: list[str | Model]
+    models: list[str | ProvidedModel]
     any_model: bool | None
     max_concurrency: int | None
     tokens_per_minute: int | None
     options: dict[str, Any]
     has_api_key: bool
     header_names: tuple[str, ...]
-    created_at: str
-    updated_at: str
+    created_at: Time
+    updated_at: Time
+
+
+class Providers(Struct):
+    providers: list[Provider]
 
 
 _Fields = TypeVar("_Fields", bound=_ProviderFields)
@@ -133,8 +138,8 @@ def provider_json(row: ProviderRow) -> Provider:
         row.id,
         row.name,
         spec.family,
-        spec.base_url,
-        [model if isinstance(model, str) else Model(**asdict(model)) for model in spec.models],
+        spec.base_url and shown_url(spec.base_url),
+        [model if isinstance(model, str) else ProvidedModel(**asdict(model)) for model in spec.models],
         spec.any_model,
         spec.max_concurrency,
         spec.tokens_per_minute,

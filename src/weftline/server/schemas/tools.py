@@ -9,10 +9,11 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from weftline.errors import Issue, invalid
+from weftline.redaction import shown_template
 from weftline.server.schemas.validation import issues_of
 from weftline.store.records.tools import ToolRow
 from weftline.tools.http import HttpSpec, Method
-from weftline.wire.responses import iso
+from weftline.wire.responses import JsonObject, Time, iso
 from weftline.wire.tool_refs import Headers, ToolName, Url
 from weftline.workspace.tools import ToolChanges, spec_of
 
@@ -55,7 +56,7 @@ class Tool(Struct, rename="camel"):
     kind: str
     name: str
     description: str
-    parameters: Raw | None
+    parameters: JsonObject | None
     method: str
     url: str
     headers: dict[str, str]
@@ -63,8 +64,12 @@ class Tool(Struct, rename="camel"):
     effect: str | None
     timeout_ms: int
     secrets: tuple[str, ...]
-    created_at: str
-    updated_at: str
+    created_at: Time
+    updated_at: Time
+
+
+class Tools(Struct):
+    tools: list[Tool]
 
 
 def parse_tool(fields: dict[str, Any]) -> tuple[HttpSpec, dict[str, str]]:
@@ -111,7 +116,7 @@ def tool_json(row: ToolRow) -> Tool:
         spec.description,
         _or_none(spec.parameters),
         spec.method,
-        spec.url,
+        shown_template(spec.url),
         spec.headers,
         _or_none(spec.body),
         spec.effect,

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from pydantic import Field, ValidationError
 
 from weftline.errors import NotFound, invalid
+from weftline.redaction import shown_url
 from weftline.server.schemas.validation import issues_of
 from weftline.store.records.deliveries import DeliveryRow
 from weftline.store.records.webhooks import WebhookRow
 from weftline.wire.limits import URL_PATTERN
-from weftline.wire.responses import iso
+from weftline.wire.responses import Time, iso
 from weftline.wire.run_spec import Part
 from weftline.workspace.delivering import delivery_id
-from weftline.workspace.webhooks import EVENTS, MAX_URL_CHARS
+from weftline.workspace.webhooks import DELIVERY_STATUSES, EVENTS, MAX_URL_CHARS
+
+Event: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": list(EVENTS)})]
+DeliveryStatus: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": list(DELIVERY_STATUSES)})]
 
 
 class WebhookModel(Part):
@@ -33,9 +37,9 @@ class WebhookChange(Part):
 class Webhook(Struct, rename="camel"):
     id: str
     url: str
-    events: tuple[str, ...]
+    events: tuple[Event, ...]
     enabled: bool
-    created_at: str
+    created_at: Time
 
 
 class CreatedWebhook(Webhook, rename="camel"):
@@ -45,13 +49,22 @@ class CreatedWebhook(Webhook, rename="camel"):
 class Delivery(Struct, rename="camel"):
     id: str
     run_id: str
-    status: str
+    status: DeliveryStatus
     attempts: int
-    created_at: str
-    next_attempt_at: str | None
-    last_attempt_at: str | None
+    created_at: Time
+    next_attempt_at: Time | None
+    last_attempt_at: Time | None
     last_status: int | None
     last_error: str
+
+
+class Webhooks(Struct):
+    webhooks: list[Webhook]
+
+
+class DeliveryPage(Struct, rename="camel"):
+    deliveries: list[Delivery]
+    next_cursor: str | None
 
 
 def parse_webhook(fields: dict[str, Any]) -> WebhookModel:
@@ -77,11 +90,11 @@ def parse_delivery_id(text: str) -> int:
 
 
 def webhook_json(row: WebhookRow) -> Webhook:
-    return Webhook(row.id, row.url, row.events, row.enabled, iso(row.created_at))
+    return Webhook(row.id, shown_url(row.url), row.events, row.enabled, iso(row.created_at))
 
 
 def created_webhook_json(row: WebhookRow, secret: str) -> CreatedWebhook:
-    return CreatedWebhook(row.id, row.url, row.events, row.enabled, iso(row.created_at), secret)
+    return CreatedWebhook(row.id, shown_url(row.url), row.events, row.enabled, iso(row.created_at), secret)
 
 
 def delivery_json(row: DeliveryRow, *, run_id: str) -> Delivery:

@@ -60,7 +60,8 @@ class ThreadFilter(Struct, frozen=True, kw_only=True):
     limit: int = 50
     key: int | None = None
     ended: bool | None = None
-    agent: str | None = None
+    agents: tuple[str, ...] = ()
+    """Only threads of one of these agents, unless there are none."""
     metadata: tuple[tuple[str, str], ...] = ()
 
 
@@ -146,8 +147,8 @@ def page(wanted: ThreadFilter) -> Query[list[ThreadRow]]:
         where.append(f"threads.key = {mark(wanted.key)}")
     if wanted.before is not None:
         where.append(f"{newest} < {mark(wanted.before)}")
-    if wanted.agent is not None:
-        where.append(f"threads.agent = {mark(wanted.agent)}")
+    if wanted.agents:
+        where.append(f"threads.agent IN ({', '.join(mark(agent) for agent in wanted.agents)})")
     if wanted.ended is not None:
         where.append(f"threads.ended_at IS {'NOT ' if wanted.ended else ''}NULL")
     rows = yield from statement(

@@ -22,11 +22,14 @@ def connect(path: Path, *, read_only: bool = False, vfs: str | None = None) -> a
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     with ExitStack() as undo:
         try:
+            new = not read_only and (not path.exists() or path.stat().st_size == 0)
             db = apsw.Connection(str(path), flags=flags, vfs=vfs, statementcachesize=256)
             undo.callback(db.close)
             db.set_busy_timeout(200)
             if not read_only:
                 os.chmod(path, 0o600)
+                if new:  # later it is too late: SQLite decides with the first table
+                    db.execute("PRAGMA auto_vacuum = INCREMENTAL")
                 if db.execute("PRAGMA journal_mode = WAL").fetchall() != [("wal",)]:
                     raise StoreError(f"The store {path.parent} is on a file system that has no write-ahead log.")
                 db.execute("PRAGMA synchronous = FULL")
@@ -70,12 +73,7 @@ def migrate(db: apsw.Connection, *, path: Path, steps: Sequence[tuple[int, str]]
     """Brings the schema to today's version, each step and its number in one transaction."""
     steps = migrations() if steps is None else steps
     try:
-        version = schema_version(db)
-        if version > steps[-1][0]:
-            raise StoreError(
-                f"The store {path} has schema {version}; this version of Weftline reads up to {steps[-1][0]}.",
-                code="store_newer",
-            )
+        version = check_version(db, path=path, newest=steps[-1][0])
         if version == 0 and db.execute("SELECT 1 FROM sqlite_schema").fetchall():
             raise StoreError(f"{path} holds a database that is not a Weftline store.")
         for number, sql in steps:
@@ -85,13 +83,25 @@ def migrate(db: apsw.Connection, *, path: Path, steps: Sequence[tuple[int, str]]
                     db.execute(f"PRAGMA user_version = {number}")
         with db:
             db.execute(
-                "INSERT INTO store (one, id, owner_epoch, clean) VALUES (1, ?, 0, 1) ON CONFLICT DO NOTHING",
+                "INSERT INTO store (one, id, owner_epoch, clean, held) VALUES (1, ?, 0, 1, 0) ON CONFLICT DO NOTHING",
                 (secrets.token_hex(8),),
             )
     except (apsw.NotADBError, apsw.CorruptError) as error:
         raise StoreError(f"The store {path} is damaged or not a Weftline store: {error}.") from None
     except apsw.Error as error:
         raise StoreError(f"The store {path} cannot be written: {error}.") from None
+
+
+def check_version(db: apsw.Connection, *, path: Path, newest: int | None = None) -> int:
+    """The version of the schema. Raises `StoreError` (code `store_newer`) when this code is too old for it."""
+    newest = migrations()[-1][0] if newest is None else newest
+    version = schema_version(db)
+    if version > newest:
+        raise StoreError(
+            f"The store {path} has schema {version}; this version of Weftline reads up to {newest}.",
+            code="store_newer",
+        )
+    return version
 
 
 def schema_version(db: apsw.Connection) -> int:

@@ -7,14 +7,18 @@ package may open the files in here: a plain `open()` and `close()` of the databa
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import re
 import socket
+import stat
 from pathlib import Path
 
 import msgspec
 
 from weftline.errors import StoreError
+
+logger = logging.getLogger(__name__)
 
 DATABASE = "weftline.db"
 LOCK = "lock"
@@ -22,6 +26,7 @@ _NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs"}
 )
 
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 """How a table of mounts writes blanks, tabs, newlines and backslashes of a path."""
 
@@ -33,17 +38,17 @@ class Owner(msgspec.Struct):
 
 
 class StoreDirectory:
-    """Creates the directory when it is new and takes the owner's lock; `release` gives it back."""
+    """Takes the owner's lock; `release` gives it back. With `create`, makes the directory when it is new."""
 
     def __init__(self, path: Path, *, create: bool = True, mounts: str | None = None) -> None:
         self.path = path
         try:
             if path.exists() and not path.is_dir():
                 raise StoreError(f"The store {path} is a file; give the path of a directory.")
-            if not path.exists():
-                if not create:
-                    raise StoreError(f"There is no store at {path}.")
-                path.mkdir(mode=0o700, parents=True)
+            if create:
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            elif not (path / DATABASE).exists():
+                raise no_store(path)
         except OSError as error:
             raise StoreError(f"The store {path} cannot be created: {error.strerror}.") from None
         kind = file_system(path, mounts=_mounts() if mounts is None else mounts)
@@ -61,6 +66,7 @@ class StoreDirectory:
 
     def own(self) -> None:
         """Takes the lock, or raises `StoreError` (code `store_in_use`) that names the owner."""
+        self._make_private()
         try:
             lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -77,6 +83,24 @@ class StoreDirectory:
             raise StoreError(f"The store {self.path} cannot be locked: {error.strerror}.") from None
         self._lock = lock
         self.announce()
+
+    def _make_private(self) -> None:
+        """What is in here is for its owner's eyes: runs, and the keys that secrets are sealed with."""
+        try:
+            mode = stat.S_IMODE(self.path.stat().st_mode)
+            if not mode & _OTHERS:
+                return
+            if not self.database.exists() and set(os.listdir(self.path)) - {LOCK}:
+                raise StoreError(
+                    f"The store {self.path} would be in a directory with other files that others can read; give it a"
+                    " directory of its own."
+                )
+            self.path.chmod(mode & ~_OTHERS)
+        except OSError as error:
+            raise StoreError(
+                f"The store {self.path} can be read by other users, and that cannot be changed: {error.strerror}."
+            ) from None
+        logger.warning("the store %s could be read by other users; it cannot any more", self.path)
 
     def announce(self, *, admin_socket: str = "") -> None:
         """Writes who owns the store into the lock file."""
@@ -95,6 +119,10 @@ class StoreDirectory:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def no_store(path: Path) -> StoreError:
+    return StoreError(f"There is no store at {path}.")
 
 
 def file_system(path: Path, *, mounts: str) -> str:

@@ -32,6 +32,7 @@ class Ownership(Struct, frozen=True):
     id: str
     epoch: int
     unclean: bool
+    held: bool
 
 
 class SqliteLog(SqliteLogReader):
@@ -41,6 +42,7 @@ class SqliteLog(SqliteLogReader):
         super().__init__(reader, threads)
         self._writer = writer
         self._ownership = ownership
+        self._held = ownership.held
         self._claims = Claims(ownership.epoch)
         self._flushes = 0
         self._flying: deque[tuple[int, Sequence[Write]]] = deque()
@@ -53,6 +55,14 @@ class SqliteLog(SqliteLogReader):
     @property
     def unclean(self) -> bool:
         return self._ownership.unclean
+
+    @property
+    def held(self) -> bool:
+        return self._held
+
+    async def lift_hold(self) -> None:
+        await self._writer.job(_lift_hold)
+        self._held = False
 
     @property
     def shared(self) -> bool:
@@ -161,6 +171,10 @@ def _check_size(db: apsw.Connection, row: RunRow) -> None:
         ).fetchone()
         if sums[0] == ON_THE_LOOP.rows or sums[1] > ON_THE_LOOP.bytes:
             raise NotOnTheLoop
+
+
+def _lift_hold(db: apsw.Connection) -> None:
+    db.execute("UPDATE store SET held = 0")
 
 
 def _probe(db: apsw.Connection) -> None:

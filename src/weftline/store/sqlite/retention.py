@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import Any
 
 import apsw
 
 BATCH = 100
-"""Runs in one transaction, so that runs under way do not wait for long."""
+BATCH_S = 0.02
+"""How many runs one transaction looks at, and how long it takes, so that runs under way do not wait for long."""
+SHRINK_PAGES = 256
 
 
 def trim(db: apsw.Connection, *, before: int, after: int, workspace: int | None = None) -> tuple[int, int]:
@@ -23,10 +26,27 @@ def trim(db: apsw.Connection, *, before: int, after: int, workspace: int | None 
         " ORDER BY key LIMIT ?",
         (after, before, workspace, BATCH),
     ).fetchall()
-    trimmed = 0
-    for key, next_seq in rows:
-        db.execute("DELETE FROM entries WHERE run = ? AND seq < ?", (key, next_seq - 1))
+    trimmed = last = 0
+    until_s = monotonic() + BATCH_S
+    for last, next_seq in rows:
+        db.execute("DELETE FROM entries WHERE run = ? AND seq < ?", (last, next_seq - 1))
         gone = db.changes()
-        db.execute("DELETE FROM deltas WHERE run = ? AND seq < ?", (key, next_seq - 1))
+        db.execute("DELETE FROM deltas WHERE run = ? AND seq < ?", (last, next_seq - 1))
         trimmed += gone + db.changes() > 0
-    return (rows[-1][0] if rows else 0), trimmed
+        if monotonic() > until_s:
+            break
+    return last, trimmed
+
+
+def shrink(db: apsw.Connection) -> int:
+    """Takes some unused pages off the end of the file; returns how many bytes, 0 when none are left."""
+    before = _pages(db)
+    for _ in db.execute(f"PRAGMA incremental_vacuum({SHRINK_PAGES})"):
+        pass
+    size: Any = db.execute("PRAGMA page_size").fetchone()
+    return (before - _pages(db)) * size[0]
+
+
+def _pages(db: apsw.Connection) -> int:
+    count: Any = db.execute("PRAGMA page_count").fetchone()
+    return count[0]

@@ -30,14 +30,12 @@ def runs(db: apsw.Connection, wanted: RunFilter) -> list[RunRow]:
         add(f"{'+' if wanted.thread is not None else ''}runs.workspace = ?", wanted.workspace)
     if wanted.before is not None:
         add(f"{key} < ?", wanted.before)
-    if wanted.agent is not None:
-        add("runs.agent = ?", wanted.agent)
+    if wanted.agents:
+        add(f"runs.agent IN ({_marks(wanted.agents)})", *wanted.agents)
     if wanted.thread is not None:
         add("runs.thread = ?", wanted.thread)
     if wanted.statuses:
         add(f"runs.status IN ({_marks(wanted.statuses)})", *wanted.statuses)
-    if wanted.unknown_to is not None:
-        add(f"runs.ended_at IS NULL AND runs.rules NOT IN ({_marks(wanted.unknown_to)})", *wanted.unknown_to)
     # The index of the first pair has its rows in order, so that the walk ends with the page; cross joins keep the order
     # of the loops, so that a row itself is read only when all pairs match.
     source = "".join(f"run_metadata AS m{number} CROSS JOIN " for number in range(len(wanted.metadata))) + "runs"
@@ -54,5 +52,5 @@ def runs(db: apsw.Connection, wanted: RunFilter) -> list[RunRow]:
     return [run_row(row) for row in rows]
 
 
-def _marks(values: tuple[int, ...] | tuple[str, ...]) -> str:
+def _marks(values: tuple[str, ...]) -> str:
     return ",".join("?" * len(values))

@@ -7,7 +7,8 @@ CREATE TABLE store (
   id TEXT NOT NULL,               -- part of every idempotency key: another store is another timeline
   owner_epoch INTEGER NOT NULL,   -- raised by each owner at its start, checked in every write transaction
   clean INTEGER NOT NULL,         -- 0 while an owner is up: an owner that finds 0 follows an unclean death
-  died INTEGER                    -- the epoch of the last owner that died uncleanly, until that is charged to somebody
+  died INTEGER,                   -- the epoch of the last owner that died uncleanly, until that is charged to somebody
+  held INTEGER NOT NULL           -- 1 in a backup: nothing of it is driven before somebody says so
 ) STRICT;
 
 CREATE TABLE workspaces (

@@ -17,6 +17,9 @@ import apsw
 from weftline.errors import StoreError
 from weftline.store import crashpoints
 from weftline.store.secrets import Vault
+from weftline.store.sqlite import retention
+from weftline.store.sqlite.backup import copy_store
+from weftline.store.sqlite.checking import CHECK_S, find_damage
 from weftline.store.sqlite.connection import connect, migrate
 from weftline.store.sqlite.database import SqliteDatabase
 from weftline.store.sqlite.directory import StoreDirectory
@@ -41,10 +44,13 @@ class SqliteStore:
         self,
         path: Path | str,
         *,
+        create: bool = True,
+        check: bool = False,
         vfs: str | None = None,
         on_fatal: Callable[[str], None] = stop_process,
     ) -> None:
-        self._directory = StoreDirectory(Path(path))
+        self._closing = False
+        self._directory = StoreDirectory(Path(path), create=create)
         self._directory.own()
         with ExitStack() as undo:
             undo.callback(self._directory.release)
@@ -52,6 +58,8 @@ class SqliteStore:
             db = connect(database, vfs=vfs)
             undo.callback(db.close)
             migrate(db, path=self._directory.path)
+            if check and not find_damage(db, path=self._directory.path, limit_s=CHECK_S):
+                logger.info("the store is too large to be looked through at the start: only a part of it was")
             self._ownership = _take_over(db, self._directory.path)
             reader = connect(database, read_only=True)
             undo.callback(reader.close)
@@ -71,12 +79,19 @@ class SqliteStore:
     def owner_epoch(self) -> int:
         return self._ownership.epoch
 
+    async def back_up(self, to: Path) -> int:
+        return await asyncio.to_thread(copy_store, self.folder, to, stop=lambda: self._closing)
+
+    async def shrink(self) -> int:
+        return await self._writer.job(retention.shrink)
+
     def announce(self, *, admin_socket: str) -> None:
         self._directory.announce(admin_socket=admin_socket)
 
     async def close(self) -> None:
-        if not self._directory.owned:
+        if self._closing:
             return
+        self._closing = True
         await asyncio.to_thread(self._finish)
         with ExitStack() as last:
             last.callback(self._directory.release)
@@ -103,8 +118,6 @@ class SqliteReadStore:
 
     def __init__(self, path: Path | str) -> None:
         directory = StoreDirectory(Path(path), create=False)
-        if not directory.database.exists():
-            raise StoreError(f"There is no store at {directory.path}.")
         self._reader = connect(directory.database, read_only=True)
         self._threads = ReaderThreads(directory.database)
         self.log = SqliteLogReader(self._reader, self._threads)
@@ -126,10 +139,10 @@ def _take_over(db: apsw.Connection, path: Path) -> Ownership:
         crashpoints.hit(("store.opened",), "before")
         taken: list[Any] = db.execute(
             "UPDATE store SET died = CASE WHEN clean = 0 THEN owner_epoch ELSE died END,"
-            " owner_epoch = owner_epoch + 1, clean = 0 RETURNING id, owner_epoch, died"
+            " owner_epoch = owner_epoch + 1, clean = 0 RETURNING id, owner_epoch, died, held"
         ).fetchall()
         crashpoints.hit(("store.opened",), "after")
     except apsw.Error as error:
         raise StoreError(f"The store {path} cannot be written: {error}.") from None
-    identity, epoch, died = taken[0]
-    return Ownership(identity, epoch, unclean=died is not None)
+    identity, epoch, died, held = taken[0]
+    return Ownership(identity, epoch, unclean=died is not None, held=bool(held))

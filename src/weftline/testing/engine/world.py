@@ -13,7 +13,7 @@ from weftline.providers.base import ToolSpec
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.tools.arguments import object_args
-from weftline.tools.base import ClientKind, Reconciled, Tool, ToolContext, ToolOutput
+from weftline.tools.base import ClientKind, Reconciled, Tool, ToolContext, ToolOutput, Unknown
 
 
 def _calls(*names: str) -> dict[str, object]:
@@ -65,7 +65,11 @@ class World:
         return models
 
     def tools(self) -> dict[str, Tool]:
-        tools = [WorldTool(self, "hold", "read"), WorldTool(self, "pay", "once"), WorldTool(self, "note", "read")]
+        tools: list[Tool] = [
+            WorldTool(self, "hold", "read"),
+            WorldTool(self, "pay", "once"),
+            WorldTool(self, "note", "read"),
+        ]
         return {tool.spec.name: tool for tool in tools}
 
 
@@ -81,7 +85,7 @@ class WorldTool:
         self.spec = ToolSpec(name, name, Raw(b'{"type":"object"}'))
         self.effect: Effect = effect
 
-    def prepare(self, args: str) -> bytes:
+    async def prepare(self, args: str) -> bytes:
         return object_args(args)[1]
 
     async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
@@ -93,4 +97,4 @@ class WorldTool:
         return ToolOutput.of(f"{context.tool_name} is done")
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
-        return "unknown"
+        return Unknown()

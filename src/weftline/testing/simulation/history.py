@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from weftline.kernel.entries import AttemptFailed, CallClosed, Fact, TurnCompleted
-from weftline.kernel.state import decode_state
+from weftline.kernel.state import State, decode_state
 from weftline.runtime import hub, residents, scheduler
 from weftline.testing.simulation.clients import Clients
 from weftline.testing.simulation.disk import Disk
@@ -201,7 +201,7 @@ class History:
         for key in self.disk.unfinished():
             row = self.disk.row(key)
             assert row is not None
-            state = decode_state(row.state)
+            state = decode_state(row.state) if row.state else State()
             last = self.disk.facts(key)[-1].head
             found.append(f"run {key} due {row.due_at} {row.status}, last {last}, {state.step} {state.batch}")
         return "; ".join(found) or "all runs have ended, and a client does not know"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from weftline.store.base import (
@@ -96,6 +97,13 @@ class SimulatedLog:
     @property
     def unclean(self) -> bool:
         return self.inner.unclean
+
+    @property
+    def held(self) -> bool:
+        return self.inner.held
+
+    async def lift_hold(self) -> None:
+        await self._wires.write(self.inner.lift_hold())
 
     @property
     def shared(self) -> bool:
@@ -267,6 +275,12 @@ class SimulatedStore:
 
     def announce(self, *, admin_socket: str) -> None:
         self._inner.announce(admin_socket=admin_socket)
+
+    async def back_up(self, to: Path) -> int:
+        return await self._wires.read(self._inner.back_up(to))
+
+    async def shrink(self) -> int:
+        return await self._wires.write(self._inner.shrink())
 
     async def close(self) -> None:
         await self.log.finish()

@@ -11,7 +11,17 @@ from weftline.kernel.entries import Effect
 from weftline.providers.base import ToolSpec
 from weftline.testing.simulation.world import Execution, Life
 from weftline.tools.arguments import object_args
-from weftline.tools.base import ClientKind, Happened, Reconciled, Tool, ToolContext, ToolFailed, ToolOutput
+from weftline.tools.base import (
+    ClientKind,
+    Happened,
+    Reconciled,
+    Tool,
+    ToolContext,
+    ToolFailed,
+    ToolOutput,
+    Unknown,
+    WillNotHappen,
+)
 
 CLIENT_TOOL = "ask"
 SERVER_TOOLS = ("look", "scan", "save", "move", "shift", "pay", "send")
@@ -55,7 +65,7 @@ class SimTool:
         self.effect: Effect = effect
         self.concurrent = concurrent
 
-    def prepare(self, args: str) -> bytes:
+    async def prepare(self, args: str) -> bytes:
         """Each deploy has a default of its own, so that arguments that were prepared twice are found out."""
         if self._fails:
             self._fails = self.spec.name == BROKEN
@@ -98,9 +108,9 @@ class SimTool:
         if result is not None:
             return Happened(ToolOutput.of(result))
         if life.rng.random() < 0.2:
-            return "unknown"
+            return Unknown()
         life.ledger.fenced.add(context.idempotency_key)
-        return "will_not_happen"
+        return WillNotHappen()
 
     def _begin(self, args: bytes, context: ToolContext) -> Execution:
         life = self._life

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
+from weftline.bounded.pool import GaveUp, shared_workers
+from weftline.net.charset import decoded
 from weftline.net.dial import Dialer
 from weftline.net.errors import RequestFailed
 from weftline.net.response import HttpResponse
 from weftline.tools.base import ToolFailed
-from weftline.tools.builtin.page import page_text
 from weftline.tools.function import FunctionTool, tool
+
+logger = logging.getLogger(__name__)
 
 MAX_BYTES = 4 * 1024 * 1024
 MAX_CHARS = 50_000
 TIMEOUT_S = 20.0
 REDIRECTS = 5
+_JOB = "weftline.tools.builtin.page:page_job"
 _HTML = ("text/html", "application/xhtml+xml")
 _TEXTUAL = ("application/json", "application/xml", "application/javascript", "application/yaml", "application/toml")
-_HEADERS = {
-    "accept": "text/html,application/xhtml+xml,text/plain,application/json;q=0.9,*/*;q=0.5",
-    "user-agent": "weftline-fetch",
-}
+_HEADERS = {"accept": "text/html,application/xhtml+xml,text/plain,application/json;q=0.9,*/*;q=0.5"}
 
 
 def fetch_tool(dialer: Dialer) -> FunctionTool[..., Any]:
@@ -50,6 +52,15 @@ def fetch_tool(dialer: Dialer) -> FunctionTool[..., Any]:
     return fetch
 
 
+async def _page(data: bytes, reply: HttpResponse) -> str:
+    try:
+        text = await shared_workers().run(_JOB, data, (reply.charset or "").encode(), reply.url.encode())
+    except GaveUp as error:
+        logger.warning("the page %s could not be read: %s", reply.url, error)
+        raise ToolFailed("The page is too complicated to be read.") from None
+    return text.decode()
+
+
 async def _text(reply: HttpResponse) -> str:
     if reply.status >= 400 or reply.status < 200:
         raise ToolFailed(f"The server answered HTTP {reply.status} {reply.reason}".rstrip() + ".")
@@ -60,10 +71,8 @@ async def _text(reply: HttpResponse) -> str:
     if not textual:
         raise ToolFailed(f"The page is {kind}, which cannot be shown as text.")
     data, whole = await reply.read_up_to(MAX_BYTES)
-    try:
-        text = data.decode(reply.charset or "utf-8", "replace")
-    except LookupError:
-        text = data.decode("utf-8", "replace")
-    if kind in _HTML or (not kind and text.lstrip()[:1] == "<"):
-        text = page_text(text, url=reply.url)
+    if kind in _HTML or (not kind and data.lstrip()[:1] == b"<"):
+        text = await _page(data, reply)
+    else:
+        text = decoded(data, reply.charset)
     return text if whole else f"{text}\n[cut after {MAX_BYTES} bytes]"

@@ -1,30 +1,28 @@
-"""HTML as a person would read it aloud: headings, paragraphs, lists and links, nothing else."""
+"""HTML as a person would read it aloud: headings, paragraphs, lists and links, nothing else.
+
+Pages are read as a stream of tags. No tree is built: the rules of HTML make that take the square of a hostile page's
+size, or its cube, while a stream takes time that grows with the bytes (`docs/decisions/0004-hostile-input.md`).
+"""
 
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
+from collections import Counter
 from urllib.parse import urljoin
 
+from turbohtml import Token, TokenType, tokenize
+
+from weftline.net.charset import decoded
+
+MAX_TEXT_CHARS = 4_000_000
+"""Of a whole page. Links made absolute can be many times longer than they were."""
+MAX_LINK_CHARS = 2_000
 _SILENT = frozenset({"script", "style", "noscript", "template", "svg", "iframe", "object", "head", "canvas"})
 _BLOCKS = frozenset(
-    {"address", "article", "aside", "blockquote", "dd", "div", "dl", "dt", "fieldset", "figcaption", "figure", "footer"}
-    | {
-        "form",
-        "header",
-        "hr",
-        "main",
-        "nav",
-        "ol",
-        "p",
-        "pre",
-        "section",
-        "table",
-        "tbody",
-        "tfoot",
-        "thead",
-        "tr",
-        "ul",
+    {
+        *("address", "article", "aside", "blockquote", "dd", "div", "dl", "dt", "fieldset", "figcaption", "figure"),
+        *("footer", "form", "header", "hr", "main", "nav", "ol", "p", "pre", "section", "table", "tbody", "tfoot"),
+        *("thead", "tr", "ul"),
     }
 )
 _HEADINGS = {f"h{level}": "#" * level for level in range(1, 7)}
@@ -35,68 +33,38 @@ _GAPS = re.compile(r"\n{3,}")
 def page_text(html: str, *, url: str = "") -> str:
     """The readable text of a page, its title first. Links keep their target, made absolute by `url`."""
     reader = _Reader(url)
-    reader.feed(html)
-    reader.close()
+    for token in tokenize(html):
+        reader.take(token)
+        if reader.chars > MAX_TEXT_CHARS:
+            break
     return reader.text()
 
 
-class _Reader(HTMLParser):
+def page_job(data: bytes, charset: bytes, url: bytes) -> bytes:
+    """`page_text` for the worker, which has a bound on its time."""
+    return page_text(decoded(data, charset.decode()), url=url.decode()).encode("utf-8", "replace")
+
+
+class _Reader:
     def __init__(self, url: str) -> None:
-        super().__init__(convert_charrefs=True)
+        self.chars = 0
         self._url = url
         self._pieces: list[str] = []
         self._title: list[str] = []
         self._silent: list[str] = []
+        self._silent_tags: Counter[str] = Counter()
         self._in_title = False
         self._preformatted = 0
         self._links: list[str] = []
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "title" and not self._title:
-            self._in_title = True
-        elif tag == "body":
-            # A head that nobody closed ends here.
-            self._silent.clear()
-        elif tag in _SILENT:
-            self._silent.append(tag)
-        elif tag in _HEADINGS:
-            self._pieces.append(f"\n\n{_HEADINGS[tag]} ")
-        elif tag == "li":
-            self._pieces.append("\n- ")
-        elif tag == "br":
-            self._pieces.append("\n")
-        elif tag in ("td", "th"):
-            self._pieces.append(" | ")
-        elif tag in _BLOCKS:
-            self._pieces.append("\n" if tag == "tr" else "\n\n")
-            self._preformatted += tag == "pre"
-        elif tag == "a":
-            target = dict(attrs).get("href") or ""
-            self._links.append("" if target.startswith(("#", "javascript:")) else target)
-        elif tag == "img" and not self._silent:
-            alt = dict(attrs).get("alt")
-            if alt:
-                self._pieces.append(f"[image: {alt}]")
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "title":
-            self._in_title = False
-        elif tag in self._silent:
-            while self._silent.pop() != tag:
-                pass
-        elif tag == "a" and self._links:
-            target = self._links.pop()
-            if target and not self._silent:
-                self._pieces.append(f" ({self._absolute(target)})")
-        elif tag in _HEADINGS or tag in _BLOCKS:
-            self._pieces.append("\n" if tag == "tr" else "\n\n")
-            self._preformatted -= tag == "pre" and self._preformatted > 0
-
-    def handle_data(self, data: str) -> None:
-        if self._in_title:
-            self._title.append(data)
-        elif not self._silent:
-            self._pieces.append(data if self._preformatted else _BLANKS.sub(" ", data.replace("\n", " ")))
+    def take(self, token: Token) -> None:
+        tag = token.tag or ""
+        if token.type is TokenType.TEXT:
+            self._data(token.data or "")
+        elif token.type is TokenType.START_TAG:
+            self._start(tag, token)
+        elif token.type is TokenType.END_TAG:
+            self._end(tag)
 
     def text(self) -> str:
         title = " ".join("".join(self._title).split())
@@ -104,8 +72,64 @@ class _Reader(HTMLParser):
         body = _GAPS.sub("\n\n", "\n".join(line.strip() if not line.startswith("    ") else line for line in lines))
         return f"{title}\n\n{body.strip()}".strip()
 
+    def _start(self, tag: str, token: Token) -> None:
+        if tag == "title" and not self._title:
+            self._in_title = True
+        elif tag == "body":
+            # A head that nobody closed ends here.
+            self._silent.clear()
+            self._silent_tags.clear()
+        elif tag in _SILENT:
+            self._silent.append(tag)
+            self._silent_tags[tag] += 1
+        elif tag in _HEADINGS:
+            self._add(f"\n\n{_HEADINGS[tag]} ")
+        elif tag == "li":
+            self._add("\n- ")
+        elif tag == "br":
+            self._add("\n")
+        elif tag in ("td", "th"):
+            self._add(" | ")
+        elif tag in _BLOCKS:
+            self._add("\n" if tag == "tr" else "\n\n")
+            self._preformatted += tag == "pre"
+        elif tag == "a":
+            target = token.attr("href") or ""
+            shown = len(target) <= MAX_LINK_CHARS and not target.startswith(("#", "javascript:"))
+            self._links.append(target if shown else "")
+        elif tag == "img" and not self._silent:
+            alt = token.attr("alt")
+            if alt:
+                self._add(f"[image: {alt}]")
+
+    def _end(self, tag: str) -> None:
+        if tag == "title":
+            self._in_title = False
+        elif self._silent_tags[tag]:
+            last = ""
+            while last != tag:
+                last = self._silent.pop()
+                self._silent_tags[last] -= 1
+        elif tag == "a" and self._links:
+            target = self._links.pop()
+            if target and not self._silent:
+                self._add(f" ({self._absolute(target)})")
+        elif tag in _HEADINGS or tag in _BLOCKS:
+            self._add("\n" if tag == "tr" else "\n\n")
+            self._preformatted -= tag == "pre" and self._preformatted > 0
+
+    def _data(self, data: str) -> None:
+        if self._in_title:
+            self._title.append(data)
+        elif not self._silent:
+            self._add(data if self._preformatted else _BLANKS.sub(" ", data.replace("\n", " ")))
+
+    def _add(self, piece: str) -> None:
+        self._pieces.append(piece)
+        self.chars += len(piece)
+
     def _absolute(self, target: str) -> str:
         try:
-            return urljoin(self._url, target)
+            return urljoin(self._url, target)[: 2 * MAX_LINK_CHARS]
         except ValueError:
             return target

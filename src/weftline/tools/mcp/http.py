@@ -14,6 +14,8 @@ from typing import cast
 import httpx2
 import msgspec
 
+from weftline.json_size import has_more_values
+from weftline.net.address import Origin, origin_of
 from weftline.net.dial import Dialer
 from weftline.net.errors import BodyTooLarge, RequestFailed
 from weftline.net.response import HttpResponse
@@ -27,8 +29,10 @@ SESSION_LOST = -32903
 REFUSED = -32904
 """The server answered with an HTTP error."""
 
-MAX_ANSWER_BYTES = 32 * 1024 * 1024
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
 NOTICE_S = 5.0
+_MAX_SEPARATORS = 1_000_000
+"""Commas and brackets of a streamed answer, in its texts too: what it is read into costs a hundred times as much."""
 _MAX_ERROR_BYTES = 64 * 1024
 _SESSION = "mcp-session-id"
 _OURS = frozenset({"host", "content-length", "connection", "accept-encoding", "transfer-encoding"})
@@ -37,19 +41,23 @@ _MEANS_SESSION_LOST = ("session", "not initialized")
 
 
 class DialledTransport(httpx2.AsyncBaseTransport):
-    """Sends with `headers` on every request; those that the protocol sets itself win."""
+    """Sends with `headers` on every request to `origin`; those that the protocol sets itself win."""
 
-    def __init__(self, dialer: Dialer, *, headers: Mapping[str, str]) -> None:
+    def __init__(self, dialer: Dialer, *, origin: Origin, headers: Mapping[str, str]) -> None:
         self._dialer = dialer
+        self._origin = origin
         self._headers = dict(headers)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         protocol = {name: value for name, value in request.headers.items() if name.lower() not in _OURS}
         own = {name: value for name, value in self._headers.items() if name.lower() not in protocol}
+        url = str(request.url)
+        if origin_of(url) != self._origin:
+            own = {}
         body = await request.aread()
         call = self._dialer.request(
             request.method,
-            str(request.url),
+            url,
             headers={**own, **protocol},
             body=body or None,
             timeout_s=None if _may_take_long(request.method, body) else NOTICE_S,
@@ -79,6 +87,8 @@ class DialledTransport(httpx2.AsyncBaseTransport):
                 return _error(request, BROKEN, error.message)
             finally:
                 await call.__aexit__(None, None, None)
+            if has_more_values(answer):
+                return _error(request, REFUSED, "The answer has too many values.")
             return httpx2.Response(reply.status, headers=headers, content=answer, request=request)
         return httpx2.Response(reply.status, headers=headers, stream=_Body(reply, call, request), request=request)
 
@@ -106,10 +116,13 @@ class _Body(httpx2.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         left = MAX_ANSWER_BYTES
+        separators = 0
         try:
             async for piece in self._reply.chunks():
                 left -= len(piece)
-                if left < 0 and self._request.method == "POST":
+                separators += piece.count(b",") + piece.count(b"[") + piece.count(b"{")
+                too_large = left < 0 or separators > _MAX_SEPARATORS
+                if too_large and self._request.method == "POST":
                     raise httpx2.ReadError("The answer is too large.", request=self._request)
                 yield piece
         except RequestFailed as error:

@@ -15,9 +15,12 @@ from weftline.canonical import NotCanonical, canonical_value, parse
 from weftline.kernel.entries import Effect
 from weftline.messages import File, Image, Text, UserPart
 from weftline.providers.base import ToolSpec
+from weftline.redaction import Redactor
+from weftline.schema_cost import refusal
 from weftline.tools.base import ToolContext, ToolOutput
+from weftline.tools.checking import issues_of
 from weftline.tools.mcp.pool import Connection, McpAddress, McpMissing, McpPool
-from weftline.tools.remote import RemoteTool, UnavailableTool, clipped
+from weftline.tools.remote import RemoteTool, UnavailableTool
 from weftline.tools.schema import EMPTY_OBJECT_SCHEMA, object_root
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ class McpEntry(Struct, frozen=True):
     description: str
     parameters: Raw
     effect: Effect
+    output_schema: Raw | None = None
 
 
 class McpUnavailable(Exception):
@@ -53,14 +57,15 @@ class McpTool(RemoteTool):
     """
 
     def __init__(self, name: str, entry: McpEntry, *, pool: McpPool, address: McpAddress) -> None:
-        super().__init__(ToolSpec(name, entry.description, entry.parameters))
+        super().__init__(ToolSpec(name, entry.description, entry.parameters), redactor=address.redactor)
         self.effect: Effect = entry.effect
         self.concurrent = entry.effect == "read"
+        self._entry = entry
         self._upstream = entry.name
         self._pool = pool
         self._address = address
 
-    async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
+    async def ask(self, args: bytes, context: ToolContext) -> ToolOutput:
         from mcp import MCPError
 
         arguments = cast("dict[str, Any]", parse(args))
@@ -68,7 +73,8 @@ class McpTool(RemoteTool):
             for last in (False, True):
                 async with self._pool.use(self._address) as connection:
                     try:
-                        return output_of(await connection.client.call_tool(self._upstream, arguments))
+                        result = await connection.client.call_tool(self._upstream, arguments)
+                        return await self._checked(result)
                     except MCPError as error:
                         if not self._once_more(connection, error) or last:
                             raise
@@ -81,8 +87,20 @@ class McpTool(RemoteTool):
             return ToolOutput.of(f"{self.name} failed: {error}", is_error=True)
         except Exception as error:
             # What a server sends is not ours to trust: an answer that does not parse is its failure, not the run's.
-            logger.info("MCP tool %s failed", self.name, exc_info=True)
+            logger.info("MCP tool %s failed: %s", self.name, type(error).__name__)
             return ToolOutput.of(f"{self.name} failed: {type(error).__name__}: {error}", is_error=True)
+
+    async def _checked(self, result: CallToolResult) -> ToolOutput:
+        """The result, if it is what the server itself says that it will be."""
+        schema = self._entry.output_schema
+        if schema is not None and not result.is_error:
+            if result.structured_content is None:
+                return ToolOutput.of(f"{self.name} failed: its answer lacks the structured content.", is_error=True)
+            issues = await issues_of(msgspec.json.encode(result.structured_content), schema)
+            if issues:
+                told = "; ".join(f"{issue.path or '(root)'}: {issue.message}" for issue in issues[:5])
+                return ToolOutput.of(f"{self.name} failed: its answer does not fit its schema: {told}.", is_error=True)
+        return output_of(result)
 
     def _once_more(self, connection: Connection, error: Exception) -> bool:
         """Whether a failed call may be sent again, over a new connection."""
@@ -121,7 +139,7 @@ async def list_tools(pool: McpPool, address: McpAddress) -> tuple[McpEntry, ...]
         raise McpUnavailable("The server did not answer in time.") from None
     except Exception as error:
         message = getattr(error, "message", None) or str(error) or type(error).__name__
-        raise McpUnavailable(str(message)) from None
+        raise McpUnavailable(address.redactor.text(str(message))) from None
 
 
 async def _listed(pool: McpPool, address: McpAddress) -> tuple[McpEntry, ...]:
@@ -132,7 +150,7 @@ async def _listed(pool: McpPool, address: McpAddress) -> tuple[McpEntry, ...]:
             from weftline.tools.mcp.http import BROKEN, NOT_SENT, SESSION_LOST
 
             try:
-                return await _pages(connection)
+                return await _pages(connection, address.redactor)
             except MCPError as error:
                 if last or error.code not in (SESSION_LOST, NOT_SENT, BROKEN):
                     raise
@@ -140,29 +158,48 @@ async def _listed(pool: McpPool, address: McpAddress) -> tuple[McpEntry, ...]:
     raise AssertionError("unreachable")
 
 
-async def _pages(connection: Connection) -> tuple[McpEntry, ...]:
+async def _pages(connection: Connection, redactor: Redactor) -> tuple[McpEntry, ...]:
     found: dict[str, McpEntry] = {}
     cursor: str | None = None
     for _ in range(MAX_PAGES):
         page = await connection.client.list_tools(cursor=cursor)
         for tool in page.tools:
             if len(found) < MAX_TOOLS:
-                found.setdefault(tool.name, _entry(tool))
+                found.setdefault(tool.name, _entry(tool, redactor))
         cursor = page.next_cursor
         if cursor is None:
             break
     return tuple(found.values())
 
 
-def _entry(tool: Listed) -> McpEntry:
+def _entry(tool: Listed, redactor: Redactor) -> McpEntry:
     hints = tool.annotations
     effect: Effect = "once"
     if hints is not None and hints.read_only_hint:
         effect = "read"
     elif hints is not None and hints.idempotent_hint:
         effect = "idempotent"
-    schema = object_root(Raw(msgspec.json.encode(tool.input_schema))) or EMPTY_OBJECT_SCHEMA
-    return McpEntry(tool.name, tool.description or tool.title or "", schema, effect)
+    schema = object_root(_affordable(tool.name, tool.input_schema, redactor)) or EMPTY_OBJECT_SCHEMA
+    output_schema = _affordable(tool.name, tool.output_schema, redactor)
+    description = redactor.text(tool.description or tool.title or "")
+    return McpEntry(tool.name, description, schema, effect, output_schema)
+
+
+def _affordable(name: str, schema: dict[str, Any] | None, redactor: Redactor) -> Raw | None:
+    """A schema of the server, unless it costs too much: then its tool is offered without."""
+    if schema is None:
+        return None
+    encoded = msgspec.json.encode(schema)
+    problem = refusal(schema, encoded=encoded)
+    if problem is not None:
+        logger.warning("a schema of the MCP tool %s is left out: it %s", redactor.text(name[:100]), problem)
+        return None
+    shown = redactor.data(encoded)
+    try:
+        msgspec.json.decode(shown)
+    except msgspec.DecodeError:  # the secret was a number of the schema
+        return None
+    return Raw(shown)
 
 
 def offered(
@@ -180,7 +217,7 @@ def offered(
     for entry in entries:
         if tool_filter is not None and entry.name not in tool_filter:
             continue
-        name = model_name(ref, entry.name, taken=names)
+        name = model_name(ref, address.redactor.text(entry.name), taken=names)
         names.add(name)
         tools.append(McpTool(name, entry, pool=pool, address=address))
     return tools
@@ -219,7 +256,7 @@ def _structured_text(result: CallToolResult) -> str:
     if result.structured_content is None:
         return ""
     try:
-        return clipped(canonical_value(result.structured_content).decode())
+        return canonical_value(result.structured_content).decode()
     except NotCanonical:
         return ""
 
@@ -229,7 +266,7 @@ def _part(block: ContentBlock) -> list[UserPart]:
 
     match block:
         case TextContent():
-            return [Text(clipped(block.text))]
+            return [Text(block.text)]
         case ImageContent():
             return [Image(block.mime_type, data=block.data)]
         case AudioContent():
@@ -239,7 +276,7 @@ def _part(block: ContentBlock) -> list[UserPart]:
         case EmbeddedResource():
             resource = block.resource
             if isinstance(resource, TextResourceContents):
-                return [Text(clipped(resource.text))]
+                return [Text(resource.text)]
             media_type = resource.mime_type or "application/octet-stream"
             if media_type.startswith("image/"):
                 return [Image(media_type, data=resource.blob)]

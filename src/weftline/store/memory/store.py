@@ -1,13 +1,4 @@
-"""A store in memory: the same promises for as long as the process lives, and nothing on disk.
-
-The log is plain dicts and lists; records are on SQLite in memory, with the same schema as everywhere. There is no
-thread: a commit happens whole at one moment. What would outlive a process is a `MemoryDisk`, on which a simulation
-opens one store after another:
-
-    disk = MemoryDisk()
-    first = MemoryStore(disk)
-    second = MemoryStore(disk)  # as after a crash: `second.log.unclean` is true, and `first` writes nothing any more
-"""
+"""The store in memory: both halves, and who owns the disk."""
 
 from __future__ import annotations
 
@@ -16,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from weftline.errors import StoreError
-from weftline.store.memory_disk import MemoryDisk
-from weftline.store.memory_log import MemoryLog
+from weftline.store.memory.disk import MemoryDisk
+from weftline.store.memory.log import MemoryLog
 from weftline.store.secrets import Vault
 from weftline.store.sqlite.database import SqliteDatabase, transact
-
-__all__ = ["MemoryDisk", "MemoryStore"]
 
 
 class MemoryStore:
@@ -39,6 +28,12 @@ class MemoryStore:
 
     def announce(self, *, admin_socket: str) -> None:
         """Nobody else can open a store in memory, so there is nobody to tell."""
+
+    async def back_up(self, to: Path) -> int:
+        raise StoreError("A store in memory has no backup.")
+
+    async def shrink(self) -> int:
+        return 0
 
     async def close(self) -> None:
         if not self._closed and self._disk.owner_epoch == self.owner_epoch:

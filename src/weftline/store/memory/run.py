@@ -110,10 +110,9 @@ class MemoryRun:
             (wanted.workspace is None or row.workspace == wanted.workspace)
             and (wanted.before is None or row.key < wanted.before)
             and (wanted.thread is None or row.thread == wanted.thread)
-            and (wanted.agent is None or row.agent == wanted.agent)
+            and (not wanted.agents or row.agent in wanted.agents)
             and (not wanted.statuses or row.status in wanted.statuses)
             and all(self._tags.get(name) == value for name, value in wanted.metadata)
-            and (wanted.unknown_to is None or (row.ended_at is None and row.rules not in wanted.unknown_to))
         )
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from weftline.store.base import Loaded, Page, RunFilter, RunRow, Stored, UnderWay, Write, Written
 from weftline.store.claims import Claims
-from weftline.store.memory_disk import MemoryDisk
-from weftline.store.memory_run import MemoryRun, check_possible
+from weftline.store.memory.disk import MemoryDisk
+from weftline.store.memory.run import MemoryRun, check_possible
 from weftline.store.outcomes import already_there, ends_run, impossible, moved_on, thread_has_ended
 from weftline.store.sqlite import deliveries, thread_queue
 from weftline.store.sqlite.database import transact
@@ -34,6 +34,14 @@ class MemoryLog:
     @property
     def unclean(self) -> bool:
         return self._unclean
+
+    @property
+    def held(self) -> bool:
+        return self._disk.held
+
+    async def lift_hold(self) -> None:
+        self._check_owner()
+        self._disk.held = False
 
     @property
     def shared(self) -> bool:

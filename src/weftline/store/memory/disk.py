@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence
 
 from weftline.store.base import Write
-from weftline.store.memory_run import MemoryRun
+from weftline.store.memory.run import MemoryRun
 from weftline.store.sqlite.database import records_in_memory
 
 
@@ -23,6 +23,7 @@ class MemoryDisk:
         """What the store's secrets are sealed with."""
         self.owner_epoch = 0
         self.clean = True
+        self.held = False
         self.died: int | None = None
         """The epoch of the last owner that died uncleanly, until that is charged to somebody."""
         self.records = records_in_memory()

@@ -1,0 +1,202 @@
+"""The processes that do bounded work, seen from the server.
+
+    text = await shared_workers().run("weftline.tools.builtin.page:page_job", html, url)
+
+Processes start when they are needed and end when nobody has needed them for a while. Whoever waits is served round
+robin over owners (workspaces), so that one who sends nothing but bombs delays himself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections import OrderedDict, deque
+from concurrent.futures import Future
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import BinaryIO, cast
+
+import msgspec
+
+from weftline.bounded.worker import Order, Reply, write_frame
+
+CPU_S = 2.0
+"""Processor time of one job, which is the same however busy the machine is."""
+WALL_S = 60.0
+"""For a job that waits instead of working, and for a machine that has no time at all."""
+MAX_PROCESSES = 2
+IDLE_S = 60.0
+MAX_REPLY_BYTES = 64 * 1024 * 1024
+
+on_behalf_of: ContextVar[int | None] = ContextVar("on_behalf_of", default=None)
+"""The workspace whose work this is."""
+
+_START = "import sys; sys.path[:] = sys.argv[1:]; from weftline.bounded.worker import main; main()"
+_encode_order = msgspec.msgpack.Encoder().encode
+_decode_reply = msgspec.msgpack.Decoder(Reply).decode
+
+
+class GaveUp(Exception):
+    """The work took more time or memory than it may, or failed."""
+
+
+class _Gone(Exception):
+    """The process ended before it had taken the order."""
+
+
+class _Job:
+    __slots__ = ("future", "order", "owner")
+
+    def __init__(self, order: bytes, owner: int | None) -> None:
+        self.order = order
+        self.owner = owner
+        self.future: Future[bytes] = Future()
+
+
+class Workers:
+    """At most `max_processes` processes, each with a thread of ours that talks to it."""
+
+    def __init__(
+        self,
+        *,
+        max_processes: int = MAX_PROCESSES,
+        cpu_s: float = CPU_S,
+        wall_s: float = WALL_S,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self._max_processes = max_processes
+        self._cpu_s = cpu_s
+        self._wall_s = wall_s
+        self._idle_s = idle_s
+        self._changed = threading.Condition()
+        self._waiting: OrderedDict[int | None, deque[_Job]] = OrderedDict()
+        self._queued = 0
+        self._idle = 0
+        self._threads = 0
+
+    async def run(self, job: str, *arguments: bytes) -> bytes:
+        """What `job` (`module:function`) makes of the arguments. Raises `GaveUp`."""
+        order = _encode_order(Order(job, list(arguments), self._cpu_s))
+        waiting = _Job(order, on_behalf_of.get())
+        with self._changed:
+            self._waiting.setdefault(waiting.owner, deque()).append(waiting)
+            self._queued += 1
+            if self._idle >= self._queued:
+                self._changed.notify()
+            elif self._threads < self._max_processes:
+                self._threads += 1
+                threading.Thread(target=self._serve, name="weftline-bounded", daemon=True).start()
+        return await asyncio.wrap_future(waiting.future)
+
+    def _serve(self) -> None:
+        process: _Process | None = None
+        while (job := self._next()) is not None:
+            if not job.future.set_running_or_notify_cancel():
+                continue
+            try:
+                if process is None:
+                    process = _Process(self._wall_s)
+                try:
+                    value = process.ask(job.order)
+                except _Gone:
+                    # It died of something else while it had nothing to do.
+                    process.kill()
+                    process = _Process(self._wall_s)
+                    value = process.ask(job.order)
+            except (GaveUp, _Gone, OSError) as error:
+                if process is not None:
+                    process.kill()
+                    process = None
+                job.future.set_exception(error if isinstance(error, GaveUp) else GaveUp(f"no process: {error}"))
+            else:
+                if value.failure is None:
+                    job.future.set_result(value.value)
+                else:
+                    job.future.set_exception(GaveUp(value.failure))
+            del job
+        if process is not None:
+            process.kill()
+
+    def _next(self) -> _Job | None:
+        """The next job of the owner whose turn it is; None when there has been none for a while."""
+        with self._changed:
+            while not self._waiting:
+                self._idle += 1
+                told = self._changed.wait(self._idle_s)
+                self._idle -= 1
+                if not told and not self._waiting:
+                    self._threads -= 1
+                    return None
+            owner, jobs = self._waiting.popitem(last=False)
+            job = jobs.popleft()
+            self._queued -= 1
+            if jobs:
+                self._waiting[owner] = jobs
+            return job
+
+
+class _Process:
+    def __init__(self, wall_s: float) -> None:
+        self._wall_s = wall_s
+        # Nothing of the server's environment goes along: its secrets are none of a page's business.
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-c", _START, *[path or os.getcwd() for path in sys.path]],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH") if name in os.environ},
+            start_new_session=True,
+        )
+        self._replies = cast("BinaryIO", self._process.stdout).fileno()
+
+    def ask(self, order: bytes) -> Reply:
+        deadline = time.monotonic() + self._wall_s
+        try:
+            write_frame(cast("BinaryIO", self._process.stdin), order)
+        except OSError:
+            raise _Gone("it ended") from None
+        size = int.from_bytes(self._read(4, deadline))
+        if size > MAX_REPLY_BYTES:
+            raise GaveUp("the result is too large")
+        return _decode_reply(self._read(size, deadline))
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+
+    def _read(self, size: int, deadline: float) -> bytes:
+        poll = select.poll()
+        poll.register(self._replies, select.POLLIN | select.POLLHUP)
+        pieces: list[bytes] = []
+        while size:
+            left_ms = max(0, int((deadline - time.monotonic()) * 1000))
+            if not poll.poll(left_ms):
+                raise GaveUp("it took too long")
+            piece = os.read(self._replies, size)
+            if not piece:
+                raise GaveUp("it took too much processor time or memory")
+            size -= len(piece)
+            pieces.append(piece)
+        return b"".join(pieces)
+
+
+_shared: list[Workers] = []
+
+
+def shared_workers() -> Workers:
+    """The pool of this process."""
+    if not _shared:
+        _shared.append(Workers())
+    return _shared[0]
+
+
+os.register_at_fork(after_in_child=_shared.clear)  # the processes are the parent's

@@ -1,0 +1,25 @@
+"""`weftline restore`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from weftline.cli.output import DB, JSON
+
+
+@click.command()
+@click.argument("backup", type=click.Path(path_type=Path))
+@DB
+@JSON
+def command(backup: Path, db: Path, as_json: bool) -> None:
+    """Make a store of a backup, at a path where there is none, and print that path.
+
+    The store is held: a server on it answers reads, and carries no run on before `weftline resume --all`.
+    """
+    from weftline.store import restore_store
+
+    size = restore_store(backup.absolute(), db.absolute())
+    click.echo(json.dumps({"path": str(db.absolute()), "bytes": size}) if as_json else db.absolute())

@@ -1,0 +1,25 @@
+"""`weftline resume`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from weftline.cli.output import DB, JSON
+
+
+@click.command()
+@click.option("--all", "everything", is_flag=True, required=True, help="All runs of the store.")
+@DB
+@JSON
+def command(everything: bool, db: Path, as_json: bool) -> None:
+    """Let the runs of a restored store go on; print how many have not ended.
+
+    On a store that is not held this changes nothing.
+    """
+    from weftline.cli.admin import administer
+
+    count = administer(db, "store.resume")
+    click.echo(json.dumps({"runs": count}) if as_json else count)

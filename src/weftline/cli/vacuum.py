@@ -1,0 +1,32 @@
+"""`weftline vacuum`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from weftline.cli.output import DB, JSON
+
+
+@click.command()
+@DB
+@JSON
+def command(db: Path, as_json: bool) -> None:
+    """Give the space that nothing uses any more back to the disk, and print how many bytes.
+
+    It works in small steps that leave at least half of the time to others. `weftline retention run` ends with it.
+    """
+    freed = shrink(db)
+    click.echo(json.dumps({"bytes": freed}) if as_json else freed)
+
+
+def shrink(db: Path) -> int:
+    """Takes all steps; returns how many bytes they freed."""
+    from weftline.cli.admin import administer
+
+    freed = 0
+    while count := administer(db, "store.shrink"):
+        freed += count
+    return freed

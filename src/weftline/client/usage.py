@@ -1,0 +1,45 @@
+"""What runs used, and how parts of events are read: an unknown shape is no error."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, cast
+
+import msgspec
+from msgspec import Struct
+
+T = TypeVar("T")
+
+
+class Tokens(Struct, frozen=True, rename="camel"):
+    """Tokens of all model calls of a run. `cached_tokens` are part of the input, `reasoning_tokens` of the output."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    output_tokens: int = 0
+
+    def __add__(self, other: Tokens) -> Tokens:
+        return Tokens(
+            self.input_tokens + other.input_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+            self.output_tokens + other.output_tokens,
+        )
+
+
+class ModelUsed(Struct, frozen=True, rename="camel"):
+    id: str = ""
+    provider: str = ""
+    vendor_model_id: str = ""
+    reasoning_effort: str | None = None
+
+
+def lenient(value: object, kind: type[T]) -> T | None:
+    """A part of an event as `kind`, or None when it has another shape."""
+    if not isinstance(value, dict):
+        return None
+    fields = {name: item for name, item in cast("dict[str, Any]", value).items() if item is not None}
+    try:
+        return msgspec.convert(fields, kind, strict=False)
+    except msgspec.ValidationError:
+        return None

@@ -1,0 +1,143 @@
+"""An address, read once. Whoever judges a URL, compares its origin or dials it uses this reading and no other.
+
+Two readers of one URL can be made to disagree about the host: full-width or circled digits, ideographic dots, `127.1`,
+a backslash. So a host is first brought to its one form, and anything that has none is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import TypeAlias
+from urllib.parse import quote, unquote
+
+from msgspec import Struct
+
+Origin: TypeAlias = tuple[str, str, int]
+"""Scheme, host and port."""
+
+_PORTS = {"http": 80, "https": 443}
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#\\]*)(.*)", re.DOTALL)
+_HOST_AND_PORT = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::([0-9]{0,5}))?", re.ASCII)
+_NAME = re.compile(r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?)*")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_DROPPED = dict.fromkeys(map(ord, "\t\r\n"))
+_MAX_HOST_CHARS = 253
+_NEEDS_NO_QUOTING = "%/:=&?~#+!$,;'@()*[]"
+
+
+class InvalidAddress(ValueError):
+    """This is not an http or https URL. The message names the host at most, never what may be secret."""
+
+
+class Address(Struct, frozen=True):
+    """`host` is a lower-case ASCII name or an IP address in its one spelling, an IPv6 address without brackets.
+
+    `url` is the whole, all ASCII, with this host in it; `bare_url` is what is sent, without `credentials`.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    rest: str
+    """Path, query and fragment."""
+    credentials: str = ""
+    """What stands before the host, as it stands there."""
+
+    @property
+    def origin(self) -> Origin:
+        return self.scheme, self.host, self.port
+
+    @property
+    def url(self) -> str:
+        at = f"{self.credentials}@" if self.credentials else ""
+        return f"{self.scheme}://{at}{self._place}{self.rest}"
+
+    @property
+    def bare_url(self) -> str:
+        return f"{self.scheme}://{self._place}{self.rest}"
+
+    @property
+    def basic(self) -> str | None:
+        """The Authorization header that the credentials amount to."""
+        if not self.credentials:
+            return None
+        user, _, password = self.credentials.partition(":")
+        return "Basic " + base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
+
+    @property
+    def _place(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def ip(self) -> IPv4Address | IPv6Address | None:
+        """The host, if it is an address and not a name."""
+        return literal(self.host)
+
+
+def parse(url: str) -> Address:
+    """Reads an http or https URL. Raises `InvalidAddress`."""
+    # As browsers do, wherever they stand.
+    match = _URL.fullmatch(url.translate(_DROPPED))
+    scheme = match[1].lower() if match else ""
+    if match is None or scheme not in _PORTS:
+        raise InvalidAddress("Only http and https addresses can be reached.")
+    authority, rest = match[2], match[3]
+    if rest.startswith("\\"):
+        raise InvalidAddress("The host of the address ends in a backslash.")
+    credentials, _, place = authority.rpartition("@")
+    parts = _HOST_AND_PORT.fullmatch(place)
+    if parts is None or (parts[2] and not 0 < int(parts[2]) < 65536):
+        raise InvalidAddress("The host or the port of the address is not valid.")
+    host = canonical_host(parts[1])
+    port = int(parts[2]) if parts[2] else _PORTS[scheme]
+    return Address(scheme, host, port, _quoted(rest), _quoted(credentials).replace("@", "%40"))
+
+
+def origin_of(url: str) -> Origin:
+    """Scheme, host and port of a URL. Raises `InvalidAddress`."""
+    return parse(url).origin
+
+
+def canonical_host(text: str) -> str:
+    """The one form of a host. Raises `InvalidAddress` for a host that has none."""
+    if text.startswith("["):
+        address = literal(text[1:-1])
+        if not isinstance(address, IPv6Address):
+            raise InvalidAddress(f"{text[:80]!r} is not an IPv6 address.")
+        return str(address)
+    if len(text) > _MAX_HOST_CHARS:
+        raise InvalidAddress(f"{text[:80]!r}… is too long for a host.")
+    host = (text if text.isascii() else _ascii(text)).lower().removesuffix(".")
+    if not _NAME.fullmatch(host):
+        raise InvalidAddress(f"{text!r} is not a host.")
+    # What ends in a number is an IPv4 address to every browser and resolver, and each reads the odd ones its own way.
+    if _NUMBER.fullmatch(host.rpartition(".")[2]) and literal(host) is None:
+        raise InvalidAddress(f"{text!r} is not a host; an IPv4 address has four decimal numbers.")
+    return host
+
+
+def literal(host: str) -> IPv4Address | IPv6Address | None:
+    """The IP address that a host is; None for a name, and for an address with a zone."""
+    try:
+        return ip_address(host) if "%" not in host else None
+    except ValueError:
+        return None
+
+
+def _ascii(host: str) -> str:
+    import idna
+
+    try:
+        return idna.encode(host, uts46=True).decode("ascii")
+    except (idna.IDNAError, UnicodeError):
+        raise InvalidAddress(f"{host!r} is not a host.") from None
+
+
+def _quoted(text: str) -> str:
+    """What is encoded already stays as it is; anything else is encoded, blanks above all."""
+    if text.isascii() and text.isprintable() and " " not in text:
+        return text
+    return quote(text, safe=_NEEDS_NO_QUOTING)

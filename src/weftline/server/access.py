@@ -1,0 +1,36 @@
+"""Runs and sessions as one caller sees them: those of another workspace or agent are not there."""
+
+from __future__ import annotations
+
+from weftline.errors import NotFound
+from weftline.runtime import ids
+from weftline.server.app import App
+from weftline.server.auth import Principal
+from weftline.server.http import Request
+from weftline.store.base import RunRow
+from weftline.store.records.threads import ThreadRow
+from weftline.workspace import threads
+from weftline.workspace.agents import owns
+
+
+async def find_run(app: App, request: Request, principal: Principal) -> RunRow:
+    """The run that the path names. Raises `NotFound`, alike for one that is not there and one that is another's."""
+    row = await app.engine.find(request.params["runId"], workspace=principal.workspace)
+    if not owns(principal, row.agent):
+        raise NotFound("There is no such run.")
+    return row
+
+
+async def locate_run(app: App, request: Request, principal: Principal) -> int:
+    """The key of the run that the path names, without a look at its row where none is needed."""
+    if principal.agents:
+        return (await find_run(app, request, principal)).key
+    return await app.engine.locate(request.params["runId"], workspace=principal.workspace)
+
+
+async def find_session(app: App, request: Request, principal: Principal) -> ThreadRow:
+    """The session that the path names. Raises `NotFound` as `find_run` does."""
+    parsed = ids.parse(request.params["sessionId"], prefix="ses_")
+    if parsed is None:
+        raise NotFound("There is no such session.")
+    return await threads.find(app.workspaces, principal, parsed[0], salt=parsed[1])

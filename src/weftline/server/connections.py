@@ -1,0 +1,95 @@
+"""How many connections there may be, in all and from one address, and what each may take its time for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Protocol, TypeAlias
+
+from msgspec import Struct
+
+Network: TypeAlias = IPv4Network | IPv6Network
+
+MAX_CONNECTIONS = 10_000
+_SPARE_FILES = 4
+"""One in this many descriptors is kept for the store, models and tools."""
+
+
+class ConnectionLimits(Struct, frozen=True, kw_only=True):
+    """The fields are settings of the server; see `docs/http.md`."""
+
+    max_connections: int = MAX_CONNECTIONS
+    max_connections_per_address: int = MAX_CONNECTIONS // 2
+    """0 for no limit: behind a proxy all connections come from one address."""
+    max_head_bytes: int = 64 * 1024
+    head_timeout_s: float = 15.0
+    body_timeout_s: float = 300.0
+    keep_alive_s: float = 120.0
+    """Longer than clients keep an idle connection (Go: 90 s): the side that sends must be the one that closes, or a
+    request that is not repeated, such as a tool's result, can be lost on a connection just closed."""
+    stall_timeout_s: float = 300.0
+    """How long a client may take nothing of what is waiting to be sent to it."""
+
+
+class Aborting(Protocol):
+    def abort(self) -> None: ...
+
+
+class Connections:
+    """Counts who is connected. `max_files` is how many descriptors the process may have open."""
+
+    def __init__(self, limits: ConnectionLimits, *, max_files: int | None = None) -> None:
+        self.limits = limits
+        self.most = limits.max_connections
+        if max_files is not None:
+            self.most = min(self.most, max(1, max_files - max_files // _SPARE_FILES))
+        self._open: set[Aborting] = set()
+        self._count = 0
+        self._by_address: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def full(self) -> bool:
+        return self._count >= self.most
+
+    def full_for(self, address: str) -> bool:
+        """Whether this address has as many connections as one may have."""
+        most = self.limits.max_connections_per_address
+        return bool(most) and self._by_address[address] >= most
+
+    def enter(self, address: str) -> None:
+        """One more from this address; `leave` must follow."""
+        self._count += 1
+        self._by_address[address] += 1
+
+    def leave(self, address: str) -> None:
+        self._count -= 1
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+
+    def opened(self, connection: Aborting) -> None:
+        self._open.add(connection)
+
+    def closed(self, connection: Aborting) -> None:
+        self._open.discard(connection)
+
+    def abort(self) -> None:
+        """Closes all of them at once, whatever waits to be sent."""
+        for connection in list(self._open):
+            connection.abort()
+
+
+def network_of(host: str) -> str:
+    """What counts as one address: an IPv4 address, or the /64 that one IPv6 customer usually has."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if not isinstance(address, IPv6Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(IPv6Address(int(address) >> 64 << 64))

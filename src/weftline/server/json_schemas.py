@@ -1,0 +1,92 @@
+"""JSON Schemas of the types that requests are read by and responses are written from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias, cast, get_args
+
+from msgspec import Struct, UnsetType, structs
+from msgspec.json import schema_components
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+Schema: TypeAlias = dict[str, Any]
+
+
+class Schemas(Struct, frozen=True):
+    """`by_type` refers to `components` where a type has a name."""
+
+    by_type: dict[Any, Schema]
+    components: dict[str, Schema]
+
+
+def schemas_of(*, requests: Iterable[Any], responses: Iterable[Any]) -> Schemas:
+    """Raises `ValueError` for two types of one name."""
+    sent = list(dict.fromkeys(requests))
+    models = [one for one in sent if isinstance(one, type) and issubclass(one, BaseModel)]
+    received = list(dict.fromkeys(responses))
+    found = [
+        _of_models(models),
+        _of_structs([one for one in sent if one not in models]),
+        _as_written(_of_structs(received), received),
+    ]
+    by_type: dict[Any, Schema] = {}
+    components: dict[str, Schema] = {}
+    for schemas in found:
+        for name, schema in schemas.components.items():
+            if components.setdefault(name, schema) != schema:
+                raise ValueError(f"two types are named {name}")
+        by_type |= schemas.by_type
+    return Schemas(_without_null_defaults(by_type), _without_null_defaults(components))
+
+
+def _of_models(models: Sequence[type[BaseModel]]) -> Schemas:
+    by_model, whole = models_json_schema(
+        [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
+    )
+    return Schemas({model: schema for (model, _), schema in by_model.items()}, whole.get("$defs", {}))
+
+
+def _of_structs(types: Sequence[Any]) -> Schemas:
+    schemas, components = schema_components(types, ref_template="#/components/schemas/{name}")
+    for one in _structs(types):
+        if one.__name__ not in components:
+            raise ValueError(f"two types are named {one.__name__}")
+    return Schemas(dict(zip(types, schemas, strict=True)), components)
+
+
+def _as_written(schemas: Schemas, types: Sequence[Any]) -> Schemas:
+    """A field of a response is there unless it can be unset; a default is nothing to the reader."""
+    for one in _structs(types):
+        component = schemas.components[one.__name__]
+        for schema in component["properties"].values():
+            schema.pop("default", None)
+        if not one.__struct_config__.omit_defaults:
+            component["required"] = [
+                field.encode_name for field in structs.fields(one) if UnsetType not in get_args(field.type)
+            ]
+    return schemas
+
+
+def _structs(types: Iterable[Any]) -> list[type[Struct]]:
+    """Every struct that these types are made of."""
+    found: dict[type[Struct], None] = {}
+    waiting = list(types)
+    while waiting:
+        one = waiting.pop()
+        if not (isinstance(one, type) and issubclass(one, Struct)):
+            waiting.extend(get_args(one))
+        elif one not in found:
+            found[one] = None
+            waiting.extend(field.type for field in structs.fields(one))
+    return list(found)
+
+
+def _without_null_defaults(value: Any) -> Any:
+    """Generators of clients take a field with a default for one that is always there."""
+    if isinstance(value, dict):
+        fields = cast("dict[Any, Any]", value)
+        return {
+            name: _without_null_defaults(one) for name, one in fields.items() if not (name == "default" and one is None)
+        }
+    return [_without_null_defaults(one) for one in cast("list[Any]", value)] if isinstance(value, list) else value

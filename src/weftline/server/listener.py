@@ -1,0 +1,144 @@
+"""Accepting connections, and going on when there is no descriptor left for another one.
+
+The event loops have their own ways here: one of them closes the listening socket for good when `accept` fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+
+from weftline.errors import RateLimited, Unavailable, WeftlineError
+from weftline.server.connections import Connections, network_of
+from weftline.wire.responses import error_body
+
+logger = logging.getLogger(__name__)
+
+_AT_ONCE = 64
+"""Connections taken in one turn of the loop."""
+_PAUSE_S = 0.25
+_QUIET_S = 60.0
+_NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_OPTIONS = (
+    # A peer that vanished without a word is noticed after two minutes of silence.
+    ("TCP_KEEPIDLE", 60),
+    ("TCP_KEEPINTVL", 15),
+    ("TCP_KEEPCNT", 4),
+    # The kernel takes no megabytes for a client that does not read; what is on its way does not count.
+    ("TCP_NOTSENT_LOWAT", 64 * 1024),
+)
+
+
+class Listener:
+    """Accepts from `sock` until it is closed.
+
+    `new_protocol` makes the protocol of a connection from an address, which must `leave` when it is lost.
+    """
+
+    def __init__(
+        self, sock: socket.socket, connections: Connections, new_protocol: Callable[[str], asyncio.Protocol]
+    ) -> None:
+        self._sock = sock
+        self._connections = connections
+        self._new_protocol = new_protocol
+        self._loop = asyncio.get_running_loop()
+        self._pause: asyncio.TimerHandle | None = None
+        self._opening: set[asyncio.Task[object]] = set()
+        self._complained_at = -_QUIET_S
+        self._loop.add_reader(sock, self._accept)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._sock)
+        if self._pause is not None:
+            self._pause.cancel()
+
+    def _accept(self) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                connection, peer = self._sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _NO_ROOM:
+                    logger.warning("a connection could not be accepted: %s", error.strerror)
+                    return
+                self._wait(error)
+                return
+            self._take(connection, network_of(peer[0]) if peer else "")
+
+    def _wait(self, error: OSError) -> None:
+        """Those who want to connect wait in the kernel's queue until something is free again."""
+        if self._loop.time() - self._complained_at >= _QUIET_S:
+            self._complained_at = self._loop.time()
+            logger.error(
+                "no new connections for the moment (%s): %d are open; raise the limit of open files or lower "
+                "server.max_connections",
+                error.strerror,
+                len(self._connections),
+            )
+        self._loop.remove_reader(self._sock)
+        self._pause = self._loop.call_later(_PAUSE_S, self._loop.add_reader, self._sock, self._accept)
+
+    def _take(self, connection: socket.socket, address: str) -> None:
+        connection.setblocking(False)
+        if self._connections.full:
+            _refuse(connection, Unavailable("The server has as many connections as it takes.", retry_after_s=1))
+            return
+        if self._connections.full_for(address):
+            message = "This address has as many connections as one may have."
+            _refuse(connection, RateLimited(message, retry_after_s=1))
+            return
+        if connection.family in (socket.AF_INET, socket.AF_INET6):
+            _set_options(connection)
+        self._connections.enter(address)
+        task = self._loop.create_task(self._open(connection, address))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _open(self, connection: socket.socket, address: str) -> None:
+        try:
+            protocol = self._new_protocol(address)
+            await self._loop.connect_accepted_socket(lambda: protocol, connection)
+        except OSError as error:
+            connection.close()
+            self._connections.leave(address)
+            logger.debug("a connection was lost before it was open: %s", error)
+
+
+def _set_options(connection: socket.socket) -> None:
+    with suppress(OSError):  # the peer may have gone already
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _OPTIONS:
+            if hasattr(socket, option):
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+def _refuse(connection: socket.socket, error: WeftlineError) -> None:
+    """Says why, if the client is there to hear it, and is done with the connection at once."""
+    with connection, suppress(OSError):
+        connection.send(refusal(error))
+
+
+def refusal(error: WeftlineError) -> bytes:
+    """A whole answer, after which the connection is closed."""
+    body = error_body(error, "")
+    retry = f"retry-after: {error.details['retry_after_s']}\r\n" if "retry_after_s" in error.details else ""
+    head = (
+        f"HTTP/1.1 {error.status} {_PHRASES[error.status]}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n{retry}connection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+_PHRASES = {
+    400: "Bad Request",
+    408: "Request Timeout",
+    429: "Too Many Requests",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}

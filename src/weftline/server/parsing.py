@@ -1,0 +1,17 @@
+"""Large bodies are read in a thread, so that others are answered in the meantime."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PARSED_HERE_BYTES = 16 * 1024
+"""A hop to a thread costs more than reading so little."""
+
+
+async def parsed(parse: Callable[[bytes], T], body: bytes) -> T:
+    """`parse(body)`; what it may do in a thread is bounded by the limits on bytes and counts."""
+    return parse(body) if len(body) <= PARSED_HERE_BYTES else await asyncio.to_thread(parse, body)

@@ -1,0 +1,28 @@
+"""Who asks, once that is known."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+_NEVER = 2**63
+
+
+class Principal(Struct, frozen=True):
+    """An authenticated caller, bound to one workspace. `agents` is its allow-list; empty means all."""
+
+    id: str
+    """Of the API key, of the grant, or of the app that acts for itself. Requests are counted under it."""
+    workspace: int
+    slug: str
+    usage: str = "developer_api"
+    agents: tuple[str, ...] = ()
+    scopes: frozenset[str] | None = None
+    """None for API keys, which have no scopes."""
+    user: str | None = None
+    email: str | None = None
+    gated: bool = False
+    """Whether the workspace has this kind of credential switched off."""
+    expires_us: int = _NEVER
+
+
+NOBODY = Principal("", 0, "")

@@ -1,0 +1,149 @@
+"""Stopping: what SIGTERM and SIGINT bring about, and an end to it whatever hangs.
+
+              SIGTERM                 second signal               third signal
+    SERVING ──────────▶ DRAINING ───────────────────▶ HURRYING ──────────────▶ exit 1
+                            │                             │
+                            ├── in time ──▶ exit 0 ◀──────┤
+                            └── late ─────▶ exit 1 ◀──────┘
+
+Signals are taken by a thread of their own. So the process ends even if the event loop, the store or a tool is stuck:
+what an exit by force leaves behind is what a crash would, and the next process carries on from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from enum import IntEnum
+from types import TracebackType
+from typing import Any, Self
+
+logger = logging.getLogger(__name__)
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+CLOSING_S = 20.0
+"""How long everything after the drain may take: cutting what is left, closing streams and the store."""
+HURRY_S = 2.0
+"""The same after a second signal."""
+_LEAVING_S = 3.0
+"""The same once the store is closed: what is left is threads that nobody can stop."""
+_LAST_WORDS_S = 0.5
+
+
+class Phase(IntEnum):
+    SERVING = 0
+    DRAINING = 1
+    HURRYING = 2
+
+
+class Stopping:
+    """Listens for signals while the context is open; must be entered in the main thread, on the running loop."""
+
+    def __init__(self, *, drain_s: float, leave: Callable[[int], Any] = os._exit) -> None:
+        self.phase = Phase.SERVING
+        self.asked = asyncio.Event()
+        """Set by the first signal."""
+        self.hurry = asyncio.Event()
+        """Set by the second."""
+        self._drain_s = drain_s
+        self._leave = leave
+        self._loop = asyncio.get_running_loop()
+        self._deadline: float | None = None
+        self._code = 1
+        self._closed = False
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        self._thread = threading.Thread(target=self._listen, name="weftline-signals", daemon=True)
+
+    def __enter__(self) -> Self:
+        # The number of a signal is written to this descriptor whatever the main thread is doing.
+        self._other_wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        self._other_handlers = {number: signal.signal(number, _heard) for number in SIGNALS}
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        """Everything is closed. Gives threads that hang a moment, then leaves without them."""
+        signal.set_wakeup_fd(self._other_wakeup)
+        for number, handler in self._other_handlers.items():
+            signal.signal(number, handler)
+        if kind is None and self.phase:
+            self._code = 0
+            self._end_by(_LEAVING_S)
+        else:
+            self._closed = True
+        self._wake()
+
+    def received(self) -> None:
+        """One more signal."""
+        match self.phase:
+            case Phase.SERVING:
+                self.phase = Phase.DRAINING
+                self._end_by(self._drain_s + CLOSING_S)
+                self._tell(self.asked)
+            case Phase.DRAINING:
+                self.phase = Phase.HURRYING
+                self._end_by(HURRY_S)
+                self._tell(self.hurry)
+            case Phase.HURRYING:
+                self._leave(1)
+
+    def _end_by(self, seconds: float) -> None:
+        self._deadline = time.monotonic() + seconds
+
+    def _tell(self, event: asyncio.Event) -> None:
+        try:
+            self._loop.call_soon_threadsafe(event.set)
+        except RuntimeError:
+            pass  # the loop is closed: there is nothing left to stop
+
+    def _wake(self) -> None:
+        try:
+            self._writer.send(b"\0")
+        except OSError:
+            pass
+
+    def _listen(self) -> None:
+        while not self._closed:
+            deadline = self._deadline
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not select.select([self._reader], [], [], left_s)[0]:
+                self._give_up()
+                return
+            for number in self._reader.recv(64):
+                if number in SIGNALS:
+                    self.received()
+        self._reader.close()
+        self._writer.close()
+
+    def _give_up(self) -> None:
+        if self._code:
+            # In a thread: a log whose reader has gone may hang as well.
+            words = threading.Thread(
+                target=logger.critical, args=("something did not end in time; leaving without it",), daemon=True
+            )
+            words.start()
+            words.join(_LAST_WORDS_S)
+        self._leave(self._code)
+
+
+def _heard(number: int, frame: object) -> None:
+    """Nothing: the thread acts on it. Without a handler in Python nothing would be written for it."""
+
+
+async def at_most(seconds: float, work: Awaitable[object], *, what: str) -> None:
+    """Waits for one step of stopping, but not for ever. A step that fails or is late is logged."""
+    task = asyncio.ensure_future(work)
+    _, late = await asyncio.wait([task], timeout=seconds)
+    if late:
+        logger.warning("%s did not end within %g s", what, seconds)
+        task.cancel()
+    elif not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("%s failed", what, exc_info=error)

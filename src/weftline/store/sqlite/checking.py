@@ -1,0 +1,42 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""Looking for damage before anything rests on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import apsw
+
+from weftline.errors import StoreError
+
+CHECK_S = 1.0
+"""How long a start may look: some hundred megabytes."""
+_STEPS = 1000
+"""Of SQLite's machine between two looks at the clock."""
+
+
+def find_damage(db: apsw.Connection, *, path: Path, limit_s: float | None = None) -> bool:
+    """Raises `StoreError` that says what is damaged. Returns whether all was looked at in the time."""
+    until_s = None if limit_s is None else monotonic() + limit_s
+    if until_s is not None:
+        db.set_progress_handler(lambda: monotonic() > until_s, _STEPS)
+    try:
+        found: Any = db.execute("PRAGMA quick_check(1)").fetchall()
+    except apsw.InterruptError:
+        return False
+    except (apsw.CorruptError, apsw.NotADBError) as error:
+        raise _damaged(path, str(error)) from None
+    except apsw.Error as error:
+        raise StoreError(f"The store {path} cannot be read: {error}.") from None
+    finally:
+        db.set_progress_handler(None)
+    if found != [("ok",)]:
+        raise _damaged(path, " ".join(str(found[0][0]).split()))
+    return True
+
+
+def _damaged(path: Path, what: str) -> StoreError:
+    return StoreError(f"The store {path} is damaged: {what.rstrip('.')}. Put it aside and restore a backup.")

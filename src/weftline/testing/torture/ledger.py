@@ -1,0 +1,91 @@
+"""What the torture saw from outside: kept by those who did it or were asked, never by the server."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+Line: TypeAlias = tuple[str, ...]
+"""A message as the model read it: its role, its text, and the calls (id, name, arguments) or the call it answers."""
+
+
+def now_us() -> int:
+    """The wall clock, as the server's log has it."""
+    return time.time_ns() // 1000
+
+
+class Asked(Struct):
+    """One model request that arrived, whole."""
+
+    number: int
+    order: int
+    turn: int
+    life: int
+    messages: tuple[Line, ...]
+    ended: Literal["open", "whole", "failed", "cut"] = "open"
+
+
+class Life(Struct):
+    """One process of the server, from before it was started until it was seen to be gone."""
+
+    number: int
+    began_us: int
+    ended_us: int = 0
+    how: Literal["alive", "killed", "stopped", "died"] = "alive"
+    full: int = 0
+    """How often its disk was full."""
+
+    @property
+    def may_lose(self) -> int:
+        """How many model requests of one run the log may not know of."""
+        return self.full + (self.how in ("killed", "died"))
+
+
+class View(Struct):
+    """What one follower of a run has got, over all its connections."""
+
+    run: str
+    frames: dict[int, bytes] = {}
+    last: int = 0
+    ended: bool = False
+
+
+class Delivery(Struct, frozen=True):
+    """One attempt to deliver a webhook."""
+
+    webhook: str
+    id: str
+    run: str
+    status: str
+    accepted: bool
+    """Whether the receiver answered 200, as far as it knows."""
+
+
+class Ledger(Struct):
+    asked: list[Asked] = []
+    lives: list[Life] = []
+    created: dict[int, set[str]] = {}
+    """By order, the run ids that creates were answered with."""
+    answered: dict[tuple[str, str], set[str]] = {}
+    """By run and call, the results of clients that were accepted."""
+    cancelled: dict[str, str] = {}
+    """By run, the status that a cancel was answered with."""
+    sessions: dict[str, list[int]] = {}
+    """By session, its orders as they were accepted."""
+    views: list[View] = []
+    deliveries: list[Delivery] = []
+    refused_servers: int = 0
+    mishaps: dict[str, int] = {}
+    faults: list[str] = []
+
+    def fault(self, what: str) -> None:
+        self.faults.append(what)
+
+    @property
+    def life(self) -> Life:
+        return self.lives[-1]
+
+    def life_at(self, at_us: int) -> Life:
+        return next(life for life in reversed(self.lives) if life.began_us <= at_us)

@@ -1,0 +1,96 @@
+"""Values against schemas that strangers sent, with a bound on the work.
+
+A small schema whose cost is known is checked at once. Everything else (recursive unions, patterns that look around,
+long lists) goes to a process that is killed when it takes too long; see `weftline.bounded`.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import lru_cache
+
+import msgspec
+from msgspec import Raw
+
+from weftline import prompts
+from weftline.bounded.pool import GaveUp, shared_workers
+from weftline.schema_cost import Cost, TooCostly, measured
+from weftline.tools.arguments import Issue
+from weftline.tools.schema import ArgsValidator
+
+logger = logging.getLogger(__name__)
+
+MAX_STEPS_HERE = 50_000
+"""A few milliseconds."""
+MAX_STEPS_TO_EXPLAIN_HERE = 1_000
+"""Saying what is wrong costs 20 µs a step and more: every variant of a union has its own reasons."""
+MAX_VALUES_HERE = 2_000
+"""Of a schema that is compiled here."""
+_BYTES_A_STEP = 256
+_PATTERN_STATES_A_STEP = 16
+_EXPLAIN = "weftline.tools.checking:explain_job"
+_FITS = "weftline.tools.checking:fits_job"
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[Issue, ...] | None).decode
+
+
+async def issues_of(value: bytes, schema: bytes | Raw) -> tuple[Issue, ...]:
+    """What is wrong with `value` (JSON), at most 20 issues; a value that takes too long to check is wrong.
+
+    A schema that cannot be compiled is not enforced.
+    """
+    schema = bytes(schema)
+    cost = _cost(schema)
+    if cost is not None and (steps := _steps(cost, value)) <= MAX_STEPS_HERE:
+        validator = ArgsValidator.of(schema, linear=True)
+        if validator.enforced and (steps <= MAX_STEPS_TO_EXPLAIN_HERE or validator.fits(value)):
+            return validator.validate(value)
+    try:
+        return _decode(await shared_workers().run(_EXPLAIN, value, schema)) or ()
+    except GaveUp as error:
+        logger.warning("a value of %d bytes took too long to check against its schema: %s", len(value), error)
+    # To list what is wrong can take far longer than to see that something is.
+    try:
+        fits = await shared_workers().run(_FITS, value, schema)
+    except GaveUp:
+        return (Issue("", prompts.TOO_MUCH_TO_CHECK, "work"),)
+    return () if fits else (Issue("", prompts.TOO_MUCH_TO_LIST, "work"),)
+
+
+async def can_be_checked(schema: bytes | Raw) -> bool:
+    """Whether values can be checked against a schema at all: it compiles, without anything from outside."""
+    if _cost(bytes(schema)) is not None and ArgsValidator.of(schema, linear=True).enforced:
+        return True
+    try:
+        return _decode(await shared_workers().run(_EXPLAIN, b"null", bytes(schema))) is not None
+    except GaveUp:
+        return False
+
+
+def explain_job(value: bytes, schema: bytes) -> bytes:
+    """For the worker: the issues, or null for a schema that is not enforced."""
+    validator = ArgsValidator.of(schema)
+    return _encode(validator.validate(value) if validator.enforced else None)
+
+
+def fits_job(value: bytes, schema: bytes) -> bytes:
+    """For the worker: something if the value fits, nothing if it does not."""
+    return b"fits" if ArgsValidator.of(schema).fits(value) else b""
+
+
+@lru_cache(maxsize=512)
+def _cost(schema: bytes) -> Cost | None:
+    """None for a schema without a bound, and for one that is too large to be compiled here."""
+    try:
+        cost = measured(msgspec.json.decode(schema))
+    except (TooCostly, msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    return cost if cost.bounded and cost.values <= MAX_VALUES_HERE else None
+
+
+def _steps(cost: Cost, value: bytes) -> int:
+    # Commas and brackets inside of strings count too: only more than needed.
+    values = 1 + value.count(b",") + value.count(b":") + value.count(b"{") + value.count(b"[")
+    size = len(value)
+    return cost.values * (values + size // _BYTES_A_STEP) + cost.pattern_states * size // _PATTERN_STATES_A_STEP

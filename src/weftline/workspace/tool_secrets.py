@@ -1,0 +1,43 @@
+"""Secrets of the tools of an agent that is replaced by what was read of it, where they show as `[redacted]`."""
+
+from __future__ import annotations
+
+from weftline.errors import Issue, invalid
+from weftline.net.address import InvalidAddress, origin_of
+from weftline.redaction import REDACTED, SEALED_URL, shown_url
+from weftline.store.secrets import Headers
+from weftline.wire.agents import dialled_urls
+
+
+def kept_secrets(spec: bytes, headers: Headers, *, earlier_spec: bytes, earlier: Headers) -> Headers:
+    """The secrets of a new spec, with the earlier ones where the mark stands for them.
+
+    Raises `InvalidRequest` for a mark that stands for nothing, or for a secret that was given for another origin.
+    """
+    kept = {name: dict(values) for name, values in headers.items()}
+    before = dialled_urls(earlier_spec)
+    issues: list[Issue] = []
+    for name, url in dialled_urls(spec).items():
+        old, own = earlier.get(name, {}), kept.get(name, {})
+        if REDACTED in url:
+            if shown_url(old.get(SEALED_URL, "")) == url:
+                kept.setdefault(name, {})[SEALED_URL] = old[SEALED_URL]
+            else:
+                issues.append(Issue(f"spec.tools.{name}.url", "must be sent whole when it changes"))
+        for header in [header for header, value in own.items() if value == REDACTED]:
+            if header in old and _same_origin(before.get(name, ""), url):
+                own[header] = old[header]
+            else:
+                issues.append(
+                    Issue(f"spec.tools.{name}.headers.{header}", "must be sent again when the tool gets another origin")
+                )
+    if issues:
+        raise invalid(issues)
+    return kept
+
+
+def _same_origin(before: str, after: str) -> bool:
+    try:
+        return origin_of(before) == origin_of(after)
+    except InvalidAddress:
+        return False

@@ -1,0 +1,46 @@
+"""A model API may be anybody's: an answer that would become millions of objects is a failure of that call alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from weftline.messages import User
+from weftline.providers.anthropic.provider import Anthropic
+from weftline.providers.assemble import collect
+from weftline.providers.base import ModelRequest, Provider, ProviderError
+from weftline.providers.google.provider import Google
+from weftline.providers.http_errors import classify
+from weftline.providers.listing import fetch
+from weftline.providers.openai.chat import OpenAIChat
+from weftline.providers.openai.responses import OpenAIResponses
+from weftline.testing.recordings import RecordedTransport, replay
+
+MANY = b'{"choices":[' + b"{}," * 300_000 + b"{}]}"
+FAMILIES: dict[str, Callable[[RecordedTransport], Provider]] = {
+    "chat": lambda to: OpenAIChat(profile="openai", transport=to, base_url="http://x/v1", api_key="k"),
+    "responses": lambda to: OpenAIResponses(transport=to, base_url="http://x/v1", api_key="k"),
+    "anthropic": lambda to: Anthropic(transport=to, api_key="k"),
+    "google": lambda to: Google(transport=to, api_key="k"),
+}
+
+
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_an_answer_of_a_million_values_fails_for_good(family: str, kind: str) -> None:
+    body = b"data: " + MANY + b"\n\n" if kind == "text/event-stream" else MANY
+    provider = FAMILIES[family](RecordedTransport(replay((200, kind, body))))
+    with pytest.raises(ProviderError, match="too many values") as caught:
+        await collect(provider, ModelRequest("m", [User.of("hi")]))
+    assert (caught.value.cls, caught.value.retryable) == ("server", False)
+
+
+def test_an_error_of_a_million_values_is_still_an_error() -> None:
+    error = classify(400, MANY)
+    assert error.cls == "invalid_request" and error.message
+
+
+async def test_a_list_of_a_million_models_is_not_read() -> None:
+    with pytest.raises(ProviderError, match="too many values"):
+        await fetch(RecordedTransport(replay((200, "application/json", MANY))), "http://x", {}, headers={}, secrets=())

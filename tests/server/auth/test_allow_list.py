@@ -1,0 +1,229 @@
+"""Credentials with an agent allow-list, route by route: tests made from the table of `weftline.server.policy`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Struct
+
+from weftline.server.policy import POLICY, WORKSPACE, Narrowed
+from weftline.server.router import Route
+from weftline.server.routes import ROUTES
+
+from .kit import Browser, Reply, World, check_error
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "auth.md"
+RULES: dict[str, Narrowed] = {route: rule.narrowed for rule in POLICY for route in rule.routes}
+TOOL = {"kind": "local", "name": "lookup"}
+NO_ID = "nothing_0123456789ab"
+
+
+def named(route: Route) -> str:
+    return f"{route.method} {route.path.replace(WORKSPACE, '…')}"
+
+
+GUARDED = {named(route): route for route in ROUTES if route.access == "workspace"}
+OF_ONE = [name for name, narrowed in RULES.items() if narrowed == "its agents" and re.search(r"\{(?!slug)", name)]
+OVER_MCP = [name for name in RULES if name.endswith(" /api/mcp/{slug}")]
+"""These need a whole MCP session; tests/server/hosted/test_mcp.py holds one with a narrowed key."""
+OF_ALL = [
+    name for name, narrowed in RULES.items() if narrowed == "its agents" and name not in OF_ONE and name not in OVER_MCP
+]
+
+
+class Belongings(Struct):
+    """What an agent has; `id` is None for what was made without an agent."""
+
+    id: str | None
+    slug: str
+    run: str
+    session: str
+
+    def path(self, route: Route) -> str:
+        params = {"slug": "acme", "agentId": self.id or NO_ID, "agentSlug": self.slug}
+        params |= {"runId": self.run, "sessionId": self.session}
+        return re.sub(r"\{(\w+)\}", lambda match: params.get(match[1], NO_ID), route.path)
+
+
+class Office:
+    """A workspace with two agents and work of each, and work of none; and a credential for the first agent alone."""
+
+    def __init__(self, world: World, wide: str) -> None:
+        self.world = world
+        self.wide = wide
+        self.narrow = ""
+        self.usages: dict[str, str] = {}
+        self.mine = self.theirs = self.nobodys = Belongings(None, "", "", "")
+
+    async def call(self, name: str, path: str, credential: str, body: Any = None) -> Reply:
+        return await self.world.call(name.partition(" ")[0], path, credential=credential, body=body)
+
+    async def make(self, path: str, body: dict[str, Any]) -> Any:
+        reply = await self.world.call("POST", f"/api/v1/workspaces/acme/{path}", credential=self.wide, body=body)
+        assert reply.status in (201, 202), reply.body
+        return reply.json
+
+    async def settle(self, name: str | None) -> Belongings:
+        spec = {"modelId": "scripted:lookup", "tools": [TOOL]}
+        agent: Any = await self.make("agents", {"name": name, "spec": spec}) if name else {"id": None, "slug": NO_ID}
+        with_agent = {"agentId": agent["id"]} if name else spec
+        run = await self.make("agent-runs", {**with_agent, "prompt": "hi"})
+        session = await self.make("agent-sessions", with_agent)
+        return Belongings(agent["id"], agent["slug"], run["runId"], session["sessionId"])
+
+
+@pytest.fixture
+async def office(world: World) -> Office:
+    office = Office(world, await world.key())
+    office.mine, office.theirs = await office.settle("Mine"), await office.settle("Theirs")
+    office.nobodys = await office.settle(None)
+    office.narrow = await world.key(agents=[office.mine.id])
+    return office
+
+
+BODIES: dict[str, Any] = {
+    "POST …/agent-runs/{runId}/tool-results": {"toolUseId": "call_0_0", "result": "x"},
+    "POST …/agent-sessions/{sessionId}/messages": {"prompt": "hi"},
+    "POST /api/a2a/{slug}/agents/{agentSlug}": {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tasks/get",
+        "params": {"id": "x"},
+    },
+}
+
+
+def test_the_table_has_every_guarded_route_and_no_other() -> None:
+    assert set(RULES) == set(GUARDED)
+    assert sum(len(rule.routes) for rule in POLICY) == len(RULES), "a route stands in two rows"
+
+
+def test_the_table_of_the_docs_is_that_of_the_code() -> None:
+    rows = re.findall(
+        r"^\| ([^|]+) \| ((?:`[^`]+`(?:, )?)+) \| (yes|its agents|no) \|$", PAGE.read_text(), re.MULTILINE
+    )
+    shown = [(what, tuple(re.findall("`([^`]+)`", routes)), narrowed) for what, routes, narrowed in rows]
+    assert shown == [(rule.what, rule.routes, rule.narrowed) for rule in POLICY]
+
+
+@pytest.mark.parametrize("name", [name for name, narrowed in RULES.items() if narrowed == "no"])
+async def test_what_is_not_for_narrowed_credentials_is_refused(office: Office, name: str) -> None:
+    body = None if name.startswith(("GET", "DELETE")) else b"{}"
+    path = office.mine.path(GUARDED[name])
+    check_error(await office.call(name, path, office.narrow, body), 403, "forbidden")
+    assert (await office.call(name, path, office.wide, body)).status in (200, 201, 400, 404), (
+        "a wide key gets as far as that"
+    )
+
+
+@pytest.mark.parametrize("name", [name for name, narrowed in RULES.items() if narrowed == "yes"])
+async def test_what_is_for_everybody_is_for_narrowed_credentials_too(office: Office, name: str) -> None:
+    path = office.mine.path(GUARDED[name])
+    narrow, wide = [await office.call(name, path, key) for key in (office.narrow, office.wide)]
+    assert narrow.status == wide.status in (200, 404)
+
+
+@pytest.mark.parametrize("name", OF_ONE)
+async def test_what_belongs_to_another_agent_looks_like_what_is_not_there(office: Office, name: str) -> None:
+    route, body = GUARDED[name], BODIES.get(name)
+    absent = Belongings(NO_ID, NO_ID, "run_1000000000000000", "ses_1000000000000000")
+    unknown = await office.call(name, absent.path(route), office.narrow, body)
+    assert unknown.status in (403, 404), unknown.body
+    for other in (office.theirs, office.nobodys):
+        reply = await office.call(name, other.path(route), office.narrow, body)
+        assert (reply.status, told(reply)) == (unknown.status, told(unknown))
+    # Nothing has happened to it.
+    snapshot = (await office.call("GET", f"{runs}/{office.theirs.run}", office.wide)).json
+    assert snapshot["status"] in ("queued", "running")
+    session = (await office.call("GET", f"{sessions}/{office.theirs.session}", office.wide)).json
+    assert session["messages"] == [] and session.get("endedAt") is None
+    if "stream" not in name:  # which goes on for as long as the run does
+        assert (await office.call(name, office.mine.path(route), office.narrow, body)).status in (200, 202)
+
+
+runs, sessions = "/api/v1/workspaces/acme/agent-runs", "/api/v1/workspaces/acme/agent-sessions"
+
+
+def told(reply: Reply) -> Any:
+    return {field: value for field, value in reply.json.items() if field != "requestId"}
+
+
+Check = Callable[[Office], Awaitable[None]]
+
+
+async def creates_runs(office: Office) -> None:
+    for body in ({"agentId": office.theirs.id}, {"modelId": "scripted:hello"}):
+        reply = await office.call("POST", runs, office.narrow, {**body, "prompt": "hi"})
+        check_error(reply, 403, "forbidden")
+    assert (await office.call("POST", runs, office.narrow, {"agentId": office.mine.id, "prompt": "hi"})).status == 202
+
+
+async def creates_sessions(office: Office) -> None:
+    for body in ({"agentId": office.theirs.id}, {"modelId": "scripted:hello"}):
+        check_error(await office.call("POST", sessions, office.narrow, body), 403, "forbidden")
+    assert (await office.call("POST", sessions, office.narrow, {"agentId": office.mine.id})).status == 201
+
+
+async def lists_runs(office: Office) -> None:
+    async def listed(query: str = "") -> list[str]:
+        return [one["id"] for one in (await office.call("GET", runs + query, office.narrow)).json["runs"]]
+
+    assert await listed() == await listed(f"?agentId={office.mine.id}") == [office.mine.run]
+    assert await listed(f"?agentId={office.theirs.id}") == await listed(f"?sessionId={office.theirs.session}") == []
+    everything = (await office.call("GET", runs, office.wide)).json["runs"]
+    assert len(everything) == 3
+
+
+async def lists_sessions(office: Office) -> None:
+    async def listed(query: str = "") -> list[str]:
+        return [one["id"] for one in (await office.call("GET", sessions + query, office.narrow)).json["sessions"]]
+
+    assert await listed() == await listed(f"?agentId={office.mine.id}") == [office.mine.session]
+    assert await listed(f"?agentId={office.theirs.id}") == await listed(f"?sessionId={office.theirs.session}") == []
+    assert len((await office.call("GET", sessions, office.wide)).json["sessions"]) == 3
+
+
+async def lists_agents(office: Office) -> None:
+    found = (await office.call("GET", "/api/v1/workspaces/acme/agents", office.narrow)).json["agents"]
+    assert [one["id"] for one in found] == [office.mine.id]
+
+
+async def lists_cards(office: Office) -> None:
+    found = (await office.call("GET", "/api/a2a/acme/discovery", office.narrow)).json["agents"]
+    assert [one["name"] for one in found] == ["Mine"]
+
+
+CHECKS: dict[str, Check] = {
+    "POST …/agent-runs": creates_runs,
+    "GET …/agent-runs": lists_runs,
+    "POST …/agent-sessions": creates_sessions,
+    "GET …/agent-sessions": lists_sessions,
+    "GET …/agents": lists_agents,
+    "GET /api/a2a/{slug}/discovery": lists_cards,
+}
+
+
+@pytest.mark.parametrize("name", OF_ALL)
+async def test_lists_and_creates_keep_to_the_agents_of_the_credential(office: Office, name: str) -> None:
+    await CHECKS[name](office)
+
+
+async def test_a_narrowed_token_is_held_to_the_same_table(office: Office, browser: Browser) -> None:
+    """By its scope the token may write tools; by its allow-list it may not."""
+    scope = "runs:write runs:read tools:write"
+    client = await office.world.client(scopes=scope.split())
+    tokens: list[str] = []
+    for agents in ("", office.mine.id or ""):
+        code = (await browser.approve(client, scope=scope, agents=agents)).redirect["code"]
+        tokens.append((await client.exchange(code)).json["access_token"])
+    wide, narrow = tokens
+    path = "/api/v1/workspaces/acme/tools"
+    assert (await office.call("POST", path, wide, {"name": "x", "url": "https://x.example"})).status == 201
+    check_error(await office.call("POST", path, narrow, {"name": "y", "url": "https://x.example"}), 403, "forbidden")
+    assert (await office.call("GET", f"{runs}/{office.theirs.run}", wide)).status == 200
+    check_error(await office.call("GET", f"{runs}/{office.theirs.run}", narrow), 404, "not_found")
+    assert (await office.call("GET", f"{runs}/{office.mine.run}", narrow)).status == 200

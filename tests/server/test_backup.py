@@ -1,0 +1,194 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+"""Backups of a store that is in use, and what a restored store does: nothing, before somebody lets it go on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import apsw
+import pytest
+
+from commands import Done, weftline_beside
+from weftline.store.secrets import KEY_FILE
+from weftline.testing import ServerProcess
+
+from .kit import TIMEOUT_S, Api, check_error, local_tool, of_type, types
+
+CALLS: list[dict[str, Any]] = [{"name": name, "args": {}} for name in ("put", "pay")]
+SCRIPTS: dict[str, Any] = {
+    "hello": {"turns": [{"text": "hi"}]},
+    "ask": {"turns": [{"tool_calls": [{"name": "lookup", "args": {}}]}, {"text": "{{all_tool_results}}"}]},
+    "work": {"turns": [{"tool_calls": CALLS}, {"text": "{{all_tool_results}}"}]},
+    "stream": {"turns": [{"deltas": [f"{n} " for n in range(200)], "delay_ms": 5}]},
+}
+TOOLS = """
+import asyncio, os, weftline
+
+def note(context):
+    with open(os.environ["NOTES"], "a") as file:
+        file.write(f"{context.tool_name} {context.idempotency_key}\\n")
+
+@weftline.tool(effect="idempotent", concurrent=True)
+async def put(context: weftline.ToolContext) -> str:
+    note(context)
+    while not os.path.exists(os.environ["NOTES"] + ".go"):
+        await asyncio.sleep(0.005)
+    return "put"
+
+@weftline.tool(concurrent=True)
+async def pay(context: weftline.ToolContext) -> str:
+    note(context)
+    while not os.path.exists(os.environ["NOTES"] + ".go"):
+        await asyncio.sleep(0.005)
+    return "paid"
+"""
+PLUGINS = [{"kind": "mantyx_plugin", "name": name} for name in ("put", "pay")]
+
+
+async def run(*arguments: str | Path) -> Done:
+    done = await weftline_beside(*map(str, arguments))
+    assert done.code == 0, done.err
+    return done
+
+
+async def noted(notes: Path, count: int) -> list[str]:
+    """The lines of the tools' notes, once there are that many."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while len(lines := (await asyncio.to_thread(notes.read_text)).splitlines()) < count:
+            pass
+    return sorted(lines)
+
+
+async def test_a_restored_store_moves_nothing_before_it_is_let_go_and_repeats_no_effect(
+    tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    notes = tmp_path / "notes"
+    notes.touch()
+    env = {"NOTES": str(notes)}
+    with ServerProcess(first, scripts=SCRIPTS, tools=TOOLS, env=env) as server:
+        key = server.create_key()
+        api = Api(http, server.url, "acme", key)
+        ended = await api.start("hello")
+        whole = await api.events(ended)
+        parked = await api.start("ask", tools=[local_tool()])
+        async with api.stream(parked) as stream:
+            call = await stream.until("local_tool_call")
+        doomed = await api.start("ask", tools=[local_tool()])
+        async with api.stream(doomed) as stream:
+            await stream.until("local_tool_call")
+        working = await api.start("work", tools=PLUGINS)
+        before = await noted(notes, 2)
+        backup = tmp_path / "backups" / "today"
+        done = await run("backup", backup, "--db", server.db)
+        assert done.out == f"{backup}\n"
+        (tmp_path / "notes.go").touch()
+        assert (await api.events(working))[-1]["text"] == "put || paid"  # the store that was copied goes on
+        server.terminate()
+    assert {stat.S_IMODE(path.stat().st_mode) for path in backup.iterdir()} == {0o600}
+    with ServerProcess(second, scripts=SCRIPTS, tools=TOOLS, env=env) as unused:
+        unused.terminate()
+        for path in unused.db.iterdir():
+            path.unlink()
+        await run("restore", backup, "--db", unused.db)
+        again = unused.start()
+        api = Api(http, again.url, "acme", key)
+        assert await api.events(ended) == whole
+        check_error(await api.get("/readyz"), 503, "unavailable")
+        check_error(await api.post("agent-runs", {"modelId": "scripted:hello", "prompt": "x"}), 503, "unavailable")
+        assert (await api.snapshot(working))["status"] == "running"
+        again.kill()
+        again.start()  # it stays held, also after a kill
+        check_error(await api.get("/readyz"), 503, "unavailable")
+        assert (await api.answer(parked, call["toolUseId"], result="late")).status == 200
+        assert (await api.cancel(doomed)).status == 200
+        assert (await api.events(doomed))[-1].type == "cancelled"
+        assert await noted(notes, 2) == before
+        assert (await run("resume", "--all", "--db", again.db)).out == "2\n"
+        assert (await api.get("/readyz")).status == 200
+        assert (await api.events(parked))[-1]["text"] == "late"
+        results = {frame["name"]: frame for frame in of_type(await api.events(working), "tool_result")}
+        assert results["put"]["ok"] and not results["pay"]["ok"]
+        assert "not known whether it took effect" in results["pay"]["result"]
+        (put,) = [line for line in before if line.startswith("put ")]
+        assert await noted(notes, 3) == sorted([*before, put])  # the same key: its receiver knows it
+        assert types(await api.play("hello"))[-1] == "result"
+        again.terminate()
+        again.start()
+        assert (await api.get("/readyz")).status == 200
+
+
+async def test_a_backup_is_one_moment_of_a_store_that_is_being_written(
+    tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    with ServerProcess(tmp_path, scripts=SCRIPTS) as server:
+        api = Api(http, server.url, "acme", server.create_key())
+        runs = [await api.start("stream") for _ in range(10)]
+        for number in range(3):
+            await run("backup", tmp_path / f"b{number}", "--db", server.db)
+        for name in runs:
+            assert (await api.events(name))[-1].type == "result"
+    for number in range(3):
+        db = apsw.Connection(str(tmp_path / f"b{number}" / "weftline.db"))
+        assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert db.execute("SELECT clean, held, died FROM store").fetchall() == [(1, 1, None)]
+        holes = """SELECT key FROM runs WHERE next_seq - 1 <> (SELECT count(*) FROM entries WHERE run = key)
+                   + (SELECT coalesce(sum(count), 0) FROM deltas WHERE run = key)"""
+        assert db.execute(holes).fetchall() == []
+        db.close()
+
+
+async def test_a_backup_has_the_keys_that_its_secrets_need(tmp_path: Path) -> None:
+    db, backup, other = tmp_path / "store", tmp_path / "backup", tmp_path / "other"
+    await run("keys", "create", "--workspace", "acme", "--db", db)
+    await run("webhooks", "create", "--workspace", "acme", "--url", "https://example.com/", "--db", db)
+    assert (db / KEY_FILE).exists()
+    done = await run("backup", backup, "--json", "--db", db)
+    assert json.loads(done.out)["bytes"] == sum(path.stat().st_size for path in backup.iterdir())
+    await run("restore", backup, "--db", other)
+    assert (other / KEY_FILE).read_bytes() == (db / KEY_FILE).read_bytes()
+
+
+@pytest.mark.parametrize("command", ["backup", "restore"])
+async def test_nothing_is_copied_over_what_is_there_or_from_what_is_not_a_store(command: str, tmp_path: Path) -> None:
+    store, taken = tmp_path / "store", tmp_path / "taken"
+    await run("keys", "create", "--workspace", "acme", "--db", store)
+    taken.mkdir()
+    (taken / "mine").write_text("mine")
+
+    async def refused(source: Path, to: Path) -> str:
+        arguments = (to, "--db", source) if command == "backup" else (source, "--db", to)
+        done = await weftline_beside(command, *map(str, arguments))
+        assert (done.code, done.out) == (1, "") and done.err.startswith("weftline: ") and done.err.count("\n") == 1
+        return done.err
+
+    assert str(taken) in await refused(store, taken)
+    assert "There is no store" in await refused(taken, tmp_path / "new")
+    assert os.listdir(taken) == ["mine"] and sorted(os.listdir(tmp_path)) == ["store", "taken"]
+
+
+async def test_a_damaged_backup_and_one_of_a_newer_version_are_not_restored(tmp_path: Path) -> None:
+    store, backup = tmp_path / "store", tmp_path / "backup"
+    await run("keys", "create", "--workspace", "acme", "--db", store)
+    await run("backup", backup, "--db", store)
+    file = backup / "weftline.db"
+    good = file.read_bytes()
+    db = apsw.Connection(str(file))
+    db.execute("PRAGMA user_version = 999")
+    db.close()
+    done = await weftline_beside("restore", str(backup), "--db", str(tmp_path / "new"))
+    assert done.code == 1 and "999" in done.err
+    damaged = bytearray(good)
+    damaged[5 * 4096 : 6 * 4096] = b"\x5a" * 4096
+    file.write_bytes(damaged)
+    done = await weftline_beside("restore", str(backup), "--db", str(tmp_path / "new"))
+    assert done.code == 1 and "damaged" in done.err and not (tmp_path / "new").exists()

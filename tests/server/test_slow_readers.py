@@ -1,0 +1,234 @@
+"""A reader that does not keep up: nothing is read ahead for it, little is kept, and it gets every byte once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weftline.config import Config
+from weftline.kernel.entries import TEXT_DELTA
+from weftline.messages import User
+from weftline.net.transport import AiohttpTransport
+from weftline.plan import RunPlan
+from weftline.providers.scripted import ScriptedProvider
+from weftline.providers.scripts import parse_scripts
+from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.hub import PAGE_BYTES, QUEUE_BYTES, EntryBatch, Hub
+from weftline.runtime.ids import parse
+from weftline.server.http import FLOW, Request
+from weftline.server.protocol import WRITE_BYTES, _Corked  # pyright: ignore[reportPrivateUsage]
+from weftline.server.sse import Backlog, send_events
+from weftline.store.base import Page, Stored
+from weftline.store.memory import MemoryStore
+
+TIMEOUT_S = 60
+SCRIPTS = b'{"long": {"turns": [{"deltas": ["%s"]}]}}' % b'", "'.join(b"word %d" % number for number in range(4000))
+
+
+class Client:
+    """Takes bytes until `room` is used up, then none until there is room again."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.got = bytearray()
+        self.ended = False
+        self.write_paused = False
+        self.paused = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._writable.set()
+
+    async def send(self, message: Any) -> None:
+        body: bytes = message.get("body", b"")
+        self.got += body
+        self.room -= len(body)
+        self.ended = message["type"] == "http.response.body" and not message.get("more_body", False)
+        if self.room <= 0 and not self.ended:
+            self.write_paused = True
+            self.paused.set()
+            self._writable.clear()
+
+    async def drain(self) -> None:
+        await self._writable.wait()
+
+    def take(self, room: int) -> None:
+        self.room = room
+        self.write_paused = False
+        self.paused.clear()
+        self._writable.set()
+
+    async def receive(self) -> Any:
+        await asyncio.get_running_loop().create_future()
+
+    def request(self) -> Request:
+        scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/", "headers": [], FLOW: self}
+        return Request(scope, self.receive, self.send, "req_1")
+
+
+class Reads:
+    """Counts the pages that are read from the log."""
+
+    def __init__(self, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        page = store.log.page
+
+        async def counted(key: int, *, after: int, max_bytes: int) -> Page | None:
+            self.count += 1
+            return await page(key, after=after, max_bytes=max_bytes)
+
+        monkeypatch.setattr(store.log, "page", counted)
+
+
+class World:
+    """An engine with one run of some thousand events that has ended."""
+
+    def __init__(self, engine: EmbeddedEngine, store: MemoryStore, run_id: str) -> None:
+        self.engine = engine
+        self.store = store
+        self.run_id = run_id
+        parsed = parse(run_id, prefix="run_")
+        assert parsed is not None
+        self.key = parsed[0]
+
+    def stream(self, client: Client, backlog: Backlog) -> asyncio.Task[None]:
+        follower = self.engine.follow(self.key, self.run_id)
+        return asyncio.create_task(send_events(client.request(), self.engine, self.key, follower, backlog))
+
+    async def whole(self) -> bytes:
+        client = Client(2**60)
+        await self.stream(client, Backlog())
+        return bytes(client.got)
+
+
+@asynccontextmanager
+async def new_world() -> AsyncGenerator[World]:
+    transport = AiohttpTransport()
+    models = Config().catalog(transport=transport, scripted=ScriptedProvider(parse_scripts(SCRIPTS)))
+    store = MemoryStore()
+    plan = RunPlan(model="scripted:long", messages=(User.of("go"),))
+    async with EmbeddedEngine(store, models=models) as engine:
+        run_id = await engine.create(await engine.workspace("acme"), plan)
+        it = World(engine, store, run_id)
+        await it.whole()
+        yield it
+    await transport.aclose()
+
+
+@pytest.fixture
+async def world() -> AsyncGenerator[World]:
+    async with new_world() as it:
+        yield it
+
+
+async def test_nothing_is_read_for_a_client_that_has_not_taken_what_it_was_sent(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, backlog, client = Reads(world.store, monkeypatch), Backlog(0), Client(10_000)
+    sending = world.stream(client, backlog)
+    for _ in range(20):
+        await asyncio.wait_for(client.paused.wait(), TIMEOUT_S)
+        before, got = reads.count, len(client.got)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert (reads.count, len(client.got), backlog.held) == (before, got, 0)
+        client.take(1)
+        await asyncio.sleep(0)
+    client.take(2**60)
+    await asyncio.wait_for(sending, TIMEOUT_S)
+    assert client.got == await world.whole()
+
+
+async def test_what_is_kept_for_slow_clients_is_bounded_over_all_of_them(world: World) -> None:
+    backlog = Backlog(300_000)
+    clients = [Client(5000) for _ in range(50)]
+    sending = [world.stream(client, backlog) for client in clients]
+    for client in clients:
+        await asyncio.wait_for(client.paused.wait(), TIMEOUT_S)
+    assert 0 < backlog.held <= backlog.max_bytes
+    whole = await world.whole()
+    for client in clients:
+        client.take(2**60)
+    await asyncio.wait_for(asyncio.gather(*sending), TIMEOUT_S)
+    assert backlog.held == 0
+    assert all(client.got == whole for client in clients)
+
+
+@settings(max_examples=30)
+@given(rooms=st.lists(st.integers(1, 60_000), min_size=1, max_size=40), budget=st.sampled_from([0, 20_000, 10**9]))
+def test_however_a_client_stops_and_goes_on_it_gets_the_same_bytes(rooms: list[int], budget: int) -> None:
+    async def read() -> None:
+        async with new_world() as world:
+            client = Client(rooms[0])
+            sending = world.stream(client, Backlog(budget))
+            for room in [*rooms[1:], 2**60]:
+                waiting = asyncio.create_task(client.paused.wait())
+                await asyncio.wait({waiting, sending}, timeout=TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
+                client.take(room)
+            await asyncio.wait_for(sending, TIMEOUT_S)
+            assert client.ended and client.got == await world.whole()
+
+    asyncio.run(read())
+
+
+def batch(seq: int, size: int) -> EntryBatch:
+    item = Stored(seq, 1, TEXT_DELTA, b"", b"x" * size)
+    return EntryBatch("run_1", [item], size=item.size, last_seq=seq, ended=False)
+
+
+async def test_a_reader_that_is_busy_keeps_a_short_queue_and_one_that_waits_gets_all_at_once() -> None:
+    follower = Hub(MemoryStore().log).follow(1, "run_1", after=0)
+    follower.behind = False
+    waiting = asyncio.create_task(cast("Any", follower.next()))
+    await asyncio.sleep(0)
+    follower.push(batch(1, 10 * QUEUE_BYTES))
+    assert [one.last_seq for one in await waiting] == [1]
+    follower.push(batch(2, QUEUE_BYTES // 2))
+    assert not follower.behind
+    follower.push(batch(3, QUEUE_BYTES))
+    assert follower.behind and follower.last_seq == 1
+
+
+async def test_the_end_of_the_server_is_not_forgotten_by_a_reader_that_goes_back() -> None:
+    follower = Hub(MemoryStore().log).follow(1, "run_1", after=0)
+    follower.behind = False
+    follower.push(batch(1, 10))
+    assert await follower.next() is not None
+    follower.end()
+    follower.go_back(0)
+    assert await follower.next() is None
+
+
+async def test_the_rows_of_a_log_are_no_larger_than_a_page_of_it(world: World) -> None:
+    page = await world.store.log.page(world.key, after=0, max_bytes=2**30)
+    assert page is not None and len(page.items) > 3
+    assert max(item.size for item in page.items if not item.head) <= PAGE_BYTES
+
+
+class Transport:
+    def __init__(self) -> None:
+        self.writes: list[int] = []
+
+    def write(self, data: bytes) -> None:
+        self.writes.append(len(data))
+
+    def is_closing(self) -> bool:
+        return False
+
+
+async def test_small_writes_of_one_turn_of_the_loop_are_one_and_large_ones_are_not_kept_back() -> None:
+    transport = Transport()
+    corked = _Corked(cast("asyncio.Transport", transport), asyncio.get_running_loop())
+    for _ in range(3):
+        corked.write(b"x" * 10)
+    assert transport.writes == []
+    await asyncio.sleep(0)
+    assert transport.writes == [30]
+    for _ in range(100):
+        corked.write(b"x" * (WRITE_BYTES // 4))
+    assert sum(transport.writes) == 30 + 100 * (WRITE_BYTES // 4)

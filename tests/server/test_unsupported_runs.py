@@ -1,0 +1,106 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+"""A run that a newer version has written is left alone: it can be read and is listed, and nobody moves it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import apsw
+
+from commands import weftline_beside
+from weftline.testing import ServerProcess
+
+from .kit import Api, check_error
+
+SCRIPTS: dict[str, Any] = {
+    "ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}]}, {"text": "done"}]},
+    "hello": {"turns": [{"text": "hi"}]},
+}
+NEWER: Mapping[str, tuple[str, str]] = {
+    "rules": ("rules 99", "UPDATE runs SET rules = 99 WHERE key = ?"),
+    "entry": (
+        "entry call.sung",
+        "UPDATE entries SET kind = 'call.sung', head = CAST(replace(head, 'call.opened', 'call.sung') AS BLOB)"
+        " WHERE kind = 'call.opened' AND run = ?",
+    ),
+    "field": (
+        "entry call.opened",
+        """UPDATE entries SET head = CAST(replace(head, '{"type"', '{"tempo":1,"type"') AS BLOB)"""
+        " WHERE kind = 'call.opened' AND run = ?",
+    ),
+}
+FOLD_ANEW = "UPDATE runs SET fold = 0, due_at = 0"
+
+
+async def ask(api: Api, **more: Any) -> tuple[str, str]:
+    """A run that waits for its client, and the id of the call."""
+    run = await api.start("ask", tools=[{"kind": "local", "name": "ask"}], **more)
+    async with api.stream(run) as stream:
+        return run, (await stream.until("local_tool_call"))["toolUseId"]
+
+
+async def test_runs_of_a_newer_version_are_left_alone_readable_and_listed(
+    tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    with ServerProcess(tmp_path, scripts=SCRIPTS) as server:
+        api = Api(http, server.url, "acme", server.create_key())
+        runs = {name: await ask(api) for name in NEWER}
+        ours, our_call = await ask(api)
+        before = {name: await api.snapshot(run) for name, (run, _) in runs.items()}
+        assert server.terminate() == 0
+        db = apsw.Connection(str(server.db / "weftline.db"))
+        for number, (_, change) in enumerate(NEWER.values(), start=1):
+            db.execute(change, (number,))
+        db.execute(FOLD_ANEW)
+        rows = db.execute("SELECT key, next_seq, version FROM runs WHERE key < 4").fetchall()
+        db.close()
+
+        async def listed() -> dict[str, str]:
+            done = await weftline_beside("runs", "list", "--unsupported", "--json", "--db", str(server.db))
+            assert done.code == 0, done.err
+            return {run["id"]: run["unknown"] for run in json.loads(done.out)}
+
+        expected = {run: NEWER[name][0] for name, (run, _) in runs.items()}
+        assert await listed() == expected
+        server.start()
+        assert await listed() == expected
+        done = await weftline_beside("runs", "list", "--unsupported", "--workspace", "acme", "--db", str(server.db))
+        assert set(done.out.split()) == expected.keys()
+        for name, (run, call) in runs.items():
+            check_error(await api.answer(run, call, result="no"), 409, "unsupported_run")
+            check_error(await api.cancel(run), 409, "unsupported_run")
+            assert await api.snapshot(run) == before[name]
+            async with api.stream(run) as stream:
+                await stream.until("assistant_message")
+        assert (await api.answer(ours, our_call, result="yes")).status == 200
+        assert (await api.events(ours))[-1].type == "result"
+        assert (await api.play("hello"))[-1].type == "result"
+        server.kill()
+        server.start()
+        assert await listed() == expected
+        assert server.terminate() == 0
+        db = apsw.Connection(str(server.db / "weftline.db"))
+        assert db.execute("SELECT key, next_seq, version FROM runs WHERE key < 4").fetchall() == rows
+        db.close()
+
+
+async def test_a_session_that_ended_with_a_newer_run_does_not_keep_the_server_from_starting(
+    tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    with ServerProcess(tmp_path, scripts=SCRIPTS) as server:
+        api = Api(http, server.url, "acme", server.create_key())
+        session = await api.session("ask", tools=[{"kind": "local", "name": "ask"}])
+        async with api.stream(await api.send(session)) as stream:
+            await stream.until("local_tool_call")
+        server.kill()
+        db = apsw.Connection(str(server.db / "weftline.db"))
+        db.execute("UPDATE runs SET rules = 99")
+        db.execute("UPDATE threads SET ended_at = created_at")
+        db.close()
+        server.start()
+        assert (await api.play("hello"))[-1].type == "result"

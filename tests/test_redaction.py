@@ -1,0 +1,140 @@
+"""Blackening: what a peer was sent is found however it comes back, and nothing else is touched."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import json
+import logging
+from collections.abc import Generator
+from pathlib import Path
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weftline.messages import Text
+from weftline.redaction import REDACTED, Redactor, shown_template, shown_url
+from weftline.server.logs import configure_logs
+from weftline.tools.base import ToolOutput
+from weftline.tools.remote import redacted
+
+SRC = Path(__file__).resolve().parent.parent / "src"
+SECRET = 's3cr3t/"ü+&<'
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        SECRET,
+        json.dumps(SECRET)[1:-1],
+        json.dumps(SECRET, ensure_ascii=False)[1:-1],
+        quote(SECRET, safe=""),
+        quote_plus(SECRET),
+        html.escape(SECRET, quote=True),
+        base64.b64encode(SECRET.encode()).decode(),
+    ],
+)
+def test_a_secret_is_found_however_it_is_spelled(spelled: str) -> None:
+    shown = Redactor([SECRET]).text(f"before {spelled} after")
+    assert spelled.rstrip("=") not in shown and shown.startswith(f"before {REDACTED}") and shown.endswith(" after")
+    data = Redactor([SECRET]).data(f"before {spelled} after".encode())
+    assert spelled.rstrip("=").encode() not in data and REDACTED.encode() in data
+
+
+@pytest.mark.parametrize(
+    ("headers", "text", "shown"),
+    [
+        ({"Authorization": "Bearer abcd-1234"}, "Bearer abcd-1234, abcd-1234; Bearer", "{0}, {0}; Bearer"),
+        ({"authorization": "Basic dXNlcjpwYXNz"}, "user:pass pass dXNlcjpwYXNz", "{0} {0} {0}"),
+        ({"Cookie": "sid=abcdef; theme=dark"}, "abcdef dark", "{0} {0}"),
+        ({"X-Api-Key": "k123"}, "k123", "{0}"),
+        ({"X-Anything": "hush-hush"}, "hush-hush", "{0}"),
+        ({"X-Team": "red", "X-Dry-Run": "true"}, "reduced: true", "reduced: true"),
+        ({"Accept": "application/json"}, "application/json", "application/json"),
+    ],
+)
+def test_of_headers_the_secret_parts_are_blacked_out(headers: dict[str, str], text: str, shown: str) -> None:
+    assert Redactor.of_request("https://x.example", headers).text(text) == shown.format(REDACTED)
+
+
+def test_of_an_address_the_credentials_and_tokens_are_blacked_out() -> None:
+    redactor = Redactor.of_request("https://ann:p%40ss@x.example/a?token=t0ken&page=12345678&t=abcdefgh12345678", {})
+    text = "p@ss ann:p%40ss t0ken abcdefgh12345678 page 12345678 x.example"
+    assert redactor.text(text) == f"{REDACTED} {REDACTED} {REDACTED} {REDACTED} page 12345678 x.example"
+
+
+def test_without_secrets_nothing_changes() -> None:
+    assert not Redactor() and not Redactor(["", "ab"]) and Redactor(["", "ab"]).text("ab") == "ab"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown", "template"),
+    [
+        ("https://x.example/a", "https://x.example/a", "https://x.example/a"),
+        ("https://u:p@x.example/a", "https://[redacted]@x.example/a", "https://[redacted]@x.example/a"),
+        ("https://x/?q={{q}}&n=1", "https://x/?q={{q}}&n=[redacted]", "https://x/?q={{q}}&n=1"),
+        ("https://x/?api_key=1", "https://x/?api_key=[redacted]", "https://x/?api_key=[redacted]"),
+        ("https://x?bare", "https://x?[redacted]", "https://x?bare"),
+        ("https://x/#token", "https://x/", "https://x/"),
+    ],
+)
+def test_an_address_is_shown_without_its_secrets(url: str, shown: str, template: str) -> None:
+    assert shown_url(url) == shown == shown_url(shown)
+    assert shown_template(url) == template == shown_template(template)
+
+
+@given(st.text(), st.text(min_size=3), st.text())
+def test_no_secret_survives(before: str, secret: str, after: str) -> None:
+    shown = Redactor([secret]).text(before + secret + after)
+    assert secret not in shown.replace(REDACTED, "") or secret in before + after or secret in REDACTED
+
+
+def test_the_mark_is_written_down_once() -> None:
+    spelled = [path.name for path in SRC.rglob("*.py") if f'"{REDACTED}"' in path.read_text(encoding="utf-8")]
+    assert spelled == ["redaction.py"]
+
+
+@pytest.fixture
+def log() -> Generator[io.StringIO]:
+    root, ours, unheard = logging.getLogger(), logging.getLogger("weftline"), logging.getLogger("mcp.client")
+    before = (root.handlers[:], root.level, ours.level, unheard.level)
+    stream = io.StringIO()
+    configure_logs("info", stream=stream)
+    yield stream
+    root.handlers[:] = before[0]
+    for logger, level in zip((root, ours, unheard), before[1:], strict=True):
+        logger.setLevel(level)
+
+
+def test_no_library_speaks_at_info(log: io.StringIO) -> None:
+    for name in ("httpx", "httpx2", "mcp.client.streamable_http", "aiohttp.client", "uvicorn.error", "asyncio", "a.b"):
+        logging.getLogger(name).info("GET https://x.example/?token=abc")
+    assert log.getvalue() == ""
+    logging.getLogger("weftline.server").info("hello")
+    logging.getLogger("some.library").warning("trouble")
+    assert "INFO weftline.server: hello" in log.getvalue() and "WARNING some.library: trouble" in log.getvalue()
+
+
+def test_addresses_and_credentials_are_blacked_out_of_the_log_and_its_tracebacks(log: io.StringIO) -> None:
+    key = "weft_0123456789abcdef"
+    try:
+        raise ValueError(f"https://u:hush@x.example/a?token=hush, key {key}")
+    except ValueError:
+        logging.getLogger("some.library").exception("failed: %s", "http://x.example/?key=hush")
+    text = log.getvalue()
+    assert "hush" not in text and key not in text and "Traceback" in text
+    assert "https://[redacted]@x.example/a?token=[redacted]" in text and "weft_[redacted]" in text
+
+
+@pytest.mark.parametrize("place", [0, 199_995, 200_000, 200_005, 399_990])
+def test_a_secret_at_the_cut_of_a_long_text_leaves_no_piece(place: int) -> None:
+    secret = "abcdefghijklmnopqrstuvwxyz"
+    for filler in ("-", "-" * 100 + secret * 30):
+        text = (filler * 500_000)[:place] + secret + "-" * 300_000
+        shown = redacted(ToolOutput.of(text), Redactor([secret])).parts[0]
+        assert isinstance(shown, Text) and len(shown.text) < 201_000
+        head, _, note = shown.text.rpartition("\n")
+        assert note == f"[cut after 200000 of {len(text)} characters]" and "abc" not in head.replace(REDACTED, "")
