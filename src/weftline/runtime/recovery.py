@@ -201,7 +201,9 @@ class Fleet(Protocol):
 
     def resident(self, key: int) -> LiveRun | None: ...
 
-    async def load(self, key: int) -> LiveRun: ...
+    async def load_surely(self, key: int) -> LiveRun:
+        """Brings a run into memory, as soon as the store can be read."""
+        ...
 
     def consider(self, run: LiveRun) -> None:
         """Has the run driven if there is something to do."""
@@ -300,13 +302,20 @@ class Recovery:
 
     async def pick_up(self) -> None:
         """Carries on the runs that were dropped from memory while the store refused writes."""
-        after = 0
-        while rows := await self._store.under_way(after=after, limit=_PAGE):
-            after = rows[-1].key
-            for row in rows:
-                if self._fleet.resident(row.key) is None and row.key not in self._waiting:
-                    await self._recover(row.key)
-        due = await self._store.next_due(0)
+        try:
+            after = 0
+            while rows := await self._store.under_way(after=after, limit=_PAGE):
+                after = rows[-1].key
+                for row in rows:
+                    if self._fleet.resident(row.key) is None and row.key not in self._waiting:
+                        await self._recover(row.key)
+            due = await self._store.next_due(0)
+        except StoreError as error:
+            logger.error("the runs that are due cannot be read, trying again: %s", error.message)
+            await asyncio.sleep(STORE_RETRY_S)
+            if not self._fleet.stopping:
+                self._spawn(self.pick_up())
+            return
         if due is not None:
             self._fleet.wake_at(due)
 
@@ -332,7 +341,7 @@ class Recovery:
         if self._fleet.stopping:
             return
         try:
-            run = await self._fleet.load(key)
+            run = await self._fleet.load_surely(key)
         except Conflict as error:
             logger.warning("run %d is left alone: %s", key, error.message)
         except WeftlineError:
@@ -399,7 +408,7 @@ class Recovery:
         del self._waiting[key]
         self._tried.add(key)
         try:
-            run = await self._fleet.load(key)
+            run = await self._fleet.load_surely(key)
         except WeftlineError:
             logger.exception("run %d could not be loaded", key)
         else:

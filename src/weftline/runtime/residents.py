@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
-from weftline.errors import Conflict, NotFound, WeftlineError
+from weftline.errors import Conflict, NotFound, StoreError, WeftlineError
 from weftline.kernel.accept import accepts
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import TimerFired
@@ -24,7 +24,7 @@ from weftline.runtime.driver import Driver
 from weftline.runtime.hub import EntryBatch, Hub
 from weftline.runtime.live import Draft, LiveRun, Residency
 from weftline.runtime.log import Log
-from weftline.runtime.recovery import load_run
+from weftline.runtime.recovery import STORE_RETRY_S, load_run
 from weftline.runtime.scheduler import Scheduler
 from weftline.store.base import LogStore, Stored, Write, Written
 
@@ -108,6 +108,17 @@ class Residents:
             if loaded.state.ended:
                 return loaded
         return run
+
+    async def load_surely(self, key: int) -> LiveRun:
+        """As `load`, for those whom nobody would ask again: waits until the store can be read."""
+        while True:
+            try:
+                return await self.load(key)
+            except StoreError as error:
+                if self.stopping:
+                    raise
+                logger.error("run %d cannot be loaded, trying again: %s", key, error.message)
+                await asyncio.sleep(STORE_RETRY_S)
 
     def _loaded(self, key: int, task: asyncio.Task[LiveRun]) -> None:
         self._loading.pop(key, None)
@@ -326,7 +337,7 @@ class Residents:
             self.consider(run)
 
     async def _promote_later(self, key: int) -> None:
-        run = await self.load(key)
+        run = await self.load_surely(key)
         if run.residency is Residency.BEHIND:
             run.residency = Residency.PARKED
         self.consider(run)
@@ -343,7 +354,7 @@ class Residents:
     async def _load_again(self, key: int) -> None:
         await asyncio.sleep(0.1)
         try:
-            self.consider(await self.load(key))
+            self.consider(await self.load_surely(key))
         except NotFound:
             pass  # its first write failed: it never existed
 
