@@ -35,12 +35,13 @@ CLIENT_GRACE_US = 30_000_000
 KEEP_S = 5.0
 """How long a parked run stays in memory: clients mostly answer within a moment."""
 MAX_KEPT = 512
+CUT_S = 5.0
+"""How long a stop waits for what it has cancelled."""
 LAST_TRY_S = 5.0
 """How long a stop waits for the store to take what is left."""
 _SWEEP_S = 0.1
 """At the least between two looks at them: what is left to wait may round to nothing."""
 _STALL_US = 1_000_000
-_CUT_S = 5.0
 _PAGE = 1000
 
 
@@ -280,7 +281,7 @@ class Residents:
         for task in left:
             task.cancel()
         if left:
-            _, late = await asyncio.wait(left, timeout=_CUT_S)
+            _, late = await asyncio.wait(left, timeout=CUT_S)
             for task in late:
                 logger.warning("run %s: it did not stop; what it still does is not taken in", left[task].id)
                 left[task].residency = Residency.GONE
