@@ -16,7 +16,7 @@ from weftline.plan import RunPlan, ToolRef
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.store.base import Store, Write, Written
+from weftline.store.base import Loaded, Store, Write, Written
 from weftline.store.memory import MemoryDisk, MemoryStore
 from weftline.store.memory.log import MemoryLog
 from weftline.tools.base import Tool
@@ -33,6 +33,8 @@ class MoodyLog:
         """How many of the next flushes are refused."""
         self.unreadable = 0
         """How many of the next reads of a thread fail."""
+        self.unclaimable = 0
+        """How many of the next claims fail."""
         self.flushes = 0
         """How many have been given so far."""
         self.gate = asyncio.Event()
@@ -64,6 +66,12 @@ class MoodyLog:
         self.timers_asked += 1
         await self.timers_gate.wait()
         return found
+
+    async def claim(self, key: int, *, kinds: Sequence[str]) -> Loaded | None:
+        if self.unclaimable:
+            self.unclaimable -= 1
+            raise StoreError("The store could not be read.")
+        return await self._inner.claim(key, kinds=kinds)
 
     async def thread_messages(self, thread: int) -> list[bytes]:
         if self.unreadable:

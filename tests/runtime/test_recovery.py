@@ -95,6 +95,24 @@ async def test_a_store_that_cannot_be_read_for_a_while_gives_up_no_run(monkeypat
         assert store.log.unreadable == 0
 
 
+async def test_a_run_that_cannot_be_loaded_at_a_start_is_loaded_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residents, "STORE_RETRY_S", 0.001)
+    disk = MemoryDisk()
+    dead, _ = engine_on(MoodyStore(disk), SCRIPTS)
+    await dead.start()
+    space = await dead.workspace("acme")
+    run_id = await dead.create(space, plan("slow"))
+    store = MoodyStore(disk)
+    store.log.unclaimable = 3
+    it, _ = engine_on(store, SCRIPTS)
+    async with it:
+        (run,) = disk.runs.values()
+        await until(lambda: any(item.kind == "run.adopted" for item in run.items))
+        await it.cancel(await it.locate(run_id, workspace=space))
+    monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)
+    await dead.stop(drain_s=0)
+
+
 async def test_a_run_that_is_cancelled_as_it_is_promoted_is_not_due_any_more() -> None:
     disk = MemoryDisk()
     store = MoodyStore(disk)
