@@ -12,8 +12,9 @@ half as many, one group after another, so that the one that kills is soon alone.
 
 A run is given up when it died alone three times without progress, or was charged with ten deaths, the last one alone,
 although it streamed. Kills that have nothing to do with a run must never add up to that, so there is a control: before
-a run that died alone is tried again, the process has to live without it for longer than the trial lasts. A process
-that dies in that time, or whenever nobody is on trial, is killed by something else, and all charges are taken back.
+a run that died alone is tried again, the process has to live without it for longer than the trial lasts, with all
+others that it might be mistaken for. A process that dies in that time, or whenever nobody is on trial, is killed by
+something else, and all charges are taken back.
 Whoever kills only after its trial is over is charged too, and gets a trial of twice the length the next time.
 """
 
@@ -223,6 +224,7 @@ class Recovery:
         self._store = store
         self._fleet = fleet
         self._began_s = asyncio.get_running_loop().time()
+        """When a run was last begun, or the process itself, that has not shown since that it does not kill."""
         self._waiting: dict[int, UnderWay] = {}
         """Suspects that nobody drives before their trial."""
         self._queued = asyncio.Event()
@@ -394,6 +396,7 @@ class Recovery:
 
     async def _hear(self, keys: Sequence[int], trial_s: float) -> None:
         """Returns when something of each of these runs has ended, or their trial is over."""
+        began_s = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(trial_s):
                 while not self._on_trial.isdisjoint(keys):
@@ -402,6 +405,7 @@ class Recovery:
         except TimeoutError:
             late = [key for key in keys if key in self._on_trial]
             self._on_trial.difference_update(late)
+            self._began_s = max(self._began_s, began_s)
             await self._write(self._store.survived, late)
 
     async def _try_no_more(self, key: int) -> None:
