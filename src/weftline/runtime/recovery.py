@@ -409,8 +409,8 @@ class Recovery:
             await self._write(self._store.survived, late)
 
     async def _try_no_more(self, key: int) -> None:
+        """Gives a suspect up. If that cannot be written, it comes back here: nobody drives it any more."""
         del self._waiting[key]
-        self._tried.add(key)
         try:
             run = await self._fleet.load_surely(key)
         except WeftlineError:
