@@ -16,7 +16,7 @@ from weftline.plan import RunPlan, ToolRef
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.store.base import Store, Write, Written
+from weftline.store.base import Loaded, Store, Write, Written
 from weftline.store.memory import MemoryDisk, MemoryStore
 from weftline.store.memory.log import MemoryLog
 from weftline.tools.base import Tool
@@ -33,11 +33,18 @@ class MoodyLog:
         """How many of the next flushes are refused."""
         self.unreadable = 0
         """How many of the next reads of a thread fail."""
+        self.unclaimable = 0
+        """How many of the next claims fail."""
         self.flushes = 0
         """How many have been given so far."""
         self.gate = asyncio.Event()
-        """Flushes are committed while it is set."""
+        """Flushes are committed while it is set: all of them, or those with an entry of the kind `holds`."""
         self.gate.set()
+        self.holds = ""
+        self.timers_gate = asyncio.Event()
+        """The next due time is told while it is set."""
+        self.timers_gate.set()
+        self.timers_asked = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -47,11 +54,24 @@ class MoodyLog:
 
     async def _flush(self, writes: Sequence[Write]) -> list[Written]:
         self.flushes += 1
-        await self.gate.wait()
+        if not self.holds or any(item.kind == self.holds for write in writes for item in write.items):
+            await self.gate.wait()
         if self.refusals:
             self.refusals -= 1
             return [Written("refused", error=StoreError("The disk is full.")) for _ in writes]
         return await self._inner.flush(writes)
+
+    async def next_due(self, after: int) -> int | None:
+        found = await self._inner.next_due(after)
+        self.timers_asked += 1
+        await self.timers_gate.wait()
+        return found
+
+    async def claim(self, key: int, *, kinds: Sequence[str]) -> Loaded | None:
+        if self.unclaimable:
+            self.unclaimable -= 1
+            raise StoreError("The store could not be read.")
+        return await self._inner.claim(key, kinds=kinds)
 
     async def thread_messages(self, thread: int) -> list[bytes]:
         if self.unreadable:

@@ -21,6 +21,7 @@ SCRIPTS: dict[str, Any] = {
     "hello": {"turns": [{"text": "hi"}]},
     "ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}]}, {"text": "thanks"}]},
     "pay": {"turns": [{"tool_calls": [{"name": "pay", "args": {}}]}, {"text": "paid"}]},
+    "retry": {"turns": [{"error": {"class": "overloaded"}}, {"text": "at last"}]},
     "slow": {"turns": [{"deltas": ["a", "b", "c"], "delay_ms": 60_000}]},
     "broken": {"turns": [_CALL | {"loop": True}]},
     "shaky": {"turns": [_CALL, _CALL, _CALL, _CALL, _CALL, _CALL, _CALL, _CALL, {"text": "done"}]},
@@ -94,6 +95,24 @@ async def test_a_store_that_cannot_be_read_for_a_while_gives_up_no_run(monkeypat
         assert store.log.unreadable == 0
 
 
+async def test_a_run_that_cannot_be_loaded_at_a_start_is_loaded_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residents, "STORE_RETRY_S", 0.001)
+    disk = MemoryDisk()
+    dead, _ = engine_on(MoodyStore(disk), SCRIPTS)
+    await dead.start()
+    space = await dead.workspace("acme")
+    run_id = await dead.create(space, plan("slow"))
+    store = MoodyStore(disk)
+    store.log.unclaimable = 3
+    it, _ = engine_on(store, SCRIPTS)
+    async with it:
+        (run,) = disk.runs.values()
+        await until(lambda: any(item.kind == "run.adopted" for item in run.items))
+        await it.cancel(await it.locate(run_id, workspace=space))
+    monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)
+    await dead.stop(drain_s=0)
+
+
 async def test_a_run_that_is_cancelled_as_it_is_promoted_is_not_due_any_more() -> None:
     disk = MemoryDisk()
     store = MoodyStore(disk)
@@ -113,6 +132,30 @@ async def test_a_run_that_is_cancelled_as_it_is_promoted_is_not_due_any_more() -
         await asyncio.gather(ending, cancelling)
         row = disk.runs[keys[1]].row
         assert (row.status, row.due_at) == ("cancelled", None)
+
+
+async def test_a_timer_that_rings_while_due_runs_are_read_is_not_lost() -> None:
+    disk = MemoryDisk()
+    store = MoodyStore(disk)
+    it, _ = engine_on(store, SCRIPTS)
+    async with it:
+        space = await it.workspace("acme")
+        log = store.log
+        log.holds = "attempt.failed"
+        log.gate.clear()
+        log.timers_gate.clear()
+        asked = log.timers_asked
+        creating = asyncio.create_task(it.create(space, plan("retry")))
+        await until(lambda: log.timers_asked > asked)  # it rang, and what is due was read: nothing yet
+        assert not any(run.row.due_at for run in disk.runs.values())
+        log.gate.set()
+        run_id = await creating
+        (run,) = disk.runs.values()
+        await until(lambda: run.row.due_at)  # durable now, and announced while the look above is not over
+        for _ in range(20):
+            await asyncio.sleep(0)  # until it has rung again
+        log.timers_gate.set()
+        assert (await ended(it, run_id, space)).status == "succeeded"
 
 
 async def test_what_was_queued_while_the_disk_was_full_is_written_by_a_stop() -> None:

@@ -12,8 +12,9 @@ half as many, one group after another, so that the one that kills is soon alone.
 
 A run is given up when it died alone three times without progress, or was charged with ten deaths, the last one alone,
 although it streamed. Kills that have nothing to do with a run must never add up to that, so there is a control: before
-a run that died alone is tried again, the process has to live without it for longer than the trial lasts. A process
-that dies in that time, or whenever nobody is on trial, is killed by something else, and all charges are taken back.
+a run that died alone is tried again, the process has to live without it for longer than the trial lasts, with all
+others that it might be mistaken for. A process that dies in that time, or whenever nobody is on trial, is killed by
+something else, and all charges are taken back.
 Whoever kills only after its trial is over is charged too, and gets a trial of twice the length the next time.
 """
 
@@ -201,7 +202,9 @@ class Fleet(Protocol):
 
     def resident(self, key: int) -> LiveRun | None: ...
 
-    async def load(self, key: int) -> LiveRun: ...
+    async def load_surely(self, key: int) -> LiveRun:
+        """Brings a run into memory, as soon as the store can be read."""
+        ...
 
     def consider(self, run: LiveRun) -> None:
         """Has the run driven if there is something to do."""
@@ -221,6 +224,7 @@ class Recovery:
         self._store = store
         self._fleet = fleet
         self._began_s = asyncio.get_running_loop().time()
+        """When a run was last begun, or the process itself, that has not shown since that it does not kill."""
         self._waiting: dict[int, UnderWay] = {}
         """Suspects that nobody drives before their trial."""
         self._queued = asyncio.Event()
@@ -300,13 +304,20 @@ class Recovery:
 
     async def pick_up(self) -> None:
         """Carries on the runs that were dropped from memory while the store refused writes."""
-        after = 0
-        while rows := await self._store.under_way(after=after, limit=_PAGE):
-            after = rows[-1].key
-            for row in rows:
-                if self._fleet.resident(row.key) is None and row.key not in self._waiting:
-                    await self._recover(row.key)
-        due = await self._store.next_due(0)
+        try:
+            after = 0
+            while rows := await self._store.under_way(after=after, limit=_PAGE):
+                after = rows[-1].key
+                for row in rows:
+                    if self._fleet.resident(row.key) is None and row.key not in self._waiting:
+                        await self._recover(row.key)
+            due = await self._store.next_due(0)
+        except StoreError as error:
+            logger.error("the runs that are due cannot be read, trying again: %s", error.message)
+            await asyncio.sleep(STORE_RETRY_S)
+            if not self._fleet.stopping:
+                self._spawn(self.pick_up())
+            return
         if due is not None:
             self._fleet.wake_at(due)
 
@@ -332,7 +343,7 @@ class Recovery:
         if self._fleet.stopping:
             return
         try:
-            run = await self._fleet.load(key)
+            run = await self._fleet.load_surely(key)
         except Conflict as error:
             logger.warning("run %d is left alone: %s", key, error.message)
         except WeftlineError:
@@ -385,6 +396,7 @@ class Recovery:
 
     async def _hear(self, keys: Sequence[int], trial_s: float) -> None:
         """Returns when something of each of these runs has ended, or their trial is over."""
+        began_s = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(trial_s):
                 while not self._on_trial.isdisjoint(keys):
@@ -393,13 +405,14 @@ class Recovery:
         except TimeoutError:
             late = [key for key in keys if key in self._on_trial]
             self._on_trial.difference_update(late)
+            self._began_s = max(self._began_s, began_s)
             await self._write(self._store.survived, late)
 
     async def _try_no_more(self, key: int) -> None:
+        """Gives a suspect up. If that cannot be written, it comes back here: nobody drives it any more."""
         del self._waiting[key]
-        self._tried.add(key)
         try:
-            run = await self._fleet.load(key)
+            run = await self._fleet.load_surely(key)
         except WeftlineError:
             logger.exception("run %d could not be loaded", key)
         else:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
-from weftline.errors import Conflict, NotFound, WeftlineError
+from weftline.errors import Conflict, NotFound, StoreError, WeftlineError
 from weftline.kernel.accept import accepts
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import TimerFired
@@ -24,7 +24,7 @@ from weftline.runtime.driver import Driver
 from weftline.runtime.hub import EntryBatch, Hub
 from weftline.runtime.live import Draft, LiveRun, Residency
 from weftline.runtime.log import Log
-from weftline.runtime.recovery import load_run
+from weftline.runtime.recovery import STORE_RETRY_S, load_run
 from weftline.runtime.scheduler import Scheduler
 from weftline.store.base import LogStore, Stored, Write, Written
 
@@ -35,12 +35,13 @@ CLIENT_GRACE_US = 30_000_000
 KEEP_S = 5.0
 """How long a parked run stays in memory: clients mostly answer within a moment."""
 MAX_KEPT = 512
+CUT_S = 5.0
+"""How long a stop waits for what it has cancelled."""
 LAST_TRY_S = 5.0
 """How long a stop waits for the store to take what is left."""
 _SWEEP_S = 0.1
 """At the least between two looks at them: what is left to wait may round to nothing."""
 _STALL_US = 1_000_000
-_CUT_S = 5.0
 _PAGE = 1000
 
 
@@ -108,6 +109,17 @@ class Residents:
             if loaded.state.ended:
                 return loaded
         return run
+
+    async def load_surely(self, key: int) -> LiveRun:
+        """As `load`, for those whom nobody would ask again: waits until the store can be read."""
+        while True:
+            try:
+                return await self.load(key)
+            except StoreError as error:
+                if self.stopping:
+                    raise
+                logger.error("run %d cannot be loaded, trying again: %s", key, error.message)
+                await asyncio.sleep(STORE_RETRY_S)
 
     def _loaded(self, key: int, task: asyncio.Task[LiveRun]) -> None:
         self._loading.pop(key, None)
@@ -269,7 +281,7 @@ class Residents:
         for task in left:
             task.cancel()
         if left:
-            _, late = await asyncio.wait(left, timeout=_CUT_S)
+            _, late = await asyncio.wait(left, timeout=CUT_S)
             for task in late:
                 logger.warning("run %s: it did not stop; what it still does is not taken in", left[task].id)
                 left[task].residency = Residency.GONE
@@ -326,7 +338,7 @@ class Residents:
             self.consider(run)
 
     async def _promote_later(self, key: int) -> None:
-        run = await self.load(key)
+        run = await self.load_surely(key)
         if run.residency is Residency.BEHIND:
             run.residency = Residency.PARKED
         self.consider(run)
@@ -343,7 +355,7 @@ class Residents:
     async def _load_again(self, key: int) -> None:
         await asyncio.sleep(0.1)
         try:
-            self.consider(await self.load(key))
+            self.consider(await self.load_surely(key))
         except NotFound:
             pass  # its first write failed: it never existed
 

@@ -11,6 +11,7 @@ from collections import Counter
 
 from weftline.kernel import bodies
 from weftline.kernel.entries import AttemptFailed, AttemptStarted, TurnCompleted
+from weftline.runtime.residents import CUT_S
 from weftline.testing.simulation.conversation import check_conversation, naive_conversation
 from weftline.testing.simulation.evidence import Evidence, RunLog
 from weftline.testing.simulation.trace import require
@@ -63,7 +64,9 @@ def _is_booked(evidence: Evidence, log: RunLog, asked: Asked) -> None:
     )
     if asked.reported is None or outcome.usage == asked.reported:
         return
-    lost = evidence.may_have_lost(asked.life, log)
+    # A stop does not wait for ever for a provider that goes on although it was told to stop.
+    stubborn = asked.ended == "aborted" and asked.ended_s >= evidence.times[asked.life].until_s + CUT_S
+    lost = evidence.may_have_lost(asked.life, log) or stubborn
     estimated = isinstance(outcome, AttemptFailed) and outcome.estimated
     excused = estimated and (lost or bool(log.order.poison) or log.order.tag == "shaky")
     require("C4", excused, f"run {log.key}: request {asked.number} ({asked.ended}) is booked as {outcome.usage}")

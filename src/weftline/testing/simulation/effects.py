@@ -37,7 +37,7 @@ def check_tools(evidence: Evidence, logs: Sequence[RunLog]) -> None:
         log, known = by_id.get(run_id), calls.get(run_id, {}).get(call_id)
         certain: list[Execution] = []
         for one in executions:
-            if log is not None and known is not None and (one.turn, one.args) == (known.turn, known.args):
+            if known is not None and (one.turn, one.tool, one.args) == (known.turn, known.asked.name, known.args):
                 certain.append(one)
                 continue
             # Only what changes nothing may run ahead of the log, and so belong to a turn that the log never got.

@@ -58,6 +58,13 @@ class Reader:
                 batches = reading.result()
                 if batches is None:
                     break
+                if self._rng.random() < 0.1:
+                    # It cannot take it all just now, and asks for the rest of it again.
+                    batches = batches[: self._rng.randrange(len(batches) + 1)]
+                    for batch in batches:
+                        self._take(batch)
+                    follower.go_back(self.seen.last_seq)
+                    continue
                 for batch in batches:
                     self._take(batch)
                 if self._slow:

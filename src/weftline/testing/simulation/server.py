@@ -104,6 +104,12 @@ class Server:
         if task is not None:
             self._outside.add(task)
 
+    def _inside(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task of the server, which may fail after nobody cares any more."""
+        task = self._loop.create_task(coroutine)
+        task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+        return task
+
     async def start(self) -> None:
         self.lives += 1
         life = self.life = self._new_life(self.lives)
@@ -113,7 +119,7 @@ class Server:
         self._trace.note(f"server: life {life.number} (deploy {life.deploy}) begins, unclean: {store.log.unclean}")
         self.times[life.number] = Up(life.number, self._loop.time())
         engine = self._process = self._build.engine(store, life, self._clock)
-        starting = self._loop.create_task(engine.start())
+        starting = self._inside(engine.start())
         await asyncio.wait([starting])
         if starting.cancelled() or life.dead:
             return
@@ -149,7 +155,7 @@ class Server:
         self._up.clear()
         self.engine = None
         self.times[life.number].until_s = self._loop.time()
-        stopping = self._loop.create_task(engine.stop(drain_s=drain_s))
+        stopping = self._inside(engine.stop(drain_s=drain_s))
         await asyncio.wait([stopping])
         if not life.dead:
             if not stopping.cancelled():
@@ -180,8 +186,7 @@ class Server:
     async def request(self, ask: Callable[[Engine], Awaitable[T]], *, patience_s: float | None = None) -> T:
         """Sends one request and returns its answer. `Lost` when the server dies or the client's patience ends first."""
         engine, life = await self.up()
-        task = self._loop.create_task(_ask(ask, engine))
-        task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+        task = self._inside(_ask(ask, engine))
         await asyncio.wait([task], timeout=patience_s)
         if not task.done():
             task.cancel()
