@@ -1,4 +1,4 @@
-"""A reader that does not keep up: nothing is read for it meanwhile, little is kept, and it still gets every byte once."""
+"""A reader that does not keep up: nothing is read for it meanwhile, little is kept, and it gets every byte once."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Client:
         await asyncio.get_running_loop().create_future()
 
     def request(self) -> Request:
-        scope = {"type": "http", "method": "GET", "path": "/", "headers": [], FLOW: self}
+        scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/", "headers": [], FLOW: self}
         return Request(scope, self.receive, self.send, "req_1")
 
 
