@@ -41,7 +41,7 @@ class App:
         self.models = models
         self.workspaces = Workspaces(store.records, store.vault, engine.clock, self._on_change)
         self.router = Router(routes)
-        self.oauth = OAuthServer(self.workspaces, public_url=options.public_url)
+        self.oauth = OAuthServer(self.workspaces, public_url=options.public_url, proxies=options.trusted_proxies)
         self.auth = Authenticator(self.workspaces, rate_limit=options.rate_limit_per_minute)
         self.mcp = HostedMcp(self)
         self.backlog = Backlog()

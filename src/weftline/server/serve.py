@@ -185,7 +185,11 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
         changed=administered,
     )
     await control.start()
-    connections = Connections(options.connections, max_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    connections = Connections(
+        options.connections,
+        max_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        proxies=options.trusted_proxies,
+    )
     server = _Server(
         uvicorn.Config(
             app,
