@@ -152,6 +152,12 @@ class Driver:
         if outcome is not None:
             self._append(run, outcome)
 
+    def abandon(self, run: LiveRun) -> None:
+        """Books what a model call has cost that does not let itself be cancelled."""
+        attempt = run.state.attempt
+        if attempt.open and run.work.attempt_usage:
+            self._append(run, Outcome(abandoned(CallModel(run.state.turn, attempt.number), run.work)))
+
     def _append(self, run: LiveRun, outcome: Outcome) -> None:
         """Appends what a command brought, if the run still waits for it."""
         if run.gone or not accepts(run.state, outcome.draft.head, attempt=outcome.attempt):

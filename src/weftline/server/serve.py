@@ -165,7 +165,9 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     stored = Workspaces(store.records, store.vault, SystemClock())
     catalogs = WorkspaceCatalogs(models, own=partial(own_providers, stored), transport=own)
     tools = DialledTools(own_tools, records=store.records, vault=store.vault, dialled=peers, stored=pages)
-    engine = await EmbeddedEngine(store, models=catalogs, tools=tools, model_timeout_s=options.model_timeout_s).start()
+    engine = await EmbeddedEngine(
+        store, models=catalogs, tools=tools, model_timeout_s=options.model_timeout_s, limits=options.workspaces
+    ).start()
     app = App(engine, store, catalogs, ROUTES, options=options)
     deliveries = Deliveries(
         app.workspaces,

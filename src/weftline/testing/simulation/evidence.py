@@ -73,6 +73,8 @@ class Evidence(Struct):
     troubles: Troubles
     epoch_s: float
     """The wall clock at the virtual time 0, unless it was set."""
+    places: int
+    """How many runs of a workspace are driven at once."""
 
     def logs(self) -> list[RunLog]:
         return [

@@ -9,8 +9,11 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
+from msgspec.structs import replace
+
 from weftline.kernel.state import decode_state
-from weftline.runtime import hub, residents, scheduler
+from weftline.runtime import hub, residents
+from weftline.testing.simulation import server as servers
 from weftline.testing.simulation.clients import Clients
 from weftline.testing.simulation.disk import Disk
 from weftline.testing.simulation.evidence import Evidence
@@ -81,6 +84,7 @@ class History:
         quiet()
         random.seed(self.seed)
         with _narrow(self.rng):
+            self.places = servers.LIMITS.max_runs_per_workspace
             self.loop.run_until_complete(self._run())
         if self._failure is not None:
             raise self._failure
@@ -204,18 +208,19 @@ class History:
             self.server.times,
             self.mishaps.troubles,
             self._epoch_s,
+            self.places,
         )
 
 
 @contextmanager
 def _narrow(rng: Random) -> Generator[None]:
     """Small queues, pages and places, so that what happens under load happens here."""
-    before = hub.QUEUE_BYTES, hub.PAGE_BYTES, scheduler.MAX_RUNS_PER_WORKSPACE, residents.MAX_KEPT
+    before = hub.QUEUE_BYTES, hub.PAGE_BYTES, servers.LIMITS, residents.MAX_KEPT
     hub.QUEUE_BYTES = rng.choice((before[0], 2000, 300))
     hub.PAGE_BYTES = rng.choice((before[1], 1000))
-    scheduler.MAX_RUNS_PER_WORKSPACE = rng.choice((before[2], before[2], 2))
+    servers.LIMITS = rng.choice((before[2], before[2], replace(before[2], max_runs_per_workspace=2)))
     residents.MAX_KEPT = rng.choice((before[3], before[3], 1))
     try:
         yield
     finally:
-        hub.QUEUE_BYTES, hub.PAGE_BYTES, scheduler.MAX_RUNS_PER_WORKSPACE, residents.MAX_KEPT = before
+        hub.QUEUE_BYTES, hub.PAGE_BYTES, servers.LIMITS, residents.MAX_KEPT = before

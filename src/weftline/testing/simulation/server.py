@@ -12,6 +12,7 @@ from msgspec import Struct
 from weftline.errors import StoreError
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.engine import Engine
+from weftline.runtime.limits import WorkspaceLimits
 from weftline.store.base import Store
 from weftline.store.memory import MemoryStore
 from weftline.testing.simulation.disk import Disk
@@ -27,6 +28,10 @@ T = TypeVar("T")
 
 class Lost(Exception):
     """The connection broke: whether the request took effect is not known."""
+
+
+LIMITS = WorkspaceLimits()
+"""Narrowed by some histories."""
 
 
 class WallClock:
@@ -48,7 +53,9 @@ class Build:
         return MemoryStore(disk.memory)
 
     def engine(self, store: SimulatedStore, life: Life, clock: WallClock) -> EmbeddedEngine:
-        return EmbeddedEngine(store, models=catalog(life), tools=tools_of(life), clock=clock, carry_out=life.carry_out)
+        return EmbeddedEngine(
+            store, models=catalog(life), tools=tools_of(life), clock=clock, limits=LIMITS, carry_out=life.carry_out
+        )
 
 
 class Up(Struct):
