@@ -140,6 +140,17 @@ def post(server: Server, path: str, body: str) -> bytes:
     return data
 
 
+def get(server: Server, path: str, *, key: str) -> bytes:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("GET", path, headers={"Authorization": f"Bearer {key}"})
+    answer = connection.getresponse()
+    data = answer.read()
+    connection.close()
+    if answer.status != 200:
+        raise RuntimeError(f"GET {path}: {answer.status} {data!r}")
+    return data
+
+
 def create(server: Server, body: str) -> tuple[bytes, str]:
     """Creates a run; returns the answer and the path of the run."""
     base = f"/api/v1/workspaces/{workloads.WORKSPACE}/agent-runs"

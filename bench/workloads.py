@@ -45,6 +45,7 @@ SCRIPTS: dict[str, Any] = {
     "paced": {"turns": [{"deltas": ["word "] * STREAM_CHUNKS, "delay_ms": STREAM_PACE_MS}]},
     "stuck": {"turns": [{"deltas": ["a", "b"], "delay_ms": 600_000}]},
     "ticks": {"turns": [{"tool_calls": [_ASK]}, {"deltas": ["word "] * TICKS, "delay_ms": TICK_MS}]},
+    "drip": {"turns": [{"deltas": ["word "] * 400, "delay_ms": 500}]},
     "tiny": {"turns": [{"deltas": ["word "] * 85_000}]},
     "large": {"turns": [{"deltas": ["word " * 200_000] * 5}]},
     "loop": {"turns": [{**_ANSWER, "tool_calls": [_CALL], "loop": True}]},

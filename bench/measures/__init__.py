@@ -9,6 +9,7 @@ from bench.machine import Machine
 from bench.measures import (
     accepted,
     engine,
+    fairness,
     families,
     fan_out,
     parked,
@@ -36,6 +37,7 @@ MEASURES: Mapping[str, Measure] = {
     "streams": streams.many_streams,
     "families": families.recorded,
     "fan-out": fan_out.fan_out,
+    "fairness": fairness.fairness,
     "slow-readers": slow_readers.slow_readers,
     "parked": parked.parked,
     "recovery": recovery.recovery,

@@ -157,6 +157,13 @@ class Driver:
             raise
         return () if outcome is None else self._accepted(run, outcome)
 
+    def abandon(self, run: LiveRun) -> None:
+        """Books what a model call has cost that does not let itself be cancelled."""
+        attempt = run.state.attempt
+        if attempt.open and run.work.attempt_usage:
+            outcome = Outcome(abandoned(CallModel(run.state.turn, attempt.number), run.work))
+            self.record(run, self._accepted(run, outcome))
+
     def _accepted(self, run: LiveRun, outcome: Outcome) -> Sequence[Draft]:
         if run.gone or not accepts(run.state, outcome.draft.head, attempt=outcome.attempt):
             return ()

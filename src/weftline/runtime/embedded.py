@@ -44,6 +44,7 @@ from weftline.runtime.conversation import Conversation
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
 from weftline.runtime.hub import Hub, Subscription
+from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun, Residency, RunLog, WorkingSet
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.names import StoredNames
@@ -73,6 +74,7 @@ class EmbeddedEngine:
         tools: ToolSource | Mapping[str, Tool] | None = None,
         clock: Clock | None = None,
         model_timeout_s: float = MODEL_TIMEOUT_S,
+        limits: WorkspaceLimits | None = None,
         step: TakeStep = stepping.step,
         carry_out: CarryOut = carrying.carry_out,
     ) -> None:
@@ -83,6 +85,7 @@ class EmbeddedEngine:
         self._models = models if isinstance(models, WorkspaceCatalogs) else WorkspaceCatalogs(models)
         self._tools: ToolSource = ServerTools(tools or {}) if tools is None or isinstance(tools, Mapping) else tools
         self._model_timeout_s = model_timeout_s
+        self._limits = limits or WorkspaceLimits()
         self.clock: Clock = clock or SystemClock()
         self.ready = False
         self._next_key = 0
@@ -96,8 +99,8 @@ class EmbeddedEngine:
         given = self._given
         self._store = await asyncio.to_thread(open_store, given, check=True) if isinstance(given, Path | str) else given
         store = self._log_store = self._store.log
-        self._hub = Hub(store)
-        self._residents = Residents(store, clock=self.clock, hub=self._hub)
+        self._hub = Hub(store, max_per_workspace=self._limits.max_streams_per_workspace)
+        self._residents = Residents(store, clock=self.clock, hub=self._hub, limits=self._limits)
         self._log = self._residents.log
         self._names = StoredNames(self._store.records)
         opener = RunOpener(store, models=self._models, tools=self._tools, names=self._names)
@@ -229,6 +232,7 @@ class EmbeddedEngine:
                 return earlier
         try:
             self.require_accepting()
+            self._residents.require_room(workspace)
             now = self.clock.now_us()
             new = NewRun(
                 ids.new_salt(),
@@ -262,9 +266,9 @@ class EmbeddedEngine:
         log = RunLog(self._log_store.next_epoch())
         run = LiveRun(key, new.salt, workspace=new.workspace, thread=new.thread, log=log, work=work)
         run.new = new
-        self._residents.add(run)
         if new.thread is not None:
             run.residency = Residency.BEHIND  # its commit tells whether it may move at once
+        self._residents.add(run)
         body = bodies.CreatedBody(Raw(encoded), UNSET if sent is None else Raw(sent))
         created = RunCreated(RULES, plan.limits, new.thread)
         self._driver.record(run, (Draft(created, bodies.encode(body)),))

@@ -82,7 +82,10 @@ class Engine(Protocol):
         idempotency: tuple[str, str, bytes] | None = None,
         secrets: bytes | None = None,
     ) -> str:
-        """Accepts a run and returns its id. `sent` are the client's own bytes, given back in snapshots."""
+        """Accepts a run and returns its id. `sent` are the client's own bytes, given back in snapshots.
+
+        Raises `RateLimited` when too many runs of the workspace are queued.
+        """
         ...
 
     async def accept(self, key: int, head: Fact, body: bytes = b"") -> bool:
@@ -149,7 +152,9 @@ class Engine(Protocol):
         """How many runs have not ended."""
         ...
 
-    def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> Follower: ...
+    def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> Follower:
+        """`workspace` is who it counts for. Raises `RateLimited` when that has too many streams open."""
+        ...
 
     def beat(self) -> None:
         """Wakes every follower that has nothing to read, so that it can show that its connection lives."""

@@ -9,10 +9,11 @@ keeps in memory is bounded.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from weftline.errors import RateLimited
 from weftline.kernel.entries import KIND, Fact, RunEnded
 from weftline.runtime.turns import Turns
 from weftline.store.base import LogStore, Stored
@@ -188,13 +189,25 @@ class Subscription:
 
 
 class Hub:
-    def __init__(self, store: LogStore) -> None:
+    def __init__(self, store: LogStore, *, max_per_workspace: int | None = None) -> None:
         self._store = store
+        self._max_per_workspace = max_per_workspace
+        self._streams: Counter[int] = Counter()
         self._topics: dict[int, list[Subscription]] = {}
         self._recent = Recent()
         self._turns = Turns()
 
     def follow(self, run: int, run_id: str, *, after: int, workspace: int = 0) -> Subscription:
+        """Raises `RateLimited` (`too_many_streams`) when as many of the workspace's are open as may be.
+
+        Those who follow on nobody's behalf (`workspace` 0) are not limited.
+        """
+        most = self._max_per_workspace
+        if workspace:
+            if most is not None and self._streams[workspace] >= most:
+                message = f"{most} streams of this workspace are open already."
+                raise RateLimited(message, code="too_many_streams", retry_after_s=5, limit=most)
+            self._streams[workspace] += 1
         subscription = Subscription(self, run, run_id, max(after, 0), workspace=workspace)
         self._topics.setdefault(run, []).append(subscription)
         recent = self._recent.get(run)
@@ -209,6 +222,9 @@ class Hub:
         if topic is None or subscription not in topic:
             return
         topic.remove(subscription)
+        self._streams[subscription.workspace] -= 1
+        if self._streams[subscription.workspace] <= 0:
+            del self._streams[subscription.workspace]
         if not topic:
             del self._topics[subscription.run]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
-from weftline.errors import Conflict, NotFound, StoreError, WeftlineError
+from weftline.errors import Conflict, NotFound, RateLimited, StoreError, WeftlineError
 from weftline.kernel.accept import accepts
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import TimerFired
@@ -22,6 +22,7 @@ from weftline.runtime.alarm import Alarm
 from weftline.runtime.clock import Clock
 from weftline.runtime.driver import Driver
 from weftline.runtime.hub import EntryBatch, Hub
+from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun, Residency
 from weftline.runtime.log import Log
 from weftline.runtime.recovery import STORE_RETRY_S, load_run
@@ -59,7 +60,7 @@ class Overseer(Protocol):
 class Residents:
     overseer: Overseer
 
-    def __init__(self, store: LogStore, *, clock: Clock, hub: Hub) -> None:
+    def __init__(self, store: LogStore, *, clock: Clock, hub: Hub, limits: WorkspaceLimits) -> None:
         self._store = store
         self._clock = clock
         self._hub = hub
@@ -69,7 +70,10 @@ class Residents:
         self._kept: dict[int, LiveRun] = {}
         """Parked runs, the longest parked first."""
         self._sweep: asyncio.TimerHandle | None = None
-        self._scheduler = Scheduler(self._start)
+        self._limits = limits
+        self._scheduler = Scheduler(self._start, max_per_workspace=limits.max_runs_per_workspace)
+        self._behind: dict[int, set[int]] = {}
+        """By workspace: new runs that wait for those before them in their threads."""
         self._alarm = Alarm(self._ring, clock=clock)
         self._deadlines: list[tuple[int, int]] = []
         """Of driven runs: when they want to be asked again, and their keys."""
@@ -93,7 +97,18 @@ class Residents:
         return self._runs.get(key)
 
     def add(self, run: LiveRun) -> None:
+        """Takes in a new run."""
         self._runs[run.key] = run
+        if run.residency is Residency.BEHIND:
+            self._behind.setdefault(run.workspace, set()).add(run.key)
+
+    def require_room(self, workspace: int) -> None:
+        """Raises `RateLimited` (`too_many_runs`) when as many runs of the workspace are queued as may be."""
+        most = self._limits.max_queued_runs_per_workspace
+        if self._scheduler.queued(workspace) + len(self._behind.get(workspace, ())) >= most:
+            raise RateLimited(
+                f"{most} runs of this workspace are queued already.", code="too_many_runs", retry_after_s=5, limit=most
+            )
 
     async def load(self, key: int) -> LiveRun:
         """The run in memory; a parked one is read from the store. Raises `NotFound`, or `Conflict` for a newer run.
@@ -168,6 +183,7 @@ class Residents:
             self._forget(run)
 
     def _forget(self, run: LiveRun) -> None:
+        self._not_behind(run)
         run.residency = Residency.GONE
         self._kept.pop(run.key, None)
         if self._runs.get(run.key) is run:
@@ -176,6 +192,13 @@ class Residents:
             self.overseer.cleared(run.key)
             if not run.state.ended:
                 self._hub.forget(run.key)
+
+    def _not_behind(self, run: LiveRun) -> None:
+        behind = self._behind.get(run.workspace)
+        if behind is not None and run.key in behind:
+            behind.remove(run.key)
+            if not behind:
+                del self._behind[run.workspace]
 
     # Moving
 
@@ -205,6 +228,9 @@ class Residents:
             logger.exception("run %s: it could not be ended", run.id)
             self._spawn(self.overseer.again(run, error))
             return
+        if run.residency is Residency.SCHEDULED:
+            self._scheduler.withdraw(run)
+            run.residency = Residency.PARKED
         if run.task is not None:
             run.task.cancel()
 
@@ -284,6 +310,7 @@ class Residents:
             _, late = await asyncio.wait(left, timeout=CUT_S)
             for task in late:
                 logger.warning("run %s: it did not stop; what it still does is not taken in", left[task].id)
+                self.driver.abandon(left[task])
                 left[task].residency = Residency.GONE
         for task in self._tasks:
             task.cancel()
@@ -304,9 +331,7 @@ class Residents:
             run.failures, run.charges = 0, None
             self.overseer.cleared(run.key)
         if write.new is not None and run.residency is Residency.BEHIND and not result.queued:
-            run.residency = Residency.PARKED
-            run.log.row_due = 0
-            self.consider(run)
+            self._move_up(run)
         elif run.log.due_at and not run.active:
             self._alarm.at(run.log.due_at)  # a ring that came before this commit did not see it
         if result.promoted is not None:
@@ -333,9 +358,14 @@ class Residents:
         if run is None:
             self._spawn(self._promote_later(key))
         elif run.residency is Residency.BEHIND:
-            run.residency = Residency.PARKED
-            run.log.row_due = 0
-            self.consider(run)
+            self._move_up(run)
+
+    def _move_up(self, run: LiveRun) -> None:
+        """No run of its thread is before it any more."""
+        self._not_behind(run)
+        run.residency = Residency.PARKED
+        run.log.row_due = 0
+        self.consider(run)
 
     async def _promote_later(self, key: int) -> None:
         run = await self.load_surely(key)

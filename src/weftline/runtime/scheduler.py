@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 
 from weftline.runtime.live import LiveRun
 
 MAX_RUNS = 8192
-MAX_RUNS_PER_WORKSPACE = 2048
 
 
 class Scheduler:
     """Calls `start` for runs, up to `max_runs` at a time and `max_per_workspace` of one workspace; the rest queue."""
 
-    def __init__(
-        self,
-        start: Callable[[LiveRun], None],
-        *,
-        max_runs: int = MAX_RUNS,
-        max_per_workspace: int = MAX_RUNS_PER_WORKSPACE,
-    ) -> None:
+    def __init__(self, start: Callable[[LiveRun], None], *, max_per_workspace: int, max_runs: int = MAX_RUNS) -> None:
         self._start = start
         self._max_runs = max_runs
         self._max_per_workspace = max_per_workspace
         self._driven: dict[int, int] = {}
         self._total = 0
-        self._queues: dict[int, deque[LiveRun]] = {}
+        self._queues: dict[int, OrderedDict[int, LiveRun]] = {}
+
+    def queued(self, workspace: int) -> int:
+        """How many runs of the workspace wait for a place."""
+        return len(self._queues.get(workspace, ()))
 
     def submit(self, run: LiveRun) -> None:
         queue = self._queues.get(run.workspace)
@@ -34,8 +31,14 @@ class Scheduler:
             self._begin(run)
             return
         if queue is None:
-            queue = self._queues[run.workspace] = deque()
-        queue.append(run)
+            queue = self._queues[run.workspace] = OrderedDict()
+        queue[run.key] = run
+
+    def withdraw(self, run: LiveRun) -> None:
+        """The run needs no place any more: it ended while it was queued."""
+        queue = self._queues.get(run.workspace)
+        if queue is not None and queue.pop(run.key, None) is not None and not queue:
+            del self._queues[run.workspace]
 
     def finished(self, run: LiveRun) -> None:
         self._total -= 1
@@ -52,7 +55,7 @@ class Scheduler:
             if not self._has_room(workspace):
                 continue
             queue = self._queues.pop(workspace)
-            run = queue.popleft()
+            _, run = queue.popitem(last=False)
             if queue:
                 self._queues[workspace] = queue  # to the end of the round
             self._begin(run)

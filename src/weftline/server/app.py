@@ -44,7 +44,9 @@ class App:
             store.records, store.vault, engine.clock, self._on_change, options.oauth_redirect_schemes
         )
         self.router = Router(routes)
-        self.oauth = OAuthServer(self.workspaces, url=options.url, public_url=options.public_url)
+        self.oauth = OAuthServer(
+            self.workspaces, url=options.url, public_url=options.public_url, proxies=options.trusted_proxies
+        )
         self.auth = Authenticator(self.workspaces, rate_limit=options.rate_limit_per_minute)
         self.mcp = HostedMcp(self)
         self.backlog = Backlog()

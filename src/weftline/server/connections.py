@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Protocol, TypeAlias
 
@@ -38,8 +39,11 @@ class Aborting(Protocol):
 class Connections:
     """Counts who is connected. `max_files` is how many descriptors the process may have open."""
 
-    def __init__(self, limits: ConnectionLimits, *, max_files: int | None = None) -> None:
+    def __init__(
+        self, limits: ConnectionLimits, *, max_files: int | None = None, proxies: Sequence[Network] = ()
+    ) -> None:
         self.limits = limits
+        self._proxies = proxies
         self.most = limits.max_connections
         if max_files is not None:
             self.most = min(self.most, max(1, max_files - max_files // _SPARE_FILES))
@@ -54,10 +58,14 @@ class Connections:
     def full(self) -> bool:
         return self._count >= self.most
 
+    def address_of(self, host: str) -> str:
+        """Under which address a connection counts; "" for a proxy, which stands for many."""
+        return "" if is_in(host, self._proxies) else network_of(host)
+
     def full_for(self, address: str) -> bool:
         """Whether this address has as many connections as one may have."""
         most = self.limits.max_connections_per_address
-        return bool(most) and self._by_address[address] >= most
+        return bool(most and address) and self._by_address[address] >= most
 
     def enter(self, address: str) -> None:
         """One more from this address; `leave` must follow."""
@@ -80,6 +88,28 @@ class Connections:
         """Closes all of them at once, whatever waits to be sent."""
         for connection in list(self._open):
             connection.abort()
+
+
+def client_of(peer: str, forwarded: Sequence[str], proxies: Sequence[Network]) -> str:
+    """Who sent a request: the peer, or the last in `X-Forwarded-For` that is not itself a proxy of ours."""
+    host = peer
+    for given in reversed([part.strip() for line in forwarded for part in line.split(",")]):
+        if not is_in(host, proxies):
+            break
+        host = given
+    return network_of(host)
+
+
+def is_in(host: str, networks: Sequence[Network]) -> bool:
+    if not networks:
+        return False
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return any(address in network for network in networks)
 
 
 def network_of(host: str) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any, Protocol, TypeAlias
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
+from typing import Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qsl
 
 from weftline.errors import TooLarge
 from weftline.wire.limits import MAX_BODY_BYTES
+
+T = TypeVar("T")
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -19,8 +22,8 @@ _JSON = (b"content-type", b"application/json")
 NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 """An answer is what its type says: what somebody else has put into it does not make it a page."""
 
-ON_GONE = "weftline.on_gone"
-"""In the scope: a list of callbacks for when the client goes away; see `weftline.server.protocol`."""
+DEPARTURE = "weftline.departure"
+"""In the scope: the `Departure` of the client; see `weftline.server.protocol`."""
 FLOW = "weftline.flow"
 """In the scope: the `Flow` of the connection."""
 
@@ -36,6 +39,32 @@ class Flow(Protocol):
     async def drain(self) -> None:
         """Returns when little waits to be sent, or when the client has gone."""
         ...
+
+
+class Departure:
+    """Tells those who want to know that the client has gone away before its answer has ended.
+
+    ASGI's own way is a task that waits on `receive`, one for each stream that is open.
+    """
+
+    __slots__ = ("_calls", "gone")
+
+    def __init__(self) -> None:
+        self.gone = False
+        self._calls: list[Callable[[], object]] = []
+
+    def then(self, call: Callable[[], object]) -> None:
+        """Calls it when the client goes away, at once if it has."""
+        if self.gone:
+            call()
+        else:
+            self._calls.append(call)
+
+    def happened(self) -> None:
+        self.gone = True
+        calls, self._calls = self._calls, []
+        for call in calls:
+            call()
 
 
 class Request:
@@ -109,6 +138,24 @@ class Request:
         self._headers.clear()
         self._query = None
         self.params = {}
+
+    async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
+        """The value of `work`, which is cancelled when the client goes away: nobody waits for it then.
+
+        Raises `ConnectionResetError` in that case.
+        """
+        departure: Departure | None = self.scope.get(DEPARTURE)
+        if departure is None:
+            return await work
+        task = asyncio.ensure_future(work)
+        departure.then(task.cancel)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            mine = asyncio.current_task()
+            if mine is not None and mine.cancelling():
+                raise
+            raise ConnectionResetError from None
 
     async def disconnected(self) -> None:
         """Returns when the client has gone."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from weftline.errors import RateLimited, Unavailable, WeftlineError
-from weftline.server.connections import Connections, network_of
+from weftline.server.connections import Connections
 from weftline.wire.responses import error_body
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Listener:
                     return
                 self._wait(error)
                 return
-            self._take(connection, network_of(peer[0]) if peer else "")
+            self._take(connection, self._connections.address_of(peer[0]) if peer else "")
 
     def _wait(self, error: OSError) -> None:
         """Those who want to connect wait in the kernel's queue until something is free again."""

@@ -16,7 +16,6 @@ and at any time, for taking what is sent to it, `stall_timeout_s`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -27,7 +26,7 @@ from uvicorn.server import ServerState
 
 from weftline.errors import InvalidRequest, WeftlineError
 from weftline.server.connections import Connections
-from weftline.server.http import FLOW, ON_GONE
+from weftline.server.http import DEPARTURE, FLOW, Departure
 from weftline.server.listener import refusal
 
 WRITE_BYTES = 8 * 1024
@@ -86,13 +85,7 @@ class _Phase(Enum):
 
 
 class CorkedHttpProtocol(HttpToolsProtocol):
-    """`scope["weftline.on_gone"]` is a list of callbacks for when the client goes away before its answer has ended.
-
-    ASGI's own way is a task that waits on `receive`, one for each stream that is open. `scope["weftline.flow"]` is the
-    connection's flow control: `write_paused`, and `drain()`, which returns when the client has taken what waits.
-    """
-
-    _on_gone: list[Callable[[], None]]
+    """Adds two things to the scope: `weftline.departure` (`Departure`) and `weftline.flow` (`Flow`)."""
 
     def __init__(
         self,
@@ -108,6 +101,8 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         self._all = connections
         self._limits = connections.limits
         self._address = address
+        self._departures: list[Departure] = []
+        """Of the requests that are not answered yet."""
         self._phase = _Phase.IDLE
         self._received = 0
         """Bytes of the head, or of the body and what is around it, that came in earlier chunks or began this one."""
@@ -135,8 +130,8 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         for timer in (self._deadline, self._stall):
             if timer is not None:
                 timer.cancel()
-        for call in getattr(self, "_on_gone", ()):
-            call()
+        for departure in self._departures:
+            departure.happened()
 
     def abort(self) -> None:
         self.transport.abort()
@@ -168,10 +163,12 @@ class CorkedHttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._phase = _Phase.HEAD
+        departure = Departure()
         if self._answered:
-            self._on_gone = []
+            self._departures.clear()
+        self._departures.append(departure)
         # Beyond the ASGI keys.
-        self.scope[ON_GONE] = self._on_gone  # pyright: ignore[reportGeneralTypeIssues]
+        self.scope[DEPARTURE] = departure  # pyright: ignore[reportGeneralTypeIssues]
         self.scope[FLOW] = self.flow  # pyright: ignore[reportGeneralTypeIssues]
 
     def on_headers_complete(self) -> None:

@@ -1,4 +1,8 @@
-"""How often a credential may ask: a sliding window of one minute, kept in slots of a second."""
+"""How often somebody may do something.
+
+Credentials are held to a sliding window of one minute, kept in slots of a second. Guesses at passwords draw on an
+allowance that grows again bit by bit, so that nobody is shut out for long.
+"""
 
 from __future__ import annotations
 
@@ -71,3 +75,24 @@ class _Window:
             if left < limit:
                 return _SLOTS - age
         return _SLOTS
+
+
+class Allowance:
+    """`burst` at once, and after that `per_minute`, for each of those who draw on it."""
+
+    def __init__(self, *, burst: int, per_minute: int) -> None:
+        self._each_us = 60_000_000 // per_minute
+        self._slack_us = burst * self._each_us
+        self._full_at: dict[str, int] = {}
+        """When the allowance of somebody who has drawn on it will be whole again."""
+
+    def wait_s(self, who: str, *, now_us: int) -> float:
+        """Seconds until there is something to draw on; 0 when there is."""
+        over_us = self._full_at.get(who, 0) + self._each_us - self._slack_us - now_us
+        # Far in the future if the clock was set back, which must not lock anybody out.
+        return 0 if over_us <= 0 or over_us > self._slack_us else over_us / 1e6
+
+    def draw(self, who: str, *, now_us: int) -> None:
+        if len(self._full_at) >= _SWEEP_AT:
+            self._full_at = {one: at for one, at in self._full_at.items() if at > now_us}
+        self._full_at[who] = max(self._full_at.get(who, 0), now_us) + self._each_us

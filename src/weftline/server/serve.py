@@ -190,7 +190,9 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     stored = Workspaces(store.records, store.vault, SystemClock())
     catalogs = WorkspaceCatalogs(models, own=partial(own_providers, stored), transport=own)
     tools = DialledTools(own_tools, records=store.records, vault=store.vault, dialer=peers)
-    engine = await EmbeddedEngine(store, models=catalogs, tools=tools, model_timeout_s=options.model_timeout_s).start()
+    engine = await EmbeddedEngine(
+        store, models=catalogs, tools=tools, model_timeout_s=options.model_timeout_s, limits=options.workspaces
+    ).start()
     app = App(engine, store, catalogs, ROUTES, options=options)
     deliveries = Deliveries(
         app.workspaces,
@@ -210,7 +212,11 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
         changed=administered,
     )
     await control.start()
-    connections = Connections(options.connections, max_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    connections = Connections(
+        options.connections,
+        max_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        proxies=options.trusted_proxies,
+    )
     server = _Server(
         uvicorn.Config(
             app,

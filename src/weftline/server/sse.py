@@ -10,7 +10,7 @@ from msgspec import DecodeError
 from weftline.kernel.entries import decode_fact
 from weftline.runtime.engine import Engine, Follower
 from weftline.runtime.hub import EntryBatch
-from weftline.server.http import FLOW, ON_GONE, Flow, Request
+from weftline.server.http import DEPARTURE, FLOW, Departure, Flow, Request
 from weftline.server.views import run_view
 from weftline.wire.events import delta_frames, frame, project
 from weftline.wire.responses import snapshot
@@ -182,10 +182,10 @@ async def _gap(engine: Engine, key: int, missing: tuple[int, int]) -> bytes:
 
 def _watch(request: Request, follower: Follower) -> asyncio.Future[None] | None:
     """Has the follower told when the client goes away: by the protocol, else by a task that waits for it."""
-    on_gone = request.scope.get(ON_GONE)
-    if on_gone is None:
+    departure: Departure | None = request.scope.get(DEPARTURE)
+    if departure is None:
         return asyncio.ensure_future(_gone(request, follower))
-    on_gone.append(follower.leave)
+    departure.then(follower.leave)
     return None
 
 

@@ -1,11 +1,19 @@
-"""Passwords: argon2id. A hash takes 64 MB and a fifth of a second, so it is never computed on the event loop."""
+"""Passwords: argon2id. A hash takes 64 MB and a fifth of a second, so it is never computed on the event loop.
+
+Nor is it computed for whoever asks: those who wait are few, take turns, and are forgotten when they have gone away.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
+from collections import deque
 
-_AT_ONCE = 2
+from weftline.errors import RateLimited, Unavailable
+
+_AT_ONCE = 2 if (os.cpu_count() or 1) > 2 else 1
+_MAX_WAITING, _MAX_WAITING_EACH = 32, 4
 
 
 def hash_password(password: str) -> str:
@@ -25,16 +33,88 @@ def check_password(stored: str, password: str) -> bool:
 
 
 class PasswordChecker:
-    """Checks passwords in threads, a few at a time."""
+    """Checks passwords in threads, `at_once` at a time; up to `max_waiting` wait, `max_waiting_each` of one sender."""
 
-    def __init__(self) -> None:
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+    def __init__(
+        self, *, at_once: int = _AT_ONCE, max_waiting: int = _MAX_WAITING, max_waiting_each: int = _MAX_WAITING_EACH
+    ) -> None:
+        self._free = at_once
+        self._max_waiting = max_waiting
+        self._max_waiting_each = max_waiting_each
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        """By sender, the one whose turn it is first."""
         self._nobody: str | None = None
 
-    async def check(self, stored: str | None, password: str) -> bool:
-        """Whether the password fits its hash. `stored` is None for an unknown user, and False takes just as long."""
-        async with self._slots:
-            if self._nobody is None:
-                self._nobody = await asyncio.to_thread(hash_password, secrets.token_hex(16))
-            fits = await asyncio.to_thread(check_password, stored or self._nobody, password)
-        return fits and stored is not None
+    @property
+    def waiting(self) -> int:
+        return sum(len(queue) for queue in self._waiting.values())
+
+    async def check(self, stored: str | None, password: str, *, sender: str = "") -> bool:
+        """Whether the password fits its hash. `stored` is None for an unknown user, and False takes just as long.
+
+        A check that is cancelled while it waits is never begun. Raises `RateLimited` or `Unavailable` if it would
+        have to wait behind too many others, of the same sender or of all.
+        """
+        await self._enter(sender)
+        # The place is free when the thread is done, not when nobody waits for it any more.
+        work = asyncio.ensure_future(asyncio.to_thread(self._check, stored, password))
+        work.add_done_callback(self._leave)
+        return await asyncio.shield(work)
+
+    def _check(self, stored: str | None, password: str) -> bool:
+        if self._nobody is None:
+            self._nobody = hash_password(secrets.token_hex(16))
+        return check_password(stored or self._nobody, password) and stored is not None
+
+    async def _enter(self, sender: str) -> None:
+        if self._free and not self._waiting:
+            self._free -= 1
+            return
+        mine = self._waiting.get(sender, ())
+        if len(mine) >= self._max_waiting_each:
+            raise RateLimited("Too many attempts to sign in at once.", retry_after_s=2)
+        if self.waiting >= self._max_waiting:
+            self._send_one_away(more_than=len(mine) + 1)
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(sender, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._let_in_next()  # was let in and is gone already
+            else:
+                self._forget(sender, turn)
+            raise
+
+    def _leave(self, work: asyncio.Future[bool]) -> None:
+        if not work.cancelled():
+            work.exception()  # whoever asked may have gone away
+        self._let_in_next()
+
+    def _let_in_next(self) -> None:
+        """Hands a place on to the next sender in turn."""
+        if not self._waiting:
+            self._free += 1
+            return
+        sender = next(iter(self._waiting))
+        queue = self._waiting.pop(sender)
+        queue.popleft().set_result(None)
+        if queue:
+            self._waiting[sender] = queue  # to the end of the round
+
+    def _send_one_away(self, *, more_than: int) -> None:
+        """Makes room at the expense of the sender who has the most waiting, if that is more than the newcomer has."""
+        sender, queue = max(self._waiting.items(), key=lambda item: len(item[1]))
+        full = Unavailable("Too many people are signing in at the moment.", retry_after_s=2)
+        if len(queue) <= more_than:
+            raise full
+        turn = queue[-1]
+        self._forget(sender, turn)
+        turn.set_exception(full)
+
+    def _forget(self, sender: str, turn: asyncio.Future[None]) -> None:
+        queue = self._waiting.get(sender)
+        if queue is not None and turn in queue:
+            queue.remove(turn)
+            if not queue:
+                del self._waiting[sender]

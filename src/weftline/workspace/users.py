@@ -117,13 +117,16 @@ async def list_users(at: Workspaces, *, slug: str | None = None) -> list[Profile
 # Sessions
 
 
-async def sign_in(at: Workspaces, passwords: PasswordChecker, *, email: str, password: str) -> str | None:
+async def sign_in(
+    at: Workspaces, passwords: PasswordChecker, *, email: str, password: str, sender: str = ""
+) -> str | None:
     """Checks a password and starts a session; returns its secret, or None if the address or the password is wrong.
 
-    An unknown address takes as long as a wrong password.
+    An unknown address takes as long as a wrong password. Raises what `PasswordChecker.check` does.
     """
     user = await at.records.read(users.by_email(normalized(email)))
-    if not await passwords.check(None if user is None else user.password, password) or user is None:
+    stored = None if user is None else user.password
+    if not await passwords.check(stored, password, sender=sender) or user is None:
         return None
     session = at.hasher.mint(SESSION)
     now = at.clock.now_us()

@@ -14,6 +14,7 @@ from argon2 import PasswordHasher
 from msgspec import to_builtins
 
 from weftline.server.app import App
+from weftline.server.http import DEPARTURE, Departure
 from weftline.server.operations import operations
 from weftline.store.base import Store
 from weftline.workspace.grants import challenge_of
@@ -108,6 +109,8 @@ class World:
         headers: Mapping[str, str] | None = None,
         body: Any = None,
         form: Mapping[str, str] | None = None,
+        address: str = "192.0.2.1",
+        departure: Departure | None = None,
     ) -> Reply:
         sent = {"host": "weft.example", **(headers or {})}
         data = b""
@@ -119,13 +122,16 @@ class World:
         elif body is not None:
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
         path, _, query = path.partition("?")
-        scope = {
+        scope: dict[str, Any] = {
             "type": "http",
             "method": method,
             "path": path,
             "query_string": query.encode(),
             "headers": [(name.lower().encode(), value.encode()) for name, value in sent.items()],
+            "client": (address, 4711),
         }
+        if departure is not None:
+            scope[DEPARTURE] = departure
         messages: list[Any] = []
         unread = [{"type": "http.request", "body": data, "more_body": False}]
 
@@ -138,6 +144,8 @@ class World:
             messages.append(message)
 
         await self.app(scope, receive, send)
+        if not messages:
+            raise ConnectionResetError
         pairs = [(name.decode(), value.decode()) for name, value in messages[0]["headers"]]
         cookies = dict(value.split(";")[0].split("=", 1) for name, value in pairs if name == "set-cookie")
         return Reply(
@@ -203,8 +211,9 @@ class Client:
 class Browser:
     """Keeps cookies and sends forms as a browser does, with the page's origin."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, address: str = "192.0.2.1") -> None:
         self.world = world
+        self.address = address
         self.cookies: dict[str, str] = {}
 
     async def get(self, path: str) -> Reply:
@@ -217,13 +226,21 @@ class Browser:
         headers = dict(options.pop("headers", {}))
         if self.cookies:
             headers["cookie"] = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
-        reply = await self.world.call(method, path, headers=headers, **options)
+        reply = await self.world.call(method, path, headers=headers, address=self.address, **options)
         self.cookies.update(reply.cookies)
         return reply
 
-    async def sign_in(self, email: str = "ann@example.com", *, page: str = "/api/oauth/sign-in") -> Reply:
-        token = (await self.get(page)).token
-        return await self.post("/api/oauth/sign-in", token=token, email=email, password=PASSWORD)
+    async def sign_in(
+        self,
+        email: str = "ann@example.com",
+        *,
+        password: str = PASSWORD,
+        page: str = "/api/oauth/sign-in",
+        departure: Departure | None = None,
+    ) -> Reply:
+        form = {"token": (await self.get(page)).token, "email": email, "password": password}
+        headers = {"origin": "http://weft.example"}
+        return await self.send("POST", "/api/oauth/sign-in", form=form, headers=headers, departure=departure)
 
     async def ask(self, client: Client, **changes: str | None) -> Reply:
         """The consent page."""

@@ -2,29 +2,59 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from secrets import token_urlsafe
 from urllib.parse import urlsplit
 
+from msgspec import DecodeError, Struct
+from msgspec.json import decode, encode
+
 from weftline.errors import Forbidden, RateLimited, Unauthorized
+from weftline.server.connections import Network, client_of
 from weftline.server.http import Request
-from weftline.server.rate_limit import RateLimit
+from weftline.server.rate_limit import Allowance
 from weftline.store.records.users import User
 from weftline.workspace import users
 from weftline.workspace.context import Workspaces
 from weftline.workspace.passwords import PasswordChecker
 
 COOKIE = "weftline_session"
-_SIGN_INS_PER_MINUTE = 10
+DEVICE_COOKIE = "weftline_device"
+DEVICE_S = 180 * 86400
+_DEVICE = "device"
+_GUESSES, _GUESSES_OF_SENDER = 10, 30
+"""At once, and then in a minute: of one sender at one user's password, and at those of all users."""
 _MAX_ADDRESS = 256
+
+
+class SignedIn(Struct, frozen=True):
+    """The secrets of a new session, and of the browser as one that the user has signed in with."""
+
+    session: str
+    device: str
+
+
+class _Device(Struct, frozen=True):
+    """Inside the cookie of a browser."""
+
+    id: str
+    email: bytes
+    expires_at: int
 
 
 class OAuthServer:
     """`url` is the server's own address as it is known outside. It is never what a request's Host header says."""
 
-    def __init__(self, workspaces: Workspaces, *, url: str, public_url: str = "") -> None:
+    def __init__(
+        self, workspaces: Workspaces, *, url: str, public_url: str = "", proxies: Sequence[Network] = ()
+    ) -> None:
         self.workspaces = workspaces
         self.url = public_url or url
         self._public_url = public_url
-        self._sign_ins = RateLimit(_SIGN_INS_PER_MINUTE)
+        self._proxies = proxies
+        self._guesses = Allowance(burst=_GUESSES, per_minute=_GUESSES)
+        self._guesses_of_sender = Allowance(burst=_GUESSES_OF_SENDER, per_minute=_GUESSES_OF_SENDER)
         self._passwords = PasswordChecker()
 
     def require_own_page(self, request: Request) -> None:
@@ -47,12 +77,51 @@ class OAuthServer:
             raise Unauthorized("Sign in first.", hint="Sign in at /api/oauth/sign-in.", error="Unauthorized")
         return user
 
-    async def sign_in(self, email: str, password: str) -> str | None:
-        """The secret of a new session, or None if the address or the password is wrong. Raises `RateLimited`."""
-        address = users.normalized(email)[:_MAX_ADDRESS]
-        if wait_s := self._sign_ins.take(address, now_us=self.workspaces.clock.now_us()):
-            raise RateLimited("Too many attempts to sign in with this address.", retry_after_s=wait_s)
-        return await users.sign_in(self.workspaces, self._passwords, email=address, password=password)
+    async def sign_in(self, request: Request, email: str, password: str) -> SignedIn | None:
+        """Signs a user in, or returns None if the address or the password is wrong.
+
+        Raises `RateLimited` after too many wrong guesses, `Unavailable` if too many sign in at once, and
+        `ConnectionResetError` if the client has gone. Guesses count against whoever makes them, not against the user:
+        nobody can keep a user out by guessing at their password. A browser in which the user has signed in before
+        counts by itself, wherever it is.
+        """
+        email = users.normalized(email)[:_MAX_ADDRESS]
+        now = self.workspaces.clock.now_us()
+        sender = self._known_device(request, email) or self.client(request)
+        guesses = ((self._guesses, f"{sender} {email}"), (self._guesses_of_sender, sender))
+        if wait_s := max(allowance.wait_s(who, now_us=now) for allowance, who in guesses):
+            raise RateLimited("Too many wrong passwords. Please wait a moment.", retry_after_s=math.ceil(wait_s))
+        secret = await request.unless_gone(
+            users.sign_in(self.workspaces, self._passwords, email=email, password=password, sender=sender)
+        )
+        if secret is not None:
+            return SignedIn(secret, self._new_device(email))
+        for allowance, who in guesses:
+            allowance.draw(who, now_us=now)
+        return None
+
+    def client(self, request: Request) -> str:
+        """The address that a request comes from."""
+        peer = request.scope.get("client")
+        forwarded = [value.decode("latin-1") for name, value in request.scope["headers"] if name == b"x-forwarded-for"]
+        return client_of(peer[0] if peer else "", forwarded, self._proxies)
+
+    def _new_device(self, email: str) -> str:
+        expires_at = self.workspaces.clock.now_us() + DEVICE_S * 1_000_000
+        device = _Device(token_urlsafe(12), self.workspaces.hasher.hash(email), expires_at)
+        return self.workspaces.hasher.sign(_DEVICE, encode(device))
+
+    def _known_device(self, request: Request, email: str) -> str | None:
+        """The browser in which this user has signed in before."""
+        payload = self.workspaces.hasher.signed(_DEVICE, read_cookie(request, DEVICE_COOKIE) or "")
+        if payload is None:
+            return None
+        try:
+            device = decode(payload, type=_Device)
+        except DecodeError:
+            return None
+        known = device.email == self.workspaces.hasher.hash(email)
+        return f"device {device.id}" if known and device.expires_at > self.workspaces.clock.now_us() else None
 
     async def sign_out(self, request: Request) -> None:
         session = session_of(request)

@@ -7,15 +7,15 @@ from functools import wraps
 from secrets import token_urlsafe
 from typing import Any
 
-from msgspec import Struct
+from msgspec import DecodeError, Struct
 from msgspec.json import Decoder, decode, encode
 
-from weftline.errors import RateLimited
+from weftline.errors import RateLimited, Unavailable, WeftlineError
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.oauth import consent
-from weftline.server.oauth.app import COOKIE, read_cookie, session_of
+from weftline.server.oauth.app import COOKIE, DEVICE_COOKIE, DEVICE_S, read_cookie, session_of
 from weftline.server.oauth.forms import NO_STORE, client, fields_of, read_form, refusal
 from weftline.server.oauth.pages import sign_in_page
 from weftline.server.router import Form, Handler, Page, Redirect, Route
@@ -67,6 +67,7 @@ class _SignIn(Struct):
 
     visitor: str
     query: str
+    expires_at: int
 
 
 _new_app = Decoder(NewOAuthApp)
@@ -115,20 +116,30 @@ async def show_sign_in(app: App, request: Request, principal: Principal) -> Resp
 async def sign_in(app: App, request: Request, principal: Principal) -> Response:
     app.oauth.require_own_page(request)
     form = fields_of(await read_form(request), SignInForm)
-    payload = app.workspaces.hasher.signed(_SIGN_IN, form.token)
-    shown = decode(payload, type=_SignIn) if payload is not None else None
+    shown = _shown(app, form.token)
     if shown is None or shown.visitor != read_cookie(request, _VISITOR):
         # A form of somebody else's making could sign the user in to somebody else's account.
         return _sign_in_form(app, request, "", problem="This page was too old. Please try again.", status=400)
     try:
-        secret = await app.oauth.sign_in(form.email, form.password)
-    except RateLimited as error:
-        return _sign_in_form(app, request, shown.query, problem=error.message, status=429)
-    if secret is None:
+        signed_in = await app.oauth.sign_in(request, form.email, form.password)
+    except (RateLimited, Unavailable) as error:
+        return _sign_in_form(app, request, shown.query, problem=error.message, error=error)
+    if signed_in is None:
         problem = "The e-mail address or the password is wrong."
         return _sign_in_form(app, request, shown.query, problem=problem, status=401)
     target = f"/api/oauth/authorize?{shown.query}" if shown.query else "/api/oauth/grants"
-    return _redirect(target, app.oauth.cookie(COOKIE, secret, max_age_s=SESSION_S), status=303)
+    session = app.oauth.cookie(COOKIE, signed_in.session, max_age_s=SESSION_S)
+    return _redirect(target, app.oauth.cookie(DEVICE_COOKIE, signed_in.device, max_age_s=DEVICE_S), session, status=303)
+
+
+def _shown(app: App, token: str) -> _SignIn | None:
+    """What the hidden field says, if it is of a page of this server that is not too old."""
+    payload = app.workspaces.hasher.signed(_SIGN_IN, token)
+    try:
+        shown = decode(payload, type=_SignIn) if payload is not None else None
+    except DecodeError:
+        return None
+    return shown if shown is not None and shown.expires_at > app.workspaces.clock.now_us() else None
 
 
 async def sign_out(app: App, request: Request, principal: Principal) -> Response:
@@ -250,11 +261,18 @@ async def delete_app(app: App, request: Request, principal: Principal) -> Respon
     return Response(b'{"ok":true}')
 
 
-def _sign_in_form(app: App, request: Request, query: str, *, problem: str = "", status: int = 200) -> Response:
+def _sign_in_form(
+    app: App, request: Request, query: str, *, problem: str = "", status: int = 200, error: WeftlineError | None = None
+) -> Response:
+    """The page, with what went wrong before; `error` brings its own status, and says when to try again."""
     visitor = read_cookie(request, _VISITOR) or token_urlsafe(16)
-    hidden = app.workspaces.hasher.sign(_SIGN_IN, encode(_SignIn(visitor, query)))
-    cookie = app.oauth.cookie(_VISITOR, visitor, max_age_s=_SIGN_IN_S)
-    return sign_in_page(hidden, problem=problem, status=status, headers=(cookie,))
+    expires_at = app.workspaces.clock.now_us() + _SIGN_IN_S * 1_000_000
+    hidden = app.workspaces.hasher.sign(_SIGN_IN, encode(_SignIn(visitor, query, expires_at)))
+    headers = [app.oauth.cookie(_VISITOR, visitor, max_age_s=_SIGN_IN_S)]
+    if error is not None:
+        status = error.status
+        headers.append((b"retry-after", str(error.details["retry_after_s"]).encode()))
+    return sign_in_page(hidden, problem=problem, status=status, headers=tuple(headers))
 
 
 def _redirect(target: str, *headers: tuple[bytes, bytes], status: int = 302) -> Response:

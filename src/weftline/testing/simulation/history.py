@@ -9,9 +9,12 @@ from contextlib import contextmanager, suppress
 from random import Random
 from typing import Any
 
+from msgspec.structs import replace
+
 from weftline.kernel.entries import AttemptFailed, CallClosed, Fact, TurnCompleted
 from weftline.kernel.state import State, decode_state
-from weftline.runtime import hub, residents, scheduler
+from weftline.runtime import hub, residents
+from weftline.testing.simulation import server as servers
 from weftline.testing.simulation.clients import Clients
 from weftline.testing.simulation.disk import Disk
 from weftline.testing.simulation.evidence import Evidence
@@ -223,15 +226,15 @@ class History:
 @contextmanager
 def _narrow(rng: Random) -> Generator[None]:
     """Small queues, pages and places, so that what happens under load happens here."""
-    before = hub.QUEUE_BYTES, hub.PAGE_BYTES, scheduler.MAX_RUNS_PER_WORKSPACE, residents.MAX_KEPT
+    before = hub.QUEUE_BYTES, hub.PAGE_BYTES, servers.LIMITS, residents.MAX_KEPT
     hub.QUEUE_BYTES = rng.choice((before[0], 2000, 300))
     hub.PAGE_BYTES = rng.choice((before[1], 1000))
-    scheduler.MAX_RUNS_PER_WORKSPACE = rng.choice((before[2], before[2], 2))
+    servers.LIMITS = rng.choice((before[2], before[2], replace(before[2], max_runs_per_workspace=2)))
     residents.MAX_KEPT = rng.choice((before[3], before[3], 1))
     try:
         yield
     finally:
-        hub.QUEUE_BYTES, hub.PAGE_BYTES, scheduler.MAX_RUNS_PER_WORKSPACE, residents.MAX_KEPT = before
+        hub.QUEUE_BYTES, hub.PAGE_BYTES, servers.LIMITS, residents.MAX_KEPT = before
 
 
 def _is_ending(head: Fact) -> bool:

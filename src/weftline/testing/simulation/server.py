@@ -13,6 +13,7 @@ from msgspec import Struct
 from weftline.errors import StoreError
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.engine import Engine
+from weftline.runtime.limits import WorkspaceLimits
 from weftline.store.base import LogStore, Store
 from weftline.store.memory import MemoryStore
 from weftline.testing.simulation.disk import Disk
@@ -28,6 +29,10 @@ T = TypeVar("T")
 
 class Lost(Exception):
     """The connection broke: whether the request took effect is not known."""
+
+
+LIMITS = WorkspaceLimits()
+"""Narrowed by some histories."""
 
 
 class WallClock:
@@ -52,7 +57,9 @@ class Build:
         return SimulatedLog(inner, wires)
 
     def engine(self, store: SimulatedStore, life: Life, clock: WallClock) -> EmbeddedEngine:
-        return EmbeddedEngine(store, models=catalog(life), tools=tools_of(life), clock=clock, carry_out=life.carry_out)
+        return EmbeddedEngine(
+            store, models=catalog(life), tools=tools_of(life), clock=clock, limits=LIMITS, carry_out=life.carry_out
+        )
 
 
 class Up(Struct):

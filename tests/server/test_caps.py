@@ -1,0 +1,168 @@
+"""What one workspace may have of the server: runs under way, queued runs, streams; and turns for the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from weftline.config import Config
+from weftline.errors import WeftlineError
+from weftline.runtime.turns import Turns
+from weftline.server.options import server_options
+from weftline.testing import ServerProcess
+
+from .conftest import new_key
+from .kit import TIMEOUT_S, Api, check_error
+from .scripts import SCRIPTS
+
+FEW = """
+[server]
+max_runs_per_workspace = 2
+max_queued_runs_per_workspace = 3
+max_streams_per_workspace = 2
+"""
+RUN = {"modelId": "scripted:stuck", "prompt": "x"}
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Generator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("few"), scripts=SCRIPTS, config=FEW) as running:
+        yield running
+
+
+async def workspace(http: aiohttp.ClientSession, server: ServerProcess, slug: str) -> Api:
+    key = await asyncio.to_thread(new_key, server, slug)
+    return Api(http, server.url, slug, key)
+
+
+async def test_a_workspace_queues_runs_up_to_its_cap_and_no_other_one_is_held_up(
+    few: ServerProcess, http: aiohttp.ClientSession
+) -> None:
+    greedy, other = await workspace(http, few, "greedy"), await workspace(http, few, "other")
+    once = {"Idempotency-Key": "the first"}
+    first = await greedy.post("agent-runs", RUN, headers=once)
+    runs = [first.json["runId"]] + [await greedy.start("stuck") for _ in range(4)]
+    refused = await greedy.post("agent-runs", RUN)
+    body = check_error(refused, 429, "too_many_runs")
+    assert body["limit"] == 3 and refused.headers["Retry-After"] == "5"
+    # What was accepted stays accepted, and another workspace has its own places.
+    assert (await greedy.post("agent-runs", RUN, headers=once)).json["runId"] == runs[0]
+    assert (await other.play("hello"))[-1].type == "result"
+    # A queued run that ends makes room in the queue; one that was under way lets a queued one move up.
+    await greedy.cancel(runs[4])
+    runs.append(await greedy.start("hello"))
+    check_error(await greedy.post("agent-runs", RUN), 429, "too_many_runs")
+    for run in runs[:4]:
+        await greedy.cancel(run)
+    assert (await greedy.events(runs[5]))[-1].type == "result"
+
+
+async def test_messages_that_wait_for_those_before_them_are_queued_runs_too(
+    few: ServerProcess, http: aiohttp.ClientSession
+) -> None:
+    api = await workspace(http, few, "talker")
+    session = await api.session("stuck")
+    runs = [await api.send(session) for _ in range(4)]
+    path = f"agent-sessions/{session}/messages"
+    check_error(await api.post(path, {"prompt": "one more"}), 429, "too_many_runs")
+    await api.cancel(runs[3])
+    runs.append(await api.send(session))
+    for run in runs:
+        await api.cancel(run)
+    assert (await api.play("hello"))[-1].type == "result"
+
+
+async def test_streams_are_capped_and_a_closed_one_makes_room(few: ServerProcess, http: aiohttp.ClientSession) -> None:
+    greedy, other = await workspace(http, few, "readers"), await workspace(http, few, "quiet")
+    run = await greedy.start("stuck")
+    async with greedy.stream(run) as first:
+        await first.next()
+        async with greedy.stream(run) as second:
+            await second.next()
+            body = check_error(await greedy.get(f"agent-runs/{run}/stream"), 429, "too_many_streams")
+            assert body["limit"] == 2
+            assert (await other.play("hello"))[-1].type == "result"
+    await greedy.cancel(run)
+    async with asyncio.timeout(TIMEOUT_S):
+        while (await greedy.call("HEAD", f"agent-runs/{run}/stream")).status == 429:
+            pass  # the server notices in its own time that a client has gone
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_connections", 0),
+        ("max_connections", 1.5),
+        ("max_connections_per_address", -1),
+        ("max_head_bytes", 10),
+        ("max_head_bytes", "64k"),
+        ("head_timeout_s", 0),
+        ("body_timeout_s", -1),
+        ("keep_alive_s", True),
+        ("stall_timeout_s", "soon"),
+        ("max_runs_per_workspace", 0),
+        ("max_queued_runs_per_workspace", None),
+        ("max_streams_per_workspace", -5),
+        ("trusted_proxies", "10.0.0.1"),
+        ("trusted_proxies", ["10.0.0.1/8"]),
+        ("trusted_proxies", ["somewhere"]),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(WeftlineError) as caught:
+        server_options(Config(path="weft.toml", server={name: value}))
+    assert caught.value.code == "bad_config" and f"server.{name}" in caught.value.message
+
+
+def test_settings_are_taken_as_they_are_given() -> None:
+    given: dict[str, Any] = {
+        "max_connections": 7,
+        "max_connections_per_address": 0,
+        "head_timeout_s": 3,
+        "max_streams_per_workspace": 9,
+        "trusted_proxies": ["10.0.0.0/8", "::1"],
+    }
+    options = server_options(Config(server=given))
+    assert (options.connections.max_connections, options.connections.max_connections_per_address) == (7, 0)
+    assert options.connections.head_timeout_s == 3 and options.workspaces.max_streams_per_workspace == 9
+    assert [str(network) for network in options.trusted_proxies] == ["10.0.0.0/8", "::1/128"]
+
+
+async def test_workspaces_take_turns_however_many_wait_in_one_of_them() -> None:
+    turns = Turns()
+    order: list[int] = []
+
+    async def work(workspace: int) -> None:
+        await turns.take(workspace)
+        order.append(workspace)
+
+    many = [asyncio.create_task(work(1)) for _ in range(100)]
+    await asyncio.sleep(0)
+    few = [asyncio.create_task(work(2)) for _ in range(3)]
+    many[50].cancel()
+    await asyncio.gather(*few, *many, return_exceptions=True)
+    assert len(order) == 102 and order[:12].count(2) == 3
+
+
+async def test_one_turn_of_the_loop_has_one_turn() -> None:
+    turns, loop = Turns(), asyncio.get_running_loop()
+    had: list[int] = []
+    passed = 0
+
+    def count() -> None:
+        nonlocal passed
+        passed += 1
+        loop.call_soon(count)
+
+    loop.call_soon(count)
+
+    async def work() -> None:
+        await turns.take(1)
+        had.append(passed)
+
+    await asyncio.gather(*(work() for _ in range(20)))
+    assert len(set(had)) == 20
