@@ -10,7 +10,7 @@ from traffic import exchange, recorded
 
 from ..kit import Frame, local_tool, of_type, types
 from .conftest import KEY, Team, server_tool
-from .dialects import FAMILIES, Anthropic, Call, Dialect, OldGoogle
+from .dialects import FAMILIES, Anthropic, Call, Dialect, OldAnthropic, OldGoogle
 from .upstream import JSON, Reply
 
 CAPITAL = {
@@ -21,6 +21,7 @@ CAPITAL = {
 }
 OUTPUT = {"name": "capital", "schema": CAPITAL}
 ANSWER = '{"city":"Oslo"}'
+OLD: dict[str, Dialect] = {"old_anthropic": OldAnthropic(), "old_google": OldGoogle()}
 SYNTHETIC = {"final_report", "set_model_response"}
 
 
@@ -107,12 +108,12 @@ async def test_images_of_a_tool_result_reach_every_family(team: Team, dialect: D
 
 
 @pytest.mark.requirement("provider.schema.hidden", "provider.schema.anthropic", "provider.schema.gemini_tools")
-@pytest.mark.parametrize("name", [*FAMILIES, "old_google"])
+@pytest.mark.parametrize("name", [*FAMILIES, *OLD])
 async def test_structured_output_beside_tools_works_on_every_family_and_hides_its_means(team: Team, name: str) -> None:
-    dialect = OldGoogle() if name == "old_google" else FAMILIES[name]
+    dialect = OLD.get(name) or FAMILIES[name]
     model = await team.bring(dialect)
     team.upstream.answers(dialect.answer(calls=[Call("weather", '{"city":"Oslo"}')]))
-    synthetic = {"anthropic": "final_report", "old_google": "set_model_response"}.get(name)
+    synthetic = {"old_anthropic": "final_report", "old_google": "set_model_response"}.get(name)
     if synthetic:
         team.upstream.answers(dialect.answer(calls=[Call(synthetic, ANSWER, "toolu_2")]))
     else:
@@ -141,12 +142,34 @@ async def test_an_answer_that_does_not_fit_is_asked_for_once_more_and_then_fails
     assert len(team.upstream.asked) == 2, "asked again once, not twice"
 
 
-@pytest.mark.requirement("provider.schema.truncated")
-async def test_structured_output_that_hits_the_limit_is_a_truncation_with_the_raw_text(
-    team: Team, dialect: Dialect
-) -> None:
+@pytest.mark.parametrize("family", ["openai_chat", "openai_responses"])
+async def test_optional_fields_that_strict_mode_had_written_are_left_out_of_the_answer(team: Team, family: str) -> None:
+    dialect = FAMILIES[family]
     model = await team.bring(dialect)
-    if dialect.family == "anthropic":
+    optional = {"type": "object", "properties": {"city": {"type": "string"}, "river": {"type": "string"}}}
+    tool = {**local_tool("ask"), "parameters": optional}
+    team.upstream.answers(
+        dialect.answer(calls=[Call("ask", '{"city":"Oslo","river":null}')]),
+        dialect.answer('{"city":"Oslo",', '"river":null}'),
+    )
+    run = await team.start(model, tools=[tool], outputSchema={"schema": optional})
+    async with team.api.stream(run) as stream:
+        call = await stream.until("local_tool_call")
+        assert call["args"] == {"city": "Oslo"}
+        await team.api.answer(run, call["toolUseId"], result="yes")
+        frames = await stream.rest()
+    assert frames[-1]["text"] == '{"city":"Oslo"}'
+    sent = [asked.body for asked in team.upstream.asked]
+    assert all('"strict":true' in json.dumps(body, separators=(",", ":")) for body in sent)
+    assert sent[0]["prompt_cache_key"] == sent[1]["prompt_cache_key"] == run
+
+
+@pytest.mark.requirement("provider.schema.truncated")
+@pytest.mark.parametrize("name", [*FAMILIES, "old_anthropic"])
+async def test_structured_output_that_hits_the_limit_is_a_truncation_with_the_raw_text(team: Team, name: str) -> None:
+    dialect = OLD.get(name) or FAMILIES[name]
+    model = await team.bring(dialect)
+    if name == "old_anthropic":
         team.upstream.answers(dialect.answer(calls=[Call("final_report", '{"city":"Os')], stop="max_tokens"))
     else:
         team.upstream.answers(dialect.answer('{"city":"Os', stop="max_tokens"))
