@@ -12,12 +12,13 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.weftline-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep torture lint bench docs clean
+.PHONY: help demo test test-deep test-clients torture lint bench docs clean
 
 help:
 	@echo "make demo       run an agent end to end, offline"
 	@echo "make test       the whole test suite"
 	@echo "make test-deep  the same with far more examples and simulated histories, for an hour or so"
+	@echo "make test-clients  generate clients from the OpenAPI page and try them; needs npm"
 	@echo "make torture    real servers, killed, frozen and out of disk for some minutes"
 	@echo "make lint       ruff and pyright"
 	@echo "make bench      measure this machine"
@@ -32,6 +33,9 @@ test: $(READY)
 
 test-deep: $(READY)
 	@$(PY) -m pytest -n $(WORKERS) --dist worksteal --hypothesis-profile deep --timeout 3600 $(ARGS)
+
+test-clients: $(READY)
+	@$(PY) -m pytest -n 0 tests/generated/check_clients.py $(ARGS)
 
 torture: $(READY)
 	@$(PY) -m weftline.testing.torture $(ARGS)

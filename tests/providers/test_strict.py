@@ -29,7 +29,7 @@ def closed(required: list[str] | None = None, **properties: Any) -> dict[str, An
     return {"type": "object", "properties": properties, "required": names, "additionalProperties": False}
 
 
-FITS = [
+FITS: list[dict[str, Any]] = [
     closed(a=STRING),
     closed(),
     closed(a={"type": ["string", "null"], "description": "x"}),
@@ -48,7 +48,7 @@ def test_a_schema_that_fits_is_sent_as_it_is(schema: dict[str, Any]) -> None:
     assert not form.nulls
 
 
-MENDED = [
+MENDED: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
     ({"type": "object", "properties": {"a": STRING}}, closed(a={"type": ["string", "null"]}), True),
     ({"type": "object", "properties": {"a": STRING}, "required": ["a"]}, closed(a=STRING), False),
     (
@@ -94,7 +94,7 @@ def test_a_schema_is_mended_where_that_changes_nothing(
     assert json.dumps(schema) == before
 
 
-LEFT = [
+LEFT: list[dict[str, Any]] = [
     {"type": "object"},
     {"type": "object", "properties": {}},
     {"type": "object", "properties": {"a": STRING}, "additionalProperties": True},
