@@ -91,7 +91,7 @@ def test_a_generated_typescript_client_compiles_under_strict_and_works(
 def test_a_generated_python_client_is_complete_and_works(
     server: ServerProcess, page: Path, tools: Path, tmp_path: Path
 ) -> None:
-    command = ("generate", "--path", page, "--output-path", tmp_path / "generated", "--meta", "none")
+    command = ("generate", "--path", page, "--output-path", tmp_path / "made", "--meta", "none")
     # It formats what it makes with ruff, which is among our own tools.
     said = run(tools / "openapi-python-client", *command, folder=tmp_path, path=Path(sys.executable).parent)
     assert "WARNING" not in said and "Unable" not in said, said

@@ -1,18 +1,18 @@
 """Talks to a server through the package that openapi-python-client makes of its page."""
 
-# The package `generated` is made when the test runs.
+# The package `made` is made when the test runs.
 # pyright: basic, reportMissingImports=false
 from __future__ import annotations
 
 import sys
 
-from generated import AuthenticatedClient
-from generated.api.agent_runs import lists_runs, runs_create, runs_read, runs_stream
-from generated.api.agent_sessions import sessions_create, sessions_end, sessions_message, sessions_read
-from generated.api.agents import agents_create
-from generated.api.models import models_list_models
-from generated.api.tools import tools_change, tools_create
-from generated.models import (
+from made import AuthenticatedClient
+from made.api.agent_runs import lists_runs, runs_create, runs_read, runs_stream
+from made.api.agent_sessions import sessions_create, sessions_end, sessions_message, sessions_read
+from made.api.agents import agents_create
+from made.api.models import models_list_models
+from made.api.tools import tools_change, tools_create
+from made.models import (
     AgentModel,
     Error,
     MessageModel,

@@ -478,7 +478,7 @@ async def test_text_held_back_for_a_report_is_given_when_the_stream_breaks_off()
 
 async def test_a_model_that_is_held_to_a_schema_streams_its_answer_as_text() -> None:
     request = ModelRequest("claude-sonnet-5", [User.of("hi")], output_schema=CITY, tools=[LOOKUP])
-    chunks = await chunks_of(exchanges("streams/anthropic/json_answer"), request)
+    chunks = await chunks_of([exchange("streams/anthropic/json_answer")], request)
     assert [chunk for chunk in chunks if not isinstance(chunk, UsageUpdate)] == [
         ThinkingDelta("Finnmark's port."),
         ThinkingDone("c2lnbmVk"),

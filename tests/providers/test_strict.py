@@ -14,6 +14,7 @@ from openai_stand_in import answer, answering, ask, chunks_of, events, sent_by, 
 from pydantic import BaseModel, Field
 
 from weftline.messages import OutputSchema
+from weftline.providers.anthropic.native_schema import native_schema
 from weftline.providers.base import Chunk, ProviderError, TextDelta
 from weftline.providers.openai.chat import OpenAIChat
 from weftline.providers.openai.family import OpenAIFamily
@@ -223,6 +224,27 @@ def _container(kind: str, schema: dict[str, Any]) -> st.SearchStrategy[Any]:
     if kind == "array":
         return st.lists(_of(schema["items"]), max_size=2)
     return st.fixed_dictionaries({name: _of(one) for name, one in schema["properties"].items()})
+
+
+WORDS = """type properties required items anyOf oneOf allOf $ref $defs enum const format object array string null
+    # #/$defs/a a additionalProperties default minItems""".split()
+words = st.sampled_from(WORDS)
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 2) | st.floats(allow_nan=False, allow_infinity=False) | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(words, anything), anything)
+def test_no_schema_however_odd_is_too_much(schema: dict[str, Any], value: Any) -> None:
+    odd = {"type": "object", **schema}
+    text = json.dumps(value)
+    without_nulls(text, odd)
+    for one in (odd, {"type": "object", "properties": {"a": odd}}):
+        form = strict_form(one)
+        assert form is None or jsonschema_rs.meta.is_valid(form.schema)
+        native_schema(json.dumps(one).encode())
 
 
 class Port(BaseModel):

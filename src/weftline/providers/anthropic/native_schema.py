@@ -119,7 +119,9 @@ class _Native:
         closed = given.get("additionalProperties")
         required = _list(given.get("required", []))
         # An object that names no properties is one with free keys, unless it says otherwise.
-        if closed not in (None, False) or not (properties or closed is False) or set(required) - properties.keys():
+        if closed not in (None, False) or not (properties or closed is False):
+            raise _NotNative
+        if not all(isinstance(name, str) and name in properties for name in required):
             raise _NotNative
         self._optional += len(properties) - len(required)
         return {
@@ -133,7 +135,7 @@ class _Native:
         said: list[str] = []
         for name in given.keys() & _SAID:
             value = given[name]
-            if (name == "format" and value in _FORMATS) or (name == "minItems" and value in (0, 1)):
+            if (name == "format" and str(value) in _FORMATS) or (name == "minItems" and value in (0, 1)):
                 kept[name] = value
             else:
                 said.append(f"{name}: {msgspec.json.encode(value).decode()}")

@@ -116,7 +116,7 @@ class _Mender:
             return out | self._joined(fields, depth, alone=not out)
         self._check_literals(out)
         kinds = _kinds(out)
-        if not kinds or not kinds <= _TYPES or out.get("format", "date") not in _FORMATS:
+        if not kinds or not kinds <= _TYPES or str(out.get("format", "date")) not in _FORMATS:
             raise _NotStrict
         if "object" in kinds:
             self._close(out, depth)
@@ -164,7 +164,9 @@ class _Mender:
         required = _list(out.get("required", []))
         closed = out.get("additionalProperties")
         # An object that names no properties is one with free keys, unless it says otherwise.
-        if closed not in (None, False) or not (properties or closed is False) or set(required) - properties.keys():
+        if closed not in (None, False) or not (properties or closed is False):
+            raise _NotStrict
+        if not all(isinstance(name, str) and name in properties for name in required):
             raise _NotStrict
         self._properties += len(properties)
         if self._properties > _PROPERTIES:
@@ -185,14 +187,28 @@ class _Mender:
             return
         values = _literals(out)
         self._values += len(values)
-        kinds = {_TYPE_OF.get(type(value), "") for value in values}
+        kinds = {_kind_of(value) for value in values}
         if not kinds or "" in kinds or self._values > _ENUM_VALUES:
             raise _NotStrict
         if "type" not in out:
             out["type"] = kinds.pop() if len(kinds) == 1 else sorted(kinds)
 
 
-_TYPE_OF: dict[type, str] = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+def _kind_of(value: object) -> str:
+    """The type of a plain value; nothing for an object or an array."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case str():
+            return "string"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case _:
+            return ""
 
 
 def _nullable(mended: Schema) -> Schema:
@@ -250,24 +266,24 @@ def _branch_of(members: dict[str, Any], schema: object, root: Schema) -> Schema:
 def _exclusive(alternatives: Sequence[Schema], root: Schema) -> bool:
     """Whether no value can be of more than one of these."""
     seen: set[str] = set()
-    literals: list[Any] = []
+    literals: list[object] = []
     for one in alternatives:
         values = _literals(one)
-        kinds = {_TYPE_OF.get(type(value), "") for value in values} if values else _kinds(one) - {"object"}
+        kinds = {_kind_of(value) for value in values} if values else _kinds(one) - {"object"}
         if (not kinds and "object" not in _kinds(one)) or "" in kinds:
             return False
         if any(value in literals for value in values) or (not values and kinds & seen):
             return False
         literals += values
         seen |= set() if values else kinds
-    kinds = {_TYPE_OF[type(value)] for value in literals}
+    kinds = {_kind_of(value) for value in literals}
     if kinds & seen or ("number" in kinds | seen and "integer" in kinds | seen):
         return False
     objects = [one for one in alternatives if "object" in _kinds(one)]
     return len(objects) < 2 or bool(_tags(objects, root))
 
 
-def _literals(schema: Schema) -> list[Any]:
+def _literals(schema: Schema) -> list[object]:
     return _list(schema["enum"]) if "enum" in schema else [schema["const"]] if "const" in schema else []
 
 
