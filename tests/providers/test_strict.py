@@ -226,8 +226,30 @@ def _container(kind: str, schema: dict[str, Any]) -> st.SearchStrategy[Any]:
     return st.fixed_dictionaries({name: _of(one) for name, one in schema["properties"].items()})
 
 
-WORDS = """type properties required items anyOf oneOf allOf $ref $defs enum const format object array string null
-    # #/$defs/a a additionalProperties default minItems""".split()
+WORDS = [
+    "type",
+    "properties",
+    "required",
+    "items",
+    "anyOf",
+    "oneOf",
+    "allOf",
+    "$ref",
+    "$defs",
+    "enum",
+    "const",
+    "format",
+    "object",
+    "array",
+    "string",
+    "null",
+    "#",
+    "#/$defs/a",
+    "a",
+    "additionalProperties",
+    "default",
+    "minItems",
+]
 words = st.sampled_from(WORDS)
 anything = st.recursive(
     st.none() | st.booleans() | st.integers(0, 2) | st.floats(allow_nan=False, allow_infinity=False) | words,
