@@ -669,6 +669,11 @@ async def test_parameters_appear_in_native_form_and_those_that_the_api_lacks_are
     for choice in ("auto", "none", "required"):
         assert (await sent(ask(tools=[spec()], tool_choice=choice)))["tool_choice"] == choice
     assert (await sent(ask(tools=[spec()], tools_disabled=True)))["tool_choice"] == "none"
+    drawing = [spec("provider:image_generation"), spec("provider:web_search")]
+    chosen = (await sent(ask(tools=drawing, tool_choice=("tool", "provider:image_generation"))))["tool_choice"]
+    assert chosen == {"type": "image_generation"}
+    chosen = (await sent(ask(tools=drawing, tool_choice=("tool", "provider:web_search"))))["tool_choice"]
+    assert chosen == {"type": "allowed_tools", "mode": "required", "tools": [{"type": "web_search"}]}
     assert not {"temperature", "top_p"} & (await sent(ask(model="gpt-5", temperature=1, top_p=1))).keys()
     assert "parallel_tool_calls" not in await sent(ask(model="o3", tools=[spec()], parallel_tool_calls=True))
 

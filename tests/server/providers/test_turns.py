@@ -164,6 +164,46 @@ async def test_optional_fields_that_strict_mode_had_written_are_left_out_of_the_
     assert sent[0]["prompt_cache_key"] == sent[1]["prompt_cache_key"] == run
 
 
+async def test_the_highest_effort_but_one_has_a_word_of_its_own(team: Team) -> None:
+    dialect = FAMILIES["openai_responses"]
+    model = await team.bring(dialect)
+    team.upstream.answers(dialect.answer("Hello"))
+    await team.run(model, reasoningLevel="xhigh")
+    assert team.upstream.asked[0].body["reasoning"]["effort"] == "xhigh"
+    refused = await team.api.post("agent-runs", {"modelId": model, "prompt": "hi", "reasoningLevel": "xxhigh"})
+    assert refused.status == 400
+    assert "off, minimal, low, medium, high, xhigh" in refused.json["message"]
+
+
+async def test_the_runs_of_a_session_share_their_cache_key(team: Team) -> None:
+    dialect = FAMILIES["openai_responses"]
+    model = await team.bring(dialect)
+    team.upstream.answers(dialect.answer("One."), dialect.answer("Two."))
+    session = (await team.api.post("agent-sessions", {"modelId": model})).json["sessionId"]
+    for _ in range(2):
+        said = await team.api.post(f"agent-sessions/{session}/messages", {"prompt": "hi"})
+        await team.api.events(said.json["runId"])
+    assert [asked.body["prompt_cache_key"] for asked in team.upstream.asked] == [session, session]
+
+
+async def test_an_answer_that_is_only_queued_fails_the_run_and_says_so(team: Team) -> None:
+    queued = exchange("streams/openai_responses/not_finished")
+    model = await team.bring(FAMILIES["openai_responses"])
+    team.upstream.answers(Reply(queued.body, kind=JSON))
+    frames = await team.run(model)
+    assert frames[-1].type == "error" and frames[-1]["errorClass"] == "server"
+    assert "before its answer was finished: it is queued" in frames[-1]["error"]
+    assert len(team.upstream.asked) == 1
+
+
+async def test_a_connection_that_breaks_behind_a_complete_answer_is_no_matter(team: Team, dialect: Dialect) -> None:
+    model = await team.bring(dialect)
+    team.upstream.answers(Reply(dialect.answer("Hello"), then="cut"))
+    frames = await team.run(model)
+    assert frames[-1]["text"] == "Hello"
+    assert len(team.upstream.asked) == 1
+
+
 @pytest.mark.requirement("provider.schema.truncated")
 @pytest.mark.parametrize("name", [*FAMILIES, "old_anthropic"])
 async def test_structured_output_that_hits_the_limit_is_a_truncation_with_the_raw_text(team: Team, name: str) -> None:

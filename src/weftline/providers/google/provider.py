@@ -32,7 +32,7 @@ from weftline.redaction import REDACTED
 
 BASE_URL: Final = "https://generativelanguage.googleapis.com"
 _VERSION: Final = "v1beta"
-_REST_S: Final = 5.0
+_REST_S: Final = 1.0
 
 
 class Google:

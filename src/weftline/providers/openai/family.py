@@ -7,8 +7,8 @@ import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
@@ -185,9 +185,10 @@ class OpenAIFamily(ABC):
                 yield restorer.take(chunks)
             else:
                 try:
-                    async for chunks in _chunks_of(response, reader):
-                        if taken := restorer.take(chunks):
-                            yield taken
+                    async with aclosing(_chunks_of(response, reader)) as several:
+                        async for chunks in several:
+                            if taken := restorer.take(chunks):
+                                yield taken
                 except (ProviderError, RequestFailed):
                     if rest := restorer.rest():
                         yield rest
@@ -270,7 +271,7 @@ def _class_by_code(detail: ErrorDetail) -> ErrorClass | None:
     return None
 
 
-async def _chunks_of(response: Response, reader: Reader) -> AsyncIterator[list[Chunk]]:
+async def _chunks_of(response: Response, reader: Reader) -> AsyncGenerator[list[Chunk]]:
     """The chunks of an answer, streamed or whole; `reader` says afterwards how it ended."""
     if response.headers.get("content-type", "").startswith("application/json"):
         answer = await read_json(response)

@@ -14,7 +14,12 @@ from weftline.providers.base import ModelInfo, ModelRequest
 from weftline.providers.names import NameMap
 from weftline.providers.openai.family import OpenAIFamily, joined
 from weftline.providers.openai.profiles import Profile
-from weftline.providers.openai.responses_request import BUILTIN_PREFIX, BUILTIN_TOOLS, ResponsesEncoder
+from weftline.providers.openai.responses_request import (
+    BUILTIN_PREFIX,
+    BUILTIN_TOOLS,
+    FORCIBLE_TOOLS,
+    ResponsesEncoder,
+)
 from weftline.providers.openai.responses_stream import ResponsesReader
 from weftline.providers.openai.schema import answer_schema
 
@@ -119,5 +124,8 @@ def _tool_choice(request: ModelRequest, names: NameMap) -> str | dict[str, Any]:
     if isinstance(choice, str):
         return choice
     if choice[1].startswith(BUILTIN_PREFIX):
-        return {"type": choice[1].removeprefix(BUILTIN_PREFIX)}
+        kind = choice[1].removeprefix(BUILTIN_PREFIX)
+        # Only some can be named by themselves; any can be the one that is allowed.
+        allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": kind}]}
+        return {"type": kind} if kind in FORCIBLE_TOOLS else allowed
     return {"type": "function", "name": names.out(choice[1])}

@@ -44,6 +44,7 @@ BUILTIN_TOOLS: dict[str, str] = {
     "tool_search": "tool_search",
 }
 """The tools that OpenAI runs by itself, by the name that selects them (`provider:web_search`)."""
+FORCIBLE_TOOLS = frozenset({"file_search", "code_interpreter", "image_generation", "shell"})
 
 IMAGE_CALL = "image_generation_call"
 _BUILTIN_DEFAULTS: dict[str, dict[str, Any]] = {
