@@ -215,7 +215,7 @@ def _nullable(mended: Schema) -> Schema:
     kind = mended.get("type")
     if "anyOf" in mended:
         return {**mended, "anyOf": [*mended["anyOf"], _NULL]}
-    if kind is not None and not mended.keys() & {"enum", "const", "properties"}:
+    if kind is not None and not mended.keys() & {"enum", "const", "properties", "items"}:
         return {**mended, "type": [*_kinds_in_order(kind), "null"]}
     words = {name: value for name, value in mended.items() if name in _WORDS}
     return words | {"anyOf": [{name: value for name, value in mended.items() if name not in _WORDS}, _NULL]}
