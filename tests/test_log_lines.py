@@ -109,4 +109,3 @@ async def test_refusals_of_very_many_workspaces_are_bounded_too(caplog: pytest.L
     assert len(caplog.messages) == MAX_WORKSPACES + MAX_LINES
     refused.tell()
     assert "of other workspaces" in caplog.messages[-1]
-

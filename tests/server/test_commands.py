@@ -174,9 +174,7 @@ LOOKING = [
 
 
 @pytest.mark.parametrize("command", LOOKING, ids=" ".join)
-def test_no_command_but_serve_makes_a_store_at_a_wrong_path(
-    command: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_no_command_but_serve_makes_a_store_at_a_wrong_path(command: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("missing", "empty"):
         done = commands.weftline(*command, "--db", str(tmp_path / name))
@@ -193,18 +191,18 @@ async def test_serve_makes_the_folder_of_its_store(tmp_path: Path) -> None:
         assert (server.db / "weftline.db").exists()
 
 
-async def test_every_command_finds_the_store_by_the_same_variable(tmp_path: Path) -> None:
-    await open_store(tmp_path / "here").close()
-    await open_store(tmp_path / "there").close()
+def test_every_command_finds_the_store_by_the_same_variable(tmp_path: Path) -> None:
+    for name in ("here", "there"):
+        asyncio.run(open_store(tmp_path / name).close())
     env = {"WEFTLINE_DB": str(tmp_path / "here")}
-    done = await commands.weftline_beside("keys", "create", "--workspace", "acme", env=env)
+    done = commands.weftline("keys", "create", "--workspace", "acme", env=env)
     assert (done.code, done.err) == (0, "")
     for arguments, slugs in (((), "acme\n"), (("--db", str(tmp_path / "there")), "")):
-        done = await commands.weftline_beside("workspaces", "list", *arguments, env=env)
+        done = commands.weftline("workspaces", "list", *arguments, env=env)
         assert (done.code, done.out) == (0, slugs)
-    with ServerProcess(tmp_path, env={"WEFTLINE_DB": "nowhere"}) as server:
+    with ServerProcess(tmp_path, env={"WEFTLINE_DB": str(tmp_path / "nowhere")}) as server:
         server.terminate()
-    assert not Path("nowhere").exists(), "a flag wins over the variable"
+    assert not (tmp_path / "nowhere").exists(), "a flag wins over the variable"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -12,7 +12,7 @@ from weftline.wire.requests import parse_run
 
 from .kit import Api, check_error, of_type
 
-TOOL = {"name": "weather", "url": "https://weather.example/{{city}}"}
+TOOL = {"name": "weather", "url": "https://weather.example/today"}
 
 
 @pytest.mark.parametrize("kind", ["server", "mantyx_plugin"])
@@ -33,7 +33,9 @@ async def test_a_stored_tool_has_two_kinds(api: Api, kind: str) -> None:
     (end,) = of_type(await api.events(run), "result")
     assert "weather" in end["text"]
     error = check_error(
-        await api.post("agent-runs", {"prompt": "hi", "tools": [{"kind": kind, "id": "tool_none"}]}),
+        await api.post(
+            "agent-runs", {"prompt": "hi", "modelId": "scripted:hello", "tools": [{"kind": kind, "id": "tool_none"}]}
+        ),
         400,
         "invalid_request",
     )

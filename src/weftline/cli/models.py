@@ -52,9 +52,7 @@ def command(
     _print(catalog)
 
 
-async def _upstream(
-    config: Path | None, db: Path, workspace: str | None, name: str, search: str
-) -> list[ModelInfo]:
+async def _upstream(config: Path | None, db: Path, workspace: str | None, name: str, search: str) -> list[ModelInfo]:
     from weftline.net.egress import egress_from
     from weftline.net.transport import AiohttpTransport
     from weftline.providers.base import ProviderError

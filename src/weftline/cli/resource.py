@@ -13,12 +13,11 @@ WORKSPACE = click.option("--workspace", required=True, metavar="SLUG")
 NEW_WORKSPACE = click.option("--workspace", required=True, metavar="SLUG", help="Created when it is new.")
 
 
-def add_commands(
-    group: click.Group, *, kind: str, by: str = "its id", show: bool = True, lists: bool = True
-) -> None:
+def add_commands(group: click.Group, *, kind: str, by: str = "its id", show: bool = True, lists: bool = True) -> None:
     """Gives `group` the commands of the operations `<kind>.list`, `<kind>.show` and `<kind>.delete`.
 
-    Without `lists` or `show` the group has such a command of its own, or none. `kind` is the plural, such as `agents`; `by` says what a single one is named by.
+    Without `lists` or `show` the group has such a command of its own, or none. `kind` is the plural, such as `agents`;
+    `by` says what a single one is named by.
     """
     one = kind.removesuffix("s")
 

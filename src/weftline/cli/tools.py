@@ -51,12 +51,14 @@ def create(workspace: str, db: Path, source: TextIO, secrets: tuple[str, ...], a
 def list_tools(workspace: str | None, file: Path | None, db: Path, as_json: bool) -> None:
     """Print the tools that runs can name: the id of each stored one, the name of each that the server has itself.
 
-    Those of the server are asked of the one that runs on the store. Without one, or with --tools, they are what `weftline
-    serve` would load. A run names a tool as {"kind": "server", "name": NAME} or {"kind": "stored", "id": ID}.
+    Those of the server are what the one that runs on the store has loaded. Without one, or with --tools, they are what
+    `weftline serve` would load. A run names a tool as {"kind": "server", "name": NAME} or {"kind": "stored", "id": ID}.
     """
     from weftline.cli.admin import administer
 
-    stored = administer(db, "tools.list", workspace=workspace) if workspace is not None else []
+    stored: list[dict[str, Any]] = []
+    if workspace is not None:
+        stored = administer(db, "tools.list", workspace=workspace)
     loaded = _loaded(db, file)
     if as_json:
         click.echo(json.dumps([*loaded, *stored], indent=2))

@@ -273,7 +273,7 @@ class Recovery:
         """One line, if there is anything to tell."""
         if self._store.unclean:
             logger.warning(
-                "the last server did not stop cleanly: %d runs carried on and are on trial, %d suspects wait for theirs",
+                "the last server did not stop cleanly: %d runs carried on, on trial; %d suspects wait for their trial",
                 len(fresh),
                 len(self._waiting),
             )

@@ -11,7 +11,6 @@ from weftline.runtime.clock import Clock
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.live import Draft
 
-
 SLOW_TURN_S = 60.0
 
 

@@ -37,8 +37,8 @@ from weftline.server.connections import Connections
 from weftline.server.control import Control
 from weftline.server.listener import Listener
 from weftline.server.operations import operations
-from weftline.server.own_tools import LoadedTool, loaded_tools, server_tools
 from weftline.server.options import ServerOptions, server_options
+from weftline.server.own_tools import LoadedTool, loaded_tools, server_tools
 from weftline.server.protocol import CorkedHttpProtocol
 from weftline.server.routes import ROUTES
 from weftline.server.sse import KEEP_ALIVE_S

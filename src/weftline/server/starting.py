@@ -45,10 +45,11 @@ async def advise(at: Workspaces, *, db: Path, models: Catalog) -> None:
     elif find_spec("genai_prices") is None and any(entry.provider != "scripted" for entry in models.entries()):
         logger.info("prices of models are not known, so runs show no cost: pip install 'weftline[prices]'")
     if not await is_anybody_let_in(at):
-        where = shlex.quote(str(db.absolute()))
-        logger.warning(
-            "there is no API key yet; make one with: %s keys create --workspace acme --db %s", program(), where
-        )
+        logger.warning("there is no API key yet; make one with: %s", key_command(db))
+
+
+def key_command(db: Path) -> str:
+    return f"{program()} keys create --workspace acme --db {shlex.quote(str(db.absolute()))}"
 
 
 def program() -> str:

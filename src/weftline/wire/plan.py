@@ -148,9 +148,7 @@ class _McpLocal(_Wire, tag="mcp_local"):
         return McpLocalRef(self.name, entries, given(self.server_info))
 
 
-_AnyWire: TypeAlias = (
-    _Stored | _ForeignStored | _Server | _ForeignServer | _Local | _A2A | _A2ALocal | _Mcp | _McpLocal
-)
+_AnyWire: TypeAlias = _Stored | _ForeignStored | _Server | _ForeignServer | _Local | _A2A | _A2ALocal | _Mcp | _McpLocal
 
 _decode_tool = json.Decoder(_AnyWire).decode
 

@@ -42,4 +42,4 @@ async def test_both_names_of_a_scope_are_one(world: World) -> None:
         client_credentials=True,
         scopes=["knowledge:read", "runs:read", "hive:read"],
     )
-    assert made["allowedScopes"] == ["knowledge:read", "runs:read"]
+    assert list(made["allowedScopes"]) == ["knowledge:read", "runs:read"]
