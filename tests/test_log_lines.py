@@ -75,9 +75,10 @@ def test_a_line_of_json_is_one_object_with_its_traceback_inside(configure: Confi
 @pytest.mark.parametrize("style", ["text", "json"])
 def test_nobody_writes_lines_of_their_own_by_what_is_quoted(configure: Configure, style: LogStyle) -> None:
     log = configure(style)
-    logging.getLogger("weftline.x").info("path %s", "/a\r\n2026 INFO forged\x1b[2J\u2028\x85\x00")
+    logging.getLogger("weftline.x").info("path %s", "/a\r\n2026 INFO forged\x1b[2J\u2028\x85\x00\ud800ü")
     (line,) = log.getvalue().splitlines()
-    assert "forged" in line and not any(mark in line for mark in "\r\x1b\u2028\x85\x00")
+    assert "forged" in line and not any(mark in line for mark in "\r\x1b\u2028\x85\x00\ud800")
+    assert line.encode()
 
 
 def note(refused: RefusedRequests, workspace: str = "", *, status: int = 404, code: str = "not_found") -> None:

@@ -110,5 +110,7 @@ def _time(record: logging.LogRecord) -> str:
 
 def redacted(text: str) -> str:
     """The text without credentials of our own, and its addresses without theirs."""
+    # Half a character cannot be written: a line that says so is better than none.
+    text = text if text.isascii() else text.encode(errors="backslashreplace").decode()
     text = _URL.sub(lambda match: shown_url(match[0]), text)
     return _CREDENTIAL.sub(rf"\1{REDACTED}", text)
