@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from weftline.log_context import current_request, current_run
+from weftline.log_context import RequestInfo, current_request, current_run
 from weftline.server.logs import LogStyle, configure_logs
 from weftline.server.refused import MAX_LINES, MAX_WORKSPACES, RefusedRequests
 
@@ -40,7 +40,7 @@ def configure() -> Generator[Configure]:
 
 @pytest.fixture
 def at_work() -> Generator[None]:
-    tokens = current_run.set(Work()), current_request.set("req_7")  # pyright: ignore[reportArgumentType]
+    tokens = current_run.set(Work()), current_request.set(RequestInfo("req_7"))  # pyright: ignore[reportArgumentType]
     yield
     current_run.reset(tokens[0])
     current_request.reset(tokens[1])

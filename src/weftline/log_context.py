@@ -19,6 +19,17 @@ class RunInfo(Protocol):
     """Empty until the run is open."""
 
 
+class RequestInfo:
+    """A request while it is answered."""
+
+    __slots__ = ("id", "workspace")
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        """The id that the answer carries as `X-Request-Id`."""
+        self.workspace = ""
+        """The slug of the credential's workspace, once the credential is known to be valid."""
+
+
 current_run: ContextVar[RunInfo | None] = ContextVar("current_run", default=None)
-current_request: ContextVar[str] = ContextVar("current_request", default="")
-"""The id that the answer carries as `X-Request-ID`."""
+current_request: ContextVar[RequestInfo | None] = ContextVar("current_request", default=None)

@@ -72,7 +72,7 @@ class Driver:
         work = run.work
         on_behalf_of.set(run.workspace)
         current_run.set(work)
-        current_request.set("")  # the one that woke the run is answered by now
+        current_request.set(None)  # the one that woke the run is answered by now
         try:
             facts = await self._opener.open(run)
             if run.state.ended or run.gone:

@@ -67,7 +67,7 @@ class App:
             return
         self._requests += 1
         request = Request(scope, receive, send, f"req_{self._boot}{self._requests:x}")
-        current_request.set(request.id)
+        current_request.set(request.about)
         if access.isEnabledFor(logging.DEBUG):
             await self._with_access_log(request)
         else:
@@ -109,7 +109,7 @@ class App:
                     code=answer.code or "refused",
                     method=request.method,
                     path=request.path,
-                    workspace=request.workspace,
+                    workspace=request.about.workspace,
                 )
             await send_response(request, answer)
 
@@ -137,7 +137,7 @@ class App:
             return Response(answer.body, status=answer.status, headers=((b"allow", allow),), code=error.code)
         route, request.params = found.route, found.params
         principal = NOBODY if route.access == "public" else await self.auth.check(request, route)
-        request.workspace = principal.slug
+        request.about.workspace = principal.slug
         return await route.handler(self, request, principal)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qsl
 
 from weftline.errors import TooLarge
+from weftline.log_context import RequestInfo
 from weftline.wire.limits import MAX_BODY_BYTES
 
 T = TypeVar("T")
@@ -74,6 +75,7 @@ class Request:
         "_headers",
         "_query",
         "_receive",
+        "about",
         "id",
         "method",
         "params",
@@ -81,7 +83,6 @@ class Request:
         "raw_query",
         "scope",
         "send",
-        "workspace",
     )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
@@ -92,8 +93,8 @@ class Request:
         self.path: str = scope["path"]
         self.raw_query: bytes = scope.get("query_string", b"")
         self.params: Mapping[str, str] = {}
-        self.workspace = ""
-        """Of the credential, once that is known to be valid."""
+        self.about = RequestInfo(request_id)
+        """For the log."""
         self._headers: list[tuple[bytes, bytes]] = scope["headers"]
         self._receive = receive
         self._query: list[tuple[str, str]] | None = None

@@ -97,9 +97,12 @@ def _about(record: logging.LogRecord) -> dict[str, str]:
     """The run, the workspace and the request that the line is about, as far as they are known."""
     if record.name.startswith(_SHARED):
         return {}
-    run = current_run.get()
-    fields = {} if run is None else {"run": run.run_id, "workspace": run.workspace_slug}
-    fields["request"] = current_request.get()
+    run, request = current_run.get(), current_request.get()
+    fields = {
+        "run": run.run_id if run is not None else "",
+        "workspace": (run.workspace_slug if run is not None else "") or (request.workspace if request else ""),
+        "request": request.id if request is not None else "",
+    }
     return {name: value for name, value in fields.items() if value}
 
 

@@ -38,8 +38,8 @@ async def advise(at: Workspaces, *, db: Path, models: Catalog) -> None:
     """Says what to do first where nothing could be done yet."""
     if not models.entries():
         logger.warning(
-            "there are no models yet: set ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY, or name providers in a"
-            " --config file, and start again; %s models says what is missing",
+            "this server has no models of its own yet: set ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY, or name"
+            " providers in a --config file, and start again; `%s models` says what is missing",
             program(),
         )
     elif find_spec("genai_prices") is None and any(entry.provider != "scripted" for entry in models.entries()):
