@@ -166,7 +166,7 @@ def test_every_answer_is_in_the_access_log_at_debug_without_its_query(told: Told
 def test_what_is_carried_on_after_a_crash_is_one_line(told: Told) -> None:
     (line,) = [line for line in told.second if "did not stop cleanly" in line["message"]]
     assert (
-        line["message"].endswith("runs carried on (on trial): 1, suspects waiting for a trial: 0")
+        line["message"].endswith("runs carried on (on trial): 1, suspects waiting for trial: 0")
         and line["level"] == "warning"
     )
 

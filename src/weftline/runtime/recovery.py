@@ -273,12 +273,12 @@ class Recovery:
         """One line, if there is anything to tell."""
         if self._store.unclean:
             logger.warning(
-                "the last server did not stop cleanly; runs carried on (on trial): %d, suspects waiting for a trial: %d",
+                "the last server did not stop cleanly; runs carried on (on trial): %d, suspects waiting for trial: %d",
                 len(fresh),
                 len(self._waiting),
             )
         elif fresh or self._waiting:
-            logger.info("runs carried on: %d, suspects waiting for a trial: %d", len(fresh), len(self._waiting))
+            logger.info("runs carried on: %d, suspects waiting for trial: %d", len(fresh), len(self._waiting))
 
     def stop(self) -> None:
         for task in self._tasks:
