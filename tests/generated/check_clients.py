@@ -1,6 +1,6 @@
 """Clients that generators make of the OpenAPI page: they compile, and they work against a real server.
 
-Run by `make test-clients`: the generators are fetched with npm and pip into a temporary folder.
+Run by `make clients`: the generators are fetched with npm and pip into a temporary folder.
 """
 
 from __future__ import annotations
