@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from weftline.errors import NotFound, WeftlineError
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.engine import Engine
+from weftline.server.a2a.sending import Deliveries
 from weftline.server.auth import Authenticator
 from weftline.server.hosted_mcp import HostedMcp
 from weftline.server.http import Receive, Request, Response, Scope, Send, StreamedResponse, send_response
@@ -49,6 +50,7 @@ class App:
         )
         self.auth = Authenticator(self.workspaces, rate_limit=options.rate_limit_per_minute)
         self.mcp = HostedMcp(self)
+        self.deliveries = Deliveries(self)
         self.backlog = Backlog()
         self.webhooks_changed: Callable[[], None] = lambda: None
         """Called after webhooks were changed; set by whoever delivers them."""

@@ -1,7 +1,8 @@
 """An A2A peer that the server dials: one message in, its text out.
 
-Peers differ in where they listen and in the revision they speak, so a first call tries the known forms in order and the
-one that worked is remembered. A form counts as wrong only when the peer has plainly not taken the message.
+Peers differ in where they listen and in the revision they speak, so a first call tries the known forms in order, then
+those that the card below the address names, and the one that worked is remembered. A form counts as wrong only when the
+peer has plainly not taken the message.
 """
 
 from __future__ import annotations
@@ -74,11 +75,15 @@ class A2AForms:
 
 
 class _Rejected(Exception):
-    """This form is not the peer's: it has not taken the message. `newer` is what it may understand instead."""
+    """This form is not the peer's: it has not taken the message. `newer` is what it may understand instead.
 
-    def __init__(self, message: str, *, newer: Form | None = None) -> None:
+    `answered` is False if nobody was reached at all.
+    """
+
+    def __init__(self, message: str, *, newer: Form | None = None, answered: bool = True) -> None:
         super().__init__(message)
         self.newer = newer
+        self.answered = answered
 
 
 class A2ATool(RemoteTool):
@@ -125,15 +130,25 @@ class A2ATool(RemoteTool):
         message_id = str(uuid5(NAMESPACE_URL, f"weftline:{context.idempotency_key}"))
         known = self._forms.get(self._peer)
         reasons: list[str] = []
+        tried: set[Form] = set()
+        answered, looked = False, _is_card(self._url)
         try:
             queue = [known] if known is not None else await self._candidates()
-            while queue:
+            while True:
+                if not queue and answered and not looked:
+                    # None of the usual places took it: the agent's card says where it listens.
+                    looked = True
+                    queue = [form for form in await self._from_cards() if form not in tried]
+                if not queue:
+                    break
                 form = queue.pop(0)
+                tried.add(form)
                 try:
                     output = await self._send(form, text, message_id)
                 except _Rejected as error:
                     reasons.append(str(error))
-                    if error.newer is not None:
+                    answered = answered or error.answered
+                    if error.newer is not None and error.newer not in tried:
                         queue.append(error.newer)
                     if form is known:
                         self._forms.forget(self._peer)
@@ -151,19 +166,27 @@ class A2ATool(RemoteTool):
         """The forms to try, in order."""
         base = _base(self._url)
         found: list[Form] = []
-        if base != self._url.rstrip("/"):
-            found += await self._from_card()
+        if _is_card(self._url):
+            found += await self._from_card(self._url)
         found += _forms(self._url, base)
-        if base != self._url.rstrip("/"):
+        if _is_card(self._url):
             found.append(Form(base or self._url, "rpc"))
         return list(dict.fromkeys(found))
 
-    async def _from_card(self) -> list[Form]:
-        """The forms of the endpoint that the agent's card names; none when it cannot be had."""
+    async def _from_cards(self) -> list[Form]:
+        """The forms that the card below the agent's address names, under either of its names."""
+        for name in _CARD_NAMES:
+            found = await self._from_card(_below(self._url, f"/.well-known/{name}"))
+            if found:
+                return found
+        return []
+
+    async def _from_card(self, address: str) -> list[Form]:
+        """The forms of the endpoint that an agent's card names; none when it cannot be had."""
         try:
             async with self._dialer.request(
                 "GET",
-                self._url,
+                address,
                 headers={**self._headers, "accept": "application/json"},
                 timeout_s=CARD_S,
                 redirects=_REDIRECTS,
@@ -180,14 +203,14 @@ class A2ATool(RemoteTool):
             url, binding = interface.get("url"), interface.get("protocolBinding")
             if isinstance(url, str) and binding in ("JSONRPC", "HTTP+JSON"):
                 newer = str(interface.get("protocolVersion", "1.0")) >= "1.0"
-                target = urljoin(self._url, url)
+                target = urljoin(address, url)
                 if binding == "JSONRPC":
                     forms.append(Form(target, "rpc_1" if newer else "rpc"))
                 else:
-                    forms.append(Form(f"{target.rstrip('/')}/message:send", "rest_1" if newer else "rest"))
+                    forms.append(Form(_below(target, "/message:send"), "rest_1" if newer else "rest"))
         url = card.get("url")
         if isinstance(url, str):
-            target = urljoin(self._url, url)
+            target = urljoin(address, url)
             forms += _forms(target, target.rstrip("/"))
         return forms[:_MAX_FORMS]
 
@@ -208,7 +231,7 @@ class A2ATool(RemoteTool):
         except RequestFailed as error:
             if error.sent:
                 raise
-            raise _Rejected(error.message) from None
+            raise _Rejected(error.message, answered=False) from None
         error = answer.get("error") if answer is not None else None
         if isinstance(error, dict) and form.style.startswith("rpc"):
             fault = cast(Fields, error)
@@ -235,7 +258,7 @@ class A2ATool(RemoteTool):
         try:
             return self._headers if origin_of(url) == origin_of(self._url) else {}
         except InvalidAddress as error:
-            raise _Rejected(str(error)) from None
+            raise _Rejected(str(error), answered=False) from None
 
     def _body(self, form: Form, text: str, message_id: str) -> bytes:
         newer = form.style.endswith("_1")
@@ -302,10 +325,14 @@ def _parts_text(parts: object) -> str | None:
     return "\n".join(texts) if texts else None
 
 
+def _is_card(url: str) -> bool:
+    return urlsplit(url).path.rsplit("/", 1)[-1] in _CARD_NAMES
+
+
 def _base(url: str) -> str:
     """The address that the other forms hang on: without the well-known path of a card."""
     path = urlsplit(url).path
-    if path.rsplit("/", 1)[-1] not in _CARD_NAMES:
+    if not _is_card(url):
         return url.rstrip("/")
     stem = path.rsplit("/", 1)[0].removesuffix("/.well-known")
     return urlsplit(url)._replace(path=stem, query="", fragment="").geturl().rstrip("/")

@@ -35,6 +35,9 @@ class SqliteLogReader:
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
         return await self._threads.read(lambda db: run_lists.runs(db, wanted))
 
+    async def count_runs(self, wanted: RunFilter) -> int:
+        return await self._threads.read(lambda db: run_lists.count(db, wanted))
+
     async def last_key(self) -> int:
         return self._one("SELECT coalesce(max(key), 0) FROM runs")[0]
 
@@ -51,6 +54,11 @@ class SqliteLogReader:
 
     async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Stored]:
         return stored(self._all(_facts(kinds), key, 0, *kinds))
+
+    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int) -> list[Stored]:
+        # In a thread: a few entries may have many megabytes.
+        newest = f"{_facts(kinds)} DESC LIMIT ?"
+        return await self._threads.read(lambda db: stored(db.execute(newest, (key, 0, *kinds, limit)).fetchall())[::-1])
 
     async def page(self, key: int, *, after: int, max_bytes: int) -> Page | None:
         try:
