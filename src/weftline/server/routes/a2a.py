@@ -149,6 +149,7 @@ ROUTES = (
         summary="Call an agent over A2A (JSON-RPC)",
         body=rpc.RpcCall,
         returns=rpc.RpcReply | EventStream,
+        silent=True,
     ),
     *(
         Route(
