@@ -12,13 +12,14 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.weftline-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep torture lint bench docs clean
+.PHONY: help demo test test-deep torture a2a-kit lint bench docs clean
 
 help:
 	@echo "make demo       run an agent end to end, offline"
 	@echo "make test       the whole test suite"
 	@echo "make test-deep  the same with far more examples and simulated histories, for an hour or so"
 	@echo "make torture    real servers, killed, frozen and out of disk for some minutes"
+	@echo "make a2a-kit    the public A2A compatibility kit, from a checkout: KIT=../a2a-tck"
 	@echo "make lint       ruff and pyright"
 	@echo "make bench      measure this machine"
 	@echo "make docs       check the documentation and run its examples"
@@ -35,6 +36,10 @@ test-deep: $(READY)
 
 torture: $(READY)
 	@$(PY) -m weftline.testing.torture $(ARGS)
+
+a2a-kit: $(READY)
+	@test -n "$(KIT)" || { echo "Say where a checkout of a2a-tck is: make a2a-kit KIT=../a2a-tck"; exit 2; }
+	@PYTHONPATH=tests $(PY) -m kits.a2a $(KIT) $(ARGS)
 
 lint: $(READY)
 	@$(PY) -m ruff check .

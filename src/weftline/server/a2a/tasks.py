@@ -66,6 +66,8 @@ class Task(Struct, frozen=True):
     """What the agent says with this state: its answer, its error or its question."""
     result: str | None
     """The answer, if it succeeded."""
+    data: Raw | None
+    """The answer as JSON, if the agent has an output schema."""
     error: str | None
     error_class: str | None
     history: tuple[Spoken, ...]
@@ -112,6 +114,7 @@ async def read_task(engine: Engine, row: RunRow, *, history: int = 0) -> Task:
         turns=run.turns,
         said=_said(run) if question is None else _question(question),
         result=(run.final_text or "") if run.status == "succeeded" else None,
+        data=_data(run),
         error=run.error,
         error_class=run.error_class,
         history=await _history(engine, row, run, facts, history) if history else (),
@@ -146,6 +149,13 @@ def _open_calls(facts: list[_Read]) -> list[_Read]:
 def _said(run: RunView) -> Spoken | None:
     text = run.final_text if run.status == "succeeded" else run.error
     return Spoken(f"msg_{run.id}", "agent", text) if text else None
+
+
+def _data(run: RunView) -> Raw | None:
+    """A run with an output schema succeeds only with an answer that fits it, which is JSON."""
+    if run.status != "succeeded" or not run.final_text or b'"outputSchema"' not in run.spec:
+        return None
+    return Raw(run.final_text.encode()) if decode(run.spec).get("outputSchema") is not None else None
 
 
 def _question(fact: _Read) -> Spoken:

@@ -281,7 +281,10 @@ def _artifact_id(turn: int) -> str:
 def _task(task: Task, *, artifacts: bool = True) -> TaskObject:
     made: list[Artifact] = []
     if task.result is not None:
-        made.append(Artifact(_artifact_id(max(task.turns - 1, 0)), [PartObject(text=task.result)]))
+        part = PartObject(text=task.result)
+        if task.data is not None:
+            part = PartObject(data=task.data, media_type="application/json")
+        made.append(Artifact(_artifact_id(max(task.turns - 1, 0)), [part]))
     return TaskObject(
         task.id,
         task.context_id,
