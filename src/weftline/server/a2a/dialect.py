@@ -64,6 +64,8 @@ class Dialect(Protocol):
     extended_card_error: int
     replays: bool
     """Whether a subscriber gets a task's events from its first, also when it has ended."""
+    nothing_to_follow: int
+    """The HTTP status for a subscriber whose task does not exist."""
 
     def message(self, params: bytes) -> SentMessage: ...
     def task_query(self, params: bytes) -> TaskQuery: ...

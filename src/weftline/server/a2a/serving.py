@@ -87,12 +87,12 @@ class Serving:
             task = await self._task(row, sent.history)
             return self._events(row, task, after=0 if sent.task_id is None else task.turn_seq, until_asked=True)
         query = await self._read(self._dialect.task_query, params)
-        row = await find_task(self._app, self._agent, query.id, status=404)
+        row = await find_task(self._app, self._agent, query.id, status=self._dialect.nothing_to_follow)
         task = await self._task(row, query.history)
         if self._dialect.replays:
             return self._events(row, task, after=0, until_asked=not task.waits)
         if task.ended:
-            raise RpcError(UNSUPPORTED_OPERATION, "This operation is not supported: the task has ended.", status=400)
+            raise RpcError(UNSUPPORTED_OPERATION, "This operation is not supported: the task has ended.")
         return self._events(row, task, after=task.turn_seq, until_asked=False)
 
     async def send(self, sent: SentMessage) -> RunRow:

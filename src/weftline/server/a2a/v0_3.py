@@ -154,6 +154,7 @@ class V03:
     version = "0.3"
     extended_card_error = EXTENDED_CARD_NOT_CONFIGURED
     replays = True
+    nothing_to_follow = 404
     methods: ClassVar[Mapping[str, Operation]] = {
         "message/send": Operation.SEND,
         "message/stream": Operation.STREAM,

@@ -184,6 +184,7 @@ class V1:
     version = "1.0"
     extended_card_error = UNSUPPORTED_OPERATION
     replays = False
+    nothing_to_follow = 200
     methods: ClassVar[Mapping[str, Operation]] = {
         "SendMessage": Operation.SEND,
         "SendStreamingMessage": Operation.STREAM,

@@ -19,7 +19,7 @@ from weftline.server.a2a.v0_3 import V03
 from weftline.server.a2a.v1_0 import V1
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.http import Request, Response
+from weftline.server.http import NO_SNIFFING, Request, Response
 from weftline.server.parsing import parsed
 from weftline.server.router import EventStream, Route
 from weftline.server.sse import HEADERS, KEEP_ALIVE
@@ -49,7 +49,12 @@ async def call(app: App, request: Request, principal: Principal) -> Response | N
     except (RpcError, WeftlineError) as error:
         if sent.id is UNSET:
             return Response(b"", status=204)
-        return _refusal(dialect, sent.id, rpc.as_rpc(error))
+        refused = rpc.as_rpc(error)
+        if refused.status == 200 and dialect.methods.get(sent.method) in STREAMS and _wants_events(request):
+            # Callers that have asked for events read nothing else.
+            body = rpc.error_body(sent.id, dialect.fault(refused))
+            return Response(b"data: " + body + b"\n\n", headers=tuple(one for one in HEADERS if one != NO_SNIFFING))
+        return _refusal(dialect, sent.id, refused)
 
 
 async def _carry_out(
@@ -77,6 +82,11 @@ def _version(request: Request) -> str:
     """The version that the caller asks for, without the number of its patch; "" if it says nothing."""
     asked = request.header(b"a2a-version") or request.query_value("A2A-Version") or ""
     return ".".join(asked.strip().split(".")[:2])
+
+
+def _wants_events(request: Request) -> bool:
+    # Some callers send two such headers, of which the first takes anything.
+    return any(name == b"accept" and b"text/event-stream" in value.lower() for name, value in request.scope["headers"])
 
 
 def _unknown_version(asked: str) -> RpcError:
