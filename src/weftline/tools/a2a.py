@@ -7,6 +7,7 @@ peer has plainly not taken the message.
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Literal, TypeAlias, cast
@@ -43,6 +44,9 @@ Style: TypeAlias = Literal["rpc", "rest", "rpc_1", "rest_1"]
 _CARD_NAMES = ("agent-card.json", "agent.json")
 _WRONG_FORM = (-32601, -32600, -32700, -32602, -32009, -32004)
 """JSON-RPC errors of a peer that knows no such method or shape, or not this revision: it has taken nothing."""
+_UNDER_WAY = ("submitted", "working")
+_POLL_S = (0.1, 5.0)
+"""Between two looks at a task: at first, and at most."""
 _FAILED_STATES = ("failed", "rejected", "canceled", "cancelled", "auth-required")
 
 
@@ -77,13 +81,17 @@ class A2AForms:
 class _Rejected(Exception):
     """This form is not the peer's: it has not taken the message. `newer` is what it may understand instead.
 
-    `answered` is False if nobody was reached at all.
+    `answered` is False if nobody was reached, or somebody who fails: then there is no use in looking for a card.
     """
 
     def __init__(self, message: str, *, newer: Form | None = None, answered: bool = True) -> None:
         super().__init__(message)
         self.newer = newer
         self.answered = answered
+
+
+class _Refused(Exception):
+    """The peer has taken the message and answered with an error."""
 
 
 class A2ATool(RemoteTool):
@@ -216,18 +224,40 @@ class A2ATool(RemoteTool):
 
     async def _send(self, form: Form, text: str, message_id: str) -> ToolOutput:
         """One try. Raises `_Rejected` when another form may work, `RequestFailed` when none should be tried."""
+        try:
+            result = await self._exchange(form, self._body(form, text, message_id))
+            return self._read(await self._finished(form, _unwrapped(result)))
+        except BodyTooLarge:
+            return ToolOutput.of(f"{self.name} failed: the answer is too large.", is_error=True)
+        except _Refused as refused:
+            return ToolOutput.of(f"{self.name} answered with an error: {refused}", is_error=True)
+
+    async def _finished(self, form: Form, result: Fields) -> Fields:
+        """The task once it is no longer under way: some peers answer before they are done."""
+        pause_s, most_s = _POLL_S
+        while form.style.startswith("rpc") and _state(result) in _UNDER_WAY and isinstance(result.get("id"), str):
+            await asyncio.sleep(pause_s)
+            pause_s = min(most_s, pause_s * 2)
+            method = "GetTask" if form.style == "rpc_1" else "tasks/get"
+            call = {"jsonrpc": "2.0", "id": result["id"], "method": method, "params": {"id": result["id"]}}
+            try:
+                result = _unwrapped(await self._exchange(form, msgspec.json.encode(call)))
+            except _Rejected as error:
+                raise _Refused(f"its task cannot be asked for: {error}") from None
+        return result
+
+    async def _exchange(self, form: Form, body: bytes) -> Fields:
+        """The result of one request. Raises `_Rejected`, `_Refused` or `RequestFailed`."""
         own = self._headers_for(form.url)
         headers = {**own, "content-type": "application/json", "accept": "application/json"}
         if form.style.endswith("_1"):
             headers["A2A-Version"] = "1.0"
         try:
-            async with self._dialer.request(
-                "POST", form.url, headers=headers, body=self._body(form, text, message_id), timeout_s=CALL_S
-            ) as reply:
+            async with self._dialer.request("POST", form.url, headers=headers, body=body, timeout_s=CALL_S) as reply:
                 status = reply.status
                 answer = _object(await reply.read(limit=MAX_ANSWER_BYTES))
         except BodyTooLarge:
-            return ToolOutput.of(f"{self.name} failed: the answer is too large.", is_error=True)
+            raise
         except RequestFailed as error:
             if error.sent:
                 raise
@@ -241,17 +271,17 @@ class A2ATool(RemoteTool):
                 # It speaks JSON-RPC but not this: peers of revision 1.0 do not know the older method's name.
                 newer = Form(form.url, "rpc_1") if form.style == "rpc" else None
                 raise _Rejected(f"{told} ({shown_url(form.url)})", newer=newer)
-            return ToolOutput.of(f"{self.name} answered with an error: {told}", is_error=True)
+            raise _Refused(told)
         if not 200 <= status < 300:
             newer = Form(form.url, "rest_1") if form.style == "rest" and status in (400, 422) else None
             without = " without the tool's headers, which are for another origin" if own != self._headers else ""
-            raise _Rejected(f"HTTP {status} ({shown_url(form.url)}{without})", newer=newer)
+            raise _Rejected(f"HTTP {status} ({shown_url(form.url)}{without})", newer=newer, answered=status < 500)
         if answer is None:
             raise _Rejected(f"no JSON object in the answer ({shown_url(form.url)})")
         result = answer.get("result", answer)
         if not isinstance(result, dict):
             raise _Rejected(f"no result in the answer ({shown_url(form.url)})")
-        return self._read(cast(Fields, result))
+        return cast(Fields, result)
 
     def _headers_for(self, url: str) -> dict[str, str]:
         """The tool's headers, if this is the origin that they were given for."""
@@ -280,24 +310,31 @@ class A2ATool(RemoteTool):
         return msgspec.json.encode(call)
 
     def _read(self, result: Fields) -> ToolOutput:
-        # Revision 1.0 wraps the answer: {"task": …} or {"message": …}.
-        for wrapper in ("task", "message"):
-            inner = result.get(wrapper)
-            if isinstance(inner, dict) and "parts" not in result and "status" not in result:
-                result = cast(Fields, inner)
-                break
-        status = result.get("status")
-        state = cast(Fields, status).get("state") if isinstance(status, dict) else None
-        word = str(state or "").lower().removeprefix("task_state_").replace("_", "-")
-        failed = word in _FAILED_STATES
+        state = _state(result)
         text = answer_text(result)
         if text is None:
-            text = f"{self.name} answered without text" + (f" (its task is {word})." if word else ".")
-        return ToolOutput.of(text, is_error=failed)
+            text = f"{self.name} answered without text" + (f" (its task is {state})." if state else ".")
+        return ToolOutput.of(text, is_error=state in _FAILED_STATES)
 
 
 def default_description(name: str) -> str:
     return f"Delegate a task to the {name} agent over A2A. Pass the full task as a single message."
+
+
+def _unwrapped(result: Fields) -> Fields:
+    """The task or the message itself: revision 1.0 answers `{"task": …}` or `{"message": …}`."""
+    for wrapper in ("task", "message"):
+        inner = result.get(wrapper)
+        if isinstance(inner, dict) and "parts" not in result and "status" not in result:
+            return cast(Fields, inner)
+    return result
+
+
+def _state(result: Fields) -> str:
+    """The state of a task in the words of revision 0.3; "" of a message."""
+    status = result.get("status")
+    state = cast(Fields, status).get("state") if isinstance(status, dict) else None
+    return str(state or "").lower().removeprefix("task_state_").replace("_", "-")
 
 
 def answer_text(result: Mapping[str, object]) -> str | None:
