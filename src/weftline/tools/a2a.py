@@ -278,6 +278,8 @@ class A2ATool(RemoteTool):
             raise _Rejected(f"HTTP {status} ({shown_url(form.url)}{without})", newer=newer, answered=status < 500)
         if answer is None:
             raise _Rejected(f"no JSON object in the answer ({shown_url(form.url)})")
+        if isinstance(error, dict) and answer.keys().isdisjoint(("result", "task", "message", "parts", "status")):
+            raise _Rejected(f"an error in place of an answer ({shown_url(form.url)})")
         result = answer.get("result", answer)
         if not isinstance(result, dict):
             raise _Rejected(f"no result in the answer ({shown_url(form.url)})")
