@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
+from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
+from weftline.testing import ServerProcess
+
 from ..kit import Api, Json, local_tool
+from ..scripts import SCRIPTS
 from .a2a_calls import Caller, answer, stored, texts
 
 PEER = {"kind": "a2a_local", "name": "peer", "agentCard": {"name": "Peer"}}
@@ -126,6 +131,30 @@ async def test_a_name_for_a_message_is_its_senders_own(caller: Caller, second_ke
     caller.api.key = second_key
     await caller.call("send", message)
     assert len(await runs(caller.api)) == 2
+
+
+async def test_the_same_message_is_one_also_when_the_server_was_killed_in_between(tmp_path: Path) -> None:
+    scripts = {name: SCRIPTS[name] for name in ("steered", "seen")}
+    async with aiohttp.ClientSession() as http:
+        with ServerProcess(tmp_path, scripts=scripts) as server:
+            caller = Caller(Api(http, server.url, "acme", server.create_key("acme")), "1.0")
+            await stored(caller.api, "steered", tools=[PEER])
+            begun = caller.message("begin", config=caller.at_once)
+            task = await caller.call("send", begun)
+            async with caller.api.stream(task["id"]) as stream:
+                offer = await stream.until("local_tool_call")
+            more = caller.message("more", taskId=task["id"], config=caller.at_once)
+            await caller.call("send", more)
+            server.kill()
+            server.start()
+            assert (await caller.call("send", begun))["id"] == task["id"]
+            assert (await caller.call("send", more))["id"] == task["id"]
+            await caller.api.answer(task["id"], offer["toolUseId"], result="done")
+            async with caller.api.stream(task["id"]) as stream:
+                await stream.rest()
+            ended = await caller.get(task["id"])
+            assert texts(ended["history"]) == ["user: begin", "user: more", "agent: begin | more"]
+            assert await runs(caller.api) == [task["id"]]
 
 
 # What it waits for

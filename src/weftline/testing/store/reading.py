@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from weftline.store.base import LogReader, Page, RunFilter
 from weftline.testing.store.chain import EVERYTHING, read_log
 from weftline.testing.store.subject import Subject, chain_of, commit, new_chain, new_thread, new_workspace, the_row
@@ -92,6 +94,9 @@ async def facts_are_found_by_their_kind(subject: Subject) -> None:
     assert [fact.body for fact in await log.facts(1)] == [b"{}", b"a", b"b", b"c"]
     assert [fact.seq for fact in await log.facts(1, kinds=("run.created", "call.closed"))] == [1, 4, 5]
     assert await log.facts(1, kinds=("delta.text",)) == [] == await log.facts(2)
+    newest = [await log.newest_facts(1, kinds=("turn.completed", "call.closed"), limit=limit) for limit in (1, 2, 9)]
+    assert [[fact.seq for fact in found] for found in newest] == [[5], [4, 5], [2, 4, 5]]
+    assert await log.newest_facts(2, kinds=("call.closed",), limit=9) == []
 
 
 async def runs_are_listed_the_newest_first(subject: Subject) -> None:
@@ -131,6 +136,29 @@ async def runs_are_listed_the_newest_first(subject: Subject) -> None:
     assert (await log.last_key(), await log.unfinished()) == (6, 5)
 
 
+async def runs_are_listed_by_when_they_changed(subject: Subject) -> None:
+    log = subject.store.log
+    workspace = await new_workspace(subject)
+    chains = [chain_of(log, key, workspace) for key in range(1, 5)]
+    await commit(log, *[chain.create(agent="a" if chain.key < 4 else "b") for chain in chains])
+    await commit(log, chains[0].end(ended_at=9_000), chains[2].end(ended_at=9_000))
+    rows = await log.runs(RunFilter(workspace=workspace, by_change=True))
+    assert [row.key for row in rows] == [3, 1, 4, 2]
+    assert [row.changed_at for row in rows] == [9_000, 9_000, 1_004, 1_002]
+
+    async def keys(**fields: Any) -> list[int]:
+        wanted = RunFilter(workspace=workspace, by_change=True, **fields)
+        found = [row.key for row in await log.runs(wanted)]
+        whole = RunFilter(workspace=workspace, **{**fields, "before_change": None, "limit": 50})
+        assert await log.count_runs(wanted) == len(await log.runs(whole))
+        return found
+
+    assert await keys(before_change=(9_000, 3), limit=2) == [1, 4]
+    assert await keys(before_change=(1_002, 2)) == []
+    assert await keys(changed_since=1_004) == [3, 1, 4]
+    assert await keys(agents=("a",), changed_since=9_001) == []
+
+
 async def retention_leaves_the_row_and_the_last_entry(subject: Subject) -> None:
     log = subject.store.log
     chains = [await new_chain(subject, key) for key in (1, 2, 3)]
@@ -159,5 +187,6 @@ CHECKS = (
     an_entry_is_found_by_its_seq,
     facts_are_found_by_their_kind,
     runs_are_listed_the_newest_first,
+    runs_are_listed_by_when_they_changed,
     retention_leaves_the_row_and_the_last_entry,
 )
