@@ -446,8 +446,8 @@ class EmbeddedEngine:
     async def entry(self, key: int, seq: int) -> Stored | None:
         return await self._log_store.entry(key, seq)
 
-    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int) -> list[Stored]:
-        return await self._log_store.newest_facts(key, kinds=kinds, limit=limit)
+    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
+        return await self._log_store.newest_facts(key, kinds=kinds, limit=limit, max_bytes=max_bytes)
 
     async def session_id(self, thread: int | None) -> str | None:
         return None if thread is None else await self._names.session(thread)

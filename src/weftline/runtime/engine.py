@@ -146,8 +146,8 @@ class Engine(Protocol):
         """One entry of a run's log; None when there is none or retention has removed it."""
         ...
 
-    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int) -> list[Stored]:
-        """The last facts of these kinds in a run's log, in order."""
+    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
+        """The last facts of these kinds in a run's log, in order: as many as fit, one at the least."""
         ...
 
     async def session_id(self, thread: int | None) -> str | None:

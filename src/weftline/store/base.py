@@ -254,8 +254,8 @@ class LogReader(Protocol):
         """The run's facts in order; with `kinds` only those."""
         ...
 
-    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int) -> list[Stored]:
-        """The last facts of these kinds, in order."""
+    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
+        """The last facts of these kinds, in order: as many as fit, one at the least."""
         ...
 
     async def page(self, key: int, *, after: int, max_bytes: int) -> Page | None:

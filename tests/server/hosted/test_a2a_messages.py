@@ -135,7 +135,7 @@ async def test_a_name_for_a_message_is_its_senders_own(caller: Caller, second_ke
 
 async def test_the_same_message_is_one_also_when_the_server_was_killed_in_between(tmp_path: Path) -> None:
     scripts = {name: SCRIPTS[name] for name in ("steered", "seen")}
-    async with aiohttp.ClientSession() as http:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as http:
         with ServerProcess(tmp_path, scripts=scripts) as server:
             caller = Caller(Api(http, server.url, "acme", server.create_key("acme")), "1.0")
             await stored(caller.api, "steered", tools=[PEER])
@@ -286,7 +286,7 @@ async def test_what_cannot_be_taken_is_refused_and_not_dropped(caller: Caller, f
 
 async def test_a_part_of_an_unknown_kind_is_refused(caller: Caller) -> None:
     await stored(caller.api)
-    older: list[Json] = [{"kind": "video"}, {}]
+    older: list[Json] = [{"kind": "video"}, {}, {"kind": "data"}]
     newer: list[Json] = [{"video": "x"}, {}, {"text": "a", "raw": "eA=="}]
     for one in newer if caller.newer else older:
         assert (await caller.error("send", caller.message(parts=[one])))["code"] == -32602

@@ -53,9 +53,18 @@ def _piece(number: int, part: Part) -> str:
         case TextPart(text):
             return text
         case DataPart(value):
-            return encode(value).decode() if value else ""
+            return _data(number, value)
         case FilePart():
             return _file(number, part)
+
+
+def _data(number: int, value: Any) -> str:
+    if value is None or value == {} or value == []:
+        return ""
+    try:
+        return encode(value).decode()
+    except RecursionError:
+        raise invalid(f"message.parts[{number}]", "is nested too deeply.") from None
 
 
 def _file(number: int, part: FilePart) -> str:

@@ -31,6 +31,7 @@ class Deliveries:
             await asyncio.wait({other})
         task = self._under_way[row.key] = asyncio.ensure_future(self._deliver(row, sent))
         task.add_done_callback(lambda _: self._under_way.pop(row.key))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # also if nobody waits any more
         # Hangs on the commit: a caller that goes away must not let its retry be taken for another message.
         await asyncio.shield(task)
 

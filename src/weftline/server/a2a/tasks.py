@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from msgspec import Raw, Struct
-from msgspec.json import decode, encode
+from msgspec.json import Decoder, decode, encode
 
 from weftline.kernel import bodies
 from weftline.kernel.entries import KIND, CallClosed, CallOpened, Fact, MessageQueued, TurnCompleted, decode_fact
@@ -39,6 +39,8 @@ _TALK = (KIND[MessageQueued], KIND[TurnCompleted])
 _CALLS = (KIND[CallOpened], KIND[CallClosed])
 _LOOK_BACK = 200
 """Entries that are read to find what is open, whatever the length of the history that was asked for."""
+_LOOK_BACK_BYTES = 2 * 1024 * 1024
+"""And how many bytes of them: a longer history begins later."""
 _QUESTION_ARGS = ("question", "message", "prompt", "text")
 
 
@@ -82,6 +84,13 @@ class Task(Struct, frozen=True):
     @property
     def waits(self) -> bool:
         return self.state == "input-required"
+
+
+class _Spec(Struct, rename="camel"):
+    output_schema: Raw = Raw(b"null")
+
+
+_spec = Decoder(_Spec)
 
 
 class _Read(NamedTuple):
@@ -128,7 +137,8 @@ async def _facts(engine: Engine, row: RunRow, run: RunView, *, history: int) -> 
         return []
     # Results of server tools can be large: calls are read only where a caller may be asked to answer one.
     kinds = (*_TALK, *_CALLS) if b'"local"' in run.spec else _TALK
-    stored = await engine.newest_facts(row.key, kinds=kinds, limit=max(_LOOK_BACK, history))
+    limit = max(_LOOK_BACK, history)
+    stored = await engine.newest_facts(row.key, kinds=kinds, limit=limit, max_bytes=_LOOK_BACK_BYTES)
     return [_Read(one.seq, decode_fact.decode(one.head), one.body) for one in stored]
 
 
@@ -155,7 +165,7 @@ def _data(run: RunView) -> Raw | None:
     """A run with an output schema succeeds only with an answer that fits it, which is JSON."""
     if run.status != "succeeded" or not run.final_text or b'"outputSchema"' not in run.spec:
         return None
-    return Raw(run.final_text.encode()) if decode(run.spec).get("outputSchema") is not None else None
+    return Raw(run.final_text.encode()) if _spec.decode(run.spec).output_schema != b"null" else None
 
 
 def _question(fact: _Read) -> Spoken:
@@ -212,12 +222,15 @@ async def _input(engine: Engine, row: RunRow, run: RunView) -> list[Spoken]:
 
 
 async def has_taken(engine: Engine, row: RunRow, message_id: str, text: str) -> bool:
-    """Whether a message with this name and text has come to the run before."""
-    stored = await engine.newest_facts(row.key, kinds=(KIND[MessageQueued], KIND[CallClosed]), limit=_MOST_DELIVERIES)
-    return any(_is_delivery(one, message_id, text) for one in stored)
+    """Whether a message with this name and text has come to the run before, among the last ones that did."""
+    for kind in (KIND[MessageQueued], KIND[CallClosed]):
+        stored = await engine.newest_facts(row.key, kinds=(kind,), limit=1000, max_bytes=_DELIVERED_BYTES)
+        if any(_is_delivery(one, message_id, text) for one in stored):
+            return True
+    return False
 
 
-_MOST_DELIVERIES = 1000
+_DELIVERED_BYTES = 16 * 1024 * 1024
 
 
 def _is_delivery(one: Stored, message_id: str, text: str) -> bool:

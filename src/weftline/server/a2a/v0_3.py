@@ -35,7 +35,7 @@ class _Part(Struct):
     type: str = ""
     """What older callers say in place of `kind`."""
     text: str = ""
-    data: Any = None
+    data: Any | UnsetType = UNSET
     file: _File | None = None
 
 
@@ -79,8 +79,10 @@ def _part(number: int, part: _Part) -> Part:
     match part.kind or part.type:
         case "text":
             return TextPart(part.text)
-        case "data":
+        case "data" if part.data is not UNSET:
             return DataPart(part.data)
+        case "data":
+            raise invalid(f"message.parts[{number}].data", "is missing.")
         case "file":
             file = part.file or _File()
             return FilePart(file.mime_type or "", file.name or "", file.bytes)

@@ -107,9 +107,12 @@ class MemoryLog:
         run = self._disk.runs.get(key)
         return run.facts(kinds=kinds) if run else []
 
-    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int) -> list[Stored]:
+    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
         run = self._disk.runs.get(key)
-        return run.facts(kinds=kinds)[-limit:] if run else []
+        found = run.facts(kinds=kinds)[-limit:] if run else []
+        while len(found) > 1 and sum(one.size for one in found) > max_bytes:
+            del found[0]
+        return found
 
     async def page(self, key: int, *, after: int, max_bytes: int) -> Page | None:
         run = self._disk.runs.get(key)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from weftline.store.base import LogReader, Page, RunFilter
 from weftline.testing.store.chain import EVERYTHING, read_log
 from weftline.testing.store.subject import Subject, chain_of, commit, new_chain, new_thread, new_workspace, the_row
@@ -94,9 +96,21 @@ async def facts_are_found_by_their_kind(subject: Subject) -> None:
     assert [fact.body for fact in await log.facts(1)] == [b"{}", b"a", b"b", b"c"]
     assert [fact.seq for fact in await log.facts(1, kinds=("run.created", "call.closed"))] == [1, 4, 5]
     assert await log.facts(1, kinds=("delta.text",)) == [] == await log.facts(2)
-    newest = [await log.newest_facts(1, kinds=("turn.completed", "call.closed"), limit=limit) for limit in (1, 2, 9)]
-    assert [[fact.seq for fact in found] for found in newest] == [[5], [4, 5], [2, 4, 5]]
-    assert await log.newest_facts(2, kinds=("call.closed",), limit=9) == []
+
+
+async def the_newest_facts_are_as_many_as_fit(subject: Subject) -> None:
+    log = subject.store.log
+    chain = await new_chain(subject)
+    await commit(log, chain.append(b"a", kind="turn.completed", deltas=[b"d"]))
+    await commit(log, chain.append(b"b" * 900, b"c" * 900))
+
+    async def found(limit: int, max_bytes: int = EVERYTHING) -> list[int]:
+        kinds = ("turn.completed", "call.closed")
+        return [fact.seq for fact in await log.newest_facts(1, kinds=kinds, limit=limit, max_bytes=max_bytes)]
+
+    assert [await found(limit) for limit in (1, 2, 9)] == [[5], [4, 5], [2, 4, 5]]
+    assert [await found(9, size) for size in (1, 1_500)] == [[5], [5]]
+    assert await log.newest_facts(2, kinds=("call.closed",), limit=9, max_bytes=EVERYTHING) == []
 
 
 async def runs_are_listed_the_newest_first(subject: Subject) -> None:
@@ -149,7 +163,7 @@ async def runs_are_listed_by_when_they_changed(subject: Subject) -> None:
     async def keys(**fields: Any) -> list[int]:
         wanted = RunFilter(workspace=workspace, by_change=True, **fields)
         found = [row.key for row in await log.runs(wanted)]
-        whole = RunFilter(workspace=workspace, **{**fields, "before_change": None, "limit": 50})
+        whole = replace(wanted, before_change=None, limit=50)
         assert await log.count_runs(wanted) == len(await log.runs(whole))
         return found
 
@@ -186,6 +200,7 @@ CHECKS = (
     a_large_page_is_read_like_a_small_one,
     an_entry_is_found_by_its_seq,
     facts_are_found_by_their_kind,
+    the_newest_facts_are_as_many_as_fit,
     runs_are_listed_the_newest_first,
     runs_are_listed_by_when_they_changed,
     retention_leaves_the_row_and_the_last_entry,
