@@ -145,6 +145,7 @@ def _responses(route: Route, schemas: Schemas) -> Schema:
         content["text/event-stream"] = {}
     return {
         str(route.status): {"description": "Done.", "content": content},
+        **({"204": {"description": "Done. There is no answer."}} if route.silent else {}),
         **{str(status): _refusal(route, status, schemas) for status in sorted(_errors(route))},
     }
 
