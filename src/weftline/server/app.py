@@ -50,6 +50,7 @@ class App:
         self.auth = Authenticator(self.workspaces, rate_limit=options.rate_limit_per_minute)
         self.mcp = HostedMcp(self)
         self.backlog = Backlog()
+        self._cors = options.cors
         self.webhooks_changed: Callable[[], None] = lambda: None
         """Called after webhooks were changed; set by whoever delivers them."""
         self._boot = secrets.token_hex(4)
@@ -61,7 +62,7 @@ class App:
         self._requests += 1
         request = Request(scope, receive, send, f"req_{self._boot}{self._requests:x}")
         try:
-            answer = await self._answer(request)
+            answer = self._before_pages(request) or await self._answer(request)
             if answer is not None and not isinstance(answer, Response):
                 await answer()
                 return
@@ -83,6 +84,14 @@ class App:
                 await self.models.refresh(change.workspace)
             case "webhooks":
                 self.webhooks_changed()
+
+    def _before_pages(self, request: Request) -> Response | None:
+        """Has browsers told what pages of other origins may do; answers their preflights."""
+        if self._cors is None:
+            return None
+        origin = request.header(b"origin")
+        request.send = self._cors.opened(request, self.router, origin=origin)
+        return self._cors.preflight(request, self.router, origin=origin)
 
     async def _answer(self, request: Request) -> Response | StreamedResponse | None:
         found = self.router.match(request.method, request.path)
