@@ -13,7 +13,9 @@ from weftline.testing import ServerProcess
 
 SCRIPTS: dict[str, Any] = {
     "hello": {"turns": [{"deltas": ["Hel", "lo\x1b[31m there"]}]},
-    "add": {"turns": [{"tool_calls": [{"name": "add", "args": {"a": 2, "b": 3}}]}, {"text": "It is {{tool_results.0}}."}]},
+    "add": {
+        "turns": [{"tool_calls": [{"name": "add", "args": {"a": 2, "b": 3}}]}, {"text": "It is {{tool_results.0}}."}]
+    },
     "system": {"turns": [{"text": "{{system}}|{{user_messages}}"}]},
     "refused": {"turns": [{"error": {"class": "auth", "message": "bad key", "retryable": False}}]},
     "stuck": {"turns": [{"deltas": ["begun", "never"], "delay_ms": 600_000}]},

@@ -24,7 +24,10 @@ def every_command(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tu
             yield (*path, name), found
 
 
-@pytest.mark.parametrize("path, command", list(every_command(cli)), ids=lambda one: " ".join(one) if isinstance(one, tuple) else "")
+COMMANDS = list(every_command(cli))
+
+
+@pytest.mark.parametrize(("path", "command"), COMMANDS, ids=[" ".join(path) for path, _ in COMMANDS])
 def test_every_command_prints_json_on_request_and_has_help(path: tuple[str, ...], command: click.Command) -> None:
     options = {option for parameter in command.params for option in parameter.opts}
     assert "--json" in options or path[0] in WITHOUT_OUTPUT

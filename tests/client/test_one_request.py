@@ -30,9 +30,7 @@ async def test_one_request_creates_and_follows_a_run(stand_in: StandIn, to_stand
     assert headers["Accept"] == "text/event-stream, application/json;q=0.9" and headers["Idempotency-Key"]
 
 
-async def test_the_real_server_needs_no_second_request(
-    client: AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_real_server_needs_no_second_request(client: AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(*_: object, **__: object) -> None:
         raise AssertionError("a second request was made")
 

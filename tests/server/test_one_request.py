@@ -1,4 +1,4 @@
-"""One request that creates a run and follows it: the same events as by two, and nothing half done when it is refused."""
+"""One request that creates a run and follows it: the events that two would bring, and no run when it is refused."""
 
 from __future__ import annotations
 

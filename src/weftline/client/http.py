@@ -115,7 +115,10 @@ class Http:
         headers = _headers(body, idempotency_key)
         url = self._url(path, query)
         return await self._persistently(
-            lambda: self._once(method, url, headers, body), f"{method} {path}", policy=retry or self.retry, retried=retried
+            lambda: self._once(method, url, headers, body),
+            f"{method} {path}",
+            policy=retry or self.retry,
+            retried=retried,
         )
 
     async def create(self, path: str, body: bytes, *, idempotency_key: str) -> Created:

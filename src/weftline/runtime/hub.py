@@ -197,11 +197,11 @@ class StreamPlace:
         self._hub: Hub | None = hub
         self._workspace = workspace
 
-    def follow(self, run: int, run_id: str, *, after: int = 0) -> Subscription:
+    def follow(self, key: int, run_id: str, *, after: int = 0) -> Subscription:
         """Uses the place up: the subscription gives it back when it is closed."""
         hub, self._hub = self._hub, None
         assert hub is not None
-        return hub.subscribe(run, run_id, after=after, workspace=self._workspace)
+        return hub.subscribe(key, run_id, after=after, workspace=self._workspace)
 
     def release(self) -> None:
         """Gives a place back that was not used."""
