@@ -117,7 +117,10 @@ def _prompt(given: str | None) -> str:
 async def _on_server(url: str, asked: Asked, screen: Screen) -> int:
     from weftline.cli.interrupts import Interrupts
     from weftline.cli.local_tools import tools_of_file
+    from weftline.cli.suggestions import did_you_mean
     from weftline.cli.where import connected
+    from weftline.client import BadRequest
+    from weftline.errors import WeftlineError
 
     handed_over = tools_of_file(asked.tools) if asked.tools is not None else []
     async with connected(url, asked.workspace) as client:
@@ -136,13 +139,17 @@ async def _on_server(url: str, asked: Asked, screen: Screen) -> int:
         async def follow() -> int:
             nonlocal run
             agent_id = await _agent_of(client, asked.agent) if asked.agent is not None else None
-            run = await client.start(
-                asked.prompt,
-                agent_id=agent_id,
-                model_id=asked.model,
-                system_prompt=asked.system,
-                tools=handed_over,
-            )
+            try:
+                run = await client.start(
+                    asked.prompt,
+                    agent_id=agent_id,
+                    model_id=asked.model,
+                    system_prompt=asked.system,
+                    tools=handed_over,
+                )
+            except BadRequest as error:
+                near = did_you_mean(asked.model or "", error.candidates)
+                raise WeftlineError(error.message + near, code="invalid_request") from None
             return await _shown(run.events(raise_on_failure=False), screen)
 
         async def leave() -> bool:

@@ -194,7 +194,7 @@ def _show_table(runs: list[dict[str, Any]]) -> None:
 def _show_run(run: dict[str, Any]) -> None:
     from weftline.cli.terminal import STATUS_COLOURS, clean, styled
 
-    tokens = run["tokens"] or {}
+    tokens: dict[str, int] | None = run["tokens"]
     status = _status(run)
     fields = {
         "run": run["id"],
@@ -222,7 +222,8 @@ def _status(run: dict[str, Any]) -> str:
 
 
 def _model(run: dict[str, Any]) -> str:
-    return (run["model"] or {}).get("id") or ""
+    model: dict[str, str] | None = run["model"]
+    return model["id"] if model else ""
 
 
 def _number(value: int | None) -> str:

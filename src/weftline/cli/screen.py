@@ -85,7 +85,7 @@ class Screen:
         match event:
             case Result(ok=True):
                 if not self._streams:
-                    click.echo(event.text)
+                    click.echo(event.text, color=True)  # as it is: nothing taken out of it
                 self._tell(_summary(event))
             case Cancelled():
                 click.echo(styled(f"weftline: The run was cancelled ({clean(event.reason)}).", sys.stderr), err=True)

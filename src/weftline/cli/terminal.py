@@ -28,7 +28,7 @@ def is_coloured(stream: TextIO | None = None) -> bool:
 
 
 def styled(text: str, stream: TextIO | None = None, **style: Any) -> str:
-    return click.style(text, **style) if is_coloured(stream) else text
+    return click.style(text, **style) if style and is_coloured(stream) else text
 
 
 def clean(text: str) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -16,10 +15,10 @@ if TYPE_CHECKING:
     from weftline.client import AsyncClient
     from weftline.client.errors import ClientError
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 _ANY_WORKSPACE = "-"
 """No workspace has this slug: the refusal names the one that the key belongs to."""
+
+_PROBE_S = 15.0
 
 URL = click.option(
     "--url", envvar="WEFTLINE_BASE_URL", metavar="ADDRESS", help="A server; its API key is in WEFTLINE_API_KEY."
@@ -43,7 +42,7 @@ def chosen_url(url: str | None) -> str | None:
 @asynccontextmanager
 async def connected(url: str, workspace: str | None) -> AsyncGenerator[AsyncClient]:
     """A client of the server. What it raises is told as any refusal."""
-    from weftline.client import AsyncClient, ClientError, InvalidSpec
+    from weftline.client import AsyncClient, ClientError
     from weftline.client.credentials import setting
 
     if not setting("API_KEY"):
@@ -51,33 +50,32 @@ async def connected(url: str, workspace: str | None) -> AsyncGenerator[AsyncClie
             f"Set WEFTLINE_API_KEY to an API key of {url}; `weftline keys create` makes one there.", code="unauthorized"
         )
     try:
-        async with AsyncClient(base_url=url, workspace=workspace or await _workspace_of_key(url)) as client:
+        async with AsyncClient(base_url=url, workspace=await _found(url, workspace)) as client:
             yield client
-    except (ClientError, InvalidSpec) as error:
+    except ClientError as error:
         raise told(error) from None
 
 
-async def _workspace_of_key(url: str) -> str:
-    from weftline.client import AsyncClient, NotFound
+async def _found(url: str, workspace: str | None) -> str:
+    """The workspace to use. Asks once: whoever waits at a terminal is told at once if nobody answers."""
+    from weftline.client import AsyncClient, NotFound, Retry
 
-    async with AsyncClient(base_url=url, workspace=_ANY_WORKSPACE) as client:
+    async with AsyncClient(
+        base_url=url, workspace=workspace or _ANY_WORKSPACE, retry=Retry(attempts=0), timeout_s=_PROBE_S
+    ) as client:
         try:
             await client.list_models()
         except NotFound as error:
-            if error.correct_slug:
+            if workspace is None and error.correct_slug:
                 return error.correct_slug
-    raise WeftlineError(f"{url} does not tell which workspace the key belongs to; give --workspace.")
+            raise
+    if workspace is None:
+        raise WeftlineError(f"{url} does not tell which workspace the key belongs to; give --workspace.")
+    return workspace
 
 
-def told(error: ClientError | ValueError) -> WeftlineError:
+def told(error: ClientError) -> WeftlineError:
     """The error of the client as one of a command."""
-    from weftline.cli.suggestions import did_you_mean
     from weftline.client import ApiError
 
-    message = str(error)
-    candidates = error.candidates if isinstance(error, ApiError) else ()
-    return WeftlineError(f"{message}{did_you_mean(message, candidates)}" if candidates else message)
-
-
-def store_of(db: Path | None) -> Path:
-    return db or Path("weftline-data")
+    return WeftlineError(error.message if isinstance(error, ApiError) else str(error))
