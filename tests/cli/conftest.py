@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,17 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> str:
     file = tmp_path_factory.mktemp("tools") / "sums.py"
     file.write_text(TOOLS)
     return str(file)
+
+
+def started(env: Mapping[str, str | None], script: str) -> str:
+    """Creates a run on the server and leaves it to it; returns its id."""
+    request = urllib.request.Request(
+        f"{env['WEFTLINE_BASE_URL']}/api/v1/workspaces/acme/agent-runs",
+        data=json.dumps({"modelId": f"scripted:{script}", "prompt": "x"}).encode(),
+        headers={"Authorization": f"Bearer {env['WEFTLINE_API_KEY']}"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)["runId"]
 
 
 @pytest.fixture

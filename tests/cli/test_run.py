@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
 from commands import Done, weftline
+from weftline.store import open_store
 from weftline.testing import ServerProcess
+
+from .conftest import started
 
 ALONE: dict[str, str | None] = {"WEFTLINE_BASE_URL": None, "WEFTLINE_DB": None, "WEFTLINE_WORKSPACE_SLUG": None}
 
 
 def here(*arguments: str, scripts: str, stdin: str = "") -> Done:
     return weftline("run", *arguments, "--scripts", scripts, env=ALONE, stdin=stdin)
+
+
+def new_store(folder: Path) -> str:
+    asyncio.run(open_store(folder / "store").close())
+    return str(folder / "store")
 
 
 @pytest.fixture(params=["here", "server"])
@@ -68,7 +77,7 @@ def test_an_agent_is_named_by_its_slug(
     place: dict[str, str | None], server: ServerProcess, tmp_path: Path, agent_file: str
 ) -> None:
     local = "WEFTLINE_API_KEY" not in place
-    db = str(tmp_path / "store") if local else str(server.db)
+    db = new_store(tmp_path) if local else str(server.db)
     made = weftline("agents", "create", "--workspace", "acme", "--file", agent_file, "--db", db)
     assert made.code == 0, made
     arguments = ("run", "hi", "--workspace", "acme", *(("--db", db) if local else ()))
@@ -81,7 +90,9 @@ def test_an_agent_is_named_by_its_slug(
 
 
 def test_a_run_can_be_kept_in_a_store_and_looked_at_later(tmp_path: Path, scripts: str) -> None:
-    db = str(tmp_path / "store")
+    missing = here("hi", "--model", "scripted:hello", "--db", str(tmp_path / "none"), scripts=scripts)
+    assert missing == Done(1, "", f"weftline: There is no store at {tmp_path / 'none'}.\n")
+    db = new_store(tmp_path)
     for _ in range(2):
         assert here("hi", "--model", "scripted:hello", "--db", db, scripts=scripts).code == 0
     found = weftline("runs", "list", "--db", db).out.split()
@@ -101,17 +112,7 @@ def test_a_store_that_a_server_has_open_is_not_run_in_and_the_way_to_the_server_
 def test_nothing_is_run_beside_the_unfinished_runs_of_a_server_that_is_down(tmp_path: Path, scripts: str) -> None:
     with ServerProcess(tmp_path, arguments=("--scripts", scripts)) as down:
         env = {**ALONE, "WEFTLINE_API_KEY": down.create_key("acme")}
-        weftline("run", "x", "--model", "scripted:refused", "--url", down.url, env=env)
-        stuck = {"modelId": "scripted:stuck", "prompt": "x"}
-        import urllib.request
-
-        request = urllib.request.Request(
-            f"{down.url}/api/v1/workspaces/acme/agent-runs",
-            data=json.dumps(stuck).encode(),
-            headers={"Authorization": f"Bearer {env['WEFTLINE_API_KEY']}"},
-        )
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            assert answer.status == 202
+        started({**env, "WEFTLINE_BASE_URL": down.url}, "stuck")
         down.kill()
         done = here("hi", "--model", "scripted:hello", "--db", str(down.db), scripts=scripts)
     assert done.code == 1 and "1 unfinished run" in done.err and "weftline serve" in done.err, done

@@ -9,6 +9,8 @@ import pytest
 from commands import Done, weftline
 from weftline.testing import ServerProcess
 
+from .conftest import started
+
 
 @pytest.fixture(scope="module")
 def ended(env: dict[str, str | None]) -> str:
@@ -28,18 +30,6 @@ class Where:
 
     def __call__(self, *arguments: str) -> Done:
         return weftline("runs", *arguments, *self._options, env=self._env)
-
-
-def started(env: dict[str, str | None], script: str = "stuck") -> str:
-    import urllib.request
-
-    request = urllib.request.Request(
-        f"{env['WEFTLINE_BASE_URL']}/api/v1/workspaces/acme/agent-runs",
-        data=json.dumps({"modelId": f"scripted:{script}", "prompt": "x"}).encode(),
-        headers={"Authorization": f"Bearer {env['WEFTLINE_API_KEY']}"},
-    )
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return json.load(answer)["runId"]
 
 
 def test_runs_are_listed_by_their_ids_and_as_json_with_everything(where: Where, ended: str) -> None:
@@ -71,7 +61,7 @@ def test_an_unknown_run_is_named(where: Where) -> None:
 
 
 def test_a_run_is_cancelled_by_the_server_that_has_it(where: Where, env: dict[str, str | None]) -> None:
-    run = started(env)
+    run = started(env, "stuck")
     assert where("cancel", run) == Done(0, "cancelled\n", "")
     assert json.loads(where("cancel", run, "--json").out)["status"] == "cancelled"
     followed = where("follow", run)
@@ -79,7 +69,7 @@ def test_a_run_is_cancelled_by_the_server_that_has_it(where: Where, env: dict[st
 
 
 def test_of_a_run_that_goes_on_a_store_shows_what_it_has(env: dict[str, str | None], server: ServerProcess) -> None:
-    run = started(env)
+    run = started(env, "stuck")
     done = weftline("runs", "follow", run, "--db", str(server.db))
     assert done.code == 0 and "has not ended" in done.err and "--url" in done.err
     weftline("runs", "cancel", run, env=env)

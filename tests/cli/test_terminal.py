@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pty
 import re
@@ -18,6 +19,7 @@ import pytest
 from commands import weftline
 from weftline.cli.suggestions import did_you_mean
 from weftline.cli.terminal import clean, on_one_line
+from weftline.store import open_store
 from weftline.testing import ServerProcess
 
 RED = "\x1b[31m"
@@ -90,6 +92,7 @@ def test_a_run_appears_as_it_goes_and_the_first_interrupt_says_what_can_be_done(
 def test_a_run_in_this_process_is_cancelled_by_the_second_interrupt(
     env: dict[str, str | None], scripts: str, tmp_path: Path
 ) -> None:
+    asyncio.run(open_store(tmp_path / "store").close())
     db = str(tmp_path / "store")
     arguments = ("run", "hi", "--model", "scripted:stuck", "--scripts", scripts, "--db", db)
     with Terminal(*arguments, env={**env, "WEFTLINE_BASE_URL": None}) as terminal:

@@ -98,7 +98,7 @@ async def _opened(db: Path | None) -> Store:
     if db is None:
         return MemoryStore()
     try:
-        store = open_store(db)
+        store = open_store(db, create=False)
     except StoreError as error:
         if error.code != "store_in_use":
             raise

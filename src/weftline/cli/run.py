@@ -62,7 +62,7 @@ class Asked(Struct, frozen=True):
     "--db",
     envvar="WEFTLINE_DB",
     type=click.Path(path_type=Path),
-    help="Without --url: the store to keep the run in. By default nothing is kept.",
+    help="Without --url: the store to keep the run in, which must be there. By default nothing is kept.",
 )
 @click.option("--config", type=click.Path(path_type=Path), help="Without --url: configuration (TOML) as for `serve`.")
 @click.option("--scripts", envvar="WEFTLINE_SCRIPTS", type=click.Path(path_type=Path), help="Scripted models (JSON).")
@@ -105,7 +105,10 @@ def command(
 def _prompt(given: str | None) -> str:
     if given is None and sys.stdin.isatty():
         raise click.UsageError("Give a prompt, or pipe one in.")
-    prompt = sys.stdin.read() if given in (None, "-") else given
+    try:
+        prompt = sys.stdin.read() if given is None or given == "-" else given
+    except UnicodeDecodeError:
+        raise click.UsageError("Standard input is not text in UTF-8.") from None
     if not prompt.strip():
         raise click.UsageError("The prompt is empty.")
     return prompt
