@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,13 @@ from weftline.testing import ServerProcess
 
 from .conftest import started
 
-ALONE: dict[str, str | None] = {"WEFTLINE_BASE_URL": None, "WEFTLINE_DB": None, "WEFTLINE_WORKSPACE_SLUG": None}
+ALONE: dict[str, str | None] = {
+    "WEFTLINE_BASE_URL": None,
+    "WEFTLINE_DB": None,
+    "WEFTLINE_WORKSPACE_SLUG": None,
+    # Without a key no test can reach a paid API by mistake.
+    **{name: None for name in os.environ if name.endswith("_API_KEY")},
+}
 
 
 def here(*arguments: str, scripts: str, stdin: str = "") -> Done:
@@ -123,8 +130,17 @@ def test_nothing_is_run_beside_the_unfinished_runs_of_a_server_that_is_down(tmp_
     [
         (("hi", "--url", "http://127.0.0.1:1", "--db", "x"), {}, 2, "--url and --db exclude each other"),
         (("hi", "--url", "http://127.0.0.1:1"), {"WEFTLINE_API_KEY": None}, 1, "WEFTLINE_API_KEY"),
-        (("hi", "--url", "ftp://nowhere"), {"WEFTLINE_API_KEY": "k", "WEFTLINE_WORKSPACE_SLUG": "a"}, 1, "nowhere"),
-        (("hi",), {}, 1, "model"),
+        (("hi", "--url", "ftp://nowhere"), {}, 2, "must be an http or https address"),
+        (("hi", "--url", "localhost:80"), {}, 2, "must be an http or https address"),
+        (("hi", "--url", "https://me:key@weft.example"), {}, 2, "no credentials"),
+        (
+            ("hi", "--url", "http://127.0.0.1:1"),
+            {"WEFTLINE_API_KEY": "k"},
+            1,
+            "No server answers at http://127.0.0.1:1",
+        ),
+        (("hi\udcff",), {}, 2, "not text in UTF-8"),
+        (("hi",), {}, 1, "--model; `weftline models`"),
         (("hi", "--tools", "no.py"), {}, 1, "no.py"),
         (("hi", "--config", "no.toml"), {}, 1, "no.toml"),
         (("hi", "--modle", "x"), {}, 2, "--model"),

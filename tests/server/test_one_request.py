@@ -103,6 +103,14 @@ async def test_a_client_that_goes_away_leaves_the_run_alone(api: Api) -> None:
     assert frames[-1].type == "result"
 
 
+async def test_a_creator_that_does_not_read_holds_nobody_up_and_misses_nothing(api: Api) -> None:
+    big = {"modelId": "scripted:big", "prompt": "x", "tools": [{"kind": "mantyx_plugin", "name": "big"}]}
+    async with posted(api, big) as lazy:
+        assert (await api.play("hello"))[-1].type == "result"
+        whole = await api.events(run_of(lazy))
+        assert [frame.raw for frame in await lazy.rest()] == [frame.raw for frame in whole]
+
+
 async def test_what_is_refused_before_there_is_a_run_is_an_error_in_json(api: Api) -> None:
     async def refused(body: Any, *, path: str = "agent-runs", **options: Any) -> Any:
         headers = {**EVENTS, **options.pop("headers", {})}

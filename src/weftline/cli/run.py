@@ -106,9 +106,10 @@ def _prompt(given: str | None) -> str:
     if given is None and sys.stdin.isatty():
         raise click.UsageError("Give a prompt, or pipe one in.")
     try:
-        prompt = sys.stdin.read() if given is None or given == "-" else given
-    except UnicodeDecodeError:
-        raise click.UsageError("Standard input is not text in UTF-8.") from None
+        # What comes in bytes that are not UTF-8 is there in half characters, which cannot be sent.
+        prompt = (sys.stdin.read() if given is None or given == "-" else given).encode().decode()
+    except UnicodeError:
+        raise click.UsageError("The prompt is not text in UTF-8.") from None
     if not prompt.strip():
         raise click.UsageError("The prompt is empty.")
     return prompt
@@ -232,6 +233,8 @@ async def _created(here: Here, asked: Asked) -> tuple[str, int]:
         )
     except WeftlineError as error:
         near = did_you_mean(asked.model or "", error.details.get("candidates", ()))
+        if error.code == "invalid_model" and asked.model is None:
+            near = " Name one with --model; `weftline models` lists them and says why others are missing."
         raise WeftlineError(error.message + near, code=error.code) from None
     return run_id, await here.engine.locate(run_id, workspace=workspace)
 

@@ -20,8 +20,27 @@ _ANY_WORKSPACE = "-"
 
 _PROBE_S = 15.0
 
+
+def _checked(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if not value:
+        return None
+    from weftline.net.address import InvalidAddress, parse
+
+    try:
+        address = parse(value)
+    except InvalidAddress:
+        raise click.BadParameter("must be an http or https address, such as http://127.0.0.1:8080") from None
+    if address.credentials:
+        raise click.BadParameter("must have no credentials in it; the API key is in WEFTLINE_API_KEY")
+    return value.rstrip("/")
+
+
 URL = click.option(
-    "--url", envvar="WEFTLINE_BASE_URL", metavar="ADDRESS", help="A server; its API key is in WEFTLINE_API_KEY."
+    "--url",
+    envvar="WEFTLINE_BASE_URL",
+    metavar="ADDRESS",
+    callback=_checked,
+    help="A server; its API key is in WEFTLINE_API_KEY.",
 )
 WORKSPACE = click.option(
     "--workspace", envvar="WEFTLINE_WORKSPACE_SLUG", metavar="SLUG", help="With --url: that of the key, by default."
@@ -58,7 +77,7 @@ async def connected(url: str, workspace: str | None) -> AsyncGenerator[AsyncClie
 
 async def _found(url: str, workspace: str | None) -> str:
     """The workspace to use. Asks once: whoever waits at a terminal is told at once if nobody answers."""
-    from weftline.client import AsyncClient, NotFound, Retry
+    from weftline.client import AsyncClient, NetworkError, NotFound, Retry
 
     async with AsyncClient(
         base_url=url, workspace=workspace or _ANY_WORKSPACE, retry=Retry(attempts=0), timeout_s=_PROBE_S
@@ -69,6 +88,8 @@ async def _found(url: str, workspace: str | None) -> str:
             if workspace is None and error.correct_slug:
                 return error.correct_slug
             raise
+        except NetworkError as error:
+            raise WeftlineError(f"No server answers at {url}: {error}", code="unavailable") from None
     if workspace is None:
         raise WeftlineError(f"{url} does not tell which workspace the key belongs to; give --workspace.")
     return workspace
