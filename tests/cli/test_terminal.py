@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pty
 import re
@@ -17,12 +18,13 @@ from typing import Self
 import pytest
 
 from commands import weftline
+from weftline.cli.output import show_all
+from weftline.cli.screen import Screen
 from weftline.cli.suggestions import did_you_mean
 from weftline.cli.terminal import clean, on_one_line
+from weftline.client.events import event_of
 from weftline.store import open_store
 from weftline.testing import ServerProcess
-
-RED = "\x1b[31m"
 
 
 class Terminal:
@@ -105,18 +107,86 @@ def test_a_run_in_this_process_is_cancelled_by_the_second_interrupt(
     assert '"status": "cancelled"' in weftline("runs", "show", run, "--db", db, "--json").out
 
 
-def test_lists_are_tables_in_colour_and_text_of_models_steers_nothing(env: dict[str, str | None]) -> None:
-    with Terminal("run", "2 + 3", "--model", "scripted:hello", env=env) as terminal:
+def test_a_list_is_a_table_in_colour(env: dict[str, str | None]) -> None:
+    assert weftline("run", "hi", "--model", "scripted:hello", env=env).code == 0
+    with Terminal("runs", "list", "--status", "succeeded", env={**env, "NO_COLOR": None}) as terminal:
         assert terminal.end() == 0
-    assert "Hello[31m there\r\n" in terminal.text and "1 turn" in terminal.text
-    with Terminal("runs", "list", env={**env, "NO_COLOR": "1"}) as plain:
-        assert plain.end() == 0
-    head, first, *_ = plain.text.splitlines()
-    assert head.split() == ["RUN", "STATUS", "NAME", "MODEL", "CREATED", "TURNS", "COST"]
-    assert first.startswith("run_") and "succeeded" in first and "\x1b[" not in plain.text
-    with Terminal("runs", "list", env={**env, "NO_COLOR": None}) as coloured:
-        assert coloured.end() == 0
-    assert "\x1b[32msucceeded\x1b[0m" in coloured.text
+    head, first, *_ = terminal.text.splitlines()
+    for name in ("RUN", "STATUS", "NAME", "MODEL", "CREATED", "TURNS", "COST"):
+        assert name in head
+    assert first.startswith("run_") and "\x1b[32msucceeded\x1b[0m" in first and "scripted:hello" in first
+
+
+@pytest.fixture
+def at_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def yes(stream: object = None) -> bool:
+        return True
+
+    for module in ("terminal", "screen", "output"):
+        monkeypatch.setattr(f"weftline.cli.{module}.is_terminal", yes)
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+@pytest.mark.usefixtures("at_terminal")
+def test_what_happens_in_a_run_is_told_beside_its_text(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Screen(as_json=False)
+    shown = [
+        ("started", {}),
+        ("thinking_delta", {"text": "hm"}),
+        ("assistant_delta", {"text": "let me \x1b[2Jsee"}),
+        ("assistant_message", {"text": "let me see"}),
+        ("tool_call", {"toolUseId": "c", "name": "add", "args": {"a": 2}}),
+        ("tool_result", {"toolUseId": "c", "name": "add", "ok": True, "summary": "5\nand more"}),
+        ("tool_result", {"toolUseId": "d", "name": "add", "ok": False, "summary": "no"}),
+        ("turn_restarted", {"turn": 1, "attempt": 2, "reason": "overloaded"}),
+        ("run_paused", {"reason": "lunch"}),
+        ("something_new", {"x": 1}),
+        ("assistant_delta", {"text": "5"}),
+        ("result", {"subtype": "success", "text": "5", "turns": 2, "tokens": {"inputTokens": 7, "outputTokens": 3}}),
+    ]
+    codes = [screen.show(event_of(kind, data, run_id="run_1", seq=at)) for at, (kind, data) in enumerate(shown)]
+    out, err = capsys.readouterr()
+    assert codes == [None] * (len(shown) - 1) + [0]
+    assert out == "let me [2Jsee\n5\n"
+    assert err.splitlines() == [
+        "hm",
+        '· add {"a": 2}',
+        "→ 5 and more",
+        "✗ no",
+        "· the model is asked again; what it said in this turn does not count",
+        "· paused: lunch",
+        "run_1 · 2 turns · 10 tokens",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "code", "says"),
+    [
+        ("cancelled", {"reason": "user"}, 4, "The run was cancelled (user)."),
+        ("error", {"error": "no key"}, 3, "The run failed: no key"),
+        ("result", {"subtype": "error_max_tool_turns"}, 3, "The run failed: error_max_tool_turns"),
+    ],
+)
+def test_every_end_has_words_and_an_exit_code(
+    kind: str, data: dict[str, str], code: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    event = event_of(kind, data, run_id="run_1", seq=1)
+    assert Screen(as_json=False).show(event) == code
+    assert capsys.readouterr() == ("", f"weftline: {says}\n")
+    assert Screen(as_json=True).show(event) == code
+    assert json.loads(capsys.readouterr().out) == {"runId": "run_1", "seq": 1, "type": kind, "data": data}
+
+
+@pytest.mark.usefixtures("at_terminal")
+def test_a_table_fits_the_terminal_and_steers_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    items = [{"id": "key_1", "name": "a long name\x1b[2J that goes on and on", "spec": {}, "agents": ["x", "y"]}]
+    show_all(items, id_field="id", as_json=False)
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split() == ["ID", "NAME", "AGENTS"] and row.startswith("key_1  a long") and len(row) <= 30
+    assert "\x1b" not in row and row.endswith("x y")
 
 
 @pytest.mark.parametrize(
