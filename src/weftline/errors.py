@@ -52,6 +52,7 @@ TABLE: dict[str, Row] = {
     "rate_limited": Row(429, True, "Wait for the time in Retry-After."),
     "too_many_runs": Row(429, True, "Wait until some of the workspace's runs have begun; `limit` may be queued."),
     "too_many_streams": Row(429, True, "Close streams of the workspace that nobody reads; `limit` may be open."),
+    "too_many_large_responses": Row(429, True, "Read the large responses that are under way, then ask again."),
     "internal_error": Row(500, True, "Try again; the server's log has the details under the request id."),
     "unavailable": Row(503, True, "The server or its store cannot take this now; try again after Retry-After."),
     "worker_error": Row(500, False, "The run could not be carried on; the server's log has the details."),

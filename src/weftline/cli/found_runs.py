@@ -17,7 +17,7 @@ from weftline.errors import InvalidRequest, NotFound
 from weftline.runtime import ids
 from weftline.runtime.clock import SystemClock
 from weftline.runtime.names import StoredNames
-from weftline.server.views import run_view
+from weftline.server.views import run_summary, run_view
 from weftline.store.base import ReadStore, RunFilter, RunRow, Stored
 from weftline.wire.responses import listed_run, snapshot
 from weftline.workspace import workspaces
@@ -111,7 +111,7 @@ class StoredRuns:
                 agents=(wanted.agent,) if wanted.agent else (),
             )
         )
-        return [decode(encode(listed_run(await run_view(self, row), agent_id=row.agent))) for row in rows]
+        return [decode(encode(listed_run(await run_summary(self, row), agent_id=row.agent))) for row in rows]
 
     async def show(self, run_id: str) -> dict[str, Any]:
         return decode(snapshot(await run_view(self, await self._find(run_id))))
@@ -123,8 +123,8 @@ class StoredRuns:
 
     # What `run_view` reads
 
-    async def entry(self, key: int, seq: int) -> Stored | None:
-        return await self._store.log.entry(key, seq)
+    async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
+        return await self._store.log.entry(key, seq, max_bytes=max_bytes)
 
     async def session_id(self, thread: int | None) -> str | None:
         return None if thread is None else await self._names.session(thread)

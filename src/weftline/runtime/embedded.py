@@ -446,8 +446,8 @@ class EmbeddedEngine:
     async def unsupported(self, row: RunRow) -> str:
         return await unsupported(self._log_store, row)
 
-    async def entry(self, key: int, seq: int) -> Stored | None:
-        return await self._log_store.entry(key, seq)
+    async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
+        return await self._log_store.entry(key, seq, max_bytes=max_bytes)
 
     async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
         return await self._log_store.newest_facts(key, kinds=kinds, limit=limit, max_bytes=max_bytes)

@@ -154,8 +154,11 @@ class Engine(Protocol):
         """What of an unfinished run only a newer version knows, so that this one leaves it alone; "" if nothing."""
         ...
 
-    async def entry(self, key: int, seq: int) -> Stored | None:
-        """One entry of a run's log; None when there is none or retention has removed it."""
+    async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
+        """One entry of a run's log; None when there is none or retention has removed it.
+
+        Raises `LargeEntry`, without having read it, if its body has more than `max_bytes`.
+        """
         ...
 
     async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:

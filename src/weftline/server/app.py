@@ -6,10 +6,11 @@ import logging
 import math
 import secrets
 from collections.abc import Callable, Iterable, MutableMapping
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
-from weftline.errors import NotFound, WeftlineError
+from weftline.errors import NotFound, RateLimited, WeftlineError
 from weftline.log_context import current_request
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.engine import Engine
@@ -17,6 +18,7 @@ from weftline.server.a2a.sending import Deliveries
 from weftline.server.auth import Authenticator
 from weftline.server.hosted_mcp import HostedMcp
 from weftline.server.http import Receive, Request, Response, Scope, Send, StreamedResponse, send_response
+from weftline.server.large import LARGE_BYTES, LargeResponses
 from weftline.server.logs import ACCESS
 from weftline.server.oauth.app import OAuthServer
 from weftline.server.options import ServerOptions
@@ -58,6 +60,7 @@ class App:
         self.mcp = HostedMcp(self)
         self.deliveries = Deliveries(self)
         self.backlog = Backlog()
+        self.large = LargeResponses()
         self.refused = RefusedRequests()
         self._cors = options.cors
         self.webhooks_changed: Callable[[], None] = lambda: None
@@ -114,7 +117,19 @@ class App:
                     path=request.path,
                     workspace=request.about.workspace,
                 )
+            await self._send(request, answer)
+
+    async def _send(self, request: Request, answer: Response) -> None:
+        if len(answer.body) <= LARGE_BYTES:
             await send_response(request, answer)
+            return
+        try:
+            room = self.large.hold(request.about.workspace, len(answer.body))
+        except RateLimited as error:
+            await send_response(request, refusal(request, error))
+            return
+        with suppress(ConnectionResetError):
+            await self.large.send(request, answer, room)
 
     def refused_early(self, error: WeftlineError) -> None:
         """Of a connection, or of a request that was not complete."""

@@ -19,7 +19,7 @@ from weftline.server import following
 from weftline.server.following import Host
 from weftline.server.http import NO_SNIFFING, Receive, Request
 from weftline.server.principal import Principal
-from weftline.server.views import run_view
+from weftline.server.views import run_summary
 from weftline.workspace import agents
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class HostedMcp:
             raise
         after = await self._app.engine.row(row.key)
         assert after is not None
-        run = await run_view(self._app.engine, after)
+        run = await run_summary(self._app.engine, after)
         text = run.final_text if run.status == "succeeded" else run.error or f"The run is {run.status}."
         return CallToolResult(
             content=[TextContent(text=text or "")],

@@ -24,6 +24,9 @@ _JSON = (b"content-type", b"application/json")
 NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 """An answer is what its type says: what somebody else has put into it does not make it a page."""
 
+PIECE_BYTES = 64 * 1024
+"""Sent at once. More than this is sent in pieces, each when the client has taken most of those before."""
+
 DEPARTURE = "weftline.departure"
 """In the scope: the `Departure` of the client; see `weftline.server.protocol`."""
 FLOW = "weftline.flow"
@@ -208,7 +211,14 @@ async def send_response(request: Request, answer: Response) -> None:
         headers.append(_JSON)
     await request.send({"type": "http.response.start", "status": answer.status, "headers": headers})
     body = b"" if request.method == "HEAD" else answer.body
-    await request.send({"type": "http.response.body", "body": body})
+    if len(body) <= PIECE_BYTES:
+        await request.send({"type": "http.response.body", "body": body})
+        return
+    # The connection waits in `send` while the client does not keep up, so that no second copy of it all is made.
+    for at in range(0, len(body), PIECE_BYTES):
+        last = at + PIECE_BYTES >= len(body)
+        await request.send({"type": "http.response.body", "body": body[at : at + PIECE_BYTES], "more_body": not last})
+        await asyncio.sleep(0)  # a client that takes it all at once leaves others their turn
 
 
 def _too_large(limit: int) -> TooLarge:

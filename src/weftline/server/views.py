@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Protocol
 
 from weftline.kernel.entries import RunEnded, decode_fact
@@ -16,20 +17,42 @@ from weftline.wire.responses import Cancelled, RunView, SessionUsage
 class RunSource(Protocol):
     """Where a run is read: an engine, or a store."""
 
-    async def entry(self, key: int, seq: int) -> Stored | None: ...
+    async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None: ...
     async def session_id(self, thread: int | None) -> str | None: ...
 
 
-async def run_view(engine: RunSource, row: RunRow) -> RunView:
-    """What a snapshot shows. The spec is `{}` when retention has removed the entry that held it."""
-    first = await engine.entry(row.key, 1)
-    return snapshots.run_view(
-        row,
-        run_id=ids.run_id(row.key, row.salt),
-        session_id=await engine.session_id(row.thread),
-        created=first.body if first is not None else None,
-        ended=await _end(engine, row),
-    )
+async def run_view(engine: RunSource, row: RunRow, *, max_bytes: int | None = None) -> RunView:
+    """What a snapshot shows. The spec is `{}` when retention has removed the entry that held it.
+
+    Raises `LargeEntry`, without having read it, if an entry that is needed has more than `max_bytes`.
+    """
+    first = await engine.entry(row.key, 1, max_bytes=max_bytes)
+    return await _view(engine, row, first, max_bytes=max_bytes)
+
+
+async def run_summary(engine: RunSource, row: RunRow) -> RunView:
+    """Like `run_view`, without the spec, which may be large and is not read."""
+    return await _view(engine, row, None, max_bytes=None)
+
+
+async def _view(engine: RunSource, row: RunRow, first: Stored | None, *, max_bytes: int | None) -> RunView:
+    last = await engine.entry(row.key, row.next_seq - 1, max_bytes=max_bytes) if row.ended_at is not None else None
+    session_id = await engine.session_id(row.thread)
+
+    def made() -> RunView:
+        return snapshots.run_view(
+            row,
+            run_id=ids.run_id(row.key, row.salt),
+            session_id=session_id,
+            created=first.body if first is not None else None,
+            ended=_end(last),
+        )
+
+    size = sum([one.size for one in (first, last) if one is not None])
+    return made() if size <= _MADE_HERE_BYTES else await asyncio.to_thread(made)
+
+
+_MADE_HERE_BYTES = 64 * 1024
 
 
 async def session_usage(engine: Engine, thread: int) -> SessionUsage:
@@ -38,8 +61,7 @@ async def session_usage(engine: Engine, thread: int) -> SessionUsage:
     return snapshots.session_usage([head for head in heads if isinstance(head, RunEnded)])
 
 
-async def _end(engine: RunSource, row: RunRow) -> tuple[RunEnded, bytes] | None:
-    last = await engine.entry(row.key, row.next_seq - 1) if row.ended_at is not None else None
+def _end(last: Stored | None) -> tuple[RunEnded, bytes] | None:
     if last is None:
         return None
     head = decode_fact.decode(last.head)

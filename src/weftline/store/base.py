@@ -172,6 +172,14 @@ class Stored(Struct, frozen=True):
         return len(self.head) + len(self.body) + 64
 
 
+class LargeEntry(Exception):
+    """An item of the log is larger than whoever asked for it wants at once."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"The entry has {size} bytes.")
+        self.size = size
+
+
 class Page(Struct, frozen=True):
     """A part of a run's log after a cursor: one view of it, although retention may be at work."""
 
@@ -246,8 +254,11 @@ class LogReader(Protocol):
         """The key of the newest run; 0 when there is none."""
         ...
 
-    async def entry(self, key: int, seq: int) -> Stored | None:
-        """The item that holds this seq; observations that share a row come together."""
+    async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
+        """The item that holds this seq; observations that share a row come together.
+
+        Raises `LargeEntry`, without having read it, if its body has more than `max_bytes`.
+        """
         ...
 
     async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Stored]:

@@ -13,7 +13,7 @@ from weftline.server.a2a.dialect import SentMessage
 from weftline.server.a2a.rpc import TASK_NOT_FOUND, UNSUPPORTED_OPERATION, RpcError, invalid
 from weftline.server.a2a.tasks import MESSAGE_KEY, context_of, has_taken, read_task
 from weftline.server.following import Host
-from weftline.server.views import run_view
+from weftline.server.views import run_summary
 from weftline.store.base import RunRow
 from weftline.store.records.agents import AgentRow
 from weftline.tools.base import ToolOutput
@@ -75,7 +75,7 @@ async def send(app: Host, deliveries: Deliveries, agent: AgentRow, sent: SentMes
     if sent.task_id is None:
         return await _begin(app, agent, sent, sender=sender)
     row = await find_task(app, agent, sent.task_id)
-    run = await run_view(app.engine, row)
+    run = await run_summary(app.engine, row)
     if sent.context_id not in (None, context_of(run)):
         raise invalid("message.contextId", "is not the context of the task.")
     if run.metadata.get(MESSAGE_KEY) != sent.id or not await _began_with(app, row, sent):

@@ -17,7 +17,7 @@ from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Request, Response
 from weftline.server.router import QueryParameter, Route
-from weftline.server.views import run_view
+from weftline.server.views import run_summary
 from weftline.store.base import RunFilter, RunRow
 from weftline.store.records.threads import ThreadFilter, ThreadRow
 from weftline.wire import responses
@@ -71,7 +71,7 @@ async def sessions(app: App, request: Request, principal: Principal) -> Response
 
 
 async def listed_run(engine: Engine, row: RunRow) -> ListedRun:
-    return responses.listed_run(await run_view(engine, row), agent_id=row.agent)
+    return responses.listed_run(await run_summary(engine, row), agent_id=row.agent)
 
 
 def _session(row: ThreadRow) -> ListedSession:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from hashlib import blake2b
 
@@ -14,11 +15,13 @@ from weftline.server.access import find_run, locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.creating import answer_created, create_run
-from weftline.server.http import Request, Response, StreamedResponse
+from weftline.server.http import DEPARTURE, Departure, Request, Response, StreamedResponse
+from weftline.server.large import LARGE_BYTES
 from weftline.server.parsing import parsed
 from weftline.server.router import EventStream, QueryParameter, Route
 from weftline.server.sse import resume_point, send_events
 from weftline.server.views import cancelled, run_view
+from weftline.store.base import LargeEntry, RunRow
 from weftline.tools.base import ToolOutput
 from weftline.wire.requests import ToolResult, parse_tool_result
 from weftline.wire.responses import AcceptedResult, Cancelled, CreatedRun, Run, snapshot
@@ -36,9 +39,29 @@ async def create(app: App, request: Request, principal: Principal) -> Response |
     return await answer_created(app, request, principal, partial(create_run, app, principal, raw, idempotency=once))
 
 
-async def read(app: App, request: Request, principal: Principal) -> Response:
+async def read(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
     row = await find_run(app, request, principal)
-    return Response(snapshot(await run_view(app.engine, row)))
+    try:
+        return Response(snapshot(await run_view(app.engine, row, max_bytes=LARGE_BYTES)))
+    except LargeEntry as large:
+        return partial(_send_large, app, request, row, principal.slug, large.size)
+
+
+async def _send_large(app: App, request: Request, row: RunRow, workspace: str, size: int) -> None:
+    """A snapshot for which there must be room before it is read."""
+    room = await app.large.wait_to_hold(workspace, size)
+    departure: Departure | None = request.scope.get(DEPARTURE)
+    try:
+        if departure is not None and departure.gone:
+            raise ConnectionResetError
+        async with app.large.making:
+            view = await run_view(app.engine, row)
+            answer = Response(await asyncio.to_thread(snapshot, view))
+            del view
+        room.resize(len(answer.body))
+        await app.large.send(request, answer, room)
+    finally:
+        room.free()
 
 
 async def stream(app: App, request: Request, principal: Principal) -> StreamedResponse:

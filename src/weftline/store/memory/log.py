@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from weftline.store.base import Loaded, Page, RunFilter, RunRow, Stored, UnderWay, Write, Written
+from weftline.store.base import LargeEntry, Loaded, Page, RunFilter, RunRow, Stored, UnderWay, Write, Written
 from weftline.store.claims import Claims
 from weftline.store.memory.disk import MemoryDisk
 from weftline.store.memory.run import MemoryRun, check_possible
@@ -99,9 +99,12 @@ class MemoryLog:
     async def last_key(self) -> int:
         return max(self._disk.runs, default=0)
 
-    async def entry(self, key: int, seq: int) -> Stored | None:
+    async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
         run = self._disk.runs.get(key)
-        return run.item(seq) if run else None
+        found = run.item(seq) if run else None
+        if found is not None and max_bytes is not None and len(found.body) > max_bytes:
+            raise LargeEntry(len(found.body))
+        return found
 
     async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Stored]:
         run = self._disk.runs.get(key)

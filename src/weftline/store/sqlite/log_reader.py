@@ -9,15 +9,26 @@ from typing import Any
 
 import apsw
 
-from weftline.store.base import Page, RunFilter, RunRow, SqlValue, Stored, UnderWay
+from weftline.store.base import LargeEntry, Page, RunFilter, RunRow, SqlValue, Stored, UnderWay
 from weftline.store.sqlite import run_lists, thread_queue
 from weftline.store.sqlite.connection import snapshot
 from weftline.store.sqlite.failures import read_error
 from weftline.store.sqlite.pages import IN_A_THREAD, ON_THE_LOOP, NotOnTheLoop, read_page
 from weftline.store.sqlite.reader_threads import ReaderThreads
-from weftline.store.sqlite.rows import DELTA_COLUMNS, ENTRY_COLUMNS, RUN_COLUMNS, run_row, stored
+from weftline.store.sqlite.rows import ENTRY_COLUMNS, RUN_COLUMNS, run_row, stored
 
 _RUN = f"SELECT {RUN_COLUMNS} FROM runs WHERE key = ?"
+_ON_THE_LOOP_BYTES = 64 * 1024
+_NO_LIMIT = 2**62
+# The length of a blob is known without reading it.
+_ONE_ENTRY = (
+    "SELECT seq, at, kind, head, CASE WHEN length(body) <= ? THEN body END, 1, length(body)"
+    " FROM entries WHERE run = ? AND seq = ?"
+)
+_ONE_DELTA = (
+    "SELECT seq, at, kind, x'', CASE WHEN length(bodies) <= ? THEN bodies END, count, length(bodies)"
+    " FROM deltas WHERE run = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
+)
 _ENTRY = f"SELECT {ENTRY_COLUMNS} FROM entries WHERE run = ?"
 
 
@@ -41,16 +52,15 @@ class SqliteLogReader:
     async def last_key(self) -> int:
         return self._one("SELECT coalesce(max(key), 0) FROM runs")[0]
 
-    async def entry(self, key: int, seq: int) -> Stored | None:
-        with snapshot(self._reader) as db:
-            row: Any = db.execute(f"{_ENTRY} AND seq = ?", (key, seq)).fetchone()
-            if row is None:
-                row = db.execute(
-                    f"SELECT {DELTA_COLUMNS} FROM deltas WHERE run = ? AND seq <= ? ORDER BY seq DESC LIMIT 1",
-                    (key, seq),
-                ).fetchone()
-        found = Stored(*row) if row else None
-        return found if found and found.last_seq >= seq else None
+    async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
+        here = _ON_THE_LOOP_BYTES if max_bytes is None else min(max_bytes, _ON_THE_LOOP_BYTES)
+        try:
+            with snapshot(self._reader) as db:
+                return _read_entry(db, key, seq, max_bytes=here)
+        except LargeEntry as large:
+            if max_bytes is not None and large.size > max_bytes:
+                raise
+        return await self._threads.read(lambda db: _read_entry(db, key, seq, max_bytes=None))
 
     async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Stored]:
         return stored(self._all(_facts(kinds), key, 0, *kinds))
@@ -134,6 +144,19 @@ class SqliteLogReader:
             return self._reader.execute(query, values).fetchall()
         except apsw.Error as error:
             raise read_error(error) from error
+
+
+def _read_entry(db: apsw.Connection, key: int, seq: int, *, max_bytes: int | None) -> Stored | None:
+    most = _NO_LIMIT if max_bytes is None else max_bytes
+    row: Any = db.execute(_ONE_ENTRY, (most, key, seq)).fetchone()
+    if row is None:
+        row = db.execute(_ONE_DELTA, (most, key, seq)).fetchone()
+        if row is None or row[0] + row[5] <= seq:
+            return None
+    *columns, size = row
+    if columns[4] is None:
+        raise LargeEntry(size)
+    return Stored(*columns)
 
 
 def read_facts(db: apsw.Connection, key: int, *, after: int = 0, kinds: Sequence[str] = ()) -> list[Stored]:

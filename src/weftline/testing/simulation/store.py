@@ -194,8 +194,8 @@ class SimulatedLog:
     async def last_key(self) -> int:
         return await self._wires.read(self.inner.last_key())
 
-    async def entry(self, key: int, seq: int) -> Stored | None:
-        return await self._wires.read(self.inner.entry(key, seq))
+    async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
+        return await self._wires.read(self.inner.entry(key, seq, max_bytes=max_bytes))
 
     async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Stored]:
         return await self._wires.read(self.inner.facts(key, kinds=kinds))

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from weftline.store.base import LogReader, Page, RunFilter
+from weftline.store.base import LargeEntry, LogReader, Page, RunFilter
 from weftline.testing.store.chain import EVERYTHING, read_log
 from weftline.testing.store.subject import Subject, chain_of, commit, new_chain, new_thread, new_workspace, the_row
 
@@ -86,6 +86,16 @@ async def an_entry_is_found_by_its_seq(subject: Subject) -> None:
     found = [await log.entry(1, seq) for seq in range(6)]
     assert [entry.seq if entry else None for entry in found] == [None, 1, 2, 3, 3, None]
     assert await log.entry(2, 1) is None
+    large = b"x" * 100_000
+    await commit(log, chain.append(large))
+    assert (await log.entry(1, 5)) == (await log.entry(1, 5, max_bytes=100_000))
+    for seq, most, size in ((5, 99_999, 100_000), (5, 10, 100_000), (3, 2, 3)):
+        told = None
+        try:
+            await log.entry(1, seq, max_bytes=most)
+        except LargeEntry as large_entry:
+            told = large_entry.size
+        assert told == size
 
 
 async def facts_are_found_by_their_kind(subject: Subject) -> None:
