@@ -1,25 +1,84 @@
-"""How many values a JSON text has, counted without making them.
+"""What a JSON text would cost to read, found out without reading it.
 
 Making a Python object costs a hundred times its byte in the text: 16 MB of `[[],[],…` are five million lists, and the
-event loop stands still while they are made. Counting takes a hundredth of that.
+event loop stands still while they are made. Counting takes a hundredth of that. Long integers cost the square of their
+digits: 16 MB of them take seconds.
 """
 
 from __future__ import annotations
 
 MAX_JSON_VALUES = 200_000
 """Of one text from outside, names of fields included. Made in some 50 ms."""
+LONG_NUMBER_DIGITS = 400
+MAX_LONG_NUMBERS = 100
+"""How many numbers with more digits than that a text may have. A very long one counts once for each 400 digits."""
+
+_UNIT = b"0" * (LONG_NUMBER_DIGITS + 1)
+_STRIDE = LONG_NUMBER_DIGITS // 2
+_DIGITS_TO_ZEROS = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
+_CHUNK_BYTES = 256 * 1024
+"""Looked at in one go: other threads run in between."""
+
+
+def excess(text: bytes, most_values: int = MAX_JSON_VALUES) -> str:
+    """What a JSON text has too much of, to follow "has"; "" if it may be read.
+
+    What is not JSON may be told either way.
+    """
+    if has_more_values(text, most_values):
+        return f"more than {most_values:,} JSON values"
+    if long_numbers(text) > MAX_LONG_NUMBERS:
+        outside = _outside_of_strings(text, most_values)
+        if outside is None or long_numbers(outside) > MAX_LONG_NUMBERS:
+            return f"too many numbers of more than {LONG_NUMBER_DIGITS} digits"
+    return ""
 
 
 def has_more_values(text: bytes, most: int = MAX_JSON_VALUES) -> bool:
     """Whether a JSON text has more than `most` values. What is not JSON may be told either way."""
     # Each value but the first comes after one of these; most texts have few, also inside of their strings.
-    if _separators(text) < most:
+    if len(text) < most or _separators(text) < most:
         return False
+    outside = _outside_of_strings(text, most)
+    return outside is None or _separators(outside) >= most
+
+
+def long_numbers(text: bytes) -> int:
+    """About how many long numbers a text has, those inside of its strings included; see `MAX_LONG_NUMBERS`."""
+    return _units(text) if len(text) > len(_UNIT) * MAX_LONG_NUMBERS else 0
+
+
+class LongNumbers:
+    """`long_numbers` of a text that comes in pieces."""
+
+    __slots__ = ("_tail", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._tail = b""
+
+    def feed(self, piece: bytes) -> None:
+        text = self._tail + piece
+        self.count += _units(text)
+        self._tail = text[-LONG_NUMBER_DIGITS:]
+
+
+def _units(text: bytes) -> int:
+    # So many digits in a row cover two of these bytes in a row.
+    if b"00" not in text[::_STRIDE].translate(_DIGITS_TO_ZEROS):
+        return 0
+    return sum(
+        [
+            text[at : at + _CHUNK_BYTES].translate(_DIGITS_TO_ZEROS).count(_UNIT)
+            for at in range(0, len(text), _CHUNK_BYTES)
+        ]
+    )
+
+
+def _outside_of_strings(text: bytes, most: int) -> bytes | None:
+    """None if there are more than `most` strings."""
     bare = text.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in text else text
-    if bare.count(b'"') > 2 * most:
-        return True
-    outside_of_strings = b"".join(bare.split(b'"')[::2])
-    return _separators(outside_of_strings) >= most
+    return None if bare.count(b'"') > 2 * most else b'"'.join(bare.split(b'"')[::2])
 
 
 def _separators(text: bytes) -> int:

@@ -10,7 +10,7 @@ import msgspec
 
 from weftline.canonical import NotCanonical, canonical, parse
 from weftline.errors import WeftlineError
-from weftline.json_size import has_more_values
+from weftline.json_size import excess, has_more_values
 from weftline.runtime import ids
 from weftline.schema_cost import TooCostly, measured
 from weftline.server.a2a.rpc import NotACall, RpcError, parse_call
@@ -116,6 +116,9 @@ CASES: dict[str, tuple[int, Maker]] = {
         lambda n: _refused(lambda: parse_tool_result(_json({"toolUseId": ["x"] * n, "result": {}}), user_agent="")),
     ),
     "counting values": (200_000, lambda n: lambda: has_more_values(b'[],"",\\"' * n)),
+    "a long integer": (200_000, lambda n: lambda: excess(b"9" * n)),
+    "many long integers": (500, lambda n: lambda: excess(b"9" * 400 + b"," + b"9" * 401 * n)),
+    "digits in strings": (200_000, lambda n: lambda: excess(b'["' + b"9" * n + b'"]')),
     "a schema with references": (20, lambda n: _refused(lambda: measured(_twice_the_next(n)))),
     "a schema with a long pattern": (100_000, lambda n: _refused(lambda: measured({"pattern": "{1,1" * n}))),
     "a schema with long pointers": (

@@ -18,6 +18,7 @@ from weftline.providers.openai.responses import OpenAIResponses
 from weftline.testing.recordings import RecordedTransport, replay
 
 MANY = b'{"choices":[' + b"{}," * 300_000 + b"{}]}"
+LONG = b'{"choices":[' + b",".join([b"9" * 4_290] * 20) + b"]}"
 FAMILIES: dict[str, Callable[[RecordedTransport], Provider]] = {
     "chat": lambda to: OpenAIChat(profile="openai", transport=to, base_url="http://x/v1", api_key="k"),
     "responses": lambda to: OpenAIResponses(transport=to, base_url="http://x/v1", api_key="k"),
@@ -28,10 +29,11 @@ FAMILIES: dict[str, Callable[[RecordedTransport], Provider]] = {
 
 @pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_an_answer_of_a_million_values_fails_for_good(family: str, kind: str) -> None:
-    body = b"data: " + MANY + b"\n\n" if kind == "text/event-stream" else MANY
+@pytest.mark.parametrize(("bomb", "told"), [(MANY, "more than 200,000 JSON values"), (LONG, "too many numbers")])
+async def test_an_answer_that_costs_too_much_fails_for_good(family: str, kind: str, bomb: bytes, told: str) -> None:
+    body = b"data: " + bomb + b"\n\n" if kind == "text/event-stream" else bomb
     provider = FAMILIES[family](RecordedTransport(replay((200, kind, body))))
-    with pytest.raises(ProviderError, match="too many values") as caught:
+    with pytest.raises(ProviderError, match=told) as caught:
         await collect(provider, ModelRequest("m", [User.of("hi")]))
     assert (caught.value.cls, caught.value.retryable) == ("server", False)
 
@@ -42,5 +44,5 @@ def test_an_error_of_a_million_values_is_still_an_error() -> None:
 
 
 async def test_a_list_of_a_million_models_is_not_read() -> None:
-    with pytest.raises(ProviderError, match="too many values"):
+    with pytest.raises(ProviderError, match="JSON values"):
         await fetch(RecordedTransport(replay((200, "application/json", MANY))), "http://x", {}, headers={}, secrets=())

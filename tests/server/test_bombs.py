@@ -167,6 +167,27 @@ async def test_a_body_of_millions_of_values_is_refused_before_they_are_made(api:
     assert "200,000 JSON values" in refused["message"]
 
 
+LONG_NUMBERS = b"[" + b",".join([b"9" * 4_290] * 20) + b"]"
+
+
+@pytest.mark.parametrize("door", ["agent-runs", "agent-sessions", "agents", "tools", "providers"])
+async def test_a_body_of_very_long_numbers_is_refused_before_they_are_made(api: Api, door: str) -> None:
+    bomb = b'{"prompt":"x","other":' + LONG_NUMBERS + b"}"
+    refused = check_error(await api.post(door, data=bomb), 400, "invalid_request")
+    assert refused["message"] == "The body has too many numbers of more than 400 digits."
+
+
+async def test_long_digits_in_a_text_and_a_few_long_numbers_are_fine(api: Api) -> None:
+    digits = "9" * 100_000
+    run = await api.start("hello", prompt=digits, other=10**1_000)
+    assert (await api.snapshot(run))["spec"]["prompt"] == digits
+
+
+async def test_arguments_of_very_long_numbers_end_their_run(api: Api) -> None:
+    frames = await api.play("long_numbers", tools=[local_tool()])
+    assert frames[-1].type == "error" and "numbers of more than 400 digits" in frames[-1]["error"]
+
+
 async def test_a_long_text_with_a_million_commas_is_just_a_text(api: Api) -> None:
     prompt = 'a, "b" [c] \\' * 400_000
     run = await api.start("hello", prompt=prompt)
@@ -192,6 +213,11 @@ async def test_a_bomb_in_a_call_to_a_hosted_agent_is_refused(api: Api) -> None:
     )
     reply = await api.post(f"/api/a2a/{api.slug}/agents/{agent['slug']}", data=parts)
     assert "JSON values" in reply.json["error"]["message"]
+    reply = await api.post(
+        f"/api/a2a/{api.slug}/agents/{agent['slug']}",
+        data=b'{"jsonrpc":"2.0","id":1,"method":"message/send","params":' + LONG_NUMBERS + b"}",
+    )
+    assert "numbers of more than 400 digits" in reply.json["error"]["message"]
     listing = b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":[' + b"{}," * 500_000 + b"{}]}"
     headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
     check_error(await api.post(f"/api/mcp/{api.slug}", data=listing, headers=headers), 400, "invalid_request")
@@ -199,7 +225,7 @@ async def test_a_bomb_in_a_call_to_a_hosted_agent_is_refused(api: Api) -> None:
 
 async def test_arguments_of_a_million_values_end_their_run(api: Api) -> None:
     frames = await api.play("many_args", tools=[local_tool()])
-    assert frames[-1].type == "error" and "too many values" in frames[-1]["error"]
+    assert frames[-1].type == "error" and "200,000 JSON values" in frames[-1]["error"]
 
 
 async def test_a_tool_result_that_is_a_bomb_is_refused(api: Api) -> None:

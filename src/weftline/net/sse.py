@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from weftline.json_size import MAX_JSON_VALUES, has_more_values
+from weftline.json_size import excess
 from weftline.net.errors import RequestFailed
 
 
@@ -67,8 +67,8 @@ class SseParser:
             elif not line:
                 if parts:
                     data = parts[0] if len(parts) == 1 else b"\n".join(parts)
-                    if len(data) > MAX_JSON_VALUES and has_more_values(data):
-                        raise RequestFailed("too_large", "An event of the stream has too many values.", sent=True)
+                    if too_much := excess(data):
+                        raise RequestFailed("too_large", f"An event of the stream has {too_much}.", sent=True)
                     events.append(SseEvent(self._event, data, self._id))
                     parts.clear()
                 self._event = self._id = ""

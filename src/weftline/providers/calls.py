@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
-from weftline.json_size import has_more_values
+from weftline.json_size import excess
 from weftline.net.errors import Reason, RequestFailed
 from weftline.net.transport import Response
 from weftline.providers.base import ErrorClass, ProviderError
@@ -34,8 +34,8 @@ def provider_error(error: RequestFailed) -> ProviderError:
 async def read_json(response: Response) -> bytes:
     """The whole body, if it does not have too many JSON values. Raises `ProviderError`."""
     body = await response.read()
-    if has_more_values(body):
-        raise ProviderError("server", "The model API's answer has too many values.", retryable=False)
+    if too_much := excess(body):
+        raise ProviderError("server", f"The model API's answer has {too_much}.", retryable=False)
     return body
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec import Struct
 
-from weftline.json_size import has_more_values
+from weftline.json_size import excess
 from weftline.providers.base import ErrorClass, ProviderError
 from weftline.redaction import Redactor
 
@@ -132,7 +132,7 @@ def redact(text: str, secrets: Sequence[str]) -> str:
 
 
 def _error_object(body: bytes) -> dict[str, Any]:
-    if has_more_values(body):
+    if excess(body):
         return {}
     try:
         value: Any = msgspec.json.decode(body)

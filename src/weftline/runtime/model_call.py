@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from weftline import prompts
 from weftline.canonical import NotCanonical, canonical, digest
 from weftline.errors import WeftlineError
-from weftline.json_size import MAX_JSON_VALUES, has_more_values
+from weftline.json_size import excess
 from weftline.kernel import bodies
 from weftline.kernel.bodies import TurnBody, note_body, turn_body
 from weftline.kernel.entries import (
@@ -87,8 +87,9 @@ async def call_model(
         if assembler.finish_reason == "malformed_function_call" and not assembler.message().calls:
             # Nothing was called and nothing was answered: asking again is all that can be done with such a turn.
             raise ProviderError("server", "The model wrote a tool call that its own API could not read.")
-        if any(_has_too_many_values(call.args) for call in assembler.message().calls):
-            raise ProviderError("server", "The model called a tool with too many values.", retryable=False)
+        for asked in assembler.message().calls:
+            if too_much := _excess(asked.args):
+                raise ProviderError("server", f"The model called a tool with {too_much}.", retryable=False)
     except ProviderError as error:
         return call.failed(error)
     except TimeoutError:
@@ -281,8 +282,11 @@ def _emit_deltas(sink: Sink, chunks: Sequence[Chunk], tail: bytes) -> None:
         sink.emit(kind, encoded)
 
 
-def _has_too_many_values(text: str) -> bool:
-    return len(text) > MAX_JSON_VALUES and has_more_values(text.encode(errors="replace"))
+def _excess(text: str) -> str:
+    return excess(text.encode(errors="replace")) if len(text) > _NEVER_TOO_MUCH_CHARS else ""
+
+
+_NEVER_TOO_MUCH_CHARS = 16 * 1024
 
 
 async def _misfit(work: WorkingSet, text: str) -> str:
@@ -290,8 +294,8 @@ async def _misfit(work: WorkingSet, text: str) -> str:
     plan = work.plan
     if plan.output_schema is None:
         return ""
-    if _has_too_many_values(text):
-        return prompts.answer_not_json(f"it has more than {MAX_JSON_VALUES:,} values")
+    if too_much := _excess(text):
+        return prompts.answer_not_json(f"it has {too_much}")
     try:
         issues = await issues_of(canonical(text), plan.output_schema.schema)
     except NotCanonical as error:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from weftline._version import __version__
 from weftline.errors import InvalidRequest, Unavailable, WeftlineError
-from weftline.json_size import MAX_JSON_VALUES, has_more_values
+from weftline.json_size import excess
 from weftline.server import following
 from weftline.server.following import Host
 from weftline.server.http import NO_SNIFFING, Receive, Request
@@ -157,8 +157,8 @@ class HostedMcp:
 async def _checked(request: Request) -> Receive:
     """The body once more, for the package to read, if it does not have too many values."""
     body = await request.body(limit=_MAX_BODY_BYTES)
-    if has_more_values(body):
-        raise InvalidRequest(f"The body has more than {MAX_JSON_VALUES:,} JSON values.")
+    if too_much := excess(body):
+        raise InvalidRequest(f"The body has {too_much}.")
     pieces = iter([body])
 
     async def receive() -> MutableMapping[str, Any]:

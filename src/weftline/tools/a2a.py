@@ -17,7 +17,7 @@ from uuid import NAMESPACE_URL, uuid5
 import msgspec
 from msgspec import Struct
 
-from weftline.json_size import has_more_values
+from weftline.json_size import excess
 from weftline.kernel.entries import Effect
 from weftline.net.address import InvalidAddress, origin_of
 from weftline.net.dial import Dialer
@@ -393,7 +393,7 @@ def _below(base: str, path: str) -> str:
 
 
 def _object(data: bytes) -> Fields | None:
-    if has_more_values(data):
+    if excess(data):
         return None
     try:
         value: object = msgspec.json.decode(data)

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from weftline.errors import InvalidRequest
-from weftline.json_size import has_more_values
+from weftline.json_size import excess
 from weftline.wire.limits import MAX_BODY_VALUES, MAX_JSON_DEPTH
 
 _Shape = TypeVar("_Shape")
@@ -39,9 +39,9 @@ def decode_object(body: bytes) -> dict[str, Any]:
 
 
 def refuse_many(body: bytes) -> None:
-    """Raises `InvalidRequest` for a body with more values than are made."""
-    if len(body) > MAX_BODY_VALUES and has_more_values(body, MAX_BODY_VALUES):
-        raise InvalidRequest(f"The body has more than {MAX_BODY_VALUES:,} JSON values.")
+    """Raises `InvalidRequest` for a body that costs too much to read."""
+    if too_much := excess(body, MAX_BODY_VALUES):
+        raise InvalidRequest(f"The body has {too_much}.")
 
 
 def decode_shape(decoder: msgspec.json.Decoder[_Shape], body: bytes) -> _Shape:

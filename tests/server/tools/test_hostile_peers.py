@@ -112,7 +112,9 @@ async def test_an_answer_of_a_million_values_is_not_made(api: Api) -> None:
     tool = {"name": "grab", "inputSchema": {"type": "object"}}
     nothing: list[object] = []
     result: dict[str, object] = {"content": nothing, "structuredContent": {"x": [nothing] * 1_000_000}}
-    assert "too many values" in await grabbed(api, mcp_server(tool, result))
+    assert "200,000 JSON values" in await grabbed(api, mcp_server(tool, result))
+    result = {"content": nothing, "structuredContent": {"x": [10**4_000] * 20}}
+    assert "numbers of more than 400 digits" in await grabbed(api, mcp_server(tool, result))
 
 
 async def test_a_card_with_ten_thousand_interfaces_is_not_tried_ten_thousand_times(api: Api) -> None:

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from weftline.json_size import has_more_values
+from weftline.json_size import excess
 from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
 from weftline.net.sse import SseEvent
 from weftline.net.transport import Transport
@@ -206,9 +206,12 @@ def _events_of(frame: Frame) -> Sequence[SseEvent]:
             if headers.get(":event-type") != "chunk":
                 return ()
     try:
-        return [SseEvent("", _decode_chunk(frame.payload).data)]
+        data = _decode_chunk(frame.payload).data
     except msgspec.DecodeError:
         raise ProviderError("server", "Bedrock's answer could not be read.") from None
+    if too_much := excess(data):
+        raise ProviderError("server", f"An event of Bedrock's answer has {too_much}.", retryable=False)
+    return [SseEvent("", data)]
 
 
 def _error_event(code: str, message: str) -> bytes:
@@ -219,7 +222,7 @@ def _error_event(code: str, message: str) -> bytes:
 def _error_of(body: bytes, code: str) -> tuple[str, str]:
     """The code and the message of an error; services differ in where they put the one and how they spell the other."""
     try:
-        value: Any = None if has_more_values(body) else msgspec.json.decode(body)
+        value: Any = None if excess(body) else msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         value = None
     fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import msgspec
 from msgspec import Raw
 
-from weftline.json_size import has_more_values
+from weftline.json_size import excess
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -62,7 +62,7 @@ def strict_form(schema: Schema) -> StrictForm | None:
 
 def without_nulls(text: str, schema: Schema) -> str:
     """The JSON text without the nulls that stand for fields left out; as it is when it has none, or is not JSON."""
-    if "null" not in text or has_more_values(text.encode(errors="replace")):
+    if "null" not in text or excess(text.encode(errors="replace")):
         return text
     try:
         value: Any = _read(text)

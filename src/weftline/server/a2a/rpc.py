@@ -8,7 +8,7 @@ from msgspec import UNSET, DecodeError, Meta, Raw, Struct, UnsetType
 from msgspec.json import decode, encode
 
 from weftline.errors import WeftlineError
-from weftline.json_size import MAX_JSON_VALUES, has_more_values
+from weftline.json_size import excess
 from weftline.wire.responses import JsonObject
 
 PARSE_ERROR = -32700
@@ -99,8 +99,8 @@ class NotACall(Exception):
 
 def parse_call(body: bytes) -> Call:
     """Raises `NotACall` for what is not a JSON-RPC request, or one with too many values."""
-    if has_more_values(body):
-        raise NotACall(INVALID_REQUEST, f"The body has more than {MAX_JSON_VALUES:,} JSON values.")
+    if too_much := excess(body):
+        raise NotACall(INVALID_REQUEST, f"The body has {too_much}.")
     try:
         sent = decode(body, type=dict[str, Raw])
         version, identity, method = (decode(sent.get(name, b"null")) for name in ("jsonrpc", "id", "method"))

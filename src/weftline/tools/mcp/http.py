@@ -14,7 +14,7 @@ from typing import cast
 import httpx2
 import msgspec
 
-from weftline.json_size import has_more_values
+from weftline.json_size import MAX_LONG_NUMBERS, LongNumbers, excess
 from weftline.net.address import Origin, origin_of
 from weftline.net.dial import Dialer
 from weftline.net.errors import BodyTooLarge, RequestFailed
@@ -87,8 +87,8 @@ class DialledTransport(httpx2.AsyncBaseTransport):
                 return _error(request, BROKEN, error.message)
             finally:
                 await call.__aexit__(None, None, None)
-            if has_more_values(answer):
-                return _error(request, REFUSED, "The answer has too many values.")
+            if too_much := excess(answer):
+                return _error(request, REFUSED, f"The answer has {too_much}.")
             return httpx2.Response(reply.status, headers=headers, content=answer, request=request)
         return httpx2.Response(reply.status, headers=headers, stream=_Body(reply, call, request), request=request)
 
@@ -117,11 +117,13 @@ class _Body(httpx2.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         left = MAX_ANSWER_BYTES
         separators = 0
+        numbers = LongNumbers()
         try:
             async for piece in self._reply.chunks():
                 left -= len(piece)
                 separators += piece.count(b",") + piece.count(b"[") + piece.count(b"{")
-                too_large = left < 0 or separators > _MAX_SEPARATORS
+                numbers.feed(piece)
+                too_large = left < 0 or separators > _MAX_SEPARATORS or numbers.count > MAX_LONG_NUMBERS
                 if too_large and self._request.method == "POST":
                     raise httpx2.ReadError("The answer is too large.", request=self._request)
                 yield piece
