@@ -25,6 +25,19 @@ async def test_a_slug_is_made_of_the_name_and_numbered(at: Workspaces, acme: int
     assert (await agents.create(at, globex, draft())).slug == "sales-bot"
 
 
+async def test_a_workspace_has_so_many_agents(
+    at: Workspaces, acme: int, globex: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents, "MAX_PER_WORKSPACE", 2)
+    first = await agents.create(at, acme, draft())
+    await agents.create(at, acme, draft())
+    with pytest.raises(InvalidRequest, match="at most 2 agents"):
+        await agents.create(at, acme, draft())
+    await agents.create(at, globex, draft())
+    await agents.delete(at, acme, first.id)
+    await agents.create(at, acme, draft())
+
+
 async def test_a_slug_is_had_once_in_a_workspace(at: Workspaces, acme: int) -> None:
     first = await agents.create(at, acme, draft(slug="bot"))
     other = await agents.create(at, acme, draft(slug="other"))
@@ -55,9 +68,10 @@ async def test_who_was_narrowed_sees_and_uses_its_own_and_others_all_but_the_sys
     plain = await agents.create(at, acme, draft("plain"))
     system = await agents.create(at, acme, draft("system", system=True))
     anybody, narrowed = Caller(acme), Caller(acme, (system.id,))
-    assert await agents.visible(at, anybody) == [plain, system]
-    assert await agents.usable(at, anybody) == [plain]
-    assert await agents.visible(at, narrowed) == await agents.usable(at, narrowed) == [system]
+    assert (await agents.visible(at, anybody, limit=9)).rows == [plain, system]
+    assert [row.id for row in await agents.usable(at, anybody)] == [plain.id]
+    assert (await agents.visible(at, narrowed, limit=9)).rows == [system]
+    assert [row.id for row in await agents.usable(at, narrowed)] == [system.id]
     assert await agents.use(at, narrowed, system.id) == await agents.use_by_slug(at, narrowed, "system") == system
     assert await agents.find_visible(at, anybody, "system") == system
     with pytest.raises(NotFound):

@@ -13,7 +13,7 @@ from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from weftline._version import __version__
-from weftline.errors import InvalidRequest, Unavailable, WeftlineError
+from weftline.errors import Forbidden, InvalidRequest, NotFound, Unavailable, WeftlineError
 from weftline.json_size import excess
 from weftline.server import following
 from weftline.server.following import Host
@@ -114,8 +114,10 @@ class HostedMcp:
         from mcp_types import INVALID_PARAMS, CallToolResult, TextContent
 
         principal = _principal(context)
-        usable = await agents.usable(self._app.workspaces, principal)
-        agent = next((row for row in usable if row.slug == params.name), None)
+        try:
+            agent = await agents.use_by_slug(self._app.workspaces, principal, params.name)
+        except (NotFound, Forbidden):
+            agent = None
         message = (params.arguments or {}).get("message")
         if agent is None:
             raise MCPError(INVALID_PARAMS, f"There is no tool {params.name[:100]!r}.")

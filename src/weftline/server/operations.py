@@ -39,6 +39,7 @@ from weftline.workspace.context import Workspaces
 
 T = TypeVar("T")
 
+_PAGE = 200
 _MAX_DELIVERIES = 200
 _STINT_S = 1.0
 """How long an order of upkeep takes at the most, so that whoever sent it can be stopped."""
@@ -170,7 +171,14 @@ async def _create_agent(at: Workspaces, *, workspace: str, definition: str) -> A
 
 
 async def _list_agents(at: Workspaces, *, workspace: str) -> list[Agent]:
-    return [agent_json(row) for row in await agents.of_workspace(at, await workspaces.find(at, workspace))]
+    key = await workspaces.find(at, workspace)
+    found: list[Agent] = []
+    after: int | None = 0
+    while after is not None:
+        page = await agents.page(at, key, after=after, limit=_PAGE)
+        found += [agent_json(row) for row in page.rows]
+        after = page.more_after
+    return found
 
 
 async def _show_agent(at: Workspaces, *, workspace: str, id: str) -> Agent:

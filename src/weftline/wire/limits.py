@@ -48,6 +48,8 @@ MAX_TOOL_FILTER_NAMES = 512
 MAX_TOOL_FILTER_NAME_CHARS = 256
 MAX_HEADERS = 64
 
+MAX_AGENT_SPEC_BYTES = 1 * MB
+"""Of a stored agent: every run of it, every list of agents and every card reads it."""
 MAX_OUTPUT_SCHEMA_BYTES = 32 * KB
 MAX_TOOL_SCHEMA_BYTES = MAX_SCHEMA_BYTES
 

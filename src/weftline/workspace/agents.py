@@ -11,7 +11,8 @@ from msgspec.json import encode
 from weftline.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from weftline.store.base import Query
 from weftline.store.records import agents
-from weftline.store.records.agents import AgentColumns, AgentRow
+from weftline.store.records.agents import AgentColumns, AgentRow, AgentSummary
+from weftline.store.records.pages import RowPage
 from weftline.store.secrets import Headers
 from weftline.wire.agents import agent_spec_merge, names_of_tools
 from weftline.workspace.context import Caller, Workspaces
@@ -20,6 +21,7 @@ from weftline.workspace.tool_secrets import kept_secrets
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _MAX_SLUG_BASE_CHARS = 48
+MAX_PER_WORKSPACE = 1_000
 
 
 class AgentDraft(Struct, frozen=True, kw_only=True):
@@ -51,7 +53,10 @@ async def create(at: Workspaces, workspace: int, draft: AgentDraft) -> AgentRow:
     sealed = at.vault.seal_headers(draft.headers, workspace=workspace)
 
     def query() -> Query[AgentRow]:
-        slug = _valid(draft.slug) if draft.slug else (yield from _free_slug(draft.name, workspace=workspace))
+        slugs = yield from agents.slugs(workspace)
+        if len(slugs) >= MAX_PER_WORKSPACE:
+            raise InvalidRequest(f"A workspace can have at most {MAX_PER_WORKSPACE:,} agents.")
+        slug = _valid(draft.slug) if draft.slug else _free_slug(draft.name, slugs)
         identity = "agent_" + secrets.token_hex(10)
         columns = _columns(draft, slug=slug, sealed=sealed)
         row = yield from agents.insert(identity, columns, workspace=workspace, now=at.clock.now_us())
@@ -95,9 +100,14 @@ async def delete(at: Workspaces, workspace: int, id: str) -> None:
     await at.records.write(query())
 
 
-async def of_workspace(at: Workspaces, workspace: int) -> list[AgentRow]:
+async def of_workspace(at: Workspaces, workspace: int) -> list[AgentSummary]:
     """The oldest first."""
     return await at.records.read(agents.of_workspace(workspace))
+
+
+async def page(at: Workspaces, workspace: int, *, after: int = 0, limit: int) -> RowPage[AgentRow]:
+    """The next agents with a key above `after`, the oldest first: as many as fit, one at the least."""
+    return await at.records.read(agents.page(workspace=workspace, after=after, limit=limit), heavy=True)
 
 
 async def find(at: Workspaces, workspace: int, name: str) -> AgentRow:
@@ -108,9 +118,10 @@ async def find(at: Workspaces, workspace: int, name: str) -> AgentRow:
 # What a caller may see and use
 
 
-async def visible(at: Workspaces, caller: Caller) -> list[AgentRow]:
-    """A caller that was narrowed to some agents sees those; any other sees all, system agents too."""
-    return [row for row in await of_workspace(at, caller.workspace) if _is_visible(caller, row)]
+async def visible(at: Workspaces, caller: Caller, *, after: int = 0, limit: int) -> RowPage[AgentRow]:
+    """A page of what the caller sees: those agents that it was narrowed to, else all, system agents too."""
+    query = agents.page(workspace=caller.workspace, after=after, limit=limit, ids=tuple(caller.agents))
+    return await at.records.read(query, heavy=True)
 
 
 async def find_visible(at: Workspaces, caller: Caller, name: str) -> AgentRow:
@@ -121,7 +132,7 @@ async def find_visible(at: Workspaces, caller: Caller, name: str) -> AgentRow:
     return row
 
 
-async def usable(at: Workspaces, caller: Caller) -> list[AgentRow]:
+async def usable(at: Workspaces, caller: Caller) -> list[AgentSummary]:
     return [row for row in await of_workspace(at, caller.workspace) if _is_usable(caller, row)]
 
 
@@ -190,7 +201,7 @@ def _is_visible(caller: Caller, row: AgentRow) -> bool:
     return owns(caller, row.id)
 
 
-def _is_usable(caller: Caller, row: AgentRow) -> bool:
+def _is_usable(caller: Caller, row: AgentSummary) -> bool:
     """An empty allow-list stands for every agent but those of the system."""
     return row.id in caller.agents if caller.agents else not row.system
 
@@ -226,10 +237,10 @@ def _valid(slug: str) -> str:
     return slug
 
 
-def _free_slug(name: str, *, workspace: int) -> Query[str]:
+def _free_slug(name: str, taken: set[str]) -> str:
     base = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_MAX_SLUG_BASE_CHARS].strip("-") or "agent"
     slug, number = base, 1
-    while (yield from agents.by_slug(slug, workspace=workspace)) is not None:
+    while slug in taken:
         number += 1
         slug = f"{base}-{number}"
     return slug

@@ -15,13 +15,14 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from weftline.config import provider_settings
-from weftline.errors import Conflict, Issue, NotFound, StoreError, WeftlineError, invalid
+from weftline.errors import Conflict, InvalidRequest, Issue, NotFound, StoreError, WeftlineError, invalid
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.families import NotAvailable, ProviderSettings, build_provider
 from weftline.providers.workspace import OwnProvider
 from weftline.redaction import REDACTED, shown_url
 from weftline.store.base import Query
 from weftline.store.records import providers
+from weftline.store.records.pages import RowPage
 from weftline.store.records.providers import ProviderColumns, ProviderRow
 from weftline.store.secrets import Vault
 from weftline.workspace.context import Change, Workspaces
@@ -103,6 +104,8 @@ class ProviderChanges(Struct, frozen=True, kw_only=True):
         return "ProviderChanges(…)"
 
 
+MAX_PER_WORKSPACE = 50
+
 _decode_spec = msgspec.json.Decoder(ProviderSpec).decode
 _decode_secrets = msgspec.json.Decoder(ProviderSecrets).decode
 
@@ -119,6 +122,8 @@ async def create(at: Workspaces, workspace: int, name: str, spec: ProviderSpec, 
     columns = _columns(name, spec, values, vault=at.vault, id=identity)
 
     def query() -> Query[ProviderRow]:
+        if (yield from providers.count(workspace)) >= MAX_PER_WORKSPACE:
+            raise InvalidRequest(f"A workspace can have at most {MAX_PER_WORKSPACE:,} providers.")
         row = yield from providers.insert(identity, columns, workspace=workspace, now=at.clock.now_us())
         return row or (yield from _taken(name, workspace=workspace))
 
@@ -165,6 +170,11 @@ async def delete(at: Workspaces, workspace: int, id: str) -> str:
 async def find(at: Workspaces, workspace: int, id: str) -> ProviderRow:
     """The provider with this id or name. Raises `NotFound`."""
     return await at.records.read(_known(id, workspace=workspace))
+
+
+async def page(at: Workspaces, workspace: int, *, after: int = 0, limit: int) -> RowPage[ProviderRow]:
+    """The next providers with a key above `after`, the oldest first: as many as fit, one at the least."""
+    return await at.records.read(providers.page(workspace=workspace, after=after, limit=limit), heavy=True)
 
 
 async def of_workspace(at: Workspaces, workspace: int) -> list[ProviderRow]:

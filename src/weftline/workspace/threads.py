@@ -10,7 +10,7 @@ from msgspec.json import encode
 from weftline.errors import NotFound
 from weftline.store.base import Query
 from weftline.store.records import threads
-from weftline.store.records.threads import NewThread, ThreadFilter, ThreadRow
+from weftline.store.records.threads import NewThread, ThreadFilter, ThreadRow, ThreadSummary
 from weftline.store.secrets import Headers
 from weftline.workspace.agents import owns
 from weftline.workspace.context import Caller, Workspaces
@@ -59,7 +59,7 @@ async def of_context(at: Workspaces, workspace: int, draft: ThreadDraft) -> Thre
     return await at.records.write(query(draft.agent))
 
 
-async def page(at: Workspaces, wanted: ThreadFilter) -> list[ThreadRow]:
+async def page(at: Workspaces, wanted: ThreadFilter) -> list[ThreadSummary]:
     """The newest first."""
     return await at.records.read(threads.page(wanted), heavy=True)
 

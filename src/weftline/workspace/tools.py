@@ -10,13 +10,14 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import asdict, replace
 
-from weftline.errors import Conflict, Issue, NotFound, invalid
+from weftline.errors import Conflict, InvalidRequest, Issue, NotFound, invalid
 from weftline.kernel.entries import Effect
 from weftline.net.address import InvalidAddress, origin_of, parse
 from weftline.redaction import REDACTED, SEALED_URL, shown_template
 from weftline.schema_cost import refusal
 from weftline.store.base import Query
 from weftline.store.records import tools
+from weftline.store.records.pages import RowPage
 from weftline.store.records.tools import ToolColumns, ToolRow
 from weftline.store.secrets import Vault
 from weftline.tools.checking import can_be_checked
@@ -26,6 +27,8 @@ from weftline.tools.templates import placeholders, secret_names
 from weftline.workspace.context import Workspaces
 
 _SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
+MAX_PER_WORKSPACE = 1_000
+
 _decode_spec = msgspec.json.Decoder(HttpSpec).decode
 
 
@@ -58,6 +61,8 @@ async def create(at: Workspaces, workspace: int, spec: HttpSpec, *, values: Mapp
     columns = _columns(spec, values, vault=at.vault, id=identity)
 
     def query() -> Query[ToolRow]:
+        if (yield from tools.count(workspace)) >= MAX_PER_WORKSPACE:
+            raise InvalidRequest(f"A workspace can have at most {MAX_PER_WORKSPACE:,} tools.")
         row = yield from tools.insert(identity, columns, workspace=workspace, kind="http", now=at.clock.now_us())
         return row or (yield from _taken(spec.name, workspace=workspace))
 
@@ -101,6 +106,11 @@ async def delete(at: Workspaces, workspace: int, id: str) -> None:
 async def find(at: Workspaces, workspace: int, id: str) -> ToolRow:
     """Raises `NotFound`."""
     return await at.records.read(_known(id, workspace=workspace))
+
+
+async def page(at: Workspaces, workspace: int, *, after: int = 0, limit: int) -> RowPage[ToolRow]:
+    """The next tools with a key above `after`, the oldest first: as many as fit, one at the least."""
+    return await at.records.read(tools.page(workspace=workspace, after=after, limit=limit), heavy=True)
 
 
 async def of_workspace(at: Workspaces, workspace: int) -> list[ToolRow]:

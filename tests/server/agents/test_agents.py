@@ -43,14 +43,14 @@ async def test_an_agent_is_kept_as_it_was_sent_until_it_is_replaced_or_removed(a
     assert made["spec"]["tools"] == [local_tool()] and made["metadata"] == {"team": "a"}
     path = f"agents/{made['id']}"
     assert (await api.get(path)).json == made == (await api.get("agents/helper")).json
-    assert (await api.get("agents")).json == {"agents": [made]}
+    assert (await api.get("agents")).json == {"agents": [made], "nextCursor": None}
     body = {"name": "Other", "spec": {"systemPrompt": "New."}}
     changed = (await api.call("PUT", path, body)).json
     assert (changed["name"], changed["slug"], changed["spec"]) == ("Other", "helper", {"systemPrompt": "New."})
     assert changed["createdAt"] == made["createdAt"] and changed["updatedAt"] > made["updatedAt"]
     assert (await api.call("DELETE", path)).json == {"ok": True}
     check_error(await api.get(path), 404, "not_found")
-    assert (await api.get("agents")).json == {"agents": []}
+    assert (await api.get("agents")).json == {"agents": [], "nextCursor": None}
 
 
 async def test_a_second_agent_of_a_name_gets_a_slug_of_its_own_and_a_taken_slug_is_refused(api: Api) -> None:
@@ -77,7 +77,7 @@ async def test_a_second_agent_of_a_name_gets_a_slug_of_its_own_and_a_taken_slug_
 async def test_a_definition_that_no_run_could_have_is_refused(api: Api, body: Json) -> None:
     reply = await api.post("agents", body)
     assert reply.status == 400 and reply.json["code"] in ("invalid_request", "invalid_model"), reply.body
-    assert (await api.get("agents")).json == {"agents": []}
+    assert (await api.get("agents")).json == {"agents": [], "nextCursor": None}
 
 
 async def test_agents_of_another_workspace_are_not_there(api: Api, other_api: Api) -> None:

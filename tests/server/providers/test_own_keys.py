@@ -71,7 +71,7 @@ async def test_a_provider_is_the_workspaces_own(team: Team, other_api: Api) -> N
     body = check_error(await other_api.post("agent-runs", {"modelId": model, "prompt": "hi"}), 400, "invalid_model")
     assert model not in body["candidates"]
     (own,) = (await team.api.get("providers")).json["providers"]
-    assert (await other_api.get("providers")).json == {"providers": []}
+    assert (await other_api.get("providers")).json == {"providers": [], "nextCursor": None}
     for reply in (
         await other_api.get(f"providers/{own['id']}"),
         await other_api.call("PATCH", f"providers/{own['id']}", {"apiKey": None}),
@@ -136,7 +136,7 @@ async def test_settings_that_cannot_work_are_refused_by_field(team: Team, fields
     error = check_error(reply, 400, "invalid_request")
     assert error["issues"][0]["path"].startswith(path), error
     assert KEY not in reply.body.decode()
-    assert (await team.api.get("providers")).json == {"providers": []}
+    assert (await team.api.get("providers")).json == {"providers": [], "nextCursor": None}
 
 
 @pytest.mark.requirement("provider.request.key_secrecy")

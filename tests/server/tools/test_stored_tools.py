@@ -86,7 +86,7 @@ async def test_tools_are_created_read_changed_and_deleted(server: ServerProcess,
     assert tool["id"].startswith("tool_") and tool["secrets"] == ["TOKEN"] and tool["timeoutMs"] == 5000
     assert (await api.get(f"tools/{tool['id']}")).json == tool
     assert [one["id"] for one in (await api.get("tools")).json["tools"]] == [tool["id"]]
-    assert (await other_api.get("tools")).json == {"tools": []}
+    assert (await other_api.get("tools")).json == {"tools": [], "nextCursor": None}
     check_error(await other_api.get(f"tools/{tool['id']}"), 404, "not_found")
     check_error(await other_api.call("DELETE", f"tools/{tool['id']}"), 404, "not_found")
     changed = await api.call("PATCH", f"tools/{tool['id']}", {"description": "New.", "secrets": {"OTHER": "value-2"}})

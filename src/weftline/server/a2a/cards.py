@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType, field
 
 from weftline.server.a2a.parts import INPUT_MODES
-from weftline.store.records.agents import AgentRow
+from weftline.store.records.agents import AgentSummary
 from weftline.wire.responses import iso
 
 VERSIONS = ("1.0", "0.3")
@@ -60,7 +60,7 @@ class AgentCards(Struct):
     agents: list[AgentCard]
 
 
-def card(agent: AgentRow, *, url: str) -> AgentCard:
+def card(agent: AgentSummary, *, url: str) -> AgentCard:
     """The agent card; `url` is the agent's endpoint."""
     about = agent.description or agent.name
     return AgentCard(
@@ -74,7 +74,7 @@ def card(agent: AgentRow, *, url: str) -> AgentCard:
     )
 
 
-def card_1(agent: AgentRow, *, url: str) -> AgentCard:
+def card_1(agent: AgentSummary, *, url: str) -> AgentCard:
     """The card without the fields of version 0.3, and with the security scheme as version 1.0 writes it."""
     both = card(agent, url=url)
     both.capabilities = Capabilities(state_transition_history=UNSET)

@@ -23,7 +23,7 @@ from weftline.server.http import NO_SNIFFING, Request, Response
 from weftline.server.parsing import parsed
 from weftline.server.router import EventStream, Route
 from weftline.server.sse import HEADERS, KEEP_ALIVE
-from weftline.store.records.agents import AgentRow
+from weftline.store.records.agents import AgentRow, AgentSummary
 from weftline.workspace import agents
 
 _AGENT = "/api/a2a/{slug}/agents/{agentSlug}"
@@ -145,7 +145,7 @@ async def discovery(app: App, request: Request, principal: Principal) -> Respons
     return Response(encode(cards.AgentCards([cards.card(row, url=_url(app, principal, row)) for row in rows])))
 
 
-def _url(app: App, principal: Principal, agent: AgentRow) -> str:
+def _url(app: App, principal: Principal, agent: AgentSummary) -> str:
     return f"{app.oauth.url}/api/a2a/{principal.slug}/agents/{agent.slug}"
 
 

@@ -9,6 +9,7 @@ from weftline.server.auth import Principal
 from weftline.server.http import Request, Response
 from weftline.server.parsing import parsed
 from weftline.server.router import Route
+from weftline.server.routes.lists import CURSOR, STORED_LIMIT, next_cursor, stored_page
 from weftline.server.schemas.agents import Agent, AgentModel, Agents, agent_json, parse_agent
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.responses import Ok
@@ -34,8 +35,9 @@ async def replace(app: App, request: Request, principal: Principal) -> Response:
 
 
 async def index(app: App, request: Request, principal: Principal) -> Response:
-    rows = await agents.visible(app.workspaces, principal)
-    return Response(encode(Agents([agent_json(row) for row in rows])))
+    after, limit = stored_page(request)
+    page = await agents.visible(app.workspaces, principal, after=after, limit=limit)
+    return Response(encode(Agents([agent_json(row) for row in page.rows], next_cursor(page))))
 
 
 async def read(app: App, request: Request, principal: Principal) -> Response:
@@ -58,7 +60,15 @@ async def _require_runnable(app: App, draft: AgentDraft, *, workspace: int) -> N
 
 
 ROUTES = (
-    Route("GET", _BASE, index, scopes=("agents:read",), summary="List the stored agents", returns=Agents),
+    Route(
+        "GET",
+        _BASE,
+        index,
+        scopes=("agents:read",),
+        summary="List the stored agents",
+        query=(STORED_LIMIT, CURSOR),
+        returns=Agents,
+    ),
     Route(
         "POST",
         _BASE,

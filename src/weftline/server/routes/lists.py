@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 from msgspec import Meta, Raw, Struct
 from msgspec.json import encode
@@ -19,7 +19,8 @@ from weftline.server.http import Request, Response
 from weftline.server.router import QueryParameter, Route
 from weftline.server.views import run_summary
 from weftline.store.base import RunFilter, RunRow
-from weftline.store.records.threads import ThreadFilter, ThreadRow
+from weftline.store.records.pages import PAGE_BYTES, RowPage
+from weftline.store.records.threads import ThreadFilter, ThreadSummary
 from weftline.wire import responses
 from weftline.wire.limits import ID_PATTERN, MAX_METADATA_ENTRIES, MAX_METADATA_VALUE_CHARS, METADATA_KEY_PATTERN
 from weftline.wire.responses import ListedRun, ListedSession, RunPage, SessionPage, SessionStatus, Status, iso
@@ -47,9 +48,17 @@ async def runs(app: App, request: Request, principal: Principal) -> Response:
         metadata=wanted.metadata,
     )
     rows = await app.engine.runs(matching)
-    page = rows[: wanted.limit]
-    more = cursor_of(page[-1].key) if len(rows) > wanted.limit else None
-    return Response(encode(RunPage([await listed_run(app.engine, row) for row in page], more)))
+    listed: list[ListedRun] = []
+    size = 0
+    for row in rows[: wanted.limit]:
+        # What a run said last may be large, so that a page ends early rather than be larger still.
+        one = await listed_run(app.engine, row)
+        size += len(one.final_text or "") + len(one.error or "")
+        if listed and size > PAGE_BYTES:
+            break
+        listed.append(one)
+    more = cursor_of(rows[len(listed) - 1].key) if len(rows) > len(listed) else None
+    return Response(encode(RunPage(listed, more)))
 
 
 async def sessions(app: App, request: Request, principal: Principal) -> Response:
@@ -74,7 +83,7 @@ async def listed_run(engine: Engine, row: RunRow) -> ListedRun:
     return responses.listed_run(await run_summary(engine, row), agent_id=row.agent)
 
 
-def _session(row: ThreadRow) -> ListedSession:
+def _session(row: ThreadSummary) -> ListedSession:
     identity = ids.session_id(row.key, row.salt)
     return ListedSession(
         identity,
@@ -105,10 +114,20 @@ def key_of(cursor: str) -> int:
     return int(match[1])
 
 
-def page_limit(request: Request) -> int:
+def stored_page(request: Request) -> tuple[int, int]:
+    """After which key a page of stored things begins, and how many it has at most."""
+    cursor = request.query_value("cursor")
+    return 0 if cursor is None else key_of(cursor), page_limit(request, default=MOST)
+
+
+def next_cursor(page: RowPage[Any]) -> str | None:
+    return None if page.more_after is None else cursor_of(page.more_after)
+
+
+def page_limit(request: Request, *, default: int = DEFAULT_LIMIT) -> int:
     text = request.query_value("limit")
     if text is None:
-        return DEFAULT_LIMIT
+        return default
     if not text.isascii() or not text.isdigit() or len(text) > 6 or not 1 <= int(text) <= MOST:
         raise _unusable("limit", f"must be a whole number from 1 to {MOST}")
     return int(text)
@@ -188,6 +207,11 @@ LIMIT = QueryParameter(
     "limit",
     Annotated[int, Meta(ge=1, le=MOST, extra_json_schema={"default": DEFAULT_LIMIT})],
     "How many items a page has at most.",
+)
+STORED_LIMIT = QueryParameter(
+    "limit",
+    Annotated[int, Meta(ge=1, le=MOST, extra_json_schema={"default": MOST})],
+    "How many items a page has at most. It has fewer when they are large.",
 )
 CURSOR = QueryParameter("cursor", str, "`nextCursor` of the page before.")
 _FILTERS = (

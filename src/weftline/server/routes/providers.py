@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from msgspec.json import encode
 
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Request, Response
 from weftline.server.router import Route
+from weftline.server.routes.lists import CURSOR, STORED_LIMIT, next_cursor, stored_page
 from weftline.server.schemas.providers import (
     MAX_BODY_BYTES,
     Provider,
@@ -33,8 +36,10 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
 
 
 async def listed(app: App, request: Request, principal: Principal) -> Response:
-    rows = await providers.of_workspace(app.workspaces, principal.workspace)
-    return Response(encode(Providers([provider_json(row) for row in rows])))
+    after, limit = stored_page(request)
+    page = await providers.page(app.workspaces, principal.workspace, after=after, limit=limit)
+    shown = await asyncio.to_thread(lambda: [provider_json(row) for row in page.rows])
+    return Response(encode(Providers(shown, next_cursor(page))))
 
 
 async def read(app: App, request: Request, principal: Principal) -> Response:
@@ -68,7 +73,13 @@ ROUTES = (
         errors=(409,),
     ),
     Route(
-        "GET", _BASE, listed, scopes=("models:read",), summary="The workspace's own model providers", returns=Providers
+        "GET",
+        _BASE,
+        listed,
+        scopes=("models:read",),
+        summary="The workspace's own model providers",
+        query=(STORED_LIMIT, CURSOR),
+        returns=Providers,
     ),
     Route(
         "GET",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from msgspec.json import encode
 
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Request, Response
 from weftline.server.router import Route
+from weftline.server.routes.lists import CURSOR, STORED_LIMIT, next_cursor, stored_page
 from weftline.server.schemas.tools import (
     MAX_BODY_BYTES,
     Tool,
@@ -33,8 +36,10 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
 
 
 async def listed(app: App, request: Request, principal: Principal) -> Response:
-    rows = await tools.of_workspace(app.workspaces, principal.workspace)
-    return Response(encode(Tools([tool_json(row) for row in rows])))
+    after, limit = stored_page(request)
+    page = await tools.page(app.workspaces, principal.workspace, after=after, limit=limit)
+    shown = await asyncio.to_thread(lambda: [tool_json(row) for row in page.rows])
+    return Response(encode(Tools(shown, next_cursor(page))))
 
 
 async def read(app: App, request: Request, principal: Principal) -> Response:
@@ -67,7 +72,15 @@ ROUTES = (
         status=201,
         errors=(409,),
     ),
-    Route("GET", _BASE, listed, scopes=("tools:read",), summary="The stored tools", returns=Tools),
+    Route(
+        "GET",
+        _BASE,
+        listed,
+        scopes=("tools:read",),
+        summary="The stored tools",
+        query=(STORED_LIMIT, CURSOR),
+        returns=Tools,
+    ),
     Route("GET", f"{_BASE}/{{toolId}}", read, scopes=("tools:read",), summary="Read a stored tool", returns=Tool),
     Route(
         "PATCH",

@@ -7,10 +7,11 @@ from typing import Annotated, Any
 from msgspec import Raw, Struct
 from pydantic import Field, StringConstraints, ValidationError
 
-from weftline.errors import InvalidRequest, invalid
+from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.server.schemas.validation import issues_of
 from weftline.store.records.agents import AgentRow
 from weftline.wire.json_text import decode_fields, decode_object
+from weftline.wire.limits import MAX_AGENT_SPEC_BYTES
 from weftline.wire.requests import parse_session
 from weftline.wire.responses import JsonObject, Time, Words, iso
 from weftline.wire.run_spec import NO_NUL, Metadata, Part
@@ -43,8 +44,9 @@ class Agent(Struct, rename="camel"):
     updated_at: Time
 
 
-class Agents(Struct):
+class Agents(Struct, rename="camel"):
     agents: list[Agent]
+    next_cursor: str | None
 
 
 def parse_agent(body: bytes) -> AgentDraft:
@@ -54,8 +56,11 @@ def parse_agent(body: bytes) -> AgentDraft:
         sent = AgentModel.model_validate(fields)
     except ValidationError as error:
         raise invalid(issues_of(error)[:1]) from None
+    raw = bytes(decode_fields(body)["spec"])
+    if len(raw) > MAX_AGENT_SPEC_BYTES:
+        raise invalid([Issue("spec", f"has more than {MAX_AGENT_SPEC_BYTES:,} bytes of JSON")])
     try:
-        spec = parse_session(bytes(decode_fields(body)["spec"]))
+        spec = parse_session(raw)
     except InvalidRequest as error:
         raise InvalidRequest(f"spec: {error.message}", **error.details) from None
     if spec.agent_id is not None:

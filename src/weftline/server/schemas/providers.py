@@ -92,8 +92,9 @@ class Provider(Struct, rename="camel"):
     updated_at: Time
 
 
-class Providers(Struct):
+class Providers(Struct, rename="camel"):
     providers: list[Provider]
+    next_cursor: str | None
 
 
 _Fields = TypeVar("_Fields", bound=_ProviderFields)

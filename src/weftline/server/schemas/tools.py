@@ -68,8 +68,9 @@ class Tool(Struct, rename="camel"):
     updated_at: Time
 
 
-class Tools(Struct):
+class Tools(Struct, rename="camel"):
     tools: list[Tool]
+    next_cursor: str | None
 
 
 def parse_tool(fields: dict[str, Any]) -> tuple[HttpSpec, dict[str, str]]:

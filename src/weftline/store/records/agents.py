@@ -5,28 +5,35 @@ from __future__ import annotations
 from msgspec import Struct
 
 from weftline.store.base import Query, Row, one, statement
+from weftline.store.records.pages import RowPage, page_keys
 
-_COLUMNS = "key, id, workspace, slug, name, description, spec, secrets, metadata, system, created_at, updated_at"
+_SUMMARY = "key, id, workspace, slug, name, description, updated_at, system"
+_COLUMNS = f"{_SUMMARY}, spec, secrets, metadata, created_at"
 _AGENT = f"SELECT {_COLUMNS} FROM agents"
 
 
-class AgentRow(Struct, frozen=True):
+class AgentSummary(Struct, frozen=True):
+    """An agent without what may be large."""
+
     key: int
     id: str
     workspace: int
     slug: str
     name: str
     description: str
+    updated_at: int
+    system: bool
+    """Only for credentials that name it in their allow-list."""
+
+
+class AgentRow(AgentSummary, frozen=True):
     spec: bytes
     """The client's JSON, of the shape of a run's spec; header values of tools are `[redacted]`."""
     secrets: bytes | None
     """Those header values, sealed."""
     metadata: str
     """JSON, strings by name."""
-    system: bool
-    """Only for credentials that name it in their allow-list."""
     created_at: int
-    updated_at: int
 
 
 class AgentColumns(Struct, frozen=True, kw_only=True):
@@ -51,10 +58,24 @@ def by_slug(slug: str, *, workspace: int) -> Query[AgentRow | None]:
     return _agent(row)
 
 
-def of_workspace(workspace: int) -> Query[list[AgentRow]]:
+def of_workspace(workspace: int) -> Query[list[AgentSummary]]:
     """The oldest first."""
-    rows = yield from statement(f"{_AGENT} WHERE workspace = $1 ORDER BY key", workspace)
-    return [_row(row) for row in rows]
+    rows = yield from statement(f"SELECT {_SUMMARY} FROM agents WHERE workspace = $1 ORDER BY key", workspace)
+    return [_summary(row) for row in rows]
+
+
+def page(*, workspace: int, after: int, limit: int, ids: tuple[str, ...] = ()) -> Query[RowPage[AgentRow]]:
+    """The oldest first; with `ids` only those."""
+    keys, more = yield from page_keys("agents", workspace=workspace, after=after, limit=limit, ids=ids)
+    rows: list[Row] = []
+    for key in keys:
+        rows += yield from statement(f"{_AGENT} WHERE key = $1", key)
+    return RowPage([_row(row) for row in rows], more)
+
+
+def slugs(workspace: int) -> Query[set[str]]:
+    rows = yield from statement("SELECT slug FROM agents WHERE workspace = $1", workspace)
+    return {row[0] for row in rows}
 
 
 def insert(id: str, columns: AgentColumns, *, workspace: int, now: int) -> Query[AgentRow | None]:
@@ -104,5 +125,11 @@ def _agent(row: Row | None) -> AgentRow | None:
 
 def _row(row: Row) -> AgentRow:
     fields = list(row)
-    fields[9] = bool(fields[9])
+    fields[7] = bool(fields[7])
     return AgentRow(*fields)
+
+
+def _summary(row: Row) -> AgentSummary:
+    fields = list(row)
+    fields[7] = bool(fields[7])
+    return AgentSummary(*fields)

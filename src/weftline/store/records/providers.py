@@ -5,6 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from weftline.store.base import Query, Row, one, statement
+from weftline.store.records import pages
+from weftline.store.records.pages import RowPage, page_keys
 
 _COLUMNS = "key, id, workspace, name, spec, secrets, version, created_at, updated_at"
 _PROVIDER = f"SELECT {_COLUMNS} FROM providers"
@@ -51,6 +53,19 @@ def find(name: str, *, workspace: int) -> Query[ProviderRow | None]:
 def by_name(name: str, *, workspace: int) -> Query[ProviderRow | None]:
     row = yield from one(f"{_PROVIDER} WHERE name = $1 AND workspace = $2", name, workspace)
     return _provider(row)
+
+
+def page(*, workspace: int, after: int, limit: int) -> Query[RowPage[ProviderRow]]:
+    """The oldest first."""
+    keys, more = yield from page_keys("providers", workspace=workspace, after=after, limit=limit)
+    rows: list[Row] = []
+    for key in keys:
+        rows += yield from statement(f"{_PROVIDER} WHERE key = $1", key)
+    return RowPage([ProviderRow(*row) for row in rows], more)
+
+
+def count(workspace: int) -> Query[int]:
+    return pages.count("providers", workspace=workspace)
 
 
 def insert(id: str, columns: ProviderColumns, *, workspace: int, now: int) -> Query[ProviderRow | None]:

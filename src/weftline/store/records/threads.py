@@ -14,31 +14,35 @@ _NAMES = (
     "workspace",
     "name",
     "agent",
-    "spec",
     "metadata",
     "created_at",
     "last_used_at",
     "ended_at",
     "active_run",
 )
-_COLUMNS = ", ".join(_NAMES)
+_COLUMNS = ", ".join((*_NAMES, "spec"))
 _LISTED = ", ".join(f"threads.{name}" for name in _NAMES)
 
 
-class ThreadRow(Struct, frozen=True):
+class ThreadSummary(Struct, frozen=True):
+    """A thread without its spec, which may be large."""
+
     key: int
     salt: str
     workspace: int
     name: str
     agent: str | None
-    spec: bytes
-    """The client's JSON; header values of tools are `[redacted]`."""
     metadata: str
     """JSON, strings by name."""
     created_at: int
     last_used_at: int
     ended_at: int | None
     active_run: int | None
+
+
+class ThreadRow(ThreadSummary, frozen=True):
+    spec: bytes
+    """The client's JSON; header values of tools are `[redacted]`."""
 
 
 class NewThread(Struct, frozen=True, kw_only=True):
@@ -114,7 +118,7 @@ def end(key: int, *, now: int) -> Query[None]:
 def newest_tagged(name: str, value: str, *, workspace: int, agent: str) -> Query[ThreadRow | None]:
     """The newest open thread of an agent with this metadata."""
     row = yield from one(
-        f"SELECT {_LISTED} FROM thread_metadata AS tag CROSS JOIN threads"
+        f"SELECT {_LISTED}, threads.spec FROM thread_metadata AS tag CROSS JOIN threads"
         " WHERE tag.name = $1 AND tag.value = $2 AND tag.workspace = $3 AND threads.key = tag.thread"
         " AND threads.agent = $4 AND threads.ended_at IS NULL ORDER BY tag.thread DESC LIMIT 1",
         name,
@@ -125,7 +129,7 @@ def newest_tagged(name: str, value: str, *, workspace: int, agent: str) -> Query
     return _thread(row)
 
 
-def page(wanted: ThreadFilter) -> Query[list[ThreadRow]]:
+def page(wanted: ThreadFilter) -> Query[list[ThreadSummary]]:
     """The newest first. A filter without an index of its own (ended, agent) walks the workspace's threads."""
     values = list[SqlValue]()
 
@@ -156,7 +160,7 @@ def page(wanted: ThreadFilter) -> Query[list[ThreadRow]]:
         f" LIMIT {mark(wanted.limit)}",
         *values,
     )
-    return [ThreadRow(*row) for row in rows]
+    return [ThreadSummary(*row) for row in rows]
 
 
 def _thread(row: Row | None) -> ThreadRow | None:

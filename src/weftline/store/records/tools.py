@@ -5,6 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from weftline.store.base import Query, Row, one, statement
+from weftline.store.records import pages
+from weftline.store.records.pages import RowPage, page_keys
 
 _COLUMNS = "key, id, workspace, name, kind, spec, secrets, created_at, updated_at"
 _TOOL = f"SELECT {_COLUMNS} FROM tools"
@@ -44,6 +46,19 @@ def of_workspace(workspace: int) -> Query[list[ToolRow]]:
     """The oldest first."""
     rows = yield from statement(f"{_TOOL} WHERE workspace = $1 ORDER BY key", workspace)
     return [ToolRow(*row) for row in rows]
+
+
+def page(*, workspace: int, after: int, limit: int) -> Query[RowPage[ToolRow]]:
+    """The oldest first."""
+    keys, more = yield from page_keys("tools", workspace=workspace, after=after, limit=limit)
+    rows: list[Row] = []
+    for key in keys:
+        rows += yield from statement(f"{_TOOL} WHERE key = $1", key)
+    return RowPage([ToolRow(*row) for row in rows], more)
+
+
+def count(workspace: int) -> Query[int]:
+    return pages.count("tools", workspace=workspace)
 
 
 def insert(id: str, columns: ToolColumns, *, workspace: int, kind: str, now: int) -> Query[ToolRow | None]:

@@ -13,6 +13,7 @@ import apsw
 from weftline.store.base import Query
 from weftline.store.sqlite.connection import migrate, snapshot
 from weftline.store.sqlite.failures import write_error
+from weftline.store.sqlite.reader_threads import ReaderThreads
 
 T = TypeVar("T")
 
@@ -24,12 +25,15 @@ class Writes(Protocol):
 
 
 class SqliteDatabase:
-    def __init__(self, reader: apsw.Connection, write: Writes) -> None:
+    def __init__(self, reader: apsw.Connection, write: Writes, threads: ReaderThreads | None = None) -> None:
         self._reader = reader
         self._write = write
+        self._threads = threads
 
     async def read(self, query: Query[T], *, heavy: bool = False) -> T:
         """Reads inline: a look-up takes tens of microseconds, less than handing it to a thread."""
+        if heavy and self._threads is not None:
+            return await self._threads.read(lambda db: run_query(db, query))
         with snapshot(self._reader) as db:
             return run_query(db, query)
 

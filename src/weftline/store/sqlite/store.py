@@ -68,7 +68,7 @@ class SqliteStore:
             undo.pop_all()
         self._db, self._reader, self._threads, self._writer = db, reader, threads, writer
         self.log = SqliteLog(reader, threads, writer, ownership=self._ownership)
-        self.records = SqliteDatabase(reader, writer.job)
+        self.records = SqliteDatabase(reader, writer.job, threads)
         self.vault = Vault(self._directory.path)
 
     @property
@@ -121,7 +121,7 @@ class SqliteReadStore:
         self._reader = connect(directory.database, read_only=True)
         self._threads = ReaderThreads(directory.database)
         self.log = SqliteLogReader(self._reader, self._threads)
-        self.records = SqliteDatabase(self._reader, _read_only)
+        self.records = SqliteDatabase(self._reader, _read_only, self._threads)
         self.vault = Vault(directory.path)
 
     async def close(self) -> None:
