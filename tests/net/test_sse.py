@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weftline.net.sse import SseEvent, SseParser
+from weftline.net.errors import RequestFailed
+from weftline.net.sse import MAX_IDLE_LINES, SseEvent, SseParser
 
 STREAM = (
     b"\xef\xbb\xbfevent: first\ndata: one\n\n"
@@ -47,3 +49,20 @@ def test_an_event_ended_by_a_bare_carriage_return_does_not_wait_for_what_follows
     parser = SseParser()
     assert parser.feed(b"data: 1\r\r") == [SseEvent("", b"1")]
     assert parser.feed(b"\ndata: 2\r\n\r\n") == [SseEvent("", b"2")]
+
+
+@pytest.mark.parametrize("line", [b":\n", b"data:\n", b"data:\n\n", b": keep-alive\n\n", b"retry: 1\n"])
+def test_lines_without_end_that_tell_nothing_fail_the_stream(line: bytes) -> None:
+    parser = SseParser()
+    for _ in range(MAX_IDLE_LINES // 20_000):
+        parser.feed(line * 10_000)
+    with pytest.raises(RequestFailed) as caught:
+        parser.feed(line * MAX_IDLE_LINES)
+    assert caught.value.reason == "too_large"
+
+
+def test_a_stream_that_tells_something_may_go_on_for_ever() -> None:
+    parser = SseParser()
+    for _ in range(4):
+        parser.feed(b":\n" * (MAX_IDLE_LINES // 2))
+        assert parser.feed(b"data: x\n\n") == [SseEvent("", b"x")]

@@ -85,3 +85,24 @@ async def test_a_name_is_had_once_in_a_workspace(at: Workspaces, acme: int, glob
         await providers.change(at, acme, other.id, ProviderChanges(name="mine"))
     with pytest.raises(NotFound):
         await providers.find(at, globex, "other")
+
+
+async def test_a_workspace_has_so_many_providers_and_models(
+    at: Workspaces, acme: int, globex: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(providers, "MAX_PER_WORKSPACE", 3)
+    monkeypatch.setattr(providers, "MAX_MODELS_PER_WORKSPACE", 4)
+    for name in ("one", "two"):
+        await providers.create(at, acme, name, SPEC, SECRETS)
+    with pytest.raises(InvalidRequest, match="at most 4 models together"):
+        await providers.create(at, acme, "three", SPEC, SECRETS)
+    await providers.create(at, acme, "three", replace(SPEC, models=(), any_model=True), SECRETS)
+    with pytest.raises(InvalidRequest, match="at most 4 models together"):
+        await providers.change(at, acme, "three", ProviderChanges(models=("small",)))
+    await providers.change(at, acme, "one", ProviderChanges(models=("other",)))
+    await providers.change(at, acme, "three", ProviderChanges(models=("small",)))
+    with pytest.raises(InvalidRequest, match="at most 3 providers"):
+        await providers.create(at, acme, "four", replace(SPEC, models=(), any_model=True), SECRETS)
+    await providers.create(at, globex, "one", SPEC, SECRETS)
+    page = await providers.page(at, acme, limit=2)
+    assert [row.name for row in page.rows] == ["one", "two"] and page.more_after == page.rows[-1].key

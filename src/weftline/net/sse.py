@@ -7,6 +7,9 @@ from typing import NamedTuple
 from weftline.json_size import excess
 from weftline.net.errors import RequestFailed
 
+MAX_IDLE_LINES = 500_000
+"""Comments, empty events and lines of an event that does not end: so many in a row are no stream of anything."""
+
 
 class SseEvent(NamedTuple):
     """One event. `event` and `id` are empty when the event names none; the lines of `data` are joined by newlines."""
@@ -20,10 +23,11 @@ class SseParser:
     """Takes the bytes of a stream in any pieces and gives the events that became complete.
 
     Lines end in CR, LF or CRLF. Comments and `retry` are left out, and so are events without data. An event that no
-    empty line ends is never given: the stream was cut. An event whose JSON has too many values raises `RequestFailed`.
+    empty line ends is never given: the stream was cut. An event whose JSON costs too much to read raises
+    `RequestFailed`, and so do lines without end that tell nothing.
     """
 
-    __slots__ = ("_begun", "_data", "_event", "_held", "_id", "_skip_lf")
+    __slots__ = ("_begun", "_data", "_event", "_held", "_id", "_idle_lines", "_skip_lf")
 
     def __init__(self) -> None:
         self._held: list[bytes] = []
@@ -34,6 +38,7 @@ class SseParser:
         self._event = ""
         self._id = ""
         self._data: list[bytes] = []
+        self._idle_lines = 0
 
     def feed(self, data: bytes) -> list[SseEvent]:
         if self._skip_lf and data:
@@ -56,7 +61,14 @@ class SseParser:
         if not self._begun:
             self._begun = True
             lines[0] = lines[0].removeprefix(b"\xef\xbb\xbf")
-        return self._events(lines)
+        events = self._events(lines)
+        if any(event.data for event in events):
+            self._idle_lines = 0
+        else:
+            self._idle_lines += len(lines)
+            if self._idle_lines > MAX_IDLE_LINES:
+                raise RequestFailed("too_large", "The stream has too many lines that tell nothing.", sent=True)
+        return events
 
     def _events(self, lines: list[bytes]) -> list[SseEvent]:
         events: list[SseEvent] = []

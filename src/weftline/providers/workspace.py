@@ -65,7 +65,7 @@ class WorkspaceCatalogs:
             async with self._loading:
                 found = self._catalogs.get(workspace)
                 if found is None:
-                    found = self._catalogs[workspace] = self._build(await self._load(workspace))
+                    found = self._catalogs[workspace] = await self._build(await self._load(workspace))
         return found
 
     async def refresh(self, workspace: int | None = None) -> None:
@@ -74,7 +74,7 @@ class WorkspaceCatalogs:
             return
         async with self._loading:
             for key in [key for key in self._catalogs if workspace in (None, key)]:
-                self._catalogs[key] = self._build(await self._load(key))
+                self._catalogs[key] = await self._build(await self._load(key))
 
     async def aclose(self) -> None:
         """Closes the providers that workspaces brought. Those of `base` are their owner's to close."""
@@ -87,7 +87,7 @@ class WorkspaceCatalogs:
         if self._own_transport is not None:
             await self._own_transport.aclose()
 
-    def _build(self, rows: Sequence[OwnProvider]) -> Catalog:
+    async def _build(self, rows: Sequence[OwnProvider]) -> Catalog:
         if not rows:
             return self.base
         catalog = self.base.copy()
@@ -100,6 +100,7 @@ class WorkspaceCatalogs:
                 continue
             any_model = not settings.models if settings.any_model is None else settings.any_model
             catalog.add(provider, name=settings.name, any_model=any_model, source="workspace_provider", own=row.id)
+            await asyncio.sleep(0)  # it may have hundreds of models: others have their turn
         return catalog
 
     def _provider(self, row: OwnProvider) -> Provider:

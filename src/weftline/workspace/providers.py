@@ -6,6 +6,7 @@ names of its headers.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Sequence
 from typing import Any
@@ -105,6 +106,7 @@ class ProviderChanges(Struct, frozen=True, kw_only=True):
 
 
 MAX_PER_WORKSPACE = 50
+MAX_MODELS_PER_WORKSPACE = 5_000
 
 _decode_spec = msgspec.json.Decoder(ProviderSpec).decode
 _decode_secrets = msgspec.json.Decoder(ProviderSecrets).decode
@@ -124,6 +126,7 @@ async def create(at: Workspaces, workspace: int, name: str, spec: ProviderSpec, 
     def query() -> Query[ProviderRow]:
         if (yield from providers.count(workspace)) >= MAX_PER_WORKSPACE:
             raise InvalidRequest(f"A workspace can have at most {MAX_PER_WORKSPACE:,} providers.")
+        yield from _require_room(len(spec.models), workspace=workspace)
         row = yield from providers.insert(identity, columns, workspace=workspace, now=at.clock.now_us())
         return row or (yield from _taken(name, workspace=workspace))
 
@@ -141,6 +144,7 @@ async def change(at: Workspaces, workspace: int, id: str, changes: ProviderChang
         twin = yield from providers.by_name(name, workspace=workspace)
         if twin is not None and twin.key != row.key:
             yield from _taken(name, workspace=workspace)
+        yield from _require_room(len(spec.models) - len(spec_of(row).models), workspace=workspace)
         columns = _columns(name, spec, values, vault=at.vault, id=row.id)
         changed = yield from providers.update(row.key, columns, now=at.clock.now_us())
         assert changed is not None
@@ -184,15 +188,20 @@ async def of_workspace(at: Workspaces, workspace: int) -> list[ProviderRow]:
 
 async def own_providers(at: Workspaces, workspace: int) -> Sequence[OwnProvider]:
     """The providers of a workspace, ready to be built; one whose key cannot be read says so."""
-    found: list[OwnProvider] = []
-    for row in await of_workspace(at, workspace):
-        fault, values = "", ProviderSecrets()
-        try:
-            values = _open(at.vault, row)
-        except StoreError as error:
-            fault = error.message
-        found.append(OwnProvider(row.id, row.version, _settings(row.name, spec_of(row), values), fault))
-    return found
+    rows = await at.records.read(providers.of_workspace(workspace), heavy=True)
+    if not rows:
+        return ()
+    # Thousands of models take a while to check.
+    return await asyncio.to_thread(lambda: [_own(at.vault, row) for row in rows])
+
+
+def _own(vault: Vault, row: ProviderRow) -> OwnProvider:
+    fault, values = "", ProviderSecrets()
+    try:
+        values = _open(vault, row)
+    except StoreError as error:
+        fault = error.message
+    return OwnProvider(row.id, row.version, _settings(row.name, spec_of(row), values), fault)
 
 
 def _known(id: str, *, workspace: int) -> Query[ProviderRow]:
@@ -200,6 +209,12 @@ def _known(id: str, *, workspace: int) -> Query[ProviderRow]:
     if row is None:
         raise NotFound("There is no such provider.")
     return row
+
+
+def _require_room(more: int, *, workspace: int) -> Query[None]:
+    if more > 0 and (yield from providers.count_models(workspace)) + more > MAX_MODELS_PER_WORKSPACE:
+        fault = f"a workspace's providers can list at most {MAX_MODELS_PER_WORKSPACE:,} models together"
+        raise invalid([Issue("models", fault)])
 
 
 def _taken(name: str, *, workspace: int) -> Query[ProviderRow]:

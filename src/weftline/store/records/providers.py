@@ -68,6 +68,16 @@ def count(workspace: int) -> Query[int]:
     return pages.count("providers", workspace=workspace)
 
 
+def count_models(workspace: int) -> Query[int]:
+    """How many models the workspace's providers list together."""
+    rows = yield from statement(
+        "SELECT coalesce(sum(json_array_length(CAST(spec AS TEXT), '$.models')), 0) FROM providers"
+        " WHERE workspace = $1",
+        workspace,
+    )
+    return rows[0][0]
+
+
 def insert(id: str, columns: ProviderColumns, *, workspace: int, now: int) -> Query[ProviderRow | None]:
     """The new provider; None if the workspace has one with that name."""
     row = yield from one(
