@@ -166,3 +166,11 @@ def unseen_image(media_type: str) -> str:
 
 def unread_file(name: str, media_type: str) -> str:
     return f"[A file, {name} ({media_type}), that this model cannot read.]"
+
+
+def lost_attachment(media_type: str) -> str:
+    return f"[An attachment ({media_type}) that is no longer stored.]"
+
+
+def unfetched_attachment(url: str, media_type: str) -> str:
+    return f"[An attachment ({media_type}) at {url}, which this model cannot fetch.]"

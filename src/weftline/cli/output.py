@@ -32,6 +32,12 @@ def show_one(item: dict[str, Any], *, as_json: bool) -> None:
         click.echo(f"{name:<{width}}  {_text(value)}".rstrip())
 
 
+def show_warnings(made: dict[str, Any]) -> None:
+    """What the server took but probably misunderstood, on stderr."""
+    for warning in made.get("warnings", ()):
+        click.echo(f"Warning: {warning['path']} {warning['message']}", err=True)
+
+
 def _text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return " ".join(map(str, cast("list[object]", value)))

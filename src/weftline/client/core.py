@@ -15,8 +15,8 @@ from weftline.client.credentials import DEFAULT_BASE_URL, Credentials, TokenCall
 from weftline.client.errors import ClientError, InvalidSpec, NetworkError
 from weftline.client.events import Event
 from weftline.client.http import Http, logger
+from weftline.client.notices import RequestWarning, warn_of
 from weftline.client.results import (
-    CancelReceipt,
     Models,
     Page,
     RunResult,
@@ -30,6 +30,7 @@ from weftline.client.run import GOODBYE_S, AsyncRun
 from weftline.client.session import AsyncSession
 from weftline.client.spec import MessageOptions, RunOptions, SessionOptions, body_of
 from weftline.client.tools import ToolLike, Toolset
+from weftline.client.usage import CancelReceipt
 from weftline.client.workers import HandlerWorkers
 
 T = TypeVar("T")
@@ -37,10 +38,12 @@ T = TypeVar("T")
 
 class _Created(Struct, rename="camel"):
     run_id: str
+    warnings: tuple[RequestWarning, ...] = ()
 
 
 class _CreatedSession(Struct, rename="camel"):
     session_id: str
+    warnings: tuple[RequestWarning, ...] = ()
 
 
 class _Runs(Struct, rename="camel"):
@@ -216,11 +219,14 @@ class AsyncClient:
         try:
             body = body_of(options, tools=tools.refs, asks=False)
             key = secrets.token_urlsafe(18)
-            reply = await self.http.call("POST", "/agent-sessions", body=body, idempotency_key=key)
+            created = decoded(
+                await self.http.call("POST", "/agent-sessions", body=body, idempotency_key=key), _CreatedSession
+            )
+            warn_of(created.warnings)
         except BaseException:
             await tools.release()
             raise
-        return AsyncSession(self, decoded(reply, _CreatedSession).session_id, tools=tools)
+        return AsyncSession(self, created.session_id, tools=tools)
 
     async def session(self, session_id: str, *, tools: Sequence[ToolLike] = ()) -> AsyncSession:
         """Takes up a session that exists. `tools`, when given, are sent anew with every message."""
@@ -288,13 +294,14 @@ class AsyncClient:
             except asyncio.CancelledError:
                 await self._cancel_unborn(creating)
                 raise
-            run_id = decoded(reply, _Created).run_id
+            created = decoded(reply, _Created)
+            await self._warn_of(created)
         except BaseException:
             await tools.release()
             raise
         run = AsyncRun(
             self,
-            run_id,
+            created.run_id,
             tools=tools,
             owned=True,
             session_id=session_id,
@@ -306,6 +313,14 @@ class AsyncClient:
         )
         self._live.add(run)
         return run
+
+    async def _warn_of(self, created: _Created) -> None:
+        try:
+            warn_of(created.warnings)
+        except Warning:
+            # Where warnings are errors, nobody gets a handle on the run.
+            await self.cancel_run(created.run_id)
+            raise
 
     async def _cancel_unborn(self, creating: asyncio.Task[bytes]) -> None:
         """The caller went away while the run was being created: it may exist, and then nobody would ever know."""

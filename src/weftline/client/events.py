@@ -120,11 +120,13 @@ class RunResumed(Event, frozen=True):
 
 
 class Terminal(Event, frozen=True):
-    """The last event of a run."""
+    """The last event of a run. `cost_usd` is None when the price of some model call is not known."""
 
     tokens: Tokens | None = None
     turns: int = 0
     model: ModelUsed | None = None
+    attempts: int = 0
+    cost_usd: float | None = None
 
 
 class Result(Terminal, frozen=True):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from weftline.kernel.entries import Fact
+from weftline.messages import Blob
 from weftline.plan import RunPlan
 from weftline.runtime.clock import Clock
 from weftline.runtime.hub import EntryBatch
@@ -65,7 +66,7 @@ class Engine(Protocol):
         ...
 
     async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
-        """Raises `WeftlineError` when the plan names models or tools that the workspace does not have.
+        """Raises `WeftlineError` for models or tools that the workspace does not have, and settings that a model refuses.
 
         A plan that names no model needs a default model only if it `runs_now`.
         """
@@ -81,8 +82,11 @@ class Engine(Protocol):
         metadata: str = "{}",
         idempotency: tuple[str, str, bytes] | None = None,
         secrets: bytes | None = None,
+        blobs: Sequence[Blob] = (),
     ) -> str:
         """Accepts a run and returns its id. `sent` are the client's own bytes, given back in snapshots.
+
+        `blobs` are the contents that the plan's messages name.
 
         Raises `RateLimited` when too many runs of the workspace are queued.
         """
@@ -134,6 +138,10 @@ class Engine(Protocol):
 
     async def entry(self, key: int, seq: int) -> Stored | None:
         """One entry of a run's log; None when there is none or retention has removed it."""
+        ...
+
+    async def receipt(self, key: int) -> CancelReceipt:
+        """How the calls of a run were closed; see `cancel`."""
         ...
 
     async def session_id(self, thread: int | None) -> str | None:

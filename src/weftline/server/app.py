@@ -40,6 +40,7 @@ class App:
         options = options or ServerOptions()
         self.engine = engine
         self.models = models
+        self.refuses_unknown_fields = options.unknown_fields == "refuse"
         self.workspaces = Workspaces(
             store.records, store.vault, engine.clock, self._on_change, options.oauth_redirect_schemes
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from ipaddress import ip_network
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
@@ -56,6 +56,7 @@ _KNOWN = (
     "stall_s",
     "oauth_redirect_schemes",
     "trusted_proxies",
+    "unknown_fields",
     *_CONNECTIONS,
     *_WORKSPACES,
     *_EGRESS,
@@ -79,6 +80,8 @@ class ServerOptions(Struct, frozen=True):
     """Processor time that may pass without the event loop moving before the process ends itself; 0 for no limit."""
     trusted_proxies: tuple[Network, ...] = ()
     """Whose `X-Forwarded-For` is believed."""
+    unknown_fields: Literal["warn", "refuse"] = "warn"
+    """What becomes of a request with fields that the protocol does not know."""
     connections: ConnectionLimits = ConnectionLimits()
     workspaces: WorkspaceLimits = WorkspaceLimits()
 
@@ -103,6 +106,8 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
             options = replace(options, webhook_retry_s=_waits(config, value))
         elif name == "trusted_proxies":
             options = replace(options, trusted_proxies=_networks(config, value))
+        elif name == "unknown_fields":
+            options = replace(options, unknown_fields=_unknown_fields(config, value))
         elif name in _CONNECTIONS:
             limits = replace(options.connections, **{name: _number(config, name, value, _CONNECTIONS[name])})
             options = replace(options, connections=limits)
@@ -132,6 +137,12 @@ def _schemes(config: Config, value: object) -> frozenset[str]:
         if not is_scheme_of_an_app(scheme):
             raise _bad(config, "oauth_redirect_schemes", f"{scheme!r} cannot be the scheme of an app")
     return schemes
+
+
+def _unknown_fields(config: Config, value: object) -> Literal["warn", "refuse"]:
+    if value == "warn" or value == "refuse":
+        return value
+    raise _bad(config, "unknown_fields", 'must be "warn" or "refuse"')
 
 
 def _waits(config: Config, value: object) -> tuple[float, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, TypeAlias, cast
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
 from msgspec import Raw
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, StringConstraints
@@ -150,6 +150,10 @@ class McpToolModel(Ref):
 
 
 class McpLocalEntryModel(Ref):
+    """An MCP tool as its server describes it, handed on with everything that it has."""
+
+    passthrough: ClassVar[bool] = True
+
     name: ToolName
     description: str | None = None
     inputSchema: AnySchema = None

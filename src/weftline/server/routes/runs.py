@@ -10,7 +10,7 @@ from msgspec.json import encode
 
 from weftline import prompts
 from weftline.errors import InvalidRequest
-from weftline.runtime.receipts import CallName
+from weftline.runtime.receipts import CallName, CancelReceipt
 from weftline.server.access import find_run, locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
@@ -18,6 +18,7 @@ from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.parsing import parsed
 from weftline.server.router import EventStream, QueryParameter, Route
 from weftline.server.sse import resume_point, send_events
+from weftline.server.unknown_fields import warned
 from weftline.server.views import run_view
 from weftline.tools.base import ToolOutput
 from weftline.wire import responses
@@ -37,6 +38,7 @@ _RESULT_BODY_BYTES = 32 * 1024 * 1024
 async def create(app: App, request: Request, principal: Principal) -> Response:
     raw = await request.body()
     body = await parsed(parse_run, raw)
+    warnings = warned(request, body.unknown, refused=app.refuses_unknown_fields)
     whole = await agents.effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
     run_id = await app.engine.create(
         principal.workspace,
@@ -45,13 +47,18 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
         metadata=encode(body.metadata).decode(),
         idempotency=idempotency(request, "agent-runs", raw),
         secrets=app.workspaces.vault.seal_headers(whole.headers, workspace=principal.workspace),
+        blobs=body.blobs,
     )
-    return Response(created_run(run_id, principal.slug), status=202)
+    return Response(created_run(run_id, principal.slug, warnings), status=202)
 
 
 async def read(app: App, request: Request, principal: Principal) -> Response:
     row = await find_run(app, request, principal)
-    return Response(snapshot(await run_view(app.engine, row)))
+    view = await run_view(app.engine, row)
+    # Retention has removed the calls of a run together with its spec.
+    known = view.status == "cancelled" and await app.engine.entry(row.key, 1) is not None
+    receipt = await app.engine.receipt(row.key) if known else None
+    return Response(snapshot(view, receipt=None if receipt is None else responses.CancelReceipt(*_told(receipt))))
 
 
 async def stream(app: App, request: Request, principal: Principal) -> StreamedResponse:
@@ -65,6 +72,7 @@ async def tool_results(app: App, request: Request, principal: Principal) -> Resp
     key = await locate_run(app, request, principal)
     raw = await request.body(limit=_RESULT_BODY_BYTES)
     body = await parsed(partial(parse_tool_result, user_agent=request.header(b"user-agent") or ""), raw)
+    warnings = warned(request, body.unknown, refused=app.refuses_unknown_fields)
     if body.oversize:
         # The client may give up after this, so the model is told too and the run does not wait for the timeout.
         await app.engine.answer(key, body.tool_use_id, ToolOutput.of(prompts.RESULT_TOO_LARGE, is_error=True))
@@ -72,15 +80,19 @@ async def tool_results(app: App, request: Request, principal: Principal) -> Resp
     failed = body.error is not None
     output = ToolOutput.of(body.error or body.result or "", is_error=failed)
     accepted = await app.engine.answer(key, body.tool_use_id, output)
-    return Response(encode(AcceptedResult(ignored=UNSET if accepted else True)))
+    return Response(encode(AcceptedResult(ignored=UNSET if accepted else True, warnings=warnings)))
 
 
 async def cancel(app: App, request: Request, principal: Principal) -> Response:
     key = await locate_run(app, request, principal)
     receipt = await app.engine.cancel(key, requested_by=principal.id)
-    return Response(
-        encode(Cancelled(receipt.status, _calls(receipt.stopped), _calls(receipt.finished), _calls(receipt.in_doubt)))
-    )
+    return Response(encode(Cancelled(*_told(receipt))))
+
+
+def _told(
+    receipt: CancelReceipt,
+) -> tuple[str, list[responses.CallName], list[responses.CallName], list[responses.CallName]]:
+    return receipt.status, _calls(receipt.stopped), _calls(receipt.finished), _calls(receipt.in_doubt)
 
 
 def _calls(calls: tuple[CallName, ...]) -> list[responses.CallName]:

@@ -14,6 +14,7 @@ from weftline.server.http import Request, Response
 from weftline.server.parsing import parsed
 from weftline.server.router import Route
 from weftline.server.routes.runs import idempotency
+from weftline.server.unknown_fields import warned
 from weftline.server.views import session_usage
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_message, parse_session
@@ -38,6 +39,7 @@ _BASE = "/api/v1/workspaces/{slug}/agent-sessions"
 
 async def create(app: App, request: Request, principal: Principal) -> Response:
     body = await parsed(parse_session, await request.body())
+    warnings = warned(request, body.unknown, refused=app.refuses_unknown_fields)
     app.engine.require_accepting()
     whole = await agents.effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
     plan = await parsed(plan_from_spec, whole.spec)
@@ -47,7 +49,8 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
     )
     row = await threads.create(app.workspaces, principal.workspace, draft)
     identity = ids.session_id(row.key, row.salt)
-    return Response(created_session(identity, name=plan.name, created_us=row.created_at), status=201)
+    created = created_session(identity, name=plan.name, created_us=row.created_at, warnings=warnings)
+    return Response(created, status=201)
 
 
 async def read(app: App, request: Request, principal: Principal) -> Response:
@@ -70,6 +73,7 @@ async def message(app: App, request: Request, principal: Principal) -> Response:
     row = await find_session(app, request, principal)
     raw = await request.body()
     body = await parsed(parse_message, raw)
+    warnings = warned(request, body.unknown, refused=app.refuses_unknown_fields)
     if row.ended_at is not None:
         raise Conflict("This session has ended.", code="session_ended")
     spec = effective_spec(row.spec, body)
@@ -88,8 +92,9 @@ async def message(app: App, request: Request, principal: Principal) -> Response:
         metadata=encode(plan.metadata).decode(),
         idempotency=idempotency(request, f"agent-sessions/{row.key}/messages", raw),
         secrets=secrets,
+        blobs=body.blobs,
     )
-    return Response(created_run(run_id, principal.slug), status=202)
+    return Response(created_run(run_id, principal.slug, warnings), status=202)
 
 
 async def end(app: App, request: Request, principal: Principal) -> Response:
