@@ -129,6 +129,12 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
         ("report.pdf", "application/pdf"),
         "[A file, report.pdf (application/pdf), that this model cannot read.]",
     ),
+    ("lost_attachment", ("image/png",), "[An attachment (image/png) that is no longer stored.]"),
+    (
+        "unfetched_attachment",
+        ("https://example.com/cat.png", "image/png"),
+        "[An attachment (image/png) at https://example.com/cat.png, which this model cannot fetch.]",
+    ),
 ]
 
 

@@ -66,7 +66,7 @@ class Engine(Protocol):
         ...
 
     async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
-        """Raises `WeftlineError` for models or tools that the workspace does not have, and settings that a model refuses.
+        """Raises `WeftlineError` for models and tools that the workspace lacks, and for settings that a model refuses.
 
         A plan that names no model needs a default model only if it `runs_now`.
         """

@@ -15,7 +15,6 @@ from weftline.runtime.recovery import adoption
 from weftline.runtime.toolbox import ToolSource
 from weftline.store.base import LogStore
 
-
 _ENCODED_HERE_BYTES = 64 * 1024
 """A hop to a thread costs more than encoding so little."""
 

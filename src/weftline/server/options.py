@@ -140,9 +140,10 @@ def _schemes(config: Config, value: object) -> frozenset[str]:
 
 
 def _unknown_fields(config: Config, value: object) -> Literal["warn", "refuse"]:
-    if value == "warn" or value == "refuse":
-        return value
-    raise _bad(config, "unknown_fields", 'must be "warn" or "refuse"')
+    try:
+        return convert(value, Literal["warn", "refuse"])
+    except ValidationError:
+        raise _bad(config, "unknown_fields", 'must be "warn" or "refuse"') from None
 
 
 def _waits(config: Config, value: object) -> tuple[float, ...]:
