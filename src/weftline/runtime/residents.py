@@ -351,7 +351,7 @@ class Residents:
         facts = [draft.head for draft in heads]
         ended = write.ended_at is not None
         batch = EntryBatch(run.work.run_id, items, size=size, last_seq=seq - 1, ended=ended, heads=facts)
-        self._hub.publish(run.key, batch)
+        self._hub.publish(run.key, batch, workspace=run.workspace)
 
     def _promote(self, key: int) -> None:
         run = self._runs.get(key)
