@@ -87,75 +87,86 @@ class Shape(Struct, frozen=True):
     known: frozenset[str]
     inside: dict[str, _Inner] = {}
 
+    def fits(self, value: Any) -> bool:
+        """Whether nothing in a value is unknown. Nearly every request is done with this."""
+        if not isinstance(value, dict):
+            return True
+        fields = cast("dict[str, Any]", value)
+        if not fields.keys() <= self.known:
+            return False
+        inside = self.inside
+        return not inside or all(inside[name].fits(item) for name, item in fields.items() if name in inside)
+
+    def unknown(self, value: Any) -> Iterator[_Found]:
+        fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+        for name in fields:
+            if name not in self.known and fields[name] is not None:
+                yield (name,), nearest_field(name, self)
+        for name, inner in self.inside.items():
+            for steps, nearest in inner.unknown(fields.get(name)):
+                yield (name, *steps), nearest
+
 
 class _Items(Struct, frozen=True):
     each: _Inner
+
+    def fits(self, value: Any) -> bool:
+        return not isinstance(value, list) or all(map(self.each.fits, cast("list[Any]", value)))
+
+    def unknown(self, value: Any) -> Iterator[_Found]:
+        for index, item in enumerate(cast("list[Any]", value) if isinstance(value, list) else ()):
+            for steps, nearest in self.each.unknown(item):
+                yield (index, *steps), nearest
 
 
 class _Values(Struct, frozen=True):
     each: _Inner
 
+    def fits(self, value: Any) -> bool:
+        return not isinstance(value, dict) or all(map(self.each.fits, cast("dict[str, Any]", value).values()))
+
+    def unknown(self, value: Any) -> Iterator[_Found]:
+        for name, item in cast("dict[str, Any]", value).items() if isinstance(value, dict) else ():
+            for steps, nearest in self.each.unknown(item):
+                yield (name, *steps), nearest
+
 
 class _Tagged(Struct, frozen=True):
     by_kind: dict[str, Shape]
 
+    def fits(self, value: Any) -> bool:
+        shape = self._shape(value)
+        return shape is None or shape.fits(value)
+
+    def unknown(self, value: Any) -> Iterator[_Found]:
+        shape = self._shape(value)
+        return iter(()) if shape is None else shape.unknown(value)
+
+    def _shape(self, value: Any) -> Shape | None:
+        return self.by_kind.get(cast("dict[str, Any]", value).get("kind", "")) if isinstance(value, dict) else None
+
 
 _Inner: TypeAlias = Shape | _Items | _Values | _Tagged
-_Step: TypeAlias = str | int
+_Found: TypeAlias = tuple[tuple[str | int, ...], str]
+"""The way to an unknown field, and the nearest known one."""
 
 
-def unknown_fields(sent: Mapping[str, Any], shape: Shape, *, at: str = "") -> tuple[UnknownField, ...]:
+def unknown_fields(sent: Mapping[str, Any], shape: Shape) -> tuple[UnknownField, ...]:
     """The unknown fields of a valid request, the first few; the last says so if there are more.
 
-    A field that is null counts as absent. `at` is the path of the object itself.
+    A field that is null counts as absent.
     """
-    found = list(islice(_unknown(sent, shape), MAX_NAMED + 1))
-    if not found:
+    if shape.fits(sent):
         return ()
-    named = [UnknownField(_joined(at, steps), nearest) for steps, nearest in found[:MAX_NAMED]]
+    found = list(islice(shape.unknown(sent), MAX_NAMED + 1))
+    named = [UnknownField(_joined(steps), nearest) for steps, nearest in found[:MAX_NAMED]]
     if len(found) > MAX_NAMED:
         named.append(UnknownField("…", fault=f"is not all: each field beyond the first {MAX_NAMED} that is not known"))
     return tuple(named)
 
 
-def _unknown(value: object, inner: _Inner) -> Iterator[tuple[tuple[_Step, ...], str]]:
-    """The way to each unknown field inside, and the nearest known one."""
-    match inner:
-        case Shape(known, inside):
-            if not isinstance(value, dict):
-                return
-            fields = cast("dict[str, Any]", value)
-            if not fields.keys() <= known:
-                for name in fields:
-                    if name not in known and fields[name] is not None:
-                        yield (name,), nearest_field(name, inner)
-            for name, within in inside.items():
-                if fields.get(name):
-                    for steps, nearest in _unknown(fields[name], within):
-                        yield (name, *steps), nearest
-        case _Items(each):
-            for index, item in enumerate(cast("list[object]", value) if isinstance(value, list) else ()):
-                if isinstance(each, Shape) and _is_plain(item, each):
-                    continue
-                for steps, nearest in _unknown(item, each):
-                    yield (index, *steps), nearest
-        case _Values(each):
-            for name, item in cast("dict[str, object]", value).items() if isinstance(value, dict) else ():
-                for steps, nearest in _unknown(item, each):
-                    yield (name, *steps), nearest
-        case _Tagged(by_kind):
-            fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-            shape = by_kind.get(fields.get("kind", ""))
-            if shape is not None and not _is_plain(fields, shape):
-                yield from _unknown(fields, shape)
-
-
-def _is_plain(value: object, shape: Shape) -> bool:
-    return not shape.inside and isinstance(value, dict) and cast("dict[str, Any]", value).keys() <= shape.known
-
-
-def _joined(at: str, steps: Sequence[_Step]) -> str:
-    path = at
+def _joined(steps: Sequence[str | int]) -> str:
+    path = ""
     for step in steps:
         if isinstance(step, int):
             path += f"[{step}]"
