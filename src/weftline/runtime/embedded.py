@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -259,6 +260,8 @@ class EmbeddedEngine:
             if slot is not None:
                 self._creating.pop(slot).set_result(None)
             raise
+        if run.work.blobs:
+            durable.add_done_callback(partial(_let_go_of_blobs, run))
         if slot is None:
             await durable
         else:
@@ -479,6 +482,12 @@ class EmbeddedEngine:
         found = await self._log_store.trim(before=before, after=after, workspace=workspace)
         self._hub.forget()
         return found
+
+
+def _let_go_of_blobs(run: LiveRun, durable: asyncio.Future[None]) -> None:
+    """Once they are durable they can be read, and a run may queue for long. A caller that went away proves nothing."""
+    if not durable.cancelled() and durable.exception() is None:
+        run.work.blobs.clear()
 
 
 def _message_id(run: LiveRun) -> str:

@@ -7,9 +7,11 @@ stored spec and the plan name it by its SHA-256, and the store keeps it once.
 from __future__ import annotations
 
 import mimetypes
+import re
 from base64 import b64decode
 from binascii import Error as NotBase64
 from hashlib import sha256
+from ipaddress import ip_address
 from typing import Annotated, Any, cast
 from urllib.parse import unquote_to_bytes, urlsplit
 
@@ -205,6 +207,23 @@ def _check_address(url: str) -> None:
         good = False
     if not good or not url.isprintable() or " " in url:
         raise _Refused("url", "must be an http, https or data address")
+    if not _is_public(urlsplit(url).hostname or ""):
+        raise _Refused("url", "must be a public address, since the model's provider fetches it")
+
+
+def _is_public(host: str) -> bool:
+    """Whether an address may be public: a model server of the operator's own must not be sent into its network.
+
+    A name is resolved by whoever fetches it, so only addresses that are written out are judged.
+    """
+    name = host.rstrip(".").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return False
+    try:
+        return ip_address(name).is_global
+    except ValueError:
+        # What ends in a number is an address however it is written, such as 0x7f.1.
+        return re.fullmatch(r"(0x[0-9a-f]*|[0-9]+)", name.rpartition(".")[2]) is None
 
 
 def _check_name(name: str | None) -> None:
