@@ -48,8 +48,8 @@ async def test_a_cancel_tells_what_it_stopped_and_the_snapshot_keeps_it(client: 
     async with await client.start("hi", model_id="scripted:lookup", tools=[lookup]) as run:
         async for event in run.events(raise_on_failure=False):
             if event.type == "local_tool_call":
-                receipt = await run.cancel()
                 break
+        receipt = await run.cancel()
         with pytest.raises(RunCancelled) as cancelled:
             await run.result()
     assert receipt.status == "cancelled" and receipt.finished == receipt.in_doubt == ()

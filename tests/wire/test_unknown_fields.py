@@ -20,34 +20,35 @@ def told(**fields: Any) -> dict[str, str]:
     return {field.path: field.nearest for field in found}
 
 
-@pytest.mark.parametrize(
-    ("sent", "expected"),
-    [
-        (
-            {"modelid": "x", "system_prompt": "y", "max_tokens": 3},
-            {"modelid": "modelId", "system_prompt": "systemPrompt", "max_tokens": "maxOutputTokens"},
-        ),
-        ({"budgets": {"maxToolTruns": 3}}, {"budgets.maxToolTruns": "maxToolTurns"}),
-        ({"maxToolTurns": 3}, {"maxToolTurns": "budgets.maxToolTurns"}),
-        (
-            {"tools": [{"kind": "local", "name": "a"}, {"kind": "local", "name": "b", "paramaters": {}}]},
-            {"tools[1].paramaters": "parameters"},
-        ),
-        (
-            {"tools": [{"kind": "mcp", "name": "a", "url": "https://m", "tool_filter": []}]},
-            {"tools[0].tool_filter": "toolFilter"},
-        ),
-        ({"toolBudgets": {"look": {"maxCalls": 1, "max": 2}}}, {"toolBudgets.look.max": ""}),
-        ({"loopDetection": {"soft": 3}}, {"loopDetection.soft": ""}),
-        ({"outputSchema": {"schema": {}, "strict": True}}, {"outputSchema.strict": ""}),
-        (
-            {"attachments": [{"url": "https://x/a.png", "mime_type": "image/png"}]},
-            {"attachments[0].mime_type": "mediaType"},
-        ),
-        ({"zzz": 1}, {"zzz": ""}),
-        ({"a\nb": 1}, {"'a\\nb'": ""}),
-    ],
-)
+SLIPS: list[tuple[dict[str, Any], dict[str, str]]] = [
+    (
+        {"modelid": "x", "system_prompt": "y", "max_tokens": 3},
+        {"modelid": "modelId", "system_prompt": "systemPrompt", "max_tokens": "maxOutputTokens"},
+    ),
+    ({"budgets": {"maxToolTruns": 3}}, {"budgets.maxToolTruns": "maxToolTurns"}),
+    ({"maxToolTurns": 3}, {"maxToolTurns": "budgets.maxToolTurns"}),
+    (
+        {"tools": [{"kind": "local", "name": "a"}, {"kind": "local", "name": "b", "paramaters": {}}]},
+        {"tools[1].paramaters": "parameters"},
+    ),
+    (
+        {"tools": [{"kind": "mcp", "name": "a", "url": "https://m", "tool_filter": []}]},
+        {"tools[0].tool_filter": "toolFilter"},
+    ),
+    ({"toolBudgets": {"look": {"maxCalls": 1, "max": 2}}}, {"toolBudgets.look.max": ""}),
+    ({"loopDetection": {"soft": 3}}, {"loopDetection.soft": ""}),
+    ({"outputSchema": {"schema": {}, "strict": True}}, {"outputSchema.strict": ""}),
+    (
+        {"attachments": [{"url": "https://x/a.png", "mime_type": "image/png"}]},
+        {"attachments[0].mime_type": "mediaType"},
+    ),
+    ({"zzz": 1}, {"zzz": ""}),
+    ({"a\nb": 1}, {"'a\\nb'": ""}),
+]
+"""What is sent, and the path of each unknown field with the nearest known one."""
+
+
+@pytest.mark.parametrize(("sent", "expected"), SLIPS)
 def test_each_unknown_field_is_named_with_the_nearest_known_one(sent: dict[str, Any], expected: dict[str, str]) -> None:
     assert told(**sent) == expected
 
@@ -58,19 +59,19 @@ def test_messages_are_looked_into_one_by_one() -> None:
     assert [(field.path, field.nearest) for field in found] == [("messages[1].contents", "content")]
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        {},
-        {"modelid": None},
-        {"metadata": {"anything": "x"}},
-        {"loopDetection": False},
-        {"tools": [{"kind": "local", "name": "a", "parameters": {"whatever": 1}}]},
-        {"tools": [{"kind": "a2a_local", "name": "a", "agentCard": {"name": "A", "x-mine": 1}}]},
-        {"tools": [{"kind": "mcp_local", "name": "a", "tools": [{"name": "b", "annotations": {}, "_meta": {}}]}]},
-        {"tools": [{"kind": "mcp", "name": "a", "url": "https://m", "headers": {"x-any": "y"}}]},
-    ],
-)
+NO_SLIPS: list[dict[str, Any]] = [
+    {},
+    {"modelid": None},
+    {"metadata": {"anything": "x"}},
+    {"loopDetection": False},
+    {"tools": [{"kind": "local", "name": "a", "parameters": {"whatever": 1}}]},
+    {"tools": [{"kind": "a2a_local", "name": "a", "agentCard": {"name": "A", "x-mine": 1}}]},
+    {"tools": [{"kind": "mcp_local", "name": "a", "tools": [{"name": "b", "annotations": {}, "_meta": {}}]}]},
+    {"tools": [{"kind": "mcp", "name": "a", "url": "https://m", "headers": {"x-any": "y"}}]},
+]
+
+
+@pytest.mark.parametrize("sent", NO_SLIPS)
 def test_what_is_handed_on_is_not_looked_into_and_null_is_absent(sent: dict[str, Any]) -> None:
     assert told(**sent) == {}
 

@@ -50,7 +50,7 @@ async def test_sessions_messages_agents_tools_and_results_warn_too(api: Api) -> 
     message = await api.post(f"agent-sessions/{session.json['sessionId']}/messages", {"prompt": "x", "modelId": "y"})
     assert (message.status, paths(message.json)) == (202, ["modelId"])
 
-    agent = {"name": "a", "spec": {"modelId": "scripted:hello", "tols": []}}
+    agent: Json = {"name": "a", "spec": {"modelId": "scripted:hello", "tols": []}}
     stored = await api.post("agents", agent)
     assert (stored.status, paths(stored.json)) == (201, ["spec.tols"])
     replaced = await api.call("PUT", f"agents/{stored.json['id']}", {**agent, "descripton": "x"})
