@@ -15,7 +15,7 @@ from weftline.client.credentials import DEFAULT_BASE_URL, Credentials, TokenCall
 from weftline.client.errors import ClientError, InvalidSpec, NetworkError
 from weftline.client.events import Event
 from weftline.client.http import Http, logger
-from weftline.client.notices import RequestWarning, warn_of
+from weftline.client.notices import warn_of
 from weftline.client.results import (
     Models,
     Page,
@@ -38,12 +38,12 @@ T = TypeVar("T")
 
 class _Created(Struct, rename="camel"):
     run_id: str
-    warnings: tuple[RequestWarning, ...] = ()
+    warnings: Any = None
 
 
 class _CreatedSession(Struct, rename="camel"):
     session_id: str
-    warnings: tuple[RequestWarning, ...] = ()
+    warnings: Any = None
 
 
 class _Runs(Struct, rename="camel"):

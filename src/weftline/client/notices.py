@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
+from typing import cast
 
 from msgspec import Struct
+
+from weftline.client.usage import lenient
 
 
 class RequestWarning(Struct, frozen=True):
@@ -18,10 +20,13 @@ class RequestWarning(Struct, frozen=True):
     nearest: str = ""
 
 
-def warn_of(notices: Sequence[RequestWarning]) -> None:
-    """Warns of each, in the name of the code that called the client."""
-    for notice in notices:
-        warnings.warn(f"{notice.path} {notice.message}", UserWarning, stacklevel=_callers_level())
+def warn_of(notices: object) -> None:
+    """Warns of each of an answer's `warnings`, in the name of the code that called the client."""
+    for notice in cast("list[object]", notices) if isinstance(notices, list) else ():
+        # What another server means by it is its own affair.
+        known = lenient(notice, RequestWarning)
+        if known is not None and known.message:
+            warnings.warn(f"{known.path} {known.message}", UserWarning, stacklevel=_callers_level())
 
 
 def _callers_level() -> int:
