@@ -82,6 +82,7 @@ __all__ = [
     "mcp_server",
     "parse_output",
     "plugin_tool",
+    "server_tool",
     "stored_tool",
     "tool",
 ]
@@ -157,7 +158,16 @@ if TYPE_CHECKING:
     from weftline.client.run import AsyncRun
     from weftline.client.session import AsyncSession
     from weftline.client.sync import Client, Run, Session
-    from weftline.client.tools import LocalTool, ServerTool, a2a_agent, mcp_server, plugin_tool, stored_tool, tool
+    from weftline.client.tools import (
+        LocalTool,
+        ServerTool,
+        a2a_agent,
+        mcp_server,
+        plugin_tool,
+        server_tool,
+        stored_tool,
+        tool,
+    )
     from weftline.client.usage import CallName, CancelReceipt
 else:
     # Hidden from type checkers: they would take a module `__getattr__` to mean that every name exists.
@@ -238,6 +248,7 @@ else:
         "mcp_server": "tools",
         "parse_output": "output",
         "plugin_tool": "tools",
+        "server_tool": "tools",
         "stored_tool": "tools",
         "tool": "tools",
     }

@@ -10,7 +10,6 @@ from weftline.server.http import Request, Response
 from weftline.server.parsing import parsed
 from weftline.server.router import Route
 from weftline.server.schemas.agents import Agent, AgentModel, Agents, agent_json, parse_agent
-from weftline.server.unknown_fields import warned
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.responses import Ok
 from weftline.workspace import agents
@@ -21,7 +20,7 @@ _BASE = "/api/v1/workspaces/{slug}/agents"
 
 async def create(app: App, request: Request, principal: Principal) -> Response:
     draft, unknown = await parsed(parse_agent, await request.body())
-    warnings = warned(request, unknown, refused=app.refuses_unknown_fields)
+    warnings = app.unknown_fields.warnings(request, unknown)
     await _require_runnable(app, draft, workspace=principal.workspace)
     row = await agents.create(app.workspaces, principal.workspace, draft)
     return Response(encode(agent_json(row, warnings)), status=201)
@@ -30,7 +29,7 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
 async def replace(app: App, request: Request, principal: Principal) -> Response:
     known = await agents.find_visible(app.workspaces, principal, request.params["agentId"])
     draft, unknown = await parsed(parse_agent, await request.body())
-    warnings = warned(request, unknown, refused=app.refuses_unknown_fields)
+    warnings = app.unknown_fields.warnings(request, unknown)
     await _require_runnable(app, draft, workspace=principal.workspace)
     row = await agents.replace(app.workspaces, principal.workspace, known.id, draft)
     return Response(encode(agent_json(row, warnings)))

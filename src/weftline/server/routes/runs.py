@@ -18,7 +18,6 @@ from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.parsing import parsed
 from weftline.server.router import EventStream, QueryParameter, Route
 from weftline.server.sse import resume_point, send_events
-from weftline.server.unknown_fields import warned
 from weftline.server.views import run_view
 from weftline.tools.base import ToolOutput
 from weftline.wire import responses
@@ -38,7 +37,7 @@ _RESULT_BODY_BYTES = 32 * 1024 * 1024
 async def create(app: App, request: Request, principal: Principal) -> Response:
     raw = await request.body()
     body = await parsed(parse_run, raw)
-    warnings = warned(request, body.unknown, refused=app.refuses_unknown_fields)
+    warnings = app.unknown_fields.warnings(request, body.unknown)
     whole = await agents.effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
     run_id = await app.engine.create(
         principal.workspace,
@@ -72,7 +71,7 @@ async def tool_results(app: App, request: Request, principal: Principal) -> Resp
     key = await locate_run(app, request, principal)
     raw = await request.body(limit=_RESULT_BODY_BYTES)
     body = await parsed(partial(parse_tool_result, user_agent=request.header(b"user-agent") or ""), raw)
-    warnings = warned(request, body.unknown, refused=app.refuses_unknown_fields)
+    warnings = app.unknown_fields.warnings(request, body.unknown)
     if body.oversize:
         # The client may give up after this, so the model is told too and the run does not wait for the timeout.
         await app.engine.answer(key, body.tool_use_id, ToolOutput.of(prompts.RESULT_TOO_LARGE, is_error=True))

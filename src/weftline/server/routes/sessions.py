@@ -14,7 +14,6 @@ from weftline.server.http import Request, Response
 from weftline.server.parsing import parsed
 from weftline.server.router import Route
 from weftline.server.routes.runs import idempotency
-from weftline.server.unknown_fields import warned
 from weftline.server.views import session_usage
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_message, parse_session
@@ -39,7 +38,7 @@ _BASE = "/api/v1/workspaces/{slug}/agent-sessions"
 
 async def create(app: App, request: Request, principal: Principal) -> Response:
     body = await parsed(parse_session, await request.body())
-    warnings = warned(request, body.unknown, refused=app.refuses_unknown_fields)
+    warnings = app.unknown_fields.warnings(request, body.unknown)
     app.engine.require_accepting()
     whole = await agents.effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
     plan = await parsed(plan_from_spec, whole.spec)
@@ -73,7 +72,7 @@ async def message(app: App, request: Request, principal: Principal) -> Response:
     row = await find_session(app, request, principal)
     raw = await request.body()
     body = await parsed(parse_message, raw)
-    warnings = warned(request, body.unknown, refused=app.refuses_unknown_fields)
+    warnings = app.unknown_fields.warnings(request, body.unknown)
     if row.ended_at is not None:
         raise Conflict("This session has ended.", code="session_ended")
     spec = effective_spec(row.spec, body)

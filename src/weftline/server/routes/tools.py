@@ -19,7 +19,6 @@ from weftline.server.schemas.tools import (
     tool_json,
     unknown_in_tool,
 )
-from weftline.server.unknown_fields import warned
 from weftline.wire.json_text import decode_object
 from weftline.wire.responses import Ok
 from weftline.workspace import tools
@@ -30,7 +29,7 @@ _BASE = "/api/v1/workspaces/{slug}/tools"
 async def create(app: App, request: Request, principal: Principal) -> Response:
     fields = decode_object(await request.body(limit=MAX_BODY_BYTES))
     spec, values = parse_tool(fields)
-    warnings = warned(request, unknown_in_tool(fields), refused=app.refuses_unknown_fields)
+    warnings = app.unknown_fields.warnings(request, unknown_in_tool(fields))
     app.engine.require_accepting()
     row = await tools.create(app.workspaces, principal.workspace, spec, values=values)
     return Response(encode(tool_json(row, warnings)), status=201)
@@ -49,7 +48,7 @@ async def read(app: App, request: Request, principal: Principal) -> Response:
 async def change(app: App, request: Request, principal: Principal) -> Response:
     fields = decode_object(await request.body(limit=MAX_BODY_BYTES))
     changes = parse_tool_changes(fields)
-    warnings = warned(request, unknown_in_tool(fields), refused=app.refuses_unknown_fields)
+    warnings = app.unknown_fields.warnings(request, unknown_in_tool(fields))
     app.engine.require_accepting()
     row = await tools.change(app.workspaces, principal.workspace, request.params["toolId"], changes)
     return Response(encode(tool_json(row, warnings)))
