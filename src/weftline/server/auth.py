@@ -46,6 +46,8 @@ class Authenticator:
         principal = self._known.get(digest) or await self._look_up(secret, digest)
         if principal.expires_us <= now:
             raise _invalid()
+        if principal.resource and request.path != principal.resource:
+            raise _invalid()
         slug = request.params.get("slug")
         if slug is not None and slug != principal.slug:
             raise NotFound(
@@ -109,6 +111,7 @@ class Authenticator:
             token.email,
             token.gated,
             token.expires_at,
+            token.resource,
         )
 
 

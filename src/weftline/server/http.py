@@ -70,7 +70,19 @@ class Departure:
 class Request:
     """One HTTP request. Headers are looked up when they are asked for: most requests need two of them."""
 
-    __slots__ = ("_headers", "_query", "_receive", "id", "method", "params", "path", "raw_query", "scope", "send")
+    __slots__ = (
+        "_headers",
+        "_query",
+        "_receive",
+        "id",
+        "metadata",
+        "method",
+        "params",
+        "path",
+        "raw_query",
+        "scope",
+        "send",
+    )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         self.scope = scope
@@ -80,6 +92,8 @@ class Request:
         self.path: str = scope["path"]
         self.raw_query: bytes = scope.get("query_string", b"")
         self.params: Mapping[str, str] = {}
+        self.metadata = ""
+        """Where the metadata of the protected resource is (RFC 9728), if it has any."""
         self._headers: list[tuple[bytes, bytes]] = scope["headers"]
         self._receive = receive
         self._query: list[tuple[str, str]] | None = None
