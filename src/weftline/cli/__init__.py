@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "vacuum": ("weftline.cli.vacuum", "Give unused space of the store back to the disk."),
     "retention": ("weftline.cli.retention", "Removing old logs."),
     "oauth": ("weftline.cli.oauth", "OAuth apps and grants."),
+    "mcp": ("weftline.cli.mcp", "Logins at MCP servers that runs use."),
     "tools": ("weftline.cli.tools", "Manage the stored tools of a workspace."),
 }
 """Command name -> module and one line of help, so that listing the commands imports none of them."""

@@ -22,7 +22,15 @@ def now_us() -> int:
 
 
 _MAKES_A_STORE = frozenset(
-    {"keys.create", "keys.import", "agents.create", "webhooks.create", "users.create", "oauth.apps.create"}
+    {
+        "keys.create",
+        "keys.import",
+        "agents.create",
+        "webhooks.create",
+        "users.create",
+        "oauth.apps.create",
+        "mcp.logins.save",
+    }
 )
 """What begins a store, as it makes the workspace that it names. Nothing else makes one by looking at a wrong path."""
 

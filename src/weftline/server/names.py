@@ -38,9 +38,9 @@ class OwnNames:
         """
         host = request.header(b"host") or ""
         for scheme in ("https", "http"):
-            base = self._bases.get(_origin(f"{scheme}://{host}"))
-            if base is not None:
-                return base
+            origin = _origin(f"{scheme}://{host}")
+            if origin in self._bases:
+                return self._bases[origin]
         return self.url
 
     def path_of(self, url: str) -> str | None:

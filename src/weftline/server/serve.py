@@ -205,6 +205,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
 
     async def administered() -> None:
         app.auth.forget()
+        tools.forget_logins()
 
     control = Control(
         operations(app.workspaces, engine, store),

@@ -96,7 +96,7 @@ class _Consent(Struct, frozen=True):
 
 
 async def read_request(
-    at: Workspaces, query: Mapping[str, str], *, resource: str | None, issuer: str
+    at: Workspaces, query: Mapping[str, str], *, resource: str | None = "", issuer: str = ""
 ) -> tuple[App, Asked]:
     """The app and what it asks for. Raises `InvalidConsent` or `UnknownApp`.
 

@@ -396,7 +396,14 @@ ROUTES = (
         returns=OAuthMetadata,
     ),
     *(
-        _open("GET", path, protected_resource, "What protects the MCP server (RFC 9728)", returns=ProtectedResource)
+        _open(
+            "GET",
+            path,
+            protected_resource,
+            "What protects the MCP server (RFC 9728)",
+            returns=ProtectedResource,
+            errors=(404,),
+        )
         for path in (PROTECTED_RESOURCE, f"{PROTECTED_RESOURCE}{mcp_path('{workspaceSlug}')}")
     ),
     _open(

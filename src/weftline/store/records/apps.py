@@ -108,7 +108,8 @@ def unused() -> Query[tuple[int, int, int]]:
         " ORDER BY created_at, key LIMIT 1"
     )
     assert row is not None
-    return (row[0], *(oldest or (0, 0)))
+    key, created_at = oldest or (0, 0)
+    return row[0], key, created_at
 
 
 def use(key: int, *, now: int) -> Query[bool]:
