@@ -53,6 +53,7 @@ async def log_in(
     *,
     client_id: str | None = None,
     client_secret: str | None = None,
+    client_metadata_url: str | None = None,
     mode: ConnectMode = "auto",
     then: Callable[[Client], Awaitable[None]] | None = None,
 ) -> Login:
@@ -60,6 +61,8 @@ async def log_in(
 
     Args:
         client_id: Of an app that is registered at the server's authorization server already.
+        client_metadata_url: Of a document that describes us, for servers that read such documents instead of
+            registering clients.
         then: Called with the connection once it is open.
     """
     memory = _Memory()
@@ -68,7 +71,7 @@ async def log_in(
             client_id=client_id,
             client_secret=client_secret,
             redirect_uris=[AnyUrl(person.redirect_uri)],
-            token_endpoint_auth_method="client_secret_post" if client_secret else "none",
+            token_endpoint_auth_method="client_secret_basic" if client_secret else "none",
         )
 
     async def came_back() -> AuthorizationCodeResult:
@@ -86,6 +89,7 @@ async def log_in(
         memory,
         redirect_handler=person.ask,
         callback_handler=came_back,
+        client_metadata_url=client_metadata_url,
     )
     try:
         async with (
