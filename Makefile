@@ -9,13 +9,14 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.weftline-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep torture lint bench docs clean
+.PHONY: help demo test test-deep torture conformance-mcp lint bench docs clean
 
 help:
 	@echo "make demo       run an agent end to end, offline"
 	@echo "make test       the whole test suite"
 	@echo "make test-deep  the same with far more examples and simulated histories, for an hour or so"
 	@echo "make torture    real servers, killed, frozen and out of disk for some minutes"
+	@echo "make conformance-mcp  the public MCP conformance suite, and the official TypeScript clients"
 	@echo "make lint       ruff and pyright"
 	@echo "make bench      measure this machine"
 	@echo "make docs       check the documentation and run its examples"
@@ -32,6 +33,9 @@ test-deep: $(READY)
 
 torture: $(READY)
 	@$(PY) -m weftline.testing.torture $(ARGS)
+
+conformance-mcp: $(READY)
+	@$(PY) tests/conformance_mcp/run.py $(ARGS)
 
 lint: $(READY)
 	@$(PY) -m ruff check .

@@ -47,7 +47,7 @@ class App:
         )
         self.router = Router(routes)
         self.names = OwnNames(
-            url=options.url, public_url=options.public_url, hosts=options.allowed_hosts, closed=options.local
+            url=options.url, public_url=options.public_url, hosts=options.allowed_hosts, local=options.local
         )
         self.oauth = OAuthServer(
             self.workspaces,

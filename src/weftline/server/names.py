@@ -21,13 +21,15 @@ class OwnNames:
     url: The address that the server listens on.
     public_url: Where it is found from outside, if that is another.
     hosts: Further names that it goes by.
-    closed: Whether these are all. A server that listens on every address without a `public_url` does not know.
+    local: Whether the server is there for its own machine alone. One that listens on every address without a
+        `public_url` does not know all of its names.
     """
 
-    def __init__(self, *, url: str, public_url: str = "", hosts: Iterable[str] = (), closed: bool = False) -> None:
+    def __init__(self, *, url: str, public_url: str = "", hosts: Iterable[str] = (), local: bool = False) -> None:
         self.url = public_url or url
         self._hosts = frozenset(hosts)
-        self._closed = closed or bool(public_url) or bool(self._hosts)
+        self._local = local
+        self._closed = local or bool(public_url) or bool(self._hosts)
         self._bases = {origin_of(base): base for base in (*_aliases(url), url, public_url) if base}
 
     def base(self, request: Request) -> str:
@@ -68,8 +70,13 @@ class OwnNames:
                 hint="Set public_url, or list the name in allowed_hosts, in the [server] table of the configuration.",
             )
         origin = request.header(b"origin")
-        if origin is not None and _origin(origin) not in self._bases:
+        if origin is not None and not self._is_own_page(origin):
             raise Forbidden("This request comes from another site's page.")
+
+    def _is_own_page(self, given: str) -> bool:
+        """Whether a page is the server's own or, to a server for its own machine, any page of that machine."""
+        origin = _origin(given)
+        return origin is not None and (origin in self._bases or (self._local and is_loopback(origin[1])))
 
     def _is_own(self, host: str) -> bool:
         origin = _origin(f"http://{host}")
