@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class WorkspaceLimits(Struct, frozen=True, kw_only=True):
-    """The fields are settings of the server; see `docs/http.md`."""
+    """The fields are settings of the server; see `docs/settings.md`."""
 
     max_runs_per_workspace: int = 2048
     """Runs that are carried out at once; the rest queue. A run that waits for a client or a person is not counted."""

@@ -424,17 +424,19 @@ class Residents:
 
     async def _fire_parked(self, now: int) -> None:
         try:
-            due = await self._store.due(now, limit=_PAGE)
-            for key in due:
-                if self.stopping:
-                    return
-                try:
-                    run = await self.load(key)
-                except (Conflict, NotFound):
-                    continue  # of a newer version, or gone by now
-                if not run.active and not run.gone and run.log.due_at and run.log.due_at <= now:
-                    self._fire(run, now)
-            upcoming = now if len(due) == _PAGE else await self._store.next_due(now)
+            after = (0, 0)
+            while due := await self._store.due(now, after=after, limit=_PAGE):
+                after = due[-1]
+                for _, key in due:
+                    if self.stopping:
+                        return
+                    try:
+                        run = await self.load(key)
+                    except (Conflict, NotFound):
+                        continue  # of a newer version, or gone by now
+                    if not run.active and not run.gone and run.log.due_at and run.log.due_at <= now:
+                        self._fire(run, now)
+            upcoming = await self._store.next_due(now)
             if upcoming is not None:
                 self._alarm.at(upcoming)
         except WeftlineError:
