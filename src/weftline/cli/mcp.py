@@ -24,11 +24,19 @@ def command() -> None:
 @WORKSPACE
 @click.option("--client-id", metavar="ID", help="Of an app that is registered there already.")
 @click.option("--client-secret-stdin", is_flag=True, help="Read the secret of that app from standard input.")
+@click.option("--client-metadata", metavar="URL", help="Of a document that describes Weftline to the server.")
 @click.option("--port", default=0, metavar="N", help="Where the browser comes back to; any free port by default.")
 @click.option("--paste", is_flag=True, help="For a browser elsewhere: paste the address that it comes back to.")
 @DB
 def login(
-    url: str, workspace: str, client_id: str | None, client_secret_stdin: bool, port: int, paste: bool, db: Path
+    url: str,
+    workspace: str,
+    client_id: str | None,
+    client_secret_stdin: bool,
+    client_metadata: str | None,
+    port: int,
+    paste: bool,
+    db: Path,
 ) -> None:
     """Log in at an MCP server: prints an address to open in a browser, and stores what a person allows there.
 
@@ -52,7 +60,10 @@ def login(
 
     async def made() -> object:
         async with Pasted(port) if paste else Loopback(port) as person:
-            return to_builtins(await log_in(url, person, client_id=client_id, client_secret=secret))
+            done = await log_in(
+                url, person, client_id=client_id, client_secret=secret, client_metadata_url=client_metadata
+            )
+            return to_builtins(done)
 
     try:
         done = asyncio.run(made())
