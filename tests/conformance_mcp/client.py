@@ -64,15 +64,16 @@ async def authorized(url: str) -> None:
     )
 
 
+_VALUES: dict[str, Any] = {"string": "text", "number": 5, "integer": 5, "boolean": True, "array": [], "object": {}}
+
+
 def arguments(tool: McpTool) -> dict[str, Any]:
     """Something for every argument that a tool asks for."""
-    schema = msgspec.json.decode(bytes(tool.spec.parameters))
-    values = {"string": "text", "number": 5, "integer": 5, "boolean": True, "array": [], "object": {}, "null": None}
-    given: dict[str, Any] = {}
-    for name, field in schema.get("properties", {}).items():
-        kind = field.get("type", "string") if isinstance(field, dict) else "string"
-        given[name] = field["enum"][0] if "enum" in field else values[kind if isinstance(kind, str) else kind[0]]
-    return given
+    fields: dict[str, dict[str, Any]] = msgspec.json.decode(bytes(tool.spec.parameters)).get("properties", {})
+    return {
+        name: field["enum"][0] if "enum" in field else _VALUES[field.get("type", "string")]
+        for name, field in fields.items()
+    }
 
 
 def calls(tools: dict[str, McpTool]) -> list[tuple[McpTool, dict[str, Any]]]:

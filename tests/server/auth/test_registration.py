@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -88,25 +88,25 @@ async def test_a_token_for_the_mcp_server_is_good_for_nothing_else(world: World,
     assert (await world.call("DELETE", PATH, credential=given)).status not in (401, 403)
 
 
-@pytest.mark.parametrize(
-    "resource",
-    [
-        "http://evil.example/api/mcp/acme",
-        "http://localhost/api/v1/workspaces/acme",
-        "http://localhost/api/mcp/acme/more",
-        "http://localhost/api/mcp/ACME",
-        "http://localhost/api/mcp/acme?x=1",
-        "http://u:p@localhost/api/mcp/acme",
-        "https://localhost/api/mcp/acme",
-        "ftp://localhost/api/mcp/acme",
-        "nonsense",
-    ],
+FOREIGN = (
+    "http://evil.example/api/mcp/acme",
+    "http://localhost/api/v1/workspaces/acme",
+    "http://localhost/api/mcp/acme/more",
+    "http://localhost/api/mcp/ACME",
+    "http://localhost/api/mcp/acme?x=1",
+    "http://u:p@localhost/api/mcp/acme",
+    "https://localhost/api/mcp/acme",
+    "ftp://localhost/api/mcp/acme",
+    "nonsense",
 )
-async def test_a_resource_that_is_not_ours_is_refused(world: World, browser: Browser, resource: str) -> None:
+
+
+async def test_a_resource_that_is_not_ours_is_refused(world: World, browser: Browser) -> None:
     client = await registered(world)
-    reply = await browser.get(client.query(redirect_uri=LOOPBACK, scope=None, resource=resource))
-    assert reply.status == 400 and list(reply.json["details"]) == ["resource"]
-    check_oauth_error(await client.exchange("x", resource=resource), "invalid_target")
+    for resource in FOREIGN:
+        reply = await browser.get(client.query(redirect_uri=LOOPBACK, scope=None, resource=resource))
+        assert reply.status == 400 and list(reply.json["details"]) == ["resource"], resource
+        check_oauth_error(await client.exchange("x", resource=resource), "invalid_target")
 
 
 async def test_the_resource_of_a_code_and_of_a_grant_stays(world: World, browser: Browser) -> None:
@@ -157,35 +157,34 @@ async def test_a_client_without_a_secret_may_revoke_and_not_introspect(world: Wo
     check_oauth_error(await client.token(grant_type="client_credentials"), "unsupported_grant_type")
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "error"),
-    [
-        ("redirect_uris", None, "invalid_redirect_uri"),
-        ("redirect_uris", [], "invalid_redirect_uri"),
-        ("redirect_uris", ["http://app.example/cb"], "invalid_redirect_uri"),
-        ("redirect_uris", ["com.example.app:/cb"], "invalid_redirect_uri"),
-        ("redirect_uris", ["javascript:alert(1)"], "invalid_redirect_uri"),
-        ("redirect_uris", ["http://127.0.0.1.evil.example/"], "invalid_redirect_uri"),
-        ("redirect_uris", ["https://app.example/" + "x" * 3000], "invalid_redirect_uri"),
-        ("redirect_uris", [f"https://app.example/{n}" for n in range(11)], "invalid_redirect_uri"),
-        ("redirect_uris", "https://app.example/cb", "invalid_client_metadata"),
-        ("token_endpoint_auth_method", "private_key_jwt", "invalid_client_metadata"),
-        ("grant_types", ["client_credentials"], "invalid_client_metadata"),
-        ("response_types", ["token"], "invalid_client_metadata"),
-        ("client_name", "x" * 300, "invalid_client_metadata"),
-        ("client_name", 7, "invalid_client_metadata"),
-        ("client_name", "x" * 100_000, "invalid_client_metadata"),
-    ],
+BAD: tuple[tuple[str, Any, str], ...] = (
+    ("redirect_uris", None, "invalid_redirect_uri"),
+    ("redirect_uris", [], "invalid_redirect_uri"),
+    ("redirect_uris", ["http://app.example/cb"], "invalid_redirect_uri"),
+    ("redirect_uris", ["com.example.app:/cb"], "invalid_redirect_uri"),
+    ("redirect_uris", ["javascript:alert(1)"], "invalid_redirect_uri"),
+    ("redirect_uris", ["http://127.0.0.1.evil.example/"], "invalid_redirect_uri"),
+    ("redirect_uris", ["https://app.example/" + "x" * 3000], "invalid_redirect_uri"),
+    ("redirect_uris", [f"https://app.example/{n}" for n in range(11)], "invalid_redirect_uri"),
+    ("redirect_uris", "https://app.example/cb", "invalid_client_metadata"),
+    ("token_endpoint_auth_method", "private_key_jwt", "invalid_client_metadata"),
+    ("grant_types", ["client_credentials"], "invalid_client_metadata"),
+    ("response_types", ["token"], "invalid_client_metadata"),
+    ("client_name", "x" * 300, "invalid_client_metadata"),
+    ("client_name", 7, "invalid_client_metadata"),
+    ("client_name", "x" * 100_000, "invalid_client_metadata"),
 )
-async def test_a_bad_registration_is_refused_in_the_words_of_the_rfc(
-    world: World, field: str, value: Any, error: str
-) -> None:
-    check_oauth_error(await register(world, **{field: value}), error)
 
 
-@pytest.mark.parametrize("body", [b"", b"nonsense", b"[]", b"\xff", b"7", b"{" * 10_000])
-async def test_a_body_that_is_not_client_metadata_is_refused(world: World, body: bytes) -> None:
-    check_oauth_error(await world.call("POST", "/api/oauth/register", body=body), "invalid_client_metadata")
+async def test_a_bad_registration_is_refused_in_the_words_of_the_rfc(world: World) -> None:
+    for number, (field, value, error) in enumerate(BAD):
+        reply = await register(world, address=f"192.0.2.{number}", **{field: value})
+        check_oauth_error(reply, error)
+    for number, body in enumerate((b"", b"nonsense", b"[]", b"\xff", b"7", b"{" * 10_000)):
+        address = f"198.51.100.{number}"
+        reply = await world.call("POST", "/api/oauth/register", body=body, address=address)
+        check_oauth_error(reply, "invalid_client_metadata")
+    assert await world.admin("oauth.apps.registered") == []
 
 
 @pytest.mark.parametrize("options", [ServerOptions(oauth_redirect_schemes=frozenset({"cursor"}))])
@@ -277,40 +276,49 @@ LOCAL = ServerOptions(url="http://127.0.0.1:8080", local=True)
 PUBLIC = ServerOptions(url="http://localhost:8080", public_url="https://weft.example.org")
 LISTED = ServerOptions(url="http://localhost:8080", allowed_hosts=frozenset({"weft.internal"}))
 OPEN = ServerOptions(url="http://localhost:8080")
+"""Listens on every address, and was not told its name."""
+
+Pairs: TypeAlias = list[tuple[str, str | None]]
+HOSTS: list[tuple[ServerOptions, Pairs, Pairs]] = [
+    (
+        LOCAL,
+        [
+            ("127.0.0.1:8080", None),
+            ("localhost:8080", "http://localhost:8080"),
+            ("localhost:8080", "http://localhost:3000"),
+            ("[::1]:8080", None),
+        ],
+        [
+            ("evil.example", None),
+            ("evil.example:8080", "http://evil.example:8080"),
+            ("localhost.evil.example:8080", None),
+            ("localhost:8080", "http://evil.example"),
+            ("localhost:8080", "http://localhost.evil.example"),
+            ("localhost:8080", "null"),
+            ("", None),
+        ],
+    ),
+    (
+        PUBLIC,
+        [("weft.example.org", "https://weft.example.org"), ("10.1.2.3:8080", None)],
+        [
+            ("evil.example", None),
+            ("weft.example.org", "http://weft.example.org"),
+            ("weft.example.org", "http://localhost:3000"),
+        ],
+    ),
+    (LISTED, [("weft.internal:8080", None)], [("evil.example", None)]),
+    (OPEN, [("weft:8080", None)], [("evil.example", "http://evil.example")]),
+]
 
 
-@pytest.mark.parametrize(
-    ("options", "host", "origin", "ok"),
-    [
-        (LOCAL, "127.0.0.1:8080", None, True),
-        (LOCAL, "localhost:8080", "http://localhost:8080", True),
-        (LOCAL, "[::1]:8080", None, True),
-        (LOCAL, "evil.example", None, False),
-        (LOCAL, "evil.example:8080", "http://evil.example:8080", False),
-        (LOCAL, "localhost:8080", "http://evil.example", False),
-        (LOCAL, "localhost:8080", "null", False),
-        (LOCAL, "localhost:8080", "http://localhost:3000", True),
-        (PUBLIC, "weft.example.org", "http://localhost:3000", False),
-        (LOCAL, "", None, False),
-        (PUBLIC, "weft.example.org", "https://weft.example.org", True),
-        (PUBLIC, "10.1.2.3:8080", None, True),
-        (PUBLIC, "evil.example", None, False),
-        (PUBLIC, "weft.example.org", "http://weft.example.org", False),
-        (LISTED, "weft.internal:8080", None, True),
-        (LISTED, "evil.example", None, False),
-        (OPEN, "weft:8080", None, True),
-        (OPEN, "evil.example", "http://evil.example", False),
-    ],
-)
-async def test_host_and_origin_of_mcp_requests_are_checked(
-    world: World, host: str, origin: str | None, ok: bool
-) -> None:
-    headers = {"host": host} if origin is None else {"host": host, "origin": origin}
-    reply = await world.call("DELETE", PATH, credential=await world.key(), headers=headers)
-    if ok:
-        assert reply.status != 403, reply.body
-    else:
-        check_error(reply, 403, "forbidden")
+@pytest.mark.parametrize(("options", "good", "bad"), HOSTS, ids=["local", "public", "listed", "open"])
+async def test_host_and_origin_of_mcp_requests_are_checked(world: World, good: Pairs, bad: Pairs) -> None:
+    key = await world.key()
+    for host, origin in (*good, *bad):
+        headers = {"host": host} if origin is None else {"host": host, "origin": origin}
+        reply = await world.call("DELETE", PATH, credential=key, headers=headers)
+        assert (reply.status == 403) == ((host, origin) in bad), (host, origin, reply.body)
 
 
 @pytest.mark.parametrize(

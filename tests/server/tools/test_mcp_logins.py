@@ -11,6 +11,7 @@ from urllib.parse import parse_qs
 import aiohttp
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
 from commands import weftline_beside
 from weftline.cli.browser import Loopback, Pasted
@@ -170,13 +171,11 @@ class World:
             issuer="i",
             token_endpoint=self.token_endpoint,
             client_id="c",
-            **{
-                "access_token": "access-token-0",
-                "refresh_token": "refresh-token-0",
-                "resource": self.url,
-                **fields,
-            },
+            access_token="access-token-0",
+            refresh_token="refresh-token-0",
+            resource=self.url,
         )
+        login = replace(login, **fields)
         await mcp_logins.save(self.at, login, slug="acme")
         return McpAddress(await workspaces.find(self.at, "acme"), self.url)
 

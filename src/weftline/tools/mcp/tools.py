@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 MAX_TOOLS = 512
 MAX_PAGES = 64
 _MAX_NAME = 64
-_MAX_QUESTIONS, _MAX_QUESTION = 5, 500
+_MAX_QUESTIONS, _MAX_QUESTION, _MAX_TOLD = 5, 500, 8000
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
 
 
@@ -97,14 +97,22 @@ class McpTool(RemoteTool):
     async def _call(
         self, connection: Connection, arguments: dict[str, Any], context: ToolContext, asked: list[str]
     ) -> CallToolResult:
-        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            context.on_progress(ToolProgress(progress, total, connection.redactor.text(message or "")))
+        redactor = connection.redactor
 
-        connection.questions.append(asked.append)
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            # Cut far behind what is shown, so that no half of a secret is.
+            shown = redactor.text((message or "")[:_MAX_TOLD])
+            context.on_progress(ToolProgress(progress, total, shown))
+
+        def on_question(question: str) -> None:
+            if len(asked) < _MAX_QUESTIONS:
+                asked.append(redactor.text(question[:_MAX_TOLD])[:_MAX_QUESTION])
+
+        connection.questions.append(on_question)
         try:
             return await connection.client.call_tool(self._upstream, arguments, progress_callback=on_progress)
         finally:
-            connection.questions.remove(asked.append)
+            connection.questions.remove(on_question)
 
     async def _checked(self, result: CallToolResult) -> ToolOutput:
         """The result, if it is what the server itself says that it will be."""
@@ -260,7 +268,7 @@ def unavailable(ref: str, reason: str) -> UnavailableTool:
 
 def _with_questions(output: ToolOutput, asked: list[str]) -> ToolOutput:
     """The output, and what the server would have asked a person."""
-    notes = [Text(prompts.nobody_to_ask(question[:_MAX_QUESTION])) for question in asked[:_MAX_QUESTIONS]]
+    notes = [Text(prompts.nobody_to_ask(question)) for question in asked]
     return ToolOutput((*output.parts, *notes), output.is_error)
 
 
