@@ -92,17 +92,32 @@ async def log_in(
         client_metadata_url=client_metadata_url,
     )
     try:
-        async with (
-            httpx2.AsyncClient(auth=provider, timeout=_TIMEOUT_S) as http,
-            Client(streamable_http_client(parse(url).bare_url, http_client=http), mode=mode, cache=None) as client,
-        ):
-            if then is None:
-                await client.list_tools()
-            else:
-                await then(client)
+        await _connect(url, provider, mode, then)
     except Exception as error:
-        raise LoginFailed(_told(error)) from None
+        if memory.tokens is None:
+            raise LoginFailed(_told(error)) from None
+        # The official client gives its first request ten seconds, which the whole login may have taken.
+        try:
+            await _connect(url, provider, mode, then)
+        except Exception as again:
+            raise LoginFailed(_told(again)) from None
     return _login(url, provider)
+
+
+async def _connect(
+    url: str,
+    provider: OAuthClientProvider,
+    mode: ConnectMode,
+    then: Callable[[Client], Awaitable[None]] | None,
+) -> None:
+    async with (
+        httpx2.AsyncClient(auth=provider, timeout=_TIMEOUT_S) as http,
+        Client(streamable_http_client(parse(url).bare_url, http_client=http), mode=mode, cache=None) as client,
+    ):
+        if then is None:
+            await client.list_tools()
+        else:
+            await then(client)
 
 
 class _Memory:
