@@ -56,6 +56,7 @@ def login(
         raise Unavailable("Logging in needs MCP support: install weftline[mcp].") from None
     from weftline.cli.browser import Loopback, Pasted
 
+    administer(db, "workspaces.features", workspace=workspace)  # a typo is told before anybody opens a browser
     secret = sys.stdin.readline().strip() if client_secret_stdin else None
 
     async def made() -> object:

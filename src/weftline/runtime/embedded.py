@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -32,7 +32,7 @@ from weftline.kernel.entries import (
     RunPaused,
     RunResumed,
 )
-from weftline.messages import User
+from weftline.messages import Text
 from weftline.plan import RunPlan, encode_plan
 from weftline.providers.catalog import Catalog
 from weftline.providers.workspace import WorkspaceCatalogs
@@ -43,7 +43,7 @@ from weftline.runtime.clock import Clock, SystemClock
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
-from weftline.runtime.hub import Hub, Subscription
+from weftline.runtime.hub import Hub, StreamPlace, Subscription
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun, Residency, RunLog, WorkingSet
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
@@ -52,7 +52,7 @@ from weftline.runtime.opening import RunOpener
 from weftline.runtime.receipts import CancelReceipt, receipt
 from weftline.runtime.recovery import Recovery, unsupported
 from weftline.runtime.residents import Residents
-from weftline.runtime.services import Services
+from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.step import closed_body
 from weftline.runtime.toolbox import ServerTools, ToolSource
 from weftline.store import open_store
@@ -74,6 +74,7 @@ class EmbeddedEngine:
         tools: ToolSource | Mapping[str, Tool] | None = None,
         clock: Clock | None = None,
         model_timeout_s: float = MODEL_TIMEOUT_S,
+        slow_turn_s: float = SLOW_TURN_S,
         limits: WorkspaceLimits | None = None,
         step: TakeStep = stepping.step,
         carry_out: CarryOut = carrying.carry_out,
@@ -85,6 +86,7 @@ class EmbeddedEngine:
         self._models = models if isinstance(models, WorkspaceCatalogs) else WorkspaceCatalogs(models)
         self._tools: ToolSource = ServerTools(tools or {}) if tools is None or isinstance(tools, Mapping) else tools
         self._model_timeout_s = model_timeout_s
+        self._slow_turn_s = slow_turn_s
         self._limits = limits or WorkspaceLimits()
         self.clock: Clock = clock or SystemClock()
         self.ready = False
@@ -104,7 +106,7 @@ class EmbeddedEngine:
         self._log = self._residents.log
         self._names = StoredNames(self._store.records)
         opener = RunOpener(store, models=self._models, tools=self._tools, names=self._names)
-        services = Services(store.id, self.clock, Deadlines(), self._model_timeout_s)
+        services = Services(store.id, self.clock, Deadlines(), self._model_timeout_s, self._slow_turn_s)
         self._driver = Driver(
             self._log,
             services,
@@ -134,7 +136,8 @@ class EmbeddedEngine:
                 try:
                     await self.end_thread(thread)
                 except Conflict as error:
-                    logger.warning("thread %d has ended, and a run of it is left alone: %s", thread, error.message)
+                    session = await self.session_id(thread)
+                    logger.warning("session %s has ended, and a run of it is left alone: %s", session, error.message)
 
     async def moving(self) -> None:
         await self._moving.wait()
@@ -311,7 +314,7 @@ class EmbeddedEngine:
         await self._append(run, head, body)
         return True
 
-    async def answer(self, key: int, tool_use_id: str, output: ToolOutput) -> bool:
+    async def answer(self, key: int, tool_use_id: str, output: ToolOutput, *, message_id: str = "") -> bool:
         """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime."""
         self._log.require_well()
         run = await self._residents.load(key)
@@ -334,7 +337,8 @@ class EmbeddedEngine:
             is_error=output.is_error,
             client=call.client,
         )
-        await self._append(run, head, closed_body(run.work, question.index, output.parts))
+        body = closed_body(run.work, question.index, output.parts, message_id=message_id)
+        await self._append(run, head, body)
         return True
 
     async def cancel(self, key: int, *, reason: str = "user", requested_by: str = "") -> CancelReceipt:
@@ -367,20 +371,20 @@ class EmbeddedEngine:
             raise Conflict("The run is not paused.", code="not_paused")
         await self._append(run, head)
 
-    async def steer(self, key: int, text: str) -> str:
+    async def steer(self, key: int, text: str, *, message_id: str = "") -> str:
         """Hands a message to the run at its next turn; calls that have not begun by then are skipped."""
         run = await self._unfinished(key)
-        return await self._queue(run, MessageQueued(_message_id(run), "steer"), text)
+        return await self._queue(run, MessageQueued(_message_id(run), "steer"), text, message_id)
 
     async def follow_up(self, key: int, text: str) -> str:
         """Hands a message to the run when it would otherwise end."""
         run = await self._unfinished(key)
         return await self._queue(run, MessageQueued(_message_id(run), "follow_up"), text)
 
-    async def _queue(self, run: LiveRun, head: MessageQueued, text: str) -> str:
+    async def _queue(self, run: LiveRun, head: MessageQueued, text: str, message_id: str = "") -> str:
         if not accepts(run.state, head):
             raise Conflict("The run takes no more messages.")
-        await self._append(run, head, bodies.encode(User.of(text)))
+        await self._append(run, head, bodies.encode(bodies.QueuedBody((Text(text),), message_id)))
         return head.id
 
     async def end_thread(self, thread: int, *, requested_by: str = "") -> None:
@@ -436,11 +440,17 @@ class EmbeddedEngine:
         """The newest first."""
         return await self._log_store.runs(wanted)
 
+    async def count_runs(self, wanted: RunFilter) -> int:
+        return await self._log_store.count_runs(wanted)
+
     async def unsupported(self, row: RunRow) -> str:
         return await unsupported(self._log_store, row)
 
     async def entry(self, key: int, seq: int) -> Stored | None:
         return await self._log_store.entry(key, seq)
+
+    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
+        return await self._log_store.newest_facts(key, kinds=kinds, limit=limit, max_bytes=max_bytes)
 
     async def session_id(self, thread: int | None) -> str | None:
         return None if thread is None else await self._names.session(thread)
@@ -456,6 +466,9 @@ class EmbeddedEngine:
 
     def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> Subscription:
         return self._hub.follow(key, run_id, after=after, workspace=workspace)
+
+    def reserve_stream(self, workspace: int) -> StreamPlace:
+        return self._hub.reserve(workspace)
 
     def beat(self) -> None:
         self._hub.beat()

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qsl
 
 from weftline.errors import TooLarge
+from weftline.log_context import RequestInfo
 from weftline.wire.limits import MAX_BODY_BYTES
 
 T = TypeVar("T")
@@ -15,6 +16,7 @@ T = TypeVar("T")
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 StreamedResponse: TypeAlias = Callable[[], Awaitable[None]]
 """An answer that goes on for long: sent when the handler and all that it holds are gone."""
 
@@ -74,6 +76,7 @@ class Request:
         "_headers",
         "_query",
         "_receive",
+        "about",
         "id",
         "metadata",
         "method",
@@ -92,6 +95,8 @@ class Request:
         self.path: str = scope["path"]
         self.raw_query: bytes = scope.get("query_string", b"")
         self.params: Mapping[str, str] = {}
+        self.about = RequestInfo(request_id)
+        """For the log."""
         self.metadata = ""
         """Where the metadata of the protected resource is (RFC 9728), if it has any."""
         self._headers: list[tuple[bytes, bytes]] = scope["headers"]
@@ -103,6 +108,10 @@ class Request:
             if key == name:
                 return value.decode("latin-1")
         return None
+
+    def header_lines(self, name: bytes) -> list[str]:
+        """Every line of a header that may be there several times."""
+        return [value.decode("latin-1") for key, value in self._headers if key == name]
 
     @property
     def query(self) -> list[tuple[str, str]]:
@@ -181,12 +190,14 @@ class Request:
 class Response:
     """A complete answer: JSON unless the headers say otherwise."""
 
-    __slots__ = ("body", "headers", "status")
+    __slots__ = ("body", "code", "headers", "status")
 
-    def __init__(self, body: bytes, *, status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
+    def __init__(self, body: bytes, *, status: int = 200, headers: Headers = (), code: str = "") -> None:
         self.status = status
         self.body = body
         self.headers = headers
+        self.code = code
+        """Of a refusal, for the log."""
 
 
 async def send_response(request: Request, answer: Response) -> None:

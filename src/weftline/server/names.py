@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from weftline.errors import Forbidden
 from weftline.net.address import InvalidAddress, Origin, canonical_host, literal, origin_of, parse
 from weftline.net.egress import is_loopback
+from weftline.server.cors import Cors
 from weftline.server.http import Request
 
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -21,14 +22,24 @@ class OwnNames:
     url: The address that the server listens on.
     public_url: Where it is found from outside, if that is another.
     hosts: Further names that it goes by.
+    cors: Which pages of other origins may use the server.
     local: Whether the server is there for its own machine alone. One that listens on every address without a
         `public_url` does not know all of its names.
     """
 
-    def __init__(self, *, url: str, public_url: str = "", hosts: Iterable[str] = (), local: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        url: str,
+        public_url: str = "",
+        hosts: Iterable[str] = (),
+        local: bool = False,
+        cors: Cors | None = None,
+    ) -> None:
         self.url = public_url or url
         self._hosts = frozenset(hosts)
         self._local = local
+        self._cors = cors
         self._closed = local or bool(public_url) or bool(self._hosts)
         self._bases = {origin_of(base): base for base in (*_aliases(url), url, public_url) if base}
 
@@ -74,7 +85,10 @@ class OwnNames:
             raise Forbidden("This request comes from another site's page.")
 
     def _is_own_page(self, given: str) -> bool:
-        """Whether a page is the server's own or, to a server for its own machine, any page of that machine."""
+        """Whether a page is the server's own, one that CORS is open to or, to a server for its own machine, any page
+        of that machine."""
+        if self._cors is not None and self._cors.allows(given):
+            return True
         origin = _origin(given)
         return origin is not None and (origin in self._bases or (self._local and is_loopback(origin[1])))
 

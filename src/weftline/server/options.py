@@ -15,7 +15,10 @@ from weftline.errors import WeftlineError
 from weftline.net.address import InvalidAddress, parse
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
+from weftline.runtime.services import SLOW_TURN_S
+from weftline.server import cors
 from weftline.server.connections import ConnectionLimits, Network
+from weftline.server.cors import Cors
 from weftline.server.names import host_name
 from weftline.server.rate_limit import DEFAULT_PER_MINUTE
 from weftline.server.watchdog import default_stall_s
@@ -54,6 +57,7 @@ SETTINGS = (
     "rate_limit_per_minute",
     "webhook_retry_s",
     "model_timeout_s",
+    "slow_turn_s",
     "stall_s",
     "oauth_redirect_schemes",
     "oauth_registration",
@@ -62,6 +66,7 @@ SETTINGS = (
     *_CONNECTIONS,
     *_WORKSPACES,
     *_EGRESS,
+    *cors.SETTINGS,
 )
 
 
@@ -84,10 +89,14 @@ class ServerOptions(Struct, frozen=True):
     """Waits between the attempts of a webhook's delivery, which has failed after the last."""
     model_timeout_s: float = MODEL_TIMEOUT_S
     """How long one model call may take, from its request to the end of its answer."""
+    slow_turn_s: float = SLOW_TURN_S
+    """Model and tool calls that take longer are logged; 0 for none."""
     stall_s: float = default_stall_s()
     """Processor time that may pass without the event loop moving before the process ends itself; 0 for no limit."""
     trusted_proxies: tuple[Network, ...] = ()
     """Whose `X-Forwarded-For` is believed."""
+    cors: Cors | None = None
+    """Whose pages may use the server from a browser; None for nobody's."""
     connections: ConnectionLimits = ConnectionLimits()
     workspaces: WorkspaceLimits = WorkspaceLimits()
 
@@ -98,8 +107,8 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
     for name, value in config.server.items():
         if name not in SETTINGS:
             raise _bad(config, name, f"is not a setting; there are {', '.join(SETTINGS)}")
-        if name in _EGRESS:
-            continue  # read by `egress_from`, which checks them
+        if name in _EGRESS or name in cors.SETTINGS:
+            continue  # read by `egress_from` and `cors_from`, which check them
         if name == "public_url":
             options = replace(options, public_url=_address(config, value))
         elif name == "oauth_redirect_schemes":
@@ -112,6 +121,8 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
             options = replace(options, model_timeout_s=_seconds(config, name, value))
         elif name == "stall_s":
             options = replace(options, stall_s=0.0 if value == 0 else _seconds(config, name, value))
+        elif name == "slow_turn_s":
+            options = replace(options, slow_turn_s=0.0 if value == 0 else _seconds(config, name, value))
         elif name == "webhook_retry_s":
             options = replace(options, webhook_retry_s=_waits(config, value))
         elif name == "trusted_proxies":
@@ -124,6 +135,7 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
             options = replace(options, workspaces=caps)
         else:
             options = replace(options, rate_limit_per_minute=_count(config, value))
+    options = replace(options, cors=cors.cors_from(config.server, origin=config.path))
     if rate_limit_per_minute is not None:
         options = replace(options, rate_limit_per_minute=rate_limit_per_minute)
     return options

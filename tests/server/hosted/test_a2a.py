@@ -214,7 +214,7 @@ async def test_credentials_are_judged_before_json_rpc_begins(api: Api, other_api
     check_error(await post("mantyx_wrong"), 401, "unauthorized")
     check_error(await post(other_api.key), 404, "not_found")
     check_error(await post(await key_of(api, "mcp")), 403, "forbidden")
-    check_error(await post(api.key, "nobody"), 403, "forbidden")
+    assert check_error(await post(api.key, "nobody"), 404, "not_found")["agentId"] == "nobody"
     check_error(await post(await key_of(api, "a2a", second["id"])), 403, "forbidden")
     for key in (api.key, await key_of(api, "a2a"), await key_of(api, "a2a", agent["id"])):
         assert (await post(key)).json["error"]["code"] == -32700
@@ -293,9 +293,9 @@ async def test_the_official_client_finds_the_agent_and_talks_to_it(api: Api) -> 
     async with httpx.AsyncClient(headers=headers, timeout=TIMEOUT_S) as http:
         client = await create_client(f"{api.url}{path(api)}", ClientConfig(httpx_client=http, streaming=False))
         replies = [reply async for reply in client.send_message(sdk_message("one", context="sdk"))]
-        assert replies[-1].message.parts[0].text == "one / 1"
+        assert replies[-1].task.artifacts[0].parts[0].text == "one / 1"
         replies = [reply async for reply in client.send_message(sdk_message("two", context="sdk"))]
-        assert "one" in replies[-1].message.parts[0].text and replies[-1].message.context_id == "sdk"
+        assert "one" in replies[-1].task.artifacts[0].parts[0].text and replies[-1].task.context_id == "sdk"
 
 
 @pytest.mark.requirement("wire.a2a.tasks")
