@@ -39,7 +39,7 @@ class Loopback:
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/callback"
 
     async def ask(self, url: str) -> None:
-        click.echo(f"Open this address in a browser on this machine:\n{url}")
+        click.echo(f"Open this address in a browser on this machine:\n{url}", err=True)
 
     async def answer(self) -> str:
         async with asyncio.timeout(_WAIT_S):
@@ -80,8 +80,8 @@ class Pasted:
         pass
 
     async def ask(self, url: str) -> None:
-        click.echo(f"Open this address in a browser:\n{url}\n")
-        click.echo("Then paste the address of the page that it ends on, even if that page cannot be shown:")
+        click.echo(f"Open this address in a browser:\n{url}\n", err=True)
+        click.echo("Then paste the address of the page that it ends on, even if that page cannot be shown:", err=True)
 
     async def answer(self) -> str:
         return (await asyncio.to_thread(sys.stdin.readline)).strip()

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from weftline.cli.output import DB, JSON, show_all
+from weftline.cli.output import DB, JSON, show_all, show_done
 
 WORKSPACE = click.option("--workspace", required=True, metavar="SLUG", help="Whose runs use the login.")
 
@@ -28,6 +28,7 @@ def command() -> None:
 @click.option("--port", default=0, metavar="N", help="Where the browser comes back to; any free port by default.")
 @click.option("--paste", is_flag=True, help="For a browser elsewhere: paste the address that it comes back to.")
 @DB
+@JSON
 def login(
     url: str,
     workspace: str,
@@ -37,6 +38,7 @@ def login(
     port: int,
     paste: bool,
     db: Path,
+    as_json: bool,
 ) -> None:
     """Log in at an MCP server: prints an address to open in a browser, and stores what a person allows there.
 
@@ -47,6 +49,7 @@ def login(
 
     from weftline.cli.admin import administer
     from weftline.errors import Unavailable, WeftlineError
+    from weftline.redaction import shown_url
 
     if client_secret_stdin and client_id is None:
         raise click.UsageError("--client-secret-stdin needs --client-id.")
@@ -72,6 +75,7 @@ def login(
         raise WeftlineError(f"No login at {urlsplit(url).hostname}: {error}", code="unavailable") from None
     administer(db, "mcp.logins.save", workspace=workspace, login=done)
     click.echo(f"Logged in. Runs of {workspace} that name this URL use the login.", err=True)
+    show_done({"url": shown_url(url), "workspace": workspace, "loggedIn": True}, as_json=as_json)
 
 
 @command.command("list")
@@ -89,8 +93,11 @@ def list_logins(workspace: str, db: Path, as_json: bool) -> None:
 @click.argument("url")
 @WORKSPACE
 @DB
-def logout(url: str, workspace: str, db: Path) -> None:
+@JSON
+def logout(url: str, workspace: str, db: Path, as_json: bool) -> None:
     """Forget a login. What the person has allowed ends only at the server itself."""
     from weftline.cli.admin import administer
+    from weftline.redaction import shown_url
 
     administer(db, "mcp.logins.delete", workspace=workspace, url=url)
+    show_done({"url": shown_url(url), "workspace": workspace, "loggedIn": False}, as_json=as_json)

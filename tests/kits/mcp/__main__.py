@@ -1,7 +1,7 @@
 """Runs the public MCP conformance suite, both ways, and the official TypeScript client's OAuth flow.
 
-    make conformance-mcp
-    make conformance-mcp ARGS="--only client --keep /tmp/results"
+    make mcp-kit
+    make mcp-kit ARGS="--only client --keep /tmp/results"
 
 Everything comes from the package registry, pinned, into `.venv/conformance`. The exit code is 1 when something fails
 that `expected.yaml` does not name, or when something passes that it names.
@@ -84,48 +84,72 @@ async def letting_in(url: str, key: str) -> AsyncGenerator[str]:
             await runner.cleanup()
 
 
-async def suite(leg: str, revision: str, out: Path, *arguments: str) -> bool:
-    """One leg at one revision; prints its figures, and whether it went as expected."""
-    folder = out / f"{leg}-{revision}"
-    expected = FOLDER / "expected.yaml"
+def does_not_apply(leg: str, revision: str) -> list[str]:
+    """Scenarios, or single checks of scenarios, as the suite writes them."""
     named = yaml.safe_load((HERE / "expected.yaml").read_text(encoding="utf-8"))
-    baseline = {leg: [name for group in named[leg][revision] for name in group["scenarios"]]}
-    expected.write_text(yaml.safe_dump(baseline), encoding="utf-8")
-    program = FOLDER / "node_modules" / ".bin" / "conformance"
+    return [name for group in named[leg][revision] for name in group["scenarios"]]
+
+
+async def conformance(*arguments: str) -> tuple[bool, str]:
+    """Runs the suite's command: whether it is content, and what it says."""
     process = await asyncio.create_subprocess_exec(
         str(NODE),
-        str(program),
-        leg,
-        *("--requirements", revision, "--output-dir", str(folder), "--expected-failures", str(expected)),
+        str(FOLDER / "node_modules" / ".bin" / "conformance"),
         *arguments,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        env={**os.environ, "PATH": f"{NODE.parent}{os.pathsep}{os.environ['PATH']}"},
+        env={**os.environ, "PATH": f"{NODE.parent}{os.pathsep}{os.environ['PATH']}", "NO_COLOR": "1"},
     )
     text, _ = await process.communicate()
-    (out / f"{leg}-{revision}.txt").write_bytes(text)
-    report(leg, revision, text.decode(), len(baseline[leg]))
-    return process.returncode == 0
+    return process.returncode == 0, re.sub(r"\x1b\[[0-9;]*m", "", text.decode())
 
 
-def report(leg: str, revision: str, text: str, expected: int) -> None:
-    """The figures, from the suite's own summary."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    scenarios = re.findall(r"^(✓|✗) [\w/.-]+: (\d+) passed, (\d+) failed", plain, re.MULTILINE)
-    passed = sum(mark == "✓" for mark, _, _ in scenarios)
-    good, bad = (sum(int(one[column]) for one in scenarios) for column in (1, 2))
-    print(
-        f"{leg} {revision}: {passed} of {len(scenarios)} scenarios and {good} of {good + bad} checks pass;"
-        f" {expected} do not apply, the others that fail are not scored"
+async def server_leg(revision: str, url: str, out: Path) -> bool:
+    skipped = does_not_apply("server", revision)
+    baseline = FOLDER / "expected.yaml"
+    baseline.write_text(yaml.safe_dump({"server": skipped}), encoding="utf-8")
+    good, text = await conformance(
+        *("server", "--requirements", revision, "--url", url, "--expected-failures", str(baseline))
     )
-    _, _, unexpected = plain.partition("Unexpected failures (not in baseline):")
-    for line in unexpected.splitlines():
-        if line.startswith("  "):
-            print(f"  FAILED {line.strip(' ✗')}")
-    _, _, stale = plain.partition("Stale baseline entries")
-    for line in stale.splitlines():
-        if line.startswith("  "):
-            print(f"  passes by now: {line.strip(' ✓')}")
+    (out / f"server-{revision}.txt").write_text(text, encoding="utf-8")
+    scenarios = re.findall(r"^(✓|✗) [\w/.-]+: (\d+) passed, (\d+) failed", text, re.MULTILINE)
+    report("server", revision, [(mark == "✓", int(right), int(wrong)) for mark, right, wrong in scenarios], skipped)
+    for title in ("Unexpected failures (not in baseline):", "Stale baseline entries"):
+        lines = text.partition(title)[2].splitlines()
+        if lines:
+            print(title, *(line.strip(" ✗✓") for line in lines if line.startswith("  ")), sep="\n  ")
+    return good
+
+
+async def client_leg(revision: str, out: Path) -> bool:
+    """One scenario after the other: side by side, their processes would run into the suite's time limits."""
+    _, listed = await conformance("list", "--requirements", revision)
+    required = listed.partition("Client scenarios")[2].partition("Run and reported")[0]
+    skipped, results, good = does_not_apply("client", revision), list[tuple[bool, int, int]](), True
+    for name in re.findall(r"^  - (\S+)", required, re.MULTILINE):
+        passed, text = await conformance(
+            *("client", "--scenario", name, "--spec-version", revision, "--timeout", "120000"),
+            *("--command", f"{sys.executable} {HERE / 'client.py'}"),
+        )
+        (out / f"client-{revision}-{name.replace('/', '-')}.txt").write_text(text, encoding="utf-8")
+        told = re.search(r"^Passed: (\d+)/(\d+)", text, re.MULTILINE)
+        right, checks = (int(told[1]), int(told[2])) if told is not None else (0, 0)
+        results.append((passed, right, checks - right))
+        if passed == (name in skipped):
+            good = False
+            print(f"  {'passes by now' if passed else 'FAILED'}: {name}")
+    report("client", revision, results, skipped)
+    return good
+
+
+def report(leg: str, revision: str, results: list[tuple[bool, int, int]], skipped: list[str]) -> None:
+    passed = sum(one for one, _, _ in results)
+    right, wrong = (sum(one[column] for one in results) for column in (1, 2))
+    print(
+        f"{leg} {revision}: {passed} of {len(results)} scenarios and {right} of {right + wrong} checks pass;"
+        f" {len(skipped)} do not apply",
+        flush=True,
+    )
 
 
 async def main() -> int:
@@ -141,9 +165,8 @@ async def main() -> int:
         store = Path(temporary) / "server"
         store.mkdir()
         if options.only in (None, "client"):
-            command = f"{sys.executable} {HERE / 'client.py'}"
             for revision in REVISIONS:
-                good &= await suite("client", revision, out, "--command", command, "--timeout", "120000")
+                good &= await client_leg(revision, out)
         with ServerProcess(store, scripts=SCRIPTS) as server:
             key = await asyncio.to_thread(server.create_key, "acme")
             async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {key}"}) as http:
@@ -153,7 +176,7 @@ async def main() -> int:
             if options.only in (None, "server"):
                 async with letting_in(server.url, key) as url:
                     for revision in REVISIONS:
-                        good &= await suite("server", revision, out, "--url", f"{url}/api/mcp/acme")
+                        good &= await server_leg(revision, f"{url}/api/mcp/acme", out)
             if options.only in (None, "typescript"):
                 good &= await typescript(server)
     print("as expected" if good else "NOT as expected")

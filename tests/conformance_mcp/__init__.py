@@ -1,1 +1,0 @@
-"""The public MCP conformance suite and the official TypeScript clients, run by `make conformance-mcp`."""
