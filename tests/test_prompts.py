@@ -82,6 +82,11 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
     ),
     ("tool_failed", ("look", "there was a fire"), "look failed: there was a fire"),
     (
+        "nobody_to_ask",
+        ("Which city?",),
+        "The tool asked a person: 'Which city?'. Nobody can be asked during this run, so the question was declined.",
+    ),
+    (
         "tool_timed_out",
         ("look", 2.5),
         "look did not finish within 2.5 seconds and was stopped. Parts of it may have taken effect: "

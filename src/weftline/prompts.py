@@ -35,6 +35,10 @@ _ANSWER_NOW = "Give your final answer now with what you know, or take a differen
 _LAST_ANSWER = "Give your best final answer now, using what you already know."
 
 
+def nobody_to_ask(question: str) -> str:
+    return f"The tool asked a person: {question!r}. Nobody can be asked during this run, so the question was declined."
+
+
 # In place of a result: the call never began
 
 

@@ -59,6 +59,8 @@ class Route(Struct, frozen=True):
     """What an OAuth token must have; API keys have no scopes."""
     usages: tuple[str, ...] = ("developer_api",)
     """The kinds of API key that may come here."""
+    has_metadata: bool = False
+    """Whether its refusals name the metadata of a protected resource: where a client can get a token."""
     limited: bool = True
     """Whether requests count against the credential's rate limit and may be refused by it."""
     summary: str = ""
