@@ -19,7 +19,7 @@ NOTHING = Decision()
 
 
 def decide(s: State) -> Decision:
-    """What to append, or else what to start, and when to ask again; nothing for a run whose rules are not known."""
+    """What to append, or else what to start, and when to ask again; nothing for a run with unknown rules."""
     if s.step == "ended" or not s.created or s.rules not in KNOWN_RULES:
         return NOTHING
     if s.broken:
