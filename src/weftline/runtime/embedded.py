@@ -3,8 +3,8 @@
     async with EmbeddedEngine("./data", models=catalog) as engine:
         run_id = await engine.create(await engine.workspace("acme"), plan)
 
-Creates, answers, cancels and other requests are facts appended on the loop, checked against the folded state, and
-acknowledged when they are durable.
+Creates, answers, cancels and other requests are facts: checked against the folded state and appended on the loop, and
+acknowledged once they are durable.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class EmbeddedEngine:
         step: TakeStep = stepping.step,
         carry_out: CarryOut = carrying.carry_out,
     ) -> None:
-        """`step` and `carry_out` are seams for tests, which watch what passes there or put a mistake in."""
+        """`step` and `carry_out` are seams for tests, which observe what passes there or plant a bug."""
         self._given = store
         self._step = step
         self._carry_out = carry_out
@@ -95,7 +95,7 @@ class EmbeddedEngine:
     # Life
 
     async def start(self) -> Self:
-        """Opens the store if a path was given, and carries on what an earlier process left."""
+        """Opens the store if a path was given, and resumes what an earlier process left unfinished."""
         given = self._given
         self._store = await asyncio.to_thread(open_store, given, check=True) if isinstance(given, Path | str) else given
         store = self._log_store = self._store.log
@@ -129,18 +129,18 @@ class EmbeddedEngine:
         await self._recovery.begin()
         self._moving.set()
         if store.unclean or restored:
-            # A thread whose end was durable before a crash takes its runs with it, also those not cancelled by then.
+            # A thread whose end was durable before a crash takes its runs with it, including those not cancelled yet.
             for thread in await store.ended_threads_with_runs():
                 try:
                     await self.end_thread(thread)
                 except Conflict as error:
-                    logger.warning("thread %d has ended, and a run of it is left alone: %s", thread, error.message)
+                    logger.warning("thread %d has ended, but one of its runs is left alone: %s", thread, error.message)
 
     async def moving(self) -> None:
         await self._moving.wait()
 
     async def resume_all(self) -> int:
-        """Lets the runs of a restored store go on; returns how many have not ended."""
+        """Lets the runs of a restored store continue; returns how many have not ended."""
         count = await self._log_store.unfinished()
         if self._recovery.held:
             await self._log_store.lift_hold()
@@ -150,19 +150,19 @@ class EmbeddedEngine:
         return count
 
     async def stop(self, *, drain_s: float = DRAIN_S) -> None:
-        """Begins nothing more, lets what is under way finish for `drain_s`, cuts the rest, and closes the store."""
+        """Starts nothing new, gives work under way `drain_s` to finish, cuts off the rest, and closes the store."""
         await self.drain(drain_s)
         await self.cut()
         await self._store.close()
 
     async def drain(self, drain_s: float) -> None:
-        """Begins no further run, turn or call, and waits for those under way, `drain_s` at most."""
+        """Starts no further run, turn or call, and waits for those under way, `drain_s` at most."""
         self.ready = False
         self._recovery.stop()
         await self._residents.shut_down(drain_s)
 
     async def cut(self) -> None:
-        """Cuts what is still under way, makes everything that was appended durable, and ends all streams."""
+        """Cuts off what is still under way, makes everything appended durable, and ends all streams."""
         await self._residents.cut()
         self._hub.end_all()
 
@@ -173,11 +173,11 @@ class EmbeddedEngine:
         await self.stop()
 
     def watch_ends(self, ended: Callable[[], None] | None) -> None:
-        """Has `ended` called after each commit with which a run ended; None calls nobody."""
+        """Calls `ended` after each commit that ended a run; None switches this off."""
         self._residents.on_ended = ended
 
     def require_accepting(self) -> None:
-        """Raises `Unavailable` while the engine is starting, stopping, or its store refuses writes."""
+        """Raises `Unavailable` while the engine is starting or stopping, or its store refuses writes."""
         if not self.ready:
             raise Unavailable("The server is starting or stopping.", retry_after_s=1)
         if self._recovery.held:
@@ -197,7 +197,7 @@ class EmbeddedEngine:
         return await self._store.records.write(workspaces.ensure(slug, now=self.clock.now_us()))
 
     async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
-        """Raises `WeftlineError` when the plan names models or tools that the workspace does not have.
+        """Raises `WeftlineError` if the plan names models or tools that the workspace does not have.
 
         A plan that names no model needs a default model only if it `runs_now`.
         """
@@ -220,8 +220,8 @@ class EmbeddedEngine:
     ) -> str:
         """Accepts a run durably and returns its id. `idempotency` is route, key and digest of the request's body.
 
-        `sent` are the client's own bytes, given back in snapshots; `secrets` are the headers of the tools that the
-        server dials, sealed by the store's vault.
+        `sent` has the client's own bytes, returned in snapshots; `secrets` has the headers of the tools that the server
+        dials, sealed by the store's vault.
         """
         self.require_accepting()
         await self.check(plan, workspace=workspace)
@@ -253,7 +253,7 @@ class EmbeddedEngine:
                 self._creating.pop(slot).set_result(None)
             raise
         if slot is not None:
-            # Hangs on the commit: a caller that goes away must not let a retry with the same key create another run.
+            # Tied to the commit: if the caller goes away, a retry with the same key must not create another run.
             durable.add_done_callback(lambda _: self._creating.pop(slot).set_result(None))
         await asyncio.shield(durable)
         return run.id
@@ -267,7 +267,7 @@ class EmbeddedEngine:
         run = LiveRun(key, new.salt, workspace=new.workspace, thread=new.thread, log=log, work=work)
         run.new = new
         if new.thread is not None:
-            run.residency = Residency.BEHIND  # its commit tells whether it may move at once
+            run.residency = Residency.BEHIND  # its commit says whether it may move at once
         self._residents.add(run)
         body = bodies.CreatedBody(Raw(encoded), UNSET if sent is None else Raw(sent))
         created = RunCreated(RULES, plan.limits, new.thread)
@@ -276,15 +276,15 @@ class EmbeddedEngine:
         return run
 
     async def _created_before(self, slot: tuple[int, str, str], body: bytes) -> str | None:
-        """The run that an earlier request with this key created; otherwise the key is this request's from now on."""
+        """The run that an earlier request with this key created; if there is none, this request now owns the key."""
         while (first := self._creating.get(slot)) is not None:
             await asyncio.shield(first)
         taken = self._creating[slot] = asyncio.get_running_loop().create_future()
         try:
-            known = await self._log_store.idempotent(*slot)
-            if known is None:
+            earlier = await self._log_store.idempotent(*slot)
+            if earlier is None:
                 return None
-            row = await self._log_store.run(known[1])
+            row = await self._log_store.run(earlier[1])
         except BaseException:
             del self._creating[slot]
             taken.set_result(None)
@@ -292,7 +292,7 @@ class EmbeddedEngine:
         del self._creating[slot]
         taken.set_result(None)
         run_id = ids.run_id(row.key, row.salt) if row is not None else ""
-        if known[0] != body:
+        if earlier[0] != body:
             raise Conflict(
                 "This Idempotency-Key was used for another request.", code="idempotency_conflict", run_id=run_id
             )
@@ -301,7 +301,7 @@ class EmbeddedEngine:
     # Requests
 
     async def accept(self, key: int, head: Fact, body: bytes = b"") -> bool:
-        """Appends a fact from outside; False when the run's state does not take it (any more)."""
+        """Appends a fact from outside; False if the run's state does not accept it."""
         self._log.require_well()
         run = await self._residents.load(key)
         if not accepts(run.state, head):
@@ -316,7 +316,7 @@ class EmbeddedEngine:
         state = run.state
         question = None if state.ended else open_question(state, tool_use_id)
         if question is None:
-            await self._settled(run)  # a refusal too rests on what a crash cannot take back
+            await self._settled(run)  # a refusal, too, must rest on what a crash cannot undo
             if tool_use_id in state.questions.ignored:
                 return False
             if state.ended:
@@ -347,7 +347,7 @@ class EmbeddedEngine:
         return receipt(run.state.status, await self._log_store.facts(key, kinds=(KIND[CallClosed],)))
 
     async def pause(self, key: int, *, reason: str = "", requested_by: str = "") -> None:
-        """Starts nothing more after what is under way, until `resume`."""
+        """Finishes what is under way and starts nothing new until `resume`."""
         run = await self._unfinished(key)
         head = RunPaused(reason, requested_by)
         if run.state.control.paused:
@@ -382,7 +382,7 @@ class EmbeddedEngine:
         return head.id
 
     async def end_thread(self, thread: int, *, requested_by: str = "") -> None:
-        """Cancels all runs of a thread that has ended, the newest first."""
+        """Cancels all runs of a thread that has ended, newest first."""
         for key in reversed(await self._log_store.unfinished_of_thread(thread)):
             await self.cancel(key, reason="session_ended", requested_by=requested_by)
 
@@ -395,19 +395,19 @@ class EmbeddedEngine:
         return run
 
     async def _append(self, run: LiveRun, head: Fact, body: bytes = b"") -> None:
-        """Appends what somebody outside asked for, carries the run on, and returns when it is durable."""
+        """Appends a request from outside, continues the run, and returns when it is durable."""
         self._driver.record(run, (Draft(head, body),))
         self._residents.consider(run)
         await self._log.durable(run, outside=True)
 
     async def _settled(self, run: LiveRun) -> None:
-        """Returns when all that a refusal rests on is durable."""
+        """Returns when everything that a refusal rests on is durable."""
         await self._log.durable(run, outside=True)
 
     # Reading
 
     async def locate(self, run_id: str, *, workspace: int) -> int:
-        """The key of a run. Raises `NotFound`, alike for an unknown id and for a run of another workspace."""
+        """The key of a run. Raises `NotFound` for an unknown id and for a run of another workspace alike."""
         parsed = ids.parse(run_id, prefix="run_")
         if parsed is not None:
             key, salt = parsed
@@ -433,7 +433,7 @@ class EmbeddedEngine:
         return await self._log_store.run(key)
 
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
-        """The newest first."""
+        """Newest first."""
         return await self._log_store.runs(wanted)
 
     async def unsupported(self, row: RunRow) -> str:

@@ -1,4 +1,4 @@
-"""Making a run ready to be driven: its models, its tools, its thread's history, and what an earlier driver left."""
+"""Getting a run ready to be driven: its models, its tools, its thread's history, and what an earlier driver left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weftline.store.base import LogStore
 
 
 class Names(Protocol):
-    """What keys are called outside."""
+    """Public names of keys."""
 
     async def workspace(self, key: int) -> str: ...
     async def session(self, thread: int) -> str | None: ...
