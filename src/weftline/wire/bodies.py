@@ -1,4 +1,4 @@
-"""What a request body amounts to once it is valid."""
+"""A request body once it is valid."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from weftline.wire.limits import DEFAULT_RUN_NAME
 
 
 class SpecBody(Struct, frozen=True):
-    """`spec` is the JSON to store: every field as it was sent, but for the secrets, which are `[redacted]` there."""
+    """`spec` is the JSON to store: every field as sent, except for secrets, which are `[redacted]`."""
 
     spec: bytes
     name: str = DEFAULT_RUN_NAME
@@ -37,7 +37,7 @@ class MessageBody(Struct, frozen=True):
 
 
 class ToolResultBody(Struct, frozen=True):
-    """The answer to one client-side call: `result` or `error`, or neither when it was too large to be taken."""
+    """The answer to one client-side call: `result` or `error`, or neither if it was too large."""
 
     tool_use_id: str
     result: str | None = None

@@ -22,7 +22,7 @@ from weftline.wire.limits import (
     MAX_TOOL_USE_ID_CHARS,
 )
 from weftline.wire.run_spec import MessageModel, RunModel
-from weftline.wire.tool_refs import ADDRESS_FIELDS, KINDS, duplicate_names, shown, take_secrets
+from weftline.wire.tool_refs import ADDRESS_FIELDS, KINDS, duplicate_names, quoted, take_secrets
 
 _Body = TypeVar("_Body", bound=SpecBody)
 
@@ -96,7 +96,7 @@ def parse_tool_result(body: bytes, *, user_agent: str) -> ToolResultBody:
 
 
 def _tool_result_faults(body: bytes) -> InvalidRequest:
-    """Everything that is wrong with the fields of a result, where decoding has named the first fault only."""
+    """Everything that is wrong with the fields of a result; decoding names only the first fault."""
     try:
         refuse_many(body)
         sent = decode_shape(_any_tool_result, body)
@@ -128,7 +128,7 @@ def _valid(body: bytes, check: Any) -> dict[str, Any]:
         clashes = duplicate_names(tools)
         if clashes:
             raise invalid(
-                [Issue(path, f"the name {shown(name)} is taken by an earlier tool") for path, name in clashes]
+                [Issue(path, f"the name {quoted(name)} is taken by an earlier tool") for path, name in clashes]
             )
     return fields
 
@@ -142,7 +142,7 @@ def _require_input(fields: dict[str, Any]) -> None:
 
 
 def _stored(body: bytes, fields: dict[str, Any]) -> tuple[bytes, dict[str, dict[str, str]]]:
-    """The bytes to store. A key that was sent twice is stored once, so that no secret hides behind the second."""
+    """The bytes to store. A repeated key is stored once, so that no secret can hide behind the second."""
     raw: dict[str, Raw] = decode_fields(body)
     secrets: dict[str, dict[str, str]] = {}
     tools = fields.get("tools")
@@ -175,7 +175,7 @@ def _issues(error: ValidationError) -> list[Issue]:
     found: list[Issue] = []
     for problem in error.errors(include_url=False, include_context=False, include_input=False):
         loc = problem["loc"]
-        # A tool's place is followed by the tag of the union, which the client never wrote.
+        # A tool's path includes the tag of the union, which the client never wrote.
         if len(loc) > 2 and loc[0] == "tools" and loc[2] in KINDS:
             loc = (*loc[:2], *loc[3:])
         if loc and loc[-1] == "[key]":
@@ -195,6 +195,6 @@ def _path(loc: tuple[int | str, ...]) -> str:
         if isinstance(step, int):
             path += f"[{step}]"
         else:
-            name = step if 0 < len(step) <= 80 and step.isprintable() else shown(step)
+            name = step if 0 < len(step) <= 80 and step.isprintable() else quoted(step)
             path = f"{path}.{name}" if path else name
     return path

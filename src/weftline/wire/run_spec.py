@@ -1,6 +1,6 @@
-"""The bodies that create runs, sessions and session messages, as pydantic models: every limit of the spec.
+"""The bodies that create runs, sessions and session messages, as pydantic models, with every limit of the spec.
 
-The models only judge. What is stored are the bytes that were sent; `wire.plan` makes the run's plan from them.
+The models only validate. The bytes that were sent are what is stored; `wire.plan` makes the run's plan from them.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _tool_count(tools: list[ToolRefModel]) -> list[ToolRefModel]:
     count = sum(len(tool.tools) if isinstance(tool, McpLocalToolModel) else 1 for tool in tools)
     if count > MAX_TOOLS:
         raise PydanticCustomError(
-            "tool_count", "has {count} tools; at most {most} are taken", {"count": count, "most": MAX_TOOLS}
+            "tool_count", "has {count} tools; at most {most} are allowed", {"count": count, "most": MAX_TOOLS}
         )
     return tools
 
@@ -186,7 +186,7 @@ ModelId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=M
 
 
 class SessionModel(_Settings):
-    """A session: everything that a run has but its input."""
+    """A session: everything that a run has except its input."""
 
     name: Annotated[str, StringConstraints(max_length=MAX_RUN_NAME_CHARS, pattern=NO_NUL)] | None = None
     agentId: Annotated[str, StringConstraints(pattern=whole(ID_PATTERN))] | None = None

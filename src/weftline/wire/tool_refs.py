@@ -1,4 +1,4 @@
-"""The seven kinds of tool refs as clients send them: their shape, their names, and the secrets they carry."""
+"""The seven kinds of tool refs as clients send them: their shapes, their names, and the secrets they carry."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _is_tool_name = re.compile(TOOL_NAME_PATTERN).fullmatch
 _is_header_value = re.compile(HEADER_VALUE_PATTERN).fullmatch
 
 
-def shown(text: str) -> str:
-    """A client's own word in a message about it: quoted, printable, never long."""
+def quoted(text: str) -> str:
+    """A client's own word, for use in a message: quoted, printable, never long."""
     return repr(text if len(text) <= 80 else f"{text[:80]}…")
 
 
@@ -43,7 +43,7 @@ def _tool_name(name: str) -> str:
     if _is_tool_name(name):
         return name
     raise PydanticCustomError(
-        "tool_name", "{name} must match {pattern}", {"name": shown(name), "pattern": f"^{TOOL_NAME_PATTERN}$"}
+        "tool_name", "{name} must match {pattern}", {"name": quoted(name), "pattern": f"^{TOOL_NAME_PATTERN}$"}
     )
 
 
@@ -57,7 +57,7 @@ def _header_value(value: str) -> str:
 
 
 def checked_schema(schema: object) -> object:
-    """A schema whose cost is bounded, or whatever else was sent in its place."""
+    """A schema of bounded cost, or whatever else was sent in its place."""
     value: object = schema
     if isinstance(value, dict | list):
         value = cast("object", value)
@@ -93,7 +93,7 @@ AnySchema: TypeAlias = Annotated[Any, AfterValidator(checked_schema)]
 
 
 class Ref(BaseModel):
-    """Fields that a kind does not know are accepted and stay in the stored spec."""
+    """Unknown fields are accepted and stay in the stored spec."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
@@ -109,7 +109,7 @@ class PluginToolModel(Ref):
 
 
 class LocalToolModel(Ref):
-    """`parameters` and `outputSchema` of a wrong root are coerced later, not refused."""
+    """`parameters` and `outputSchema` with a wrong root are coerced later, not refused."""
 
     kind: Literal["local"]
     name: ToolName
@@ -182,9 +182,9 @@ ADDRESS_FIELDS = {"a2a": "agentCardUrl", "mcp": "url"}
 
 
 def duplicate_names(tools: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """The path of each name that an earlier tool of the (valid) list has, with the name.
+    """The path and name of each tool whose name an earlier tool of the (valid) list has.
 
-    An `mcp` ref is a prefix and no tool, so it clashes only with what else keeps its headers under that name.
+    An `mcp` ref is a prefix, not a tool, so it clashes only with refs that keep their headers under the same name.
     """
     model_facing: set[str] = set()
     dialed: set[str] = set()
@@ -216,9 +216,9 @@ def duplicate_names(tools: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def take_secrets(raw_tools: Raw, tools: list[dict[str, Any]]) -> tuple[Raw, dict[str, dict[str, str]]]:
-    """The tools with the mark in place of every secret, and the secrets by tool name and header name.
+    """The tools with every secret replaced by the mark, and the secrets by tool name and header name.
 
-    An address that may hold a secret is one, under the name `SEALED_URL`. Everything else keeps its bytes.
+    An address that may hold a secret counts as one, named `SEALED_URL`. Everything else keeps its bytes.
     """
     items = decode_items(raw_tools)
     secrets: dict[str, dict[str, str]] = {}
