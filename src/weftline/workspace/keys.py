@@ -27,11 +27,11 @@ _ACCESS_TOKEN = "mantyx_at_"
 class CreatedKey(NamedTuple):
     key: ApiKey
     secret: str
-    """Told this once; it is stored nowhere."""
+    """Shown only once; it is not stored."""
 
 
 def hash_secret(secret: str) -> bytes:
-    """Keys are long and random, so a plain hash is enough to find and to protect them."""
+    """Keys are long and random, so a plain hash is enough to find and protect them."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -56,9 +56,9 @@ async def create(
 
 
 async def import_key(at: Workspaces, slug: str, secret: str, *, name: str = "") -> ApiKey:
-    """Takes over a key that clients already hold. Its length is all that protects it."""
+    """Imports a key that clients already hold. Its length is its only protection."""
     if not 20 <= len(secret) <= 512 or not secret.isascii() or not secret.isprintable() or " " in secret:
-        raise InvalidRequest("secret: must have 20 to 512 printable ASCII characters without blanks.")
+        raise InvalidRequest("secret: must have 20 to 512 printable ASCII characters without spaces.")
     if secret.startswith(_ACCESS_TOKEN):
         raise InvalidRequest(f"secret: the prefix {_ACCESS_TOKEN} is for OAuth access tokens.")
     new = NewKey(id=_new_id(), hash=hash_secret(secret), prefix=secret[:8], name=name, usage="developer_api", agents=())
@@ -71,12 +71,12 @@ async def by_secret_hash(at: Workspaces, hash: bytes) -> ApiKey | None:
 
 
 async def find(at: Workspaces, id: str, *, workspace: int | None = None) -> ApiKey:
-    """Raises `NotFound`, also for a key of another workspace if one is given."""
+    """Raises `NotFound`, including for a key of another workspace if one is given."""
     return await at.records.read(_known(id, workspace=workspace))
 
 
 async def of_workspace(at: Workspaces, workspace: int, *, revoked: bool = False) -> list[ApiKey]:
-    """The oldest first; with `revoked` also those that no longer work."""
+    """Oldest first; with `revoked`, including those that no longer work."""
     return await at.records.read(keys.of_workspace(workspace, revoked=revoked))
 
 
