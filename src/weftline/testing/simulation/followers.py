@@ -59,7 +59,7 @@ class Reader:
                 if batches is None:
                     break
                 if self._rng.random() < 0.1:
-                    # It cannot take it all just now, and asks for the rest of it again.
+                    # It cannot take everything just now, and asks for the rest again.
                     batches = batches[: self._rng.randrange(len(batches) + 1)]
                     for batch in batches:
                         self._take(batch)
