@@ -81,7 +81,7 @@ POLICY = (
         ("GET …/oauth-apps", "POST …/oauth-apps", "GET …/oauth-apps/{clientId}", "DELETE …/oauth-apps/{clientId}"),
         "no",
     ),
-    Rule("ask who one is", ("GET /api/oauth/userinfo",), "yes"),
+    Rule("read one's own identity", ("GET /api/oauth/userinfo",), "yes"),
 )
 
 _BY_ROUTE: dict[str, Narrowed] = {
