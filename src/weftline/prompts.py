@@ -132,7 +132,10 @@ def repeating_calls(count: int) -> str:
 
 
 def repeating_results(count: int) -> str:
-    return f"Your last {count} rounds of tool calls returned the same, although their arguments differed. {_ANSWER_NOW}"
+    return (
+        f"Your last {count} rounds of tool calls returned the same results, although their arguments differed. "
+        f"{_ANSWER_NOW}"
+    )
 
 
 FINAL_TURN = {

@@ -144,7 +144,7 @@ class EmbeddedEngine:
         count = await self._log_store.unfinished()
         if self._recovery.held:
             await self._log_store.lift_hold()
-            if self._recovery.held:  # nobody else was quicker
+            if self._recovery.held:  # no other caller was quicker
                 self._residents.was_away()
                 await self._carry_on()
         return count

@@ -462,6 +462,6 @@ def _plain_body(new: New) -> bytes:
         case AttemptFailed():
             return encode(FailedBody(new.head.reason))
         case RunEnded():
-            return encode(EndedBody(error="The run could not be carried on: its recovery failed repeatedly."))
+            return encode(EndedBody(error="The run could not continue: its recovery failed repeatedly."))
         case _:
             return b""

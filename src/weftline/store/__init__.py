@@ -22,7 +22,7 @@ def open_store(path: Path | str, *, create: bool = True, check: bool = False) ->
 
 
 def open_for_reading(path: Path | str) -> ReadStore:
-    """Opens a store beside its owner, if it has one. Raises `StoreError` if there is no store."""
+    """Opens a store for reading, alongside its owner if it has one. Raises `StoreError` if there is no store."""
     from weftline.store.sqlite.store import SqliteReadStore
 
     return SqliteReadStore(path)

@@ -398,7 +398,7 @@ class Database(Protocol):
 
 
 class ReadStore(Protocol):
-    """Both halves, open for reading beside the owner."""
+    """Both halves, open for reading alongside the owner."""
 
     @property
     def log(self) -> LogReader: ...

@@ -30,7 +30,7 @@ class Change(Struct, frozen=True):
 OnChange: TypeAlias = Callable[[Change], Awaitable[None]]
 
 
-async def nobody_cares(change: Change) -> None:
+async def ignore_changes(change: Change) -> None:
     """For a process that keeps nothing in memory."""
 
 
@@ -40,7 +40,7 @@ class Workspaces(Struct, frozen=True, dict=True):
     records: Database
     vault: Vault
     clock: Clock
-    changed: OnChange = nobody_cares
+    changed: OnChange = ignore_changes
     redirect_schemes: frozenset[str] = frozenset()
     """Schemes that the operator allows in redirect URIs of OAuth apps."""
 

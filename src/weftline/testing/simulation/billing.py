@@ -80,5 +80,5 @@ def _billed_by_somebody(log: RunLog, mine: list[Asked]) -> None:
             estimated = isinstance(head, AttemptFailed) and head.estimated
             nothing = not head.usage.input and not head.usage.output
             billed = estimated or nothing or head.usage in bills
-            require("C4", billed, f"run {log.key}: {head.usage} was billed by nobody")
+            require("C4", billed, f"run {log.key}: {head.usage} was never billed")
             require("C4", not (isinstance(head, TurnCompleted) and nothing), f"run {log.key}: a turn without a bill")

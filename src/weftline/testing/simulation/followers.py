@@ -89,7 +89,7 @@ class Reader:
             if isinstance(head, CallOpened) and head.client is not None and not head.blocked:
                 self._on_offer(head.id)
         require("S9", batch.last_seq == seen.last_seq, f"run {seen.run}: {batch.last_seq} is announced and not told")
-        require("S9", batch.ended == seen.ended, f"run {seen.run}: at {seen.last_seq} its end is told wrongly")
+        require("S9", batch.ended == seen.ended, f"run {seen.run}: at {seen.last_seq} its end is reported wrongly")
 
 
 async def _next(follower: Follower) -> Sequence[EntryBatch] | None:

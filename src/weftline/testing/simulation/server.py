@@ -214,5 +214,5 @@ async def _begin_nothing_more(engine: EmbeddedEngine) -> None:
 
 
 def quiet() -> None:
-    """Simulated faults are no reason to log anything."""
+    """Simulated faults need no log lines."""
     logging.getLogger("weftline").setLevel(logging.CRITICAL + 1)

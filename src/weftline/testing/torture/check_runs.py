@@ -74,7 +74,7 @@ def _told(ledger: Ledger, logs: Sequence[RunLog]) -> Iterator[str]:
             yield f"run {run}: the answer to a cancel was {status}, and it is {statuses.get(run)}"
     for log in logs:
         if log.row.status == "cancelled" and log.run not in ledger.cancelled:
-            yield f"run {log.run}: is cancelled, and nobody was told so"
+            yield f"run {log.run}: is cancelled, but no client was told"
 
 
 def _seen(ledger: Ledger, logs: Sequence[RunLog]) -> Iterator[str]:
