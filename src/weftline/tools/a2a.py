@@ -58,19 +58,19 @@ class A2AForms:
     """Which form worked for which peer, up to a limit."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[Peer, Form] = OrderedDict()
+        self._remembered: OrderedDict[Peer, Form] = OrderedDict()
 
     def get(self, peer: Peer) -> Form | None:
-        return self._known.get(peer)
+        return self._remembered.get(peer)
 
     def remember(self, peer: Peer, form: Form) -> None:
-        self._known[peer] = form
-        self._known.move_to_end(peer)
-        if len(self._known) > _REMEMBERED:
-            self._known.popitem(last=False)
+        self._remembered[peer] = form
+        self._remembered.move_to_end(peer)
+        if len(self._remembered) > _REMEMBERED:
+            self._remembered.popitem(last=False)
 
     def forget(self, peer: Peer) -> None:
-        self._known.pop(peer, None)
+        self._remembered.pop(peer, None)
 
 
 class _Rejected(Exception):
@@ -123,10 +123,10 @@ class A2ATool(RemoteTool):
     async def ask(self, args: bytes, context: ToolContext) -> ToolOutput:
         text = msgspec.json.decode(args, type=dict[str, str])["message"]
         message_id = str(uuid5(NAMESPACE_URL, f"weftline:{context.idempotency_key}"))
-        known = self._forms.get(self._peer)
+        remembered = self._forms.get(self._peer)
         reasons: list[str] = []
         try:
-            queue = [known] if known is not None else await self._candidates()
+            queue = [remembered] if remembered is not None else await self._candidates()
             while queue:
                 form = queue.pop(0)
                 try:
@@ -135,17 +135,17 @@ class A2ATool(RemoteTool):
                     reasons.append(str(error))
                     if error.newer is not None:
                         queue.append(error.newer)
-                    if form is known:
+                    if form is remembered:
                         self._forms.forget(self._peer)
-                        queue += [other for other in await self._candidates() if other != known]
+                        queue += [other for other in await self._candidates() if other != remembered]
                     continue
                 self._forms.remember(self._peer, form)
                 return output
         except RequestFailed as error:
             doubt = " The agent may or may not have accepted the task." if error.sent else ""
             return ToolOutput.of(f"{self.name} failed: {error.message}{doubt}", is_error=True)
-        told = "; ".join(dict.fromkeys(reasons))
-        return ToolOutput.of(f"{self.name} could not be reached over A2A: {told}", is_error=True)
+        reason = "; ".join(dict.fromkeys(reasons))
+        return ToolOutput.of(f"{self.name} could not be reached over A2A: {reason}", is_error=True)
 
     async def _candidates(self) -> list[Form]:
         """The forms to try, in order."""
@@ -212,13 +212,13 @@ class A2ATool(RemoteTool):
         error = answer.get("error") if answer is not None else None
         if isinstance(error, dict) and form.style.startswith("rpc"):
             fault = cast(Fields, error)
-            told = fault.get("message")
-            told = told if isinstance(told, str) else "no reason given"
+            reason = fault.get("message")
+            reason = reason if isinstance(reason, str) else "no reason given"
             if fault.get("code") in _WRONG_FORM or not 200 <= status < 300:
                 # It speaks JSON-RPC but not this method: peers of revision 1.0 do not know the older name.
                 newer = Form(form.url, "rpc_1") if form.style == "rpc" else None
-                raise _Rejected(f"{told} ({shown_url(form.url)})", newer=newer)
-            return ToolOutput.of(f"{self.name} answered with an error: {told}", is_error=True)
+                raise _Rejected(f"{reason} ({shown_url(form.url)})", newer=newer)
+            return ToolOutput.of(f"{self.name} answered with an error: {reason}", is_error=True)
         if not 200 <= status < 300:
             newer = Form(form.url, "rest_1") if form.style == "rest" and status in (400, 422) else None
             without = " without the tool's headers, which are for another origin" if own != self._headers else ""

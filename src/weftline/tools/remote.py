@@ -102,7 +102,7 @@ def redacted(output: ToolOutput, redactor: Redactor) -> ToolOutput:
 def _part(part: UserPart, redactor: Redactor) -> UserPart:
     match part:
         case Text():
-            return Text(_shown(part.text, redactor))
+            return Text(_redacted_text(part.text, redactor))
         case Image():
             return replace(part, url=part.url and redactor.text(part.url))
         case File():
@@ -110,7 +110,7 @@ def _part(part: UserPart, redactor: Redactor) -> UserPart:
             return replace(part, url=url, name=name, data=part.data and _file_data(part.data, redactor))
 
 
-def _shown(text: str, redactor: Redactor) -> str:
+def _redacted_text(text: str, redactor: Redactor) -> str:
     if len(text) <= MAX_TEXT_CHARS:
         return redactor.text(text)
     # Plus as much of the rest as a secret can be long: one may begin before the cut.

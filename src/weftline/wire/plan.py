@@ -271,7 +271,7 @@ def _default_budgets(tools: tuple[ToolRef, ...]) -> dict[str, int]:
                 names.add(ref.name.rpartition("/")[2].replace("-", "_"))
             case LocalRef() | A2ALocalRef() | A2ARef():
                 names.add(ref.name)
-    return {name: most for name, most in DEFAULT_TOOL_BUDGETS.items() if name in names}
+    return {name: max_calls for name, max_calls in DEFAULT_TOOL_BUDGETS.items() if name in names}
 
 
 def _reasoning(level: str | float | None) -> int | None:

@@ -414,5 +414,5 @@ class Models(Struct, rename="camel"):
 
 def models_list(models: Sequence[CatalogModel], *, default_model_id: str | None) -> bytes:
     """Prices are shown for platform offerings only: what a workspace's own key costs is between it and its vendor."""
-    shown = [replace(one, pricing=None) if one.source == "workspace_provider" else one for one in models]
-    return _encode(Models(shown, default_model_id))
+    listed = [replace(one, pricing=None) if one.source == "workspace_provider" else one for one in models]
+    return _encode(Models(listed, default_model_id))

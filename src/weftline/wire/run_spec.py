@@ -112,8 +112,8 @@ def _metadata_size(metadata: dict[str, str]) -> dict[str, str]:
     return metadata
 
 
-def _too_many_bytes(most: int) -> PydanticCustomError:
-    return PydanticCustomError("size", "has more than {most} bytes as JSON", {"most": most})
+def _too_many_bytes(limit: int) -> PydanticCustomError:
+    return PydanticCustomError("size", "has more than {limit} bytes as JSON", {"limit": limit})
 
 
 Metadata: TypeAlias = Annotated[
@@ -153,7 +153,7 @@ def _tool_count(tools: list[ToolRefModel]) -> list[ToolRefModel]:
     count = sum(len(tool.tools) if isinstance(tool, McpLocalToolModel) else 1 for tool in tools)
     if count > MAX_TOOLS:
         raise PydanticCustomError(
-            "tool_count", "has {count} tools; at most {most} are allowed", {"count": count, "most": MAX_TOOLS}
+            "tool_count", "has {count} tools; at most {limit} are allowed", {"count": count, "limit": MAX_TOOLS}
         )
     return tools
 

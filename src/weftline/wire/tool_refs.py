@@ -50,7 +50,7 @@ def _tool_name(name: str) -> str:
 def _header_value(value: str) -> str:
     # A value is a secret: the message never shows it.
     if len(value) > MAX_HEADER_VALUE_BYTES or len(value.encode()) > MAX_HEADER_VALUE_BYTES:
-        raise PydanticCustomError("header_size", "must have at most {most} bytes", {"most": MAX_HEADER_VALUE_BYTES})
+        raise PydanticCustomError("header_size", "must have at most {limit} bytes", {"limit": MAX_HEADER_VALUE_BYTES})
     if not _is_header_value(value):
         raise PydanticCustomError("header_value", "must have no control characters")
     return value

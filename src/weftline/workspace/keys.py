@@ -72,7 +72,7 @@ async def by_secret_hash(at: Workspaces, hash: bytes) -> ApiKey | None:
 
 async def find(at: Workspaces, id: str, *, workspace: int | None = None) -> ApiKey:
     """Raises `NotFound`, including for a key of another workspace if one is given."""
-    return await at.records.read(_known(id, workspace=workspace))
+    return await at.records.read(_existing(id, workspace=workspace))
 
 
 async def of_workspace(at: Workspaces, workspace: int, *, revoked: bool = False) -> list[ApiKey]:
@@ -84,9 +84,9 @@ async def revoke(at: Workspaces, id: str, *, workspace: int | None = None) -> Ap
     """Ends a key for good; revoking it again changes nothing."""
 
     def query() -> Query[ApiKey]:
-        yield from _known(id, workspace=workspace)
+        yield from _existing(id, workspace=workspace)
         yield from keys.revoke(id, now=at.clock.now_us())
-        return (yield from _known(id))
+        return (yield from _existing(id))
 
     revoked = await at.records.write(query())
     await at.changed(Change("credentials", revoked.workspace))
@@ -112,10 +112,10 @@ def _insert(new: NewKey, slug: str, *, now: int) -> Query[ApiKey]:
     workspace = yield from ensured(slug, now=now)
     if not (yield from keys.insert(new, workspace=workspace, now=now)):
         raise InvalidRequest("secret: this store already has that key.")
-    return (yield from _known(new.id))
+    return (yield from _existing(new.id))
 
 
-def _known(id: str, *, workspace: int | None = None) -> Query[ApiKey]:
+def _existing(id: str, *, workspace: int | None = None) -> Query[ApiKey]:
     key = yield from keys.by_id(id)
     if key is None or workspace not in (None, key.workspace):
         raise NotFound("There is no such API key.")

@@ -131,7 +131,7 @@ async def change(at: Workspaces, workspace: int, id: str, changes: ProviderChang
     """Changes a provider, by its id or name. With another address its secrets must be given again."""
 
     def query() -> Query[ProviderRow]:
-        row = yield from _known(id, workspace=workspace)
+        row = yield from _existing(id, workspace=workspace)
         name, spec, values = _changed(row, _open(at.vault, row), changes)
         twin = yield from providers.by_name(name, workspace=workspace)
         if twin is not None and twin.key != row.key:
@@ -153,7 +153,7 @@ async def delete(at: Workspaces, workspace: int, id: str) -> str:
     """
 
     def query() -> Query[str]:
-        row = yield from _known(id, workspace=workspace)
+        row = yield from _existing(id, workspace=workspace)
         yield from providers.delete(row.key)
         return row.id
 
@@ -164,7 +164,7 @@ async def delete(at: Workspaces, workspace: int, id: str) -> str:
 
 async def find(at: Workspaces, workspace: int, id: str) -> ProviderRow:
     """The provider with this id or name. Raises `NotFound`."""
-    return await at.records.read(_known(id, workspace=workspace))
+    return await at.records.read(_existing(id, workspace=workspace))
 
 
 async def of_workspace(at: Workspaces, workspace: int) -> list[ProviderRow]:
@@ -185,7 +185,7 @@ async def own_providers(at: Workspaces, workspace: int) -> Sequence[OwnProvider]
     return found
 
 
-def _known(id: str, *, workspace: int) -> Query[ProviderRow]:
+def _existing(id: str, *, workspace: int) -> Query[ProviderRow]:
     row = yield from providers.find(id, workspace=workspace)
     if row is None:
         raise NotFound("There is no such provider.")

@@ -72,7 +72,7 @@ async def change(at: Workspaces, workspace: int, id: str, changes: ToolChanges) 
     await _require_checkable(changes.parameters)
 
     def query() -> Query[ToolRow]:
-        row = yield from _known(id, workspace=workspace)
+        row = yield from _existing(id, workspace=workspace)
         before, values = opened(row, vault=at.vault)
         spec = _changed(before, changes)
         _checked(spec, [] if _same_origin(before.url, spec.url) else _kept_secrets(before, changes))
@@ -92,7 +92,7 @@ async def delete(at: Workspaces, workspace: int, id: str) -> None:
     """Removes a tool; runs under way keep it until they are next resumed."""
 
     def query() -> Query[None]:
-        row = yield from _known(id, workspace=workspace)
+        row = yield from _existing(id, workspace=workspace)
         yield from tools.delete(row.key)
 
     await at.records.write(query())
@@ -100,7 +100,7 @@ async def delete(at: Workspaces, workspace: int, id: str) -> None:
 
 async def find(at: Workspaces, workspace: int, id: str) -> ToolRow:
     """Raises `NotFound`."""
-    return await at.records.read(_known(id, workspace=workspace))
+    return await at.records.read(_existing(id, workspace=workspace))
 
 
 async def of_workspace(at: Workspaces, workspace: int) -> list[ToolRow]:
@@ -108,7 +108,7 @@ async def of_workspace(at: Workspaces, workspace: int) -> list[ToolRow]:
     return await at.records.read(tools.of_workspace(workspace))
 
 
-def _known(id: str, *, workspace: int) -> Query[ToolRow]:
+def _existing(id: str, *, workspace: int) -> Query[ToolRow]:
     row = yield from tools.by_id(id, workspace=workspace)
     if row is None:
         raise NotFound("There is no such tool.")

@@ -63,7 +63,7 @@ async def enable(at: Workspaces, workspace: int, id: str, *, enabled: bool) -> W
     """While a webhook is off, it does not hear about runs that end, and its pending deliveries wait."""
 
     def query() -> Query[WebhookRow]:
-        row = yield from _known(id, workspace=workspace)
+        row = yield from _existing(id, workspace=workspace)
         changed = yield from webhooks.enable(row.key, enabled=enabled)
         assert changed is not None
         return changed
@@ -77,7 +77,7 @@ async def delete(at: Workspaces, workspace: int, id: str) -> None:
     """Removes a webhook with its deliveries, pending ones too."""
 
     def query() -> Query[None]:
-        row = yield from _known(id, workspace=workspace)
+        row = yield from _existing(id, workspace=workspace)
         yield from webhooks.delete(row.key)
 
     await at.records.write(query())
@@ -86,7 +86,7 @@ async def delete(at: Workspaces, workspace: int, id: str) -> None:
 
 async def find(at: Workspaces, workspace: int, id: str) -> WebhookRow:
     """Raises `NotFound`."""
-    return await at.records.read(_known(id, workspace=workspace))
+    return await at.records.read(_existing(id, workspace=workspace))
 
 
 async def of_workspace(at: Workspaces, workspace: int) -> list[WebhookRow]:
@@ -128,7 +128,7 @@ def _place(id: str) -> str:
     return f"webhook:{id}"
 
 
-def _known(id: str, *, workspace: int) -> Query[WebhookRow]:
+def _existing(id: str, *, workspace: int) -> Query[WebhookRow]:
     row = yield from webhooks.by_id(id, workspace=workspace)
     if row is None:
         raise NotFound("There is no such webhook.")

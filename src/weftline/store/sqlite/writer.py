@@ -71,14 +71,14 @@ class Writer:
         """Commits `writes` and reports what became of each."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[Written]] = loop.create_future()
-        self._put(lambda: _tell(loop, future, self._flush(writes)))
+        self._put(lambda: _report(loop, future, self._flush(writes)))
         return future
 
     def caught_up(self) -> asyncio.Future[None]:
         """Done when everything submitted before it is."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        self._put(lambda: _tell(loop, future, None))
+        self._put(lambda: _report(loop, future, None))
         return future
 
     def job(self, job: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
@@ -161,12 +161,12 @@ class Writer:
         except _FATAL:
             raise
         except apsw.Error as error:
-            _tell(loop, future, error=write_error(error))
+            _report(loop, future, error=write_error(error))
         except Exception as error:
-            _tell(loop, future, error=error)
+            _report(loop, future, error=error)
         else:
             crashpoints.job_committed()
-            _tell(loop, future, value)
+            _report(loop, future, value)
 
     def _transact(self, body: Callable[[apsw.Connection], T]) -> T:
         """Runs `body` as one transaction; returns when it is durable and the write-ahead log is still in place."""
@@ -207,7 +207,7 @@ def check_owner(db: apsw.Connection, *, owner_epoch: int) -> None:
         raise Fenced
 
 
-def _tell(
+def _report(
     loop: asyncio.AbstractEventLoop,
     future: asyncio.Future[T],
     value: T | None = None,

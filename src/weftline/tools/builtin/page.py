@@ -95,8 +95,8 @@ class _Reader:
             self._preformatted += tag == "pre"
         elif tag == "a":
             target = token.attr("href") or ""
-            shown = len(target) <= MAX_LINK_CHARS and not target.startswith(("#", "javascript:"))
-            self._links.append(target if shown else "")
+            keep = len(target) <= MAX_LINK_CHARS and not target.startswith(("#", "javascript:"))
+            self._links.append(target if keep else "")
         elif tag == "img" and not self._silent:
             alt = token.attr("alt")
             if alt:
