@@ -4,6 +4,9 @@
 PYTHON ?= python3
 ARGS ?=
 
+# One more than there are cores: many tests wait for a process, a timer or a socket.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 8) + 1)')
+
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.weftline-ready
@@ -25,10 +28,10 @@ demo: $(READY)
 	@$(PY) examples/demo.py $(ARGS)
 
 test: $(READY)
-	@$(PY) -m pytest -n 2 --dist worksteal $(ARGS)
+	@$(PY) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-deep: $(READY)
-	@$(PY) -m pytest -n 2 --dist worksteal --hypothesis-profile deep --timeout 3600 $(ARGS)
+	@$(PY) -m pytest -n $(WORKERS) --dist worksteal --hypothesis-profile deep --timeout 3600 $(ARGS)
 
 torture: $(READY)
 	@$(PY) -m weftline.testing.torture $(ARGS)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import argon2
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -42,6 +44,14 @@ def servers_start_fast() -> Generator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if settings.get_current_profile_name() != "deep":
             patch.setattr("weftline.testing.process.subprocess", forked.subprocesses())
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def passwords_are_hashed_fast() -> Generator[None]:
+    """As they are, a hash takes a fifth of a second of a processor, and tests need hundreds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(argon2, "PasswordHasher", partial(argon2.PasswordHasher, time_cost=1, memory_cost=64))
         yield
 
 

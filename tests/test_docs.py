@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import asdict
 
 from weftline.errors import TABLE
+from weftline.server.options import SETTINGS, ServerOptions
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "docs_src").glob("*.py"))
@@ -19,6 +21,8 @@ PAGES = sorted((ROOT / "docs").rglob("*.md"))
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#[^)]*)?\)")
 EXAMPLE = re.compile(r"docs_src/(\w+\.py)")
 ERROR_ROW = re.compile(r"^\| `(\w+)` \| (\d+) \| (yes|no) \| (.+) \|$", re.MULTILINE)
+
+SETTING_ROW = re.compile(r"^\| `(\w+)` \| ([^|]+) \| .+ \|$", re.MULTILINE)
 
 
 def offline_environment() -> dict[str, str]:
@@ -72,3 +76,16 @@ def test_the_error_table_of_the_docs_is_that_of_the_code() -> None:
         code: (int(status), retryable == "yes", remedy) for code, status, retryable, remedy in ERROR_ROW.findall(text)
     }
     assert documented == {code: tuple(row) for code, row in TABLE.items()}
+
+
+def test_the_settings_of_the_docs_are_those_of_the_server() -> None:
+    rows = SETTING_ROW.findall((ROOT / "docs" / "settings.md").read_text(encoding="utf-8"))
+    assert sorted(name for name, _ in rows) == sorted(SETTINGS)
+    options = ServerOptions()
+    values = {**asdict(options), **asdict(options.connections), **asdict(options.workspaces)}
+    wrong = {
+        name: (default, values[name])
+        for name, default in rows
+        if isinstance(values.get(name), int | float) and name != "stall_s" and default != f"{values[name]:g}"
+    }
+    assert wrong == {}

@@ -36,7 +36,10 @@ async def weftline(*arguments: str, cwd: Path) -> tuple[int, str, str]:
 
 
 async def refused(*arguments: str, cwd: Path, says: tuple[str, ...]) -> None:
-    code, out, err = await weftline(*arguments, cwd=cwd)
+    check_refusal(arguments, *await weftline(*arguments, cwd=cwd), says)
+
+
+def check_refusal(arguments: tuple[str, ...], code: int, out: str, err: str, says: tuple[str, ...]) -> None:
     assert code == 1 and out == "", (arguments, code, out, err)
     (sentence,) = err.strip().splitlines()
     assert sentence.startswith("weftline: "), sentence
@@ -73,18 +76,15 @@ REFUSALS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
 ]
 
 
-async def test_a_server_that_cannot_start_says_why_in_one_sentence(tmp_path: Path) -> None:
+def test_a_server_that_cannot_start_says_why_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "junk").mkdir(mode=0o700)
     (tmp_path / "junk" / "weftline.db").write_text("this is no database " * 50)
-    gate = asyncio.Semaphore(3)
-
-    async def check(arguments: tuple[str, ...], says: tuple[str, ...]) -> None:
-        async with gate:
-            await refused("serve", "--port", "0", *arguments, cwd=tmp_path, says=says)
-
-    await asyncio.gather(*(check(*case) for case in REFUSALS))
+    monkeypatch.chdir(tmp_path)
+    for arguments, says in REFUSALS:
+        done = commands.weftline("serve", "--port", "0", *arguments)
+        check_refusal(arguments, done.code, done.out, done.err, says)
 
 
 async def test_a_port_that_is_taken_is_named_and_the_store_is_left_alone(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from weftline import prompts
+from weftline.bounded.pool import Workers
 from weftline.tools import checking
 from weftline.tools.checking import can_be_checked, issues_of
 from weftline.tools.schema import ArgsValidator
@@ -48,7 +49,9 @@ async def test_a_small_check_asks_nobody_else(monkeypatch: pytest.MonkeyPatch) -
     assert await issues_of(text({"name": "ada"}), text(PERSON)) != ()
 
 
-async def test_what_takes_too_long_is_an_issue() -> None:
+async def test_what_takes_too_long_is_an_issue(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = Workers(cpu_s=0.4)
+    monkeypatch.setattr(checking, "shared_workers", lambda: workers)
     node: dict[str, Any] = {"properties": {"a": {"$ref": "#"}, "leaf": False}}
     union = text({"anyOf": [node, {**node, "title": "another"}]})
     deep = b'{"a":' * 40 + b'{"leaf":1}' + b"}" * 40

@@ -252,10 +252,12 @@ class EmbeddedEngine:
             if slot is not None:
                 self._creating.pop(slot).set_result(None)
             raise
-        if slot is not None:
+        if slot is None:
+            await durable
+        else:
             # Tied to the commit: if the caller goes away, a retry with the same key must not create another run.
             durable.add_done_callback(lambda _: self._creating.pop(slot).set_result(None))
-        await asyncio.shield(durable)
+            await asyncio.shield(durable)
         return run.id
 
     def _new_run(self, plan: RunPlan, new: NewRun, sent: bytes | None) -> LiveRun:
@@ -410,14 +412,12 @@ class EmbeddedEngine:
         """The key of a run. Raises `NotFound` for an unknown id and for a run of another workspace alike."""
         parsed = ids.parse(run_id, prefix="run_")
         if parsed is not None:
-            key, salt = parsed
+            key = parsed[0]
             run = self._residents.resident(key)
-            if run is not None:
-                owner = (run.salt, run.workspace)
-            else:
-                row = await self._log_store.run(key)
-                owner = (row.salt, row.workspace) if row is not None else None
-            if owner == (salt, workspace):
+            owner = (run.id, run.workspace) if run is not None else self._hub.owner(key)
+            if owner is None and (row := await self._log_store.run(key)) is not None:
+                owner = (ids.run_id(key, row.salt), row.workspace)
+            if owner == (run_id, workspace):
                 return key
         raise NotFound("There is no such run.")
 

@@ -213,9 +213,14 @@ class Hub:
         recent = self._recent.get(run)
         if recent is not None and after == 0:
             subscription.behind = False
-            for batch in recent:
+            for batch in recent.batches:
                 subscription.push(batch)
         return subscription
+
+    def owner(self, run: int) -> tuple[str, int] | None:
+        """The id and workspace of a run whose newest batches are in memory."""
+        recent = self._recent.get(run)
+        return (recent.batches[0].run_id, recent.workspace) if recent is not None else None
 
     def leave(self, subscription: Subscription) -> None:
         topic = self._topics.get(subscription.run)
@@ -238,9 +243,9 @@ class Hub:
             for subscription in topic:
                 subscription.end()
 
-    def publish(self, run: int, batch: EntryBatch) -> None:
+    def publish(self, run: int, batch: EntryBatch, *, workspace: int) -> None:
         """Called once per flush and run, on the loop, after the commit."""
-        self._recent.add(run, batch)
+        self._recent.add(run, batch, workspace=workspace)
         topic = self._topics.get(run)
         if topic is not None:
             for subscription in tuple(topic):
@@ -279,6 +284,15 @@ class Hub:
         )
 
 
+class _RecentRun:
+    __slots__ = ("batches", "size", "workspace")
+
+    def __init__(self, workspace: int) -> None:
+        self.workspace = workspace
+        self.batches: list[EntryBatch] = []
+        self.size = 0
+
+
 class Recent:
     """The batches of new, short runs, so that opening the stream right after creating a run reads no disk.
 
@@ -286,24 +300,22 @@ class Recent:
     """
 
     def __init__(self) -> None:
-        self._runs: OrderedDict[int, list[EntryBatch]] = OrderedDict()
-        self._sizes: dict[int, int] = {}
+        self._runs: OrderedDict[int, _RecentRun] = OrderedDict()
         self._size = 0
 
-    def get(self, run: int) -> list[EntryBatch] | None:
+    def get(self, run: int) -> _RecentRun | None:
         return self._runs.get(run)
 
-    def add(self, run: int, batch: EntryBatch) -> None:
-        batches = self._runs.get(run)
-        if batches is None:
+    def add(self, run: int, batch: EntryBatch, *, workspace: int) -> None:
+        kept = self._runs.get(run)
+        if kept is None:
             if not batch.items or batch.items[0].seq != 1:
                 return
-            batches = self._runs[run] = []
-            self._sizes[run] = 0
-        batches.append(batch)
-        self._sizes[run] += batch.size
+            kept = self._runs[run] = _RecentRun(workspace)
+        kept.batches.append(batch)
+        kept.size += batch.size
         self._size += batch.size
-        if self._sizes[run] > MAX_RECENT_BYTES_PER_RUN:
+        if kept.size > MAX_RECENT_BYTES_PER_RUN:
             self.drop(run)
         while self._size > MAX_RECENT_BYTES:
             self.drop(next(iter(self._runs)))
@@ -311,7 +323,6 @@ class Recent:
     def drop(self, run: int | None = None) -> None:
         if run is None:
             self._runs.clear()
-            self._sizes.clear()
             self._size = 0
-        elif self._runs.pop(run, None) is not None:
-            self._size -= self._sizes.pop(run)
+        elif (kept := self._runs.pop(run, None)) is not None:
+            self._size -= kept.size

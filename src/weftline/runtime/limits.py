@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class WorkspaceLimits(Struct, frozen=True, kw_only=True):
-    """The fields are server settings; see `docs/http.md`."""
+    """The fields are server settings; see `docs/settings.md`."""
 
     max_runs_per_workspace: int = 2048
     """Runs that are driven at once; the rest are queued. A run that waits for a client or a person does not count."""

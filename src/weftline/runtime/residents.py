@@ -354,7 +354,7 @@ class Residents:
         facts = [draft.head for draft in heads]
         ended = write.ended_at is not None
         batch = EntryBatch(run.work.run_id, items, size=size, last_seq=seq - 1, ended=ended, heads=facts)
-        self._hub.publish(run.key, batch)
+        self._hub.publish(run.key, batch, workspace=run.workspace)
 
     def _promote(self, key: int) -> None:
         run = self._runs.get(key)
@@ -427,17 +427,19 @@ class Residents:
 
     async def _fire_parked(self, now: int) -> None:
         try:
-            due = await self._store.due(now, limit=_PAGE)
-            for key in due:
-                if self.stopping:
-                    return
-                try:
-                    run = await self.load(key)
-                except (Conflict, NotFound):
-                    continue  # from a newer version, or gone by now
-                if not run.active and not run.gone and run.log.due_at and run.log.due_at <= now:
-                    self._fire(run, now)
-            upcoming = now if len(due) == _PAGE else await self._store.next_due(now)
+            after = (0, 0)
+            while due := await self._store.due(now, after=after, limit=_PAGE):
+                after = due[-1]
+                for _, key in due:
+                    if self.stopping:
+                        return
+                    try:
+                        run = await self.load(key)
+                    except (Conflict, NotFound):
+                        continue  # from a newer version, or gone by now
+                    if not run.active and not run.gone and run.log.due_at and run.log.due_at <= now:
+                        self._fire(run, now)
+            upcoming = await self._store.next_due(now)
             if upcoming is not None:
                 self._alarm.at(upcoming)
         except WeftlineError:

@@ -17,7 +17,7 @@ _SPARE_FILES = 4
 
 
 class ConnectionLimits(Struct, frozen=True, kw_only=True):
-    """The fields are settings of the server; see `docs/http.md`."""
+    """The fields are settings of the server; see `docs/settings.md`."""
 
     max_connections: int = MAX_CONNECTIONS
     max_connections_per_address: int = MAX_CONNECTIONS // 2

@@ -93,7 +93,8 @@ class Request:
     @property
     def query(self) -> list[tuple[str, str]]:
         if self._query is None:
-            self._query = parse_qsl(self.raw_query.decode("latin-1"), keep_blank_values=True)
+            text = self.raw_query.decode("latin-1")
+            self._query = parse_qsl(text, keep_blank_values=True) if text else []
         return self._query
 
     def query_value(self, name: str) -> str | None:

@@ -48,7 +48,7 @@ _WORKSPACES: Mapping[str, _Range] = {
     "max_queued_runs_per_workspace": _Range(1, _MANY),
     "max_streams_per_workspace": _Range(1, _MANY),
 }
-_KNOWN = (
+SETTINGS = (
     "public_url",
     "rate_limit_per_minute",
     "webhook_retry_s",
@@ -87,8 +87,8 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
     """Raises `WeftlineError` (`bad_config`) that names the setting at fault."""
     options = ServerOptions()
     for name, value in config.server.items():
-        if name not in _KNOWN:
-            raise _bad(config, name, f"is not a setting; there are {', '.join(_KNOWN)}")
+        if name not in SETTINGS:
+            raise _bad(config, name, f"is not a setting; there are {', '.join(SETTINGS)}")
         if name in _EGRESS:
             continue  # read by `egress_from`, which checks them
         if name == "public_url":

@@ -57,6 +57,9 @@ class _Corked:
         if self._size >= WRITE_BYTES:
             self._flush()
 
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
     def close(self) -> None:
         self._flush()
         self._transport.close()
