@@ -42,7 +42,7 @@ def create(workspace: str, db: Path, name: str, usage: str, agents: tuple[str, .
 @DB
 @click.option("--name", default="", help="A note to tell keys apart.")
 def import_key(workspace: str, db: Path, name: str) -> None:
-    """Take over a key that clients hold already, read from standard input; prints its id."""
+    """Import a key that clients already hold, read from standard input; prints its id."""
     from weftline.cli.admin import administer
 
     secret = sys.stdin.readline().strip()
@@ -77,7 +77,7 @@ def show(key_id: str, db: Path, as_json: bool) -> None:
 @DB
 @JSON
 def delete(key_id: str, db: Path, as_json: bool) -> None:
-    """Revoke a key, at once and for good."""
+    """Revoke a key, immediately and permanently."""
     from weftline.cli.admin import administer
 
     gone = administer(db, "keys.delete", id=key_id)

@@ -51,7 +51,7 @@ class App:
         self.mcp = HostedMcp(self)
         self.backlog = Backlog()
         self.webhooks_changed: Callable[[], None] = lambda: None
-        """Called after webhooks were changed; set by whoever delivers them."""
+        """Called after webhooks have changed; set by their delivery."""
         self._boot = secrets.token_hex(4)
         self._requests = 0
 

@@ -36,7 +36,7 @@ class Host(Protocol):
 
 
 class Event(NamedTuple):
-    """One event of a run; of type "" when nothing happened for a while."""
+    """One event of a run; of type "" if nothing happened for a while."""
 
     type: str
     payload: dict[str, Any]
@@ -61,7 +61,7 @@ async def events(app: Host, row: RunRow, run_id: str) -> AsyncGenerator[Event]:
 
 
 def _events(batch: EntryBatch) -> Iterator[Event]:
-    """What a batch of entries means to somebody who follows the run from its first entry on.
+    """What a batch of entries means to someone following the run from its first entry.
 
     One at a time: a decoded event takes many times the memory of its bytes, and the reader may be slow.
     """
@@ -96,7 +96,7 @@ def usage(run: RunView) -> dict[str, Any] | None:
 
 
 async def start(app: Host, agent: AgentRow, prompt: str, *, metadata: dict[str, str] | None = None) -> str:
-    """A run of the agent by itself; returns its id."""
+    """A stand-alone run of the agent; returns its id."""
     own = encode({"agentId": agent.id, "prompt": prompt, "metadata": metadata or {}})
     whole = merged(app.workspaces, agent, RunSpec(own, {}))
     return await app.engine.create(

@@ -127,7 +127,7 @@ ROUTES = (
         tool_results,
         scopes=("runs:write",),
         limited=False,
-        summary="Response a client-side tool call",
+        summary="Answer a client-side tool call",
         body=ToolResult,
         returns=AcceptedResult,
         errors=(409,),
