@@ -42,7 +42,7 @@ def create(workspace: str, db: Path, name: str, usage: str, agents: tuple[str, .
 @DB
 @click.option("--name", default="", help="A note to tell keys apart.")
 def import_key(workspace: str, db: Path, name: str) -> None:
-    """Import a key that clients already hold, read from standard input; prints its id."""
+    """Take over a key that clients hold already, read from standard input; prints its id."""
     from weftline.cli.admin import administer
 
     secret = sys.stdin.readline().strip()

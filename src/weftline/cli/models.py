@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--config", type=click.Path(path_type=Path), help="Configuration (TOML) as for `serve`.")
 @click.option("--scripts", envvar="WEFTLINE_SCRIPTS", type=click.Path(path_type=Path), help="Scripted models (JSON).")
-@click.option("--db", type=click.Path(path_type=Path), help="The store, for the providers that a workspace added.")
+@click.option("--db", type=click.Path(path_type=Path), help="The store, for the providers that a workspace brought.")
 @click.option("--workspace", metavar="SLUG", help="The workspace whose models to list; needs --db.")
 @click.option("--of", "provider", metavar="PROVIDER", help="Ask this provider's API for all of its models instead.")
 @click.option("--search", default="", metavar="TEXT", help="With --of: only models whose id or label contains this.")
@@ -37,7 +37,7 @@ def command(
 ) -> None:
     """List the models that runs can name, and the providers that are not available with the reason.
 
-    Reads the same configuration and environment as `serve`. Without --of no provider is contacted.
+    Reads the same configuration and environment as `serve`. Without --of nothing is asked of any provider.
     """
     import asyncio
 

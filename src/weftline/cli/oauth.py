@@ -113,7 +113,7 @@ def list_grants(email: str, db: Path, as_json: bool) -> None:
 @click.argument("grant_id")
 @DB
 def delete_grant(grant_id: str, db: Path) -> None:
-    """End a grant with all its tokens, immediately."""
+    """End a grant with all its tokens, at once."""
     from weftline.cli.admin import administer
 
     administer(db, "oauth.grants.delete", id=grant_id)

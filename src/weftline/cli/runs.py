@@ -15,15 +15,15 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--unsupported", is_flag=True, required=True, help="Unfinished runs written by a newer version.")
-@click.option("--workspace", metavar="SLUG", help="Only runs of this workspace.")
+@click.option("--unsupported", is_flag=True, required=True, help="Unfinished runs that a newer version has written.")
+@click.option("--workspace", metavar="SLUG", help="The runs of this workspace alone.")
 @DB
 @JSON
 def list_runs(unsupported: bool, workspace: str | None, db: Path, as_json: bool) -> None:
     """Print the ids of runs that this version of Weftline leaves alone.
 
-    They can be read, and the version that wrote them, or a newer one, continues them. With --json each says what about
-    it is unknown here.
+    They can be read, and the version that wrote them, or a newer one, carries them on. With --json each says what of it
+    is unknown here.
     """
     from weftline.cli.admin import administer
 

@@ -43,7 +43,7 @@ def create(email: str, workspaces: tuple[str, ...], password_stdin: bool, db: Pa
 @_PASSWORD
 @DB
 def set_password(email: str, password_stdin: bool, db: Path) -> None:
-    """Set a new password and sign the user out. Without --password-stdin one is made and printed."""
+    """Set another password and sign the user out. Without --password-stdin one is made and printed."""
     from weftline.cli.admin import administer
 
     password, hashed = _password(password_stdin)
@@ -90,7 +90,7 @@ def join(email: str, workspace: str, db: Path) -> None:
 @click.option("--workspace", required=True, metavar="SLUG")
 @DB
 def leave(email: str, workspace: str, db: Path) -> None:
-    """Remove a user from a workspace and end what they allowed apps to do there."""
+    """Take a user out of a workspace; what they allowed apps to do there ends."""
     from weftline.cli.admin import administer
 
     administer(db, "users.leave", email=email, workspace=workspace)

@@ -308,7 +308,7 @@ class AsyncClient:
         return run
 
     async def _cancel_unborn(self, creating: asyncio.Task[bytes]) -> None:
-        """The caller went away while the run was being created: it may exist without anyone knowing."""
+        """The caller went away while the run was being created: it may exist, and then nobody would ever know."""
 
         async def finish() -> None:
             try:

@@ -153,7 +153,7 @@ class RunFailed(ClientError):
 
 
 class RunCancelled(ClientError):
-    """A run that was cancelled, by anyone."""
+    """A run that was cancelled, by whomever."""
 
     def __init__(
         self,

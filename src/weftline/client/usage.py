@@ -1,4 +1,4 @@
-"""What runs used, and how parts of events are read: an unknown shape is not an error."""
+"""What runs used, and how parts of events are read: an unknown shape is no error."""
 
 from __future__ import annotations
 

@@ -320,7 +320,7 @@ Fact: TypeAlias = (
 TEXT_DELTA = "delta.text"
 THINKING_DELTA = "delta.thinking"
 PROVIDER_CALL = "note.provider_call"
-"""A tool that the provider ran itself while answering. Body: `ProviderNote`, one line; also part of the message."""
+"""A tool that the provider ran by itself while it answered. Body: `ProviderNote`, one line; the message has it too."""
 OBSERVATIONS = frozenset({TEXT_DELTA, THINKING_DELTA, PROVIDER_CALL})
 
 FACTS: dict[str, type[Fact]] = {str(cls.__struct_config__.tag): cls for cls in get_args(Fact)}

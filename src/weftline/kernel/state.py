@@ -165,7 +165,7 @@ class Totals(Room, frozen=True):
     usage: Usage = Usage()
     cost_nusd: int = 0
     unpriced: bool = False
-    """Some model call used tokens whose price is unknown."""
+    """Some model call used tokens whose price is not known."""
     active_us: int = 0
 
 
@@ -209,7 +209,7 @@ class State(Room, frozen=True):
 
 
 FOLD = 1
-"""The number of the fold: raised whenever `evolve` or `State` changes, so that stored states are folded again.
+"""The number of the fold: raised whenever `evolve` or `State` changes, so that stored states are folded anew.
 
 A run row says which fold produced its state; a state with another number is discarded and rebuilt from the log.
 """

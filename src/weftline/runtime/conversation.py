@@ -85,8 +85,8 @@ class Conversation:
         """The messages for a model. One known to have no vision reads a note in place of each image."""
         if vision is not False:
             return self.messages
-        done = len(self._without_images)
-        self._without_images += [_without_images(message) for message in self.messages[done:]]
+        known = len(self._without_images)
+        self._without_images += [_without_images(message) for message in self.messages[known:]]
         return self._without_images
 
     def replay(self, rows: Sequence[Stored]) -> None:

@@ -134,7 +134,7 @@ class EmbeddedEngine:
                 try:
                     await self.end_thread(thread)
                 except Conflict as error:
-                    logger.warning("thread %d has ended, but one of its runs is left alone: %s", thread, error.message)
+                    logger.warning("thread %d has ended, and a run of it is left alone: %s", thread, error.message)
 
     async def moving(self) -> None:
         await self._moving.wait()
@@ -197,7 +197,7 @@ class EmbeddedEngine:
         return await self._store.records.write(workspaces.ensure(slug, now=self.clock.now_us()))
 
     async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
-        """Raises `WeftlineError` if the plan names models or tools that the workspace does not have.
+        """Raises `WeftlineError` when the plan names models or tools that the workspace does not have.
 
         A plan that names no model needs a default model only if it `runs_now`.
         """
@@ -220,8 +220,8 @@ class EmbeddedEngine:
     ) -> str:
         """Accepts a run durably and returns its id. `idempotency` is route, key and digest of the request's body.
 
-        `sent` has the client's own bytes, returned in snapshots; `secrets` has the headers of the tools that the server
-        dials, sealed by the store's vault.
+        `sent` are the client's own bytes, given back in snapshots; `secrets` are the headers of the tools that the
+        server dials, sealed by the store's vault.
         """
         self.require_accepting()
         await self.check(plan, workspace=workspace)

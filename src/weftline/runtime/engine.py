@@ -65,7 +65,7 @@ class Engine(Protocol):
         ...
 
     async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
-        """Raises `WeftlineError` if the plan names models or tools that the workspace does not have.
+        """Raises `WeftlineError` when the plan names models or tools that the workspace does not have.
 
         A plan that names no model needs a default model only if it `runs_now`.
         """
@@ -84,7 +84,7 @@ class Engine(Protocol):
     ) -> str:
         """Accepts a run and returns its id. `sent` has the client's own bytes, returned in snapshots.
 
-        Raises `RateLimited` if too many runs of the workspace are queued.
+        Raises `RateLimited` when too many runs of the workspace are queued.
         """
         ...
 

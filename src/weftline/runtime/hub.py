@@ -198,7 +198,7 @@ class Hub:
         self._turns = Turns()
 
     def follow(self, run: int, run_id: str, *, after: int, workspace: int = 0) -> Subscription:
-        """Raises `RateLimited` (`too_many_streams`) if the workspace has its maximum number of streams open.
+        """Raises `RateLimited` (`too_many_streams`) when as many of the workspace's are open as may be.
 
         Followers that act for no workspace (`workspace` 0) are not limited.
         """

@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 MODEL_TIMEOUT_S = 600.0
 _SLACK_S = 5.0
 """So that the deadline is reported by the side that knows how far the answer got."""
-_RETRY_FIRST_S, _RETRY_MAX_S = 0.5, 60.0
+_RETRY_FIRST_S, _RETRY_MOST_S = 0.5, 60.0
 _encode = Encoder().encode
 _PROVIDER_ID_BYTES = 128
 
@@ -121,7 +121,7 @@ class _ModelCall:
     def failed(self, error: ProviderError) -> Outcome:
         retry_at = None
         if error.retryable:
-            wait_s = min(_RETRY_FIRST_S * 2**self._failures, _RETRY_MAX_S) * random.uniform(0.5, 1.0)
+            wait_s = min(_RETRY_FIRST_S * 2**self._failures, _RETRY_MOST_S) * random.uniform(0.5, 1.0)
             retry_at = self._services.clock.now_us() + int(max(wait_s, error.retry_after_s or 0.0) * 1_000_000)
         usage = self.assembler.usage
         head = AttemptFailed(
@@ -166,7 +166,7 @@ class _ModelCall:
 
 
 def abandoned(command: CallModel, work: WorkingSet) -> Draft:
-    """The server is stopping: the attempt's cost is known now and could only be estimated later."""
+    """The server stops: what the attempt has cost is known now and would only be estimated later."""
     head = AttemptFailed(
         command.turn,
         command.attempt,

@@ -98,9 +98,9 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
 
 def closed_body(work: WorkingSet, index: int, parts: tuple[UserPart, ...]) -> bytes:
     args: Raw | UnsetType = UNSET
-    final_args = work.conversation.args
-    if index < len(final_args) and len(final_args[index]) <= ARGS_COPY_BYTES:
-        args = Raw(final_args[index])
+    known = work.conversation.args
+    if index < len(known) and len(known[index]) <= ARGS_COPY_BYTES:
+        args = Raw(known[index])
     return bodies.encode(bodies.ClosedBody(parts, args))
 
 

@@ -61,7 +61,7 @@ async def events(app: Host, row: RunRow, run_id: str) -> AsyncGenerator[Event]:
 
 
 def _events(batch: EntryBatch) -> Iterator[Event]:
-    """What a batch of entries means to someone following the run from its first entry.
+    """What a batch of entries means to somebody who follows the run from its first entry on.
 
     One at a time: a decoded event takes many times the memory of its bytes, and the reader may be slow.
     """

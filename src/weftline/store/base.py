@@ -60,7 +60,7 @@ class NewRun(Struct):
     idempotency: tuple[str, str, bytes] | None = None
     """Route, key, and digest of the body."""
     secrets: bytes | None = None
-    """Sealed header values of the tools that the server dials; deleted when the run ends."""
+    """Sealed header values of the tools that the server dials; dropped when the run ends."""
 
 
 class ThreadEnd(Struct):
@@ -360,7 +360,7 @@ class LogStore(LogReader, Protocol):
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
         """Removes the logs, except the last entry, of the next runs above key `after` that ended before that time.
 
-        Returns the last key examined (0 if no run is left) and how many runs had something to remove.
+        Returns the last key looked at (0 when no run is left) and how many runs had something to remove.
         """
         ...
 

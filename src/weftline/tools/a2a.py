@@ -1,7 +1,7 @@
 """An A2A peer that the server dials: one message in, its text out.
 
-Peers differ in where they listen and which revision they speak, so a first call tries the known forms in order, and the
-one that worked is remembered. A form counts as wrong only if the peer clearly did not accept the message.
+Peers differ in where they listen and in the revision they speak, so a first call tries the known forms in order and the
+one that worked is remembered. A form counts as wrong only when the peer has plainly not taken the message.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Style: TypeAlias = Literal["rpc", "rest", "rpc_1", "rest_1"]
 
 _CARD_NAMES = ("agent-card.json", "agent.json")
 _WRONG_FORM = (-32601, -32600, -32700, -32602, -32009, -32004)
-"""JSON-RPC errors of a peer that does not know the method, shape or revision: it has accepted nothing."""
+"""JSON-RPC errors of a peer that knows no such method or shape, or not this revision: it has taken nothing."""
 _FAILED_STATES = ("failed", "rejected", "canceled", "cancelled", "auth-required")
 
 
@@ -58,23 +58,23 @@ class A2AForms:
     """Which form worked for which peer, up to a limit."""
 
     def __init__(self) -> None:
-        self._remembered: OrderedDict[Peer, Form] = OrderedDict()
+        self._known: OrderedDict[Peer, Form] = OrderedDict()
 
     def get(self, peer: Peer) -> Form | None:
-        return self._remembered.get(peer)
+        return self._known.get(peer)
 
     def remember(self, peer: Peer, form: Form) -> None:
-        self._remembered[peer] = form
-        self._remembered.move_to_end(peer)
-        if len(self._remembered) > _REMEMBERED:
-            self._remembered.popitem(last=False)
+        self._known[peer] = form
+        self._known.move_to_end(peer)
+        if len(self._known) > _REMEMBERED:
+            self._known.popitem(last=False)
 
     def forget(self, peer: Peer) -> None:
-        self._remembered.pop(peer, None)
+        self._known.pop(peer, None)
 
 
 class _Rejected(Exception):
-    """The peer does not speak this form: it has not accepted the message. `newer` is what it may understand instead."""
+    """This form is not the peer's: it has not taken the message. `newer` is what it may understand instead."""
 
     def __init__(self, message: str, *, newer: Form | None = None) -> None:
         super().__init__(message)
@@ -123,10 +123,10 @@ class A2ATool(RemoteTool):
     async def ask(self, args: bytes, context: ToolContext) -> ToolOutput:
         text = msgspec.json.decode(args, type=dict[str, str])["message"]
         message_id = str(uuid5(NAMESPACE_URL, f"weftline:{context.idempotency_key}"))
-        remembered = self._forms.get(self._peer)
+        known = self._forms.get(self._peer)
         reasons: list[str] = []
         try:
-            queue = [remembered] if remembered is not None else await self._candidates()
+            queue = [known] if known is not None else await self._candidates()
             while queue:
                 form = queue.pop(0)
                 try:
@@ -135,17 +135,17 @@ class A2ATool(RemoteTool):
                     reasons.append(str(error))
                     if error.newer is not None:
                         queue.append(error.newer)
-                    if form is remembered:
+                    if form is known:
                         self._forms.forget(self._peer)
-                        queue += [other for other in await self._candidates() if other != remembered]
+                        queue += [other for other in await self._candidates() if other != known]
                     continue
                 self._forms.remember(self._peer, form)
                 return output
         except RequestFailed as error:
             doubt = " The agent may or may not have accepted the task." if error.sent else ""
             return ToolOutput.of(f"{self.name} failed: {error.message}{doubt}", is_error=True)
-        reason = "; ".join(dict.fromkeys(reasons))
-        return ToolOutput.of(f"{self.name} could not be reached over A2A: {reason}", is_error=True)
+        told = "; ".join(dict.fromkeys(reasons))
+        return ToolOutput.of(f"{self.name} could not be reached over A2A: {told}", is_error=True)
 
     async def _candidates(self) -> list[Form]:
         """The forms to try, in order."""
@@ -159,7 +159,7 @@ class A2ATool(RemoteTool):
         return list(dict.fromkeys(found))
 
     async def _from_card(self) -> list[Form]:
-        """The forms of the endpoint that the agent's card names; none if the card cannot be fetched."""
+        """The forms of the endpoint that the agent's card names; none when it cannot be had."""
         try:
             async with self._dialer.request(
                 "GET",
@@ -192,7 +192,7 @@ class A2ATool(RemoteTool):
         return forms[:_MAX_FORMS]
 
     async def _send(self, form: Form, text: str, message_id: str) -> ToolOutput:
-        """One try. Raises `_Rejected` if another form may work, `RequestFailed` if none should be tried."""
+        """One try. Raises `_Rejected` when another form may work, `RequestFailed` when none should be tried."""
         own = self._headers_for(form.url)
         headers = {**own, "content-type": "application/json", "accept": "application/json"}
         if form.style.endswith("_1"):
@@ -212,13 +212,13 @@ class A2ATool(RemoteTool):
         error = answer.get("error") if answer is not None else None
         if isinstance(error, dict) and form.style.startswith("rpc"):
             fault = cast(Fields, error)
-            reason = fault.get("message")
-            reason = reason if isinstance(reason, str) else "no reason given"
+            told = fault.get("message")
+            told = told if isinstance(told, str) else "no reason given"
             if fault.get("code") in _WRONG_FORM or not 200 <= status < 300:
                 # It speaks JSON-RPC but not this method: peers of revision 1.0 do not know the older name.
                 newer = Form(form.url, "rpc_1") if form.style == "rpc" else None
-                raise _Rejected(f"{reason} ({shown_url(form.url)})", newer=newer)
-            return ToolOutput.of(f"{self.name} answered with an error: {reason}", is_error=True)
+                raise _Rejected(f"{told} ({shown_url(form.url)})", newer=newer)
+            return ToolOutput.of(f"{self.name} answered with an error: {told}", is_error=True)
         if not 200 <= status < 300:
             newer = Form(form.url, "rest_1") if form.style == "rest" and status in (400, 422) else None
             without = " without the tool's headers, which are for another origin" if own != self._headers else ""

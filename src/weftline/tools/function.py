@@ -191,7 +191,7 @@ class FunctionTool(Generic[P, R]):
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # This call was not cancelled: the tool let a cancellation of its own escape.
+            # Nobody cancelled this call: the tool let a cancellation of its own escape.
             return error_of(error)
         except (Exception, SystemExit) as error:
             return error_of(error)

@@ -9,7 +9,7 @@ from weftline.wire.json_text import decode_fields, decode_items, encode
 from weftline.wire.plan import NULL, tool_ref
 
 DEFAULTS = ("name", "modelId", "reasoningLevel", "outputSchema", "loopDetection", "toolBudgets", "budgets")
-"""What a request may override; otherwise the agent's value applies."""
+"""What a request may say anew; the agent's value stands where it does not."""
 
 
 class _Named(Struct):

@@ -8,7 +8,7 @@ from weftline.wire.limits import DEFAULT_RUN_NAME
 
 
 class SpecBody(Struct, frozen=True):
-    """`spec` is the JSON to store: every field as sent, except for secrets, which are `[redacted]`."""
+    """`spec` is the JSON to store: every field as it was sent, but for the secrets, which are `[redacted]` there."""
 
     spec: bytes
     name: str = DEFAULT_RUN_NAME

@@ -22,7 +22,7 @@ from weftline.wire.limits import (
     MAX_TOOL_USE_ID_CHARS,
 )
 from weftline.wire.run_spec import MessageModel, RunModel
-from weftline.wire.tool_refs import ADDRESS_FIELDS, KINDS, duplicate_names, quoted, take_secrets
+from weftline.wire.tool_refs import ADDRESS_FIELDS, KINDS, duplicate_names, shown, take_secrets
 
 _Body = TypeVar("_Body", bound=SpecBody)
 
@@ -128,7 +128,7 @@ def _valid(body: bytes, check: Any) -> dict[str, Any]:
         clashes = duplicate_names(tools)
         if clashes:
             raise invalid(
-                [Issue(path, f"the name {quoted(name)} is taken by an earlier tool") for path, name in clashes]
+                [Issue(path, f"the name {shown(name)} is taken by an earlier tool") for path, name in clashes]
             )
     return fields
 
@@ -142,7 +142,7 @@ def _require_input(fields: dict[str, Any]) -> None:
 
 
 def _stored(body: bytes, fields: dict[str, Any]) -> tuple[bytes, dict[str, dict[str, str]]]:
-    """The bytes to store. A repeated key is stored once, so that no secret can hide behind the second."""
+    """The bytes to store. A key that was sent twice is stored once, so that no secret hides behind the second."""
     raw: dict[str, Raw] = decode_fields(body)
     secrets: dict[str, dict[str, str]] = {}
     tools = fields.get("tools")
@@ -195,6 +195,6 @@ def _path(loc: tuple[int | str, ...]) -> str:
         if isinstance(step, int):
             path += f"[{step}]"
         else:
-            name = step if 0 < len(step) <= 80 and step.isprintable() else quoted(step)
+            name = step if 0 < len(step) <= 80 and step.isprintable() else shown(step)
             path = f"{path}.{name}" if path else name
     return path

@@ -1,4 +1,4 @@
-"""The seven kinds of tool refs as clients send them: their shapes, their names, and the secrets they carry."""
+"""The seven kinds of tool refs as clients send them: their shape, their names, and the secrets they carry."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _is_tool_name = re.compile(TOOL_NAME_PATTERN).fullmatch
 _is_header_value = re.compile(HEADER_VALUE_PATTERN).fullmatch
 
 
-def quoted(text: str) -> str:
+def shown(text: str) -> str:
     """A client's own word, for use in a message: quoted, printable, never long."""
     return repr(text if len(text) <= 80 else f"{text[:80]}…")
 
@@ -43,7 +43,7 @@ def _tool_name(name: str) -> str:
     if _is_tool_name(name):
         return name
     raise PydanticCustomError(
-        "tool_name", "{name} must match {pattern}", {"name": quoted(name), "pattern": f"^{TOOL_NAME_PATTERN}$"}
+        "tool_name", "{name} must match {pattern}", {"name": shown(name), "pattern": f"^{TOOL_NAME_PATTERN}$"}
     )
 
 

@@ -129,7 +129,7 @@ async def use(at: Workspaces, caller: Caller, agent_id: str) -> AgentRow:
     """The agent, for a caller that may use it.
 
     Raises:
-        Forbidden: the same for an agent that is not allowed, unknown, or in another workspace.
+        Forbidden: the same for an agent that is not allowed, that is unknown, or that another workspace has.
     """
     if not _ID.fullmatch(agent_id):
         raise InvalidRequest("agentId: this is not an agent id.")

@@ -84,7 +84,7 @@ async def register_app(at: Workspaces, new: NewApp, *, slug: str) -> tuple[App, 
         if "oauthApps" in (yield from workspace_records.features_off(workspace)):
             raise Forbidden("OAuth applications are not available on this plan.", code="oauth_apps_plan")
         yield from apps.insert(new, client_id=client_id, workspace=workspace, secret=secret.stored, now=now)
-        return (yield from _existing(client_id, slug))
+        return (yield from _known(client_id, slug))
 
     return await at.records.write(query()), secret.secret
 
@@ -95,14 +95,14 @@ async def list_apps(at: Workspaces, *, slug: str) -> list[App]:
 
 async def show_app(at: Workspaces, *, client_id: str, slug: str | None = None) -> App:
     """The app, in one workspace or in any. Raises `NotFound`."""
-    return await at.records.read(_existing(client_id, slug))
+    return await at.records.read(_known(client_id, slug))
 
 
 async def delete_app(at: Workspaces, *, client_id: str, slug: str | None = None) -> App:
     """Deletes an app; all its codes, grants and tokens end."""
 
     def query() -> Query[App]:
-        app = yield from _existing(client_id, slug)
+        app = yield from _known(client_id, slug)
         yield from apps.delete(app.key)
         return app
 
@@ -123,7 +123,7 @@ async def authenticate_app(at: Workspaces, *, client_id: str, secret: str) -> Ap
     return app
 
 
-def _existing(client_id: str, slug: str | None) -> Query[App]:
+def _known(client_id: str, slug: str | None) -> Query[App]:
     app = yield from apps.by_client_id(client_id)
     if app is None or slug not in (None, app.slug):
         raise NotFound("There is no such OAuth app.")

@@ -32,7 +32,7 @@ OAuthCode: TypeAlias = Literal[
 
 
 class OAuthError(Exception):
-    """A refusal, in RFC 6749 terms."""
+    """A refusal in the words of RFC 6749."""
 
     def __init__(self, error: OAuthCode, description: str) -> None:
         super().__init__(description)
@@ -74,7 +74,7 @@ async def exchange_code(at: Workspaces, app: App, *, code: str, redirect_uri: st
         yield from grants.add_grant_token(grant, _token(access, found.scopes, now))
         return found.scopes
 
-    # A refusal is not raised inside the query: that would undo the end of a leaked code's grant.
+    # A refusal is not raised inside the query: that would take back the end of a leaked code's grant.
     scopes = await at.records.write(query())
     if scopes is None:
         await at.changed(Change("credentials"))

@@ -52,7 +52,7 @@ async def set_feature(at: Workspaces, slug: str, feature: str, *, on: bool) -> d
 
 
 def ensured(slug: str, *, now: int) -> Query[int]:
-    """`ensure` as part of a larger transaction."""
+    """`ensure` as a part of a larger transaction."""
     if not _SLUG.fullmatch(slug):
         raise InvalidRequest(
             f"{slug!r} is not a workspace slug: use 1 to 64 lowercase letters, digits, - and _,"

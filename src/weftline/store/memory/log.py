@@ -65,7 +65,7 @@ class MemoryLog:
         if run is None:
             self._claims.release(key, epoch)
             return None
-        row = self._view(run)
+        row = self._shown(run)
         first = run.item(1)
         return Loaded(
             row,
@@ -82,11 +82,11 @@ class MemoryLog:
 
     async def run(self, key: int) -> RunRow | None:
         run = self._disk.runs.get(key)
-        return self._view(run) if run else None
+        return self._shown(run) if run else None
 
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
         found = [run for _, run in sorted(self._disk.runs.items(), reverse=True) if run.matches(wanted)]
-        return [self._view(run) for run in found[: wanted.limit]]
+        return [self._shown(run) for run in found[: wanted.limit]]
 
     async def last_key(self) -> int:
         return max(self._disk.runs, default=0)
@@ -180,7 +180,7 @@ class MemoryLog:
         ][:_TRIM_BATCH]
         return (old[-1].row.key if old else 0), sum(run.trim() for run in old)
 
-    def _view(self, run: MemoryRun) -> RunRow:
+    def _shown(self, run: MemoryRun) -> RunRow:
         thread = run.row.thread
         return run.view(active_run=None if thread is None else thread_queue.active_run(self._records, thread))
 

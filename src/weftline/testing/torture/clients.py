@@ -44,7 +44,7 @@ class Clients:
     async def request(
         self, method: str, path: str, body: Any = None, *, idempotency_key: str = ""
     ) -> tuple[int, dict[str, Any]]:
-        """Sends a request until it gets an answer other than that the server is busy."""
+        """Sends a request until it is answered with more than that the server has no time."""
         headers = {"idempotency-key": idempotency_key} if idempotency_key else {}
         while True:
             try:
