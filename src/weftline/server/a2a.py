@@ -93,7 +93,7 @@ _task_params = Decoder(TaskParams)
 
 
 def parse_call(body: bytes) -> RpcCall:
-    """Raises `RpcError` for anything that is not a JSON-RPC request, or one with too many values."""
+    """Raises `RpcError` for what is no JSON-RPC request, or one with too many values."""
     if has_more_values(body):
         raise RpcError(INVALID_REQUEST, f"The body has more than {MAX_JSON_VALUES:,} JSON values.")
     try:
@@ -101,7 +101,7 @@ def parse_call(body: bytes) -> RpcCall:
         version, identity, method = (decode(sent.get(name, b"null")) for name in ("jsonrpc", "id", "method"))
     except (DecodeError, RecursionError, UnicodeDecodeError) as error:
         if _is_json(body):
-            raise RpcError(INVALID_REQUEST, "The body is not a JSON-RPC request.") from None
+            raise RpcError(INVALID_REQUEST, "The body is no JSON-RPC request.") from None
         raise RpcError(PARSE_ERROR, f"The body is not JSON: {error}") from None
     if isinstance(identity, bool) or not isinstance(identity, str | int | float | None):
         raise RpcError(INVALID_REQUEST, "id: must be a string or a number.")
