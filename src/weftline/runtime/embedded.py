@@ -137,7 +137,9 @@ class EmbeddedEngine:
                     await self.end_thread(thread)
                 except Conflict as error:
                     session = await self.session_id(thread)
-                    logger.warning("session %s has ended, and a run of it is left alone: %s", session, error.message)
+                    logger.warning(
+                        "session %s has ended, but one of its runs is left alone: %s", session, error.message
+                    )
 
     async def moving(self) -> None:
         await self._moving.wait()

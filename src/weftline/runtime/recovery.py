@@ -105,7 +105,7 @@ async def load_run(store: LogStore, key: int) -> LiveRun | None:
 
 
 async def public_id(store: LogReader, key: int) -> str:
-    """The id of a run that is not in memory, for the log: of a run that cannot be read nobody knows it."""
+    """The id of a run that is not in memory, for the log; unknown if the run cannot be read."""
     try:
         row = await store.run(key)
     except WeftlineError:
@@ -269,7 +269,7 @@ class Recovery:
             self._fleet.wake_at(due)
 
     def _report(self, fresh: Sequence[int]) -> None:
-        """One line, if there is anything to tell."""
+        """One line, if there is anything to report."""
         if self._store.unclean:
             logger.warning(
                 "the last server did not stop cleanly; runs carried on (on trial): %d, suspects waiting for trial: %d",

@@ -21,11 +21,11 @@ class Services(Struct, frozen=True):
     deadlines: Deadlines
     model_timeout_s: float
     slow_turn_s: float = SLOW_TURN_S
-    """Model and tool calls that take longer are logged; 0 for none."""
+    """Model and tool calls that take longer are logged; 0 to log none."""
 
 
 def is_slow(active_us: int, services: Services) -> bool:
-    """Whether a call that took so long is worth a line in the log."""
+    """Whether a call that took this long is worth a line in the log."""
     return bool(services.slow_turn_s) and active_us > services.slow_turn_s * 1_000_000
 
 

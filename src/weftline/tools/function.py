@@ -205,7 +205,7 @@ class FunctionTool(Generic[P, R]):
         return value if inspect.isawaitable(value) else output_of(value, tool_name=self.name)
 
     def _failed(self, error: BaseException, context: ToolContext) -> ToolOutput:
-        """The model reads what went wrong; where, only the log tells. `ToolFailed` is an answer and no fault."""
+        """The model reads what went wrong; only the log says where. `ToolFailed` is an answer, not a fault."""
         if not isinstance(error, ToolFailed):
             _log.error("run %s: the tool %s failed", context.run_id, self.name, exc_info=error)
         return error_of(error)
