@@ -1,4 +1,4 @@
-"""The server's log: our own lines at the level that was asked for, and of libraries only what is wrong.
+"""The server's log: our own lines at the configured level, and only warnings and errors from libraries.
 
 A library tells at INFO what it was asked to do, addresses with their tokens and all. Whatever is logged by anybody has
 such addresses, and credentials of our own, blacked out. A message is one line, whatever it quotes.
