@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import asdict
 
+from kits.a2a_known import KNOWN
 from weftline.errors import TABLE
 from weftline.server.options import SETTINGS, ServerOptions
 
@@ -70,6 +71,12 @@ def test_every_page_can_be_reached_from_the_index() -> None:
     assert [page.name for page in PAGES if page not in reached] == []
 
 
+def test_the_page_of_the_a2a_kit_lists_what_the_command_lets_pass() -> None:
+    text = (ROOT / "docs" / "a2a-kit.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\* `(.+)`: (.+)$", text, re.MULTILINE)
+    assert dict(listed) == {name: why for known in KNOWN.values() for name, why in known.items()}
+
+
 def test_the_error_table_of_the_docs_is_that_of_the_code() -> None:
     text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
     documented = {
@@ -86,6 +93,6 @@ def test_the_settings_of_the_docs_are_those_of_the_server() -> None:
     wrong = {
         name: (default, values[name])
         for name, default in rows
-        if isinstance(values.get(name), int | float) and name != "stall_s" and default != f"{values[name]:g}"
+        if type(values.get(name)) in (int, float) and name != "stall_s" and default != f"{values[name]:g}"
     }
     assert wrong == {}

@@ -333,7 +333,7 @@ CALLED = [
 def test_the_body_is_that_of_the_messages_api_but_for_model_and_stream(
     own: str, theirs: str, fields: dict[str, Any]
 ) -> None:
-    expected = json.loads(Anthropic(api_key="").native_request(ask(own, **dict(fields))).body)
+    expected = json.loads(Anthropic(api_key="", native_schemas=False).native_request(ask(own, **dict(fields))).body)
     sent = bedrock([]).native_request(ask(theirs, **dict(fields)))
     body = json.loads(sent.body)
     assert (expected.pop("model"), expected.pop("stream")) == (own, True)
@@ -349,6 +349,12 @@ def test_the_thinking_budget_and_the_report_are_in_the_request() -> None:
     report = json.loads(bedrock([]).native_request(ask(output_schema=CITY)).body)
     assert report["tool_choice"]["name"] == "final_report"
     assert [tool["name"] for tool in report["tools"]] == ["final_report"]
+
+
+def test_an_output_schema_is_sent_as_such_only_when_it_is_asked_for() -> None:
+    body = json.loads(bedrock([], native_schemas=True).native_request(ask(output_schema=CITY)).body)
+    assert body["output_config"]["format"]["type"] == "json_schema"
+    assert "tools" not in body
 
 
 def test_betas_go_into_the_body() -> None:
@@ -553,3 +559,15 @@ async def test_the_claude_models_of_a_region_are_listed_with_a_signed_request() 
     (sent,) = transport.sent
     assert sent.url == "https://bedrock.us-east-1.amazonaws.com/foundation-models?byProvider=anthropic"
     assert sent.headers["authorization"].startswith("AWS4-HMAC-SHA256 ")
+
+
+def test_an_attachment_at_an_address_is_told_in_words_because_bedrock_fetches_nothing() -> None:
+    parts = (Image("image/png", url="https://example.com/cat.png"), Image("image/png", data="aGk="), Text("See?"))
+    body = Bedrock(api_key="key", region="eu-central-1").native_request(
+        ModelRequest("claude-sonnet-4-5", [User(parts)])
+    )
+    content = json.loads(body.body)["messages"][0]["content"]
+    assert content[0]["text"] == (
+        "[An attachment (image/png) at https://example.com/cat.png, which this model cannot fetch.]"
+    )
+    assert [part["type"] for part in content] == ["text", "image", "text"]

@@ -29,6 +29,8 @@ def deep(levels: int) -> dict[str, Any]:
 
 
 SCRIPTS: dict[str, Any] = {
+    "attached": {"turns": [{"text": "{{user_messages}}: {{attachments}}"}]},
+    "settings": {"turns": [{"text": "{{sampling}}"}]},
     "hello": {"turns": [{"deltas": ["Hel", "lo ", "wörld"]}]},
     "seen": {"turns": [{"text": "{{user_messages}} / {{message_count}}"}]},
     "inside": {"turns": [{"text": "{{system}}|{{tools}}|{{reasoning}}"}]},
@@ -61,6 +63,7 @@ SCRIPTS: dict[str, Any] = {
         "turns": [calls(local("lookup", q=7)), calls(local("lookup", q="right")), {"text": "{{all_tool_results}}"}]
     },
     "delegate": {"turns": [calls(local("peer", message="do it")), {"text": "peer: {{tool_results.0}}"}]},
+    "steered": {"turns": [calls(local("peer", message="do it")), {"text": "{{user_messages}}"}]},
     "mcp": {"turns": [calls(local("files_read", path="/etc/motd")), {"text": "file: {{tool_results.0}}"}]},
     "peer_desc": {"turns": [{"text": "{{tool_desc.peer}}"}]},
     # Guards.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from weftline.cli.output import DB, JSON, show_all, show_one
+from weftline.cli.output import DB, JSON, show_all, show_done, show_one
 
 
 @click.group()
@@ -62,14 +62,20 @@ def create(
 
 
 @apps.command("list")
-@click.option("--workspace", required=True, metavar="SLUG")
+@click.option("--workspace", metavar="SLUG")
+@click.option("--registered", is_flag=True, help="Those that registered themselves, which belong to no workspace.")
 @DB
 @JSON
-def list_apps(workspace: str, db: Path, as_json: bool) -> None:
-    """Print the client ids of a workspace's apps."""
+def list_apps(workspace: str | None, registered: bool, db: Path, as_json: bool) -> None:
+    """Print the client ids of a workspace's apps, or of those that registered themselves."""
     from weftline.cli.admin import administer
 
-    show_all(administer(db, "oauth.apps.list", workspace=workspace), id_field="clientId", as_json=as_json)
+    if registered == (workspace is not None):
+        raise click.UsageError("Give --workspace or --registered.")
+    found = administer(db, "oauth.apps.registered") if registered else None
+    if found is None:
+        found = administer(db, "oauth.apps.list", workspace=workspace)
+    show_all(found, id_field="clientId", as_json=as_json)
 
 
 @apps.command()
@@ -86,11 +92,13 @@ def show(client_id: str, db: Path, as_json: bool) -> None:
 @apps.command()
 @click.argument("client_id")
 @DB
-def delete(client_id: str, db: Path) -> None:
+@JSON
+def delete(client_id: str, db: Path, as_json: bool) -> None:
     """Delete an app; everything that was given to it ends at once."""
     from weftline.cli.admin import administer
 
     administer(db, "oauth.apps.delete", client_id=client_id)
+    show_done({"clientId": client_id, "deleted": True}, as_json=as_json)
 
 
 @command.group()
@@ -112,8 +120,10 @@ def list_grants(email: str, db: Path, as_json: bool) -> None:
 @grants.command("delete")
 @click.argument("grant_id")
 @DB
-def delete_grant(grant_id: str, db: Path) -> None:
+@JSON
+def delete_grant(grant_id: str, db: Path, as_json: bool) -> None:
     """End a grant with all its tokens, at once."""
     from weftline.cli.admin import administer
 
     administer(db, "oauth.grants.delete", id=grant_id)
+    show_done({"id": grant_id, "deleted": True}, as_json=as_json)

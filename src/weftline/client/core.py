@@ -14,9 +14,9 @@ from msgspec import Struct
 from weftline.client.credentials import DEFAULT_BASE_URL, Credentials, TokenCallable, TokenSource, setting
 from weftline.client.errors import ClientError, InvalidSpec, NetworkError
 from weftline.client.events import Event
-from weftline.client.http import Http, logger
+from weftline.client.http import Created, Http, logger
+from weftline.client.notices import warn_of
 from weftline.client.results import (
-    CancelReceipt,
     Models,
     Page,
     RunResult,
@@ -30,17 +30,20 @@ from weftline.client.run import GOODBYE_S, AsyncRun
 from weftline.client.session import AsyncSession
 from weftline.client.spec import MessageOptions, RunOptions, SessionOptions, body_of
 from weftline.client.tools import ToolLike, Toolset
+from weftline.client.usage import CancelReceipt
 from weftline.client.workers import HandlerWorkers
 
 T = TypeVar("T")
 
 
-class _Created(Struct, rename="camel"):
+class _CreatedRun(Struct, rename="camel"):
     run_id: str
+    warnings: Any = None
 
 
 class _CreatedSession(Struct, rename="camel"):
     session_id: str
+    warnings: Any = None
 
 
 class _Runs(Struct, rename="camel"):
@@ -216,11 +219,14 @@ class AsyncClient:
         try:
             body = body_of(options, tools=tools.refs, asks=False)
             key = secrets.token_urlsafe(18)
-            reply = await self.http.call("POST", "/agent-sessions", body=body, idempotency_key=key)
+            created = decoded(
+                await self.http.call("POST", "/agent-sessions", body=body, idempotency_key=key), _CreatedSession
+            )
+            warn_of(created.warnings)
         except BaseException:
             await tools.release()
             raise
-        return AsyncSession(self, decoded(reply, _CreatedSession).session_id, tools=tools)
+        return AsyncSession(self, created.session_id, tools=tools)
 
     async def session(self, session_id: str, *, tools: Sequence[ToolLike] = ()) -> AsyncSession:
         """Takes up a session that exists. `tools`, when given, are sent anew with every message."""
@@ -280,23 +286,23 @@ class AsyncClient:
         try:
             body = body_of(options, prompt=prompt, tools=tools.refs if sends_tools else None)
             key = options.get("idempotency_key") or secrets.token_urlsafe(18)
-            creating = asyncio.get_running_loop().create_task(
-                self.http.call("POST", path, body=body, idempotency_key=key)
-            )
+            creating = asyncio.get_running_loop().create_task(self.http.create(path, body, idempotency_key=key))
             try:
-                reply = await asyncio.shield(creating)
+                made = await asyncio.shield(creating)
             except asyncio.CancelledError:
                 await self._cancel_unborn(creating)
                 raise
-            run_id = decoded(reply, _Created).run_id
+            created = _created(made)
+            await self._warn_of(made, created)
         except BaseException:
             await tools.release()
             raise
         run = AsyncRun(
             self,
-            run_id,
+            created.run_id,
             tools=tools,
             owned=True,
+            stream=made.stream,
             session_id=session_id,
             deadline_s=options.get("deadline_s"),
             output_type=options.get("output_type"),
@@ -307,12 +313,25 @@ class AsyncClient:
         self._live.add(run)
         return run
 
-    async def _cancel_unborn(self, creating: asyncio.Task[bytes]) -> None:
+    async def _warn_of(self, made: Created, created: _CreatedRun) -> None:
+        try:
+            warn_of(created.warnings)
+        except Warning:
+            # Where warnings are errors, nobody gets a handle on the run.
+            if made.stream is not None:
+                made.stream.close()
+            await self.cancel_run(created.run_id)
+            raise
+
+    async def _cancel_unborn(self, creating: asyncio.Task[Created]) -> None:
         """The caller went away while the run was being created: it may exist, and then nobody would ever know."""
 
         async def finish() -> None:
             try:
-                await self.cancel_run(decoded(await creating, _Created).run_id)
+                made = await creating
+                if made.stream is not None:
+                    made.stream.close()
+                await self.cancel_run(_created(made).run_id)
             except (ClientError, NetworkError) as error:
                 logger.warning("a run that nobody waits for could not be cancelled: %s", error)
 
@@ -320,6 +339,12 @@ class AsyncClient:
         self._late.add(task)
         task.add_done_callback(self._late.discard)
         await asyncio.wait([task], timeout=GOODBYE_S)
+
+
+def _created(made: Created) -> _CreatedRun:
+    if made.stream is not None:
+        return _CreatedRun(made.run_id, made.warnings)
+    return decoded(made.body, _CreatedRun)
 
 
 def _filters(**values: str | int | None) -> list[tuple[str, str]]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing
 from types import TracebackType
 from typing import Any, Protocol, Self
+
+from msgspec.structs import replace
 
 from weftline.client.dispatch import Dispatcher
 from weftline.client.errors import (
@@ -33,8 +36,9 @@ from weftline.client.events import (
     text_of,
 )
 from weftline.client.http import RETRIED, EventStream, Http
-from weftline.client.results import CancelReceipt, RunResult, RunSnapshot, Totals
+from weftline.client.results import RunResult, RunSnapshot, Totals
 from weftline.client.tools import Toolset
+from weftline.client.usage import CancelReceipt
 from weftline.client.workers import HandlerWorkers
 from weftline.net.sse import SseParser
 
@@ -82,6 +86,7 @@ class AsyncRun:
         dispatch: bool = True,
         replay: bool = False,
         last_seq: int = 0,
+        stream: EventStream | None = None,
         session_id: str | None = None,
         deadline_s: float | None = None,
         output_type: Any = None,
@@ -99,6 +104,8 @@ class AsyncRun:
         self._owned = owned
         self._dispatch = dispatch
         self._settling = replay
+        self._stream = stream
+        """What the server has begun to send already, from the first event on."""
         # A call may be open that was made before `last_seq`: who answers calls reads from the start.
         self._position = 0 if replay and dispatch else last_seq
         self._output_type = output_type
@@ -109,6 +116,7 @@ class AsyncRun:
         self._held: dict[str, LocalToolCall] = {}
         self._terminal: Terminal | None = None
         self._failure: ClientError | None = None
+        self._receipt: CancelReceipt | None = None
         self._expired = False
         self._done = False
         self._news: asyncio.Future[None] | None = None
@@ -179,13 +187,22 @@ class AsyncRun:
         self.check()
         assert isinstance(self._terminal, Result)
         end = self._terminal
-        result = RunResult(self.id, end.text, end.tokens, end.turns, end.model, tuple(self._events))
+        result = RunResult(
+            self.id,
+            end.text,
+            end.tokens,
+            end.turns,
+            end.model,
+            tuple(self._events),
+            attempts=end.attempts,
+            cost_usd=end.cost_usd,
+            cancel_receipt=self._receipt,
+        )
         if self._output_type is None:
             return result
         from weftline.client.output import parse_output
 
-        output = parse_output(result, self._output_type)
-        return RunResult(self.id, end.text, end.tokens, end.turns, end.model, result.events, output)
+        return replace(result, output=parse_output(result, self._output_type))
 
     def check(self, *, raise_on_failure: bool = True) -> None:
         """Raises what is wrong with a run that is `done`, if anything."""
@@ -200,7 +217,8 @@ class AsyncRun:
 
     async def cancel(self) -> CancelReceipt:
         """Cancels the run on the server; one that has ended stays as it is."""
-        return await self._client.cancel_run(self.id)
+        self._receipt = await self._client.cancel_run(self.id)
+        return self._receipt
 
     async def snapshot(self) -> RunSnapshot:
         return await self._client.get_run(self.id)
@@ -275,7 +293,16 @@ class AsyncRun:
             case Cancelled() as end:
                 kind = DeadlineExceeded if self._expired else RunCancelled
                 reason = "deadline" if self._expired else end.reason
-                raise kind(self.id, reason=reason, tokens=end.tokens, turns=end.turns, model=end.model)
+                raise kind(
+                    self.id,
+                    reason=reason,
+                    tokens=end.tokens,
+                    turns=end.turns,
+                    model=end.model,
+                    attempts=end.attempts,
+                    cost_usd=end.cost_usd,
+                    cancel_receipt=self._receipt,
+                )
             case Result() | Failed() as end:
                 retryable = end.data.get("retryable")
                 raise RunFailed(
@@ -290,6 +317,8 @@ class AsyncRun:
                     tokens=end.tokens,
                     turns=end.turns,
                     model=end.model,
+                    attempts=end.attempts,
+                    cost_usd=end.cost_usd,
                 )
             case _:
                 raise NetworkError(f"run {self.id} is no longer followed")
@@ -314,6 +343,8 @@ class AsyncRun:
         self._done = True
         if self._timer is not None:
             self._timer.cancel()
+        if self._stream is not None:
+            self._stream.close()
         self._tell()
         try:
             await self._dispatcher.close()
@@ -322,7 +353,7 @@ class AsyncRun:
             logger.exception("the tools of run %s could not be released", self.id)
         if self._terminal is not None:
             for totals in self._totals:
-                totals.add(turns=self._terminal.turns, tokens=self._terminal.tokens)
+                totals.add(self._terminal)
         if self._on_end is not None:
             self._on_end(self)
 
@@ -333,7 +364,7 @@ class AsyncRun:
         while True:
             before = self._position
             try:
-                async with self._http.stream(f"/agent-runs/{self.id}/stream", last_seq=before) as stream:
+                async with self._opened(before) as stream:
                     await self._read(stream)
                 if self._terminal is not None:
                     return
@@ -356,6 +387,16 @@ class AsyncRun:
             await asyncio.sleep(wait_s)
             # Somebody else may have answered in between.
             self._settling = True
+
+    @asynccontextmanager
+    async def _opened(self, last_seq: int) -> AsyncGenerator[EventStream]:
+        if (stream := self._stream) is not None:
+            self._stream = None
+            with closing(stream):
+                yield stream
+            return
+        async with self._http.stream(f"/agent-runs/{self.id}/stream", last_seq=last_seq) as stream:
+            yield stream
 
     async def _read(self, stream: EventStream) -> None:
         frames = SseParser()

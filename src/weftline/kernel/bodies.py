@@ -52,10 +52,21 @@ class OpenedBody(Struct, omit_defaults=True):
 
 
 class ClosedBody(Struct, omit_defaults=True):
-    """Of `call.closed`: what the model reads, and the arguments once more unless they are long."""
+    """Of `call.closed`: what the model reads, and the arguments once more unless they are long.
+
+    `message_id` is the sender's name for the message that answered the call, if it had one.
+    """
 
     parts: tuple[UserPart, ...]
     args: Raw | UnsetType = UNSET
+    message_id: str = ""
+
+
+class QueuedBody(Struct, tag_field="role", tag="user", omit_defaults=True):
+    """Of `message.queued`: a `User` message, with the sender's name for it, if it had one."""
+
+    parts: tuple[UserPart, ...]
+    message_id: str = ""
 
 
 class TextBody(Struct):
@@ -89,6 +100,16 @@ class ProviderNote(Struct):
     turn: int
 
 
+class ProgressNote(Struct, omit_defaults=True):
+    """Of `note.tool_progress`: the call, and how far it has come in whatever its tool counts."""
+
+    call: str
+    name: str
+    progress: float
+    total: float | None = None
+    message: str = ""
+
+
 encode = Encoder().encode
 decode_created = Decoder(CreatedBody).decode
 decode_turn = Decoder(TurnBody).decode
@@ -97,8 +118,10 @@ decode_closed = Decoder(ClosedBody).decode
 decode_text = Decoder(TextBody).decode
 decode_failed = Decoder(FailedBody).decode
 decode_ended = Decoder(EndedBody).decode
+decode_queued = Decoder(QueuedBody).decode
 decode_message = Decoder(Message).decode
 decode_note = Decoder(ProviderNote).decode
+decode_progress = Decoder(ProgressNote).decode
 
 
 def turn_body(message: Assistant, *, args: Sequence[bytes], invalid: Mapping[int, str]) -> TurnBody:

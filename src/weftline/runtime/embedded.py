@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from msgspec import UNSET, Raw
 
-from weftline.errors import Conflict, NotFound, Unavailable
+from weftline.errors import Conflict, NotFound, Unavailable, invalid
 from weftline.kernel import bodies
 from weftline.kernel.accept import accepts, open_question
 from weftline.kernel.entries import (
@@ -32,7 +33,7 @@ from weftline.kernel.entries import (
     RunPaused,
     RunResumed,
 )
-from weftline.messages import User
+from weftline.messages import Blob, Sampling, Text
 from weftline.plan import RunPlan, encode_plan
 from weftline.providers.catalog import Catalog
 from weftline.providers.workspace import WorkspaceCatalogs
@@ -43,10 +44,11 @@ from weftline.runtime.clock import Clock, SystemClock
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
-from weftline.runtime.hub import Hub, Subscription
+from weftline.runtime.hub import Hub, StreamPlace, Subscription
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun, Residency, RunLog, WorkingSet
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
+from weftline.runtime.models import refused_sampling
 from weftline.runtime.names import StoredNames
 from weftline.runtime.opening import RunOpener
 from weftline.runtime.receipts import CancelReceipt, receipt
@@ -63,6 +65,7 @@ from weftline.tools.base import Tool, ToolOutput
 logger = logging.getLogger(__name__)
 
 DRAIN_S = 30.0
+_AS_THE_MODEL_DOES = Sampling()
 
 
 class EmbeddedEngine:
@@ -200,14 +203,17 @@ class EmbeddedEngine:
         return await self._store.records.write(workspaces.ensure(slug, now=self.clock.now_us()))
 
     async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
-        """Raises `WeftlineError` when the plan names models or tools that the workspace does not have.
+        """Raises `WeftlineError` for models and tools that the workspace lacks, and for settings that a model refuses.
 
         A plan that names no model needs a default model only if it `runs_now`.
         """
         catalog = await self._models.load(workspace)
         if plan.model is not None or runs_now:
-            for model in (plan.model, *plan.fallbacks):
-                catalog.resolve(model)
+            models = [catalog.resolve(model) for model in (plan.model, *plan.fallbacks)]
+            if plan.sampling != _AS_THE_MODEL_DOES:
+                issues = [issue for model in models for issue in refused_sampling(plan, model)]
+                if issues:
+                    raise invalid(issues)
         await self._tools.check(plan, workspace=workspace)
 
     async def create(
@@ -220,11 +226,12 @@ class EmbeddedEngine:
         metadata: str = "{}",
         idempotency: tuple[str, str, bytes] | None = None,
         secrets: bytes | None = None,
+        blobs: Sequence[Blob] = (),
     ) -> str:
         """Accepts a run durably and returns its id. `idempotency` is route, key and digest of the request's body.
 
         `sent` are the client's own bytes, given back in snapshots; `secrets` are the headers of the tools that the
-        server dials, sealed by the store's vault.
+        server dials, sealed by the store's vault; `blobs` are the contents that the plan's messages name.
         """
         self.require_accepting()
         await self.check(plan, workspace=workspace)
@@ -248,6 +255,7 @@ class EmbeddedEngine:
                 agent=plan.agent_id,
                 idempotency=idempotency,
                 secrets=secrets,
+                blobs=tuple(blobs),
             )
             run = self._new_run(plan, new, sent)
             durable = self._log.mark(run, outside=True)
@@ -255,6 +263,8 @@ class EmbeddedEngine:
             if slot is not None:
                 self._creating.pop(slot).set_result(None)
             raise
+        if run.work.blobs:
+            durable.add_done_callback(partial(_let_go_of_blobs, run))
         if slot is None:
             await durable
         else:
@@ -268,6 +278,7 @@ class EmbeddedEngine:
         encoded = encode_plan(plan)
         conversation = Conversation(plan.messages, size=len(encoded))
         work = WorkingSet(ids.run_id(key, new.salt), plan, conversation, secrets=new.secrets)
+        work.blobs = {blob.id: blob.data for blob in new.blobs}
         log = RunLog(self._log_store.next_epoch())
         run = LiveRun(key, new.salt, workspace=new.workspace, thread=new.thread, log=log, work=work)
         run.new = new
@@ -314,7 +325,7 @@ class EmbeddedEngine:
         await self._append(run, head, body)
         return True
 
-    async def answer(self, key: int, tool_use_id: str, output: ToolOutput) -> bool:
+    async def answer(self, key: int, tool_use_id: str, output: ToolOutput, *, message_id: str = "") -> bool:
         """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime."""
         self._log.require_well()
         run = await self._residents.load(key)
@@ -337,7 +348,8 @@ class EmbeddedEngine:
             is_error=output.is_error,
             client=call.client,
         )
-        await self._append(run, head, closed_body(run.work, question.index, output.parts))
+        body = closed_body(run.work, question.index, output.parts, message_id=message_id)
+        await self._append(run, head, body)
         return True
 
     async def cancel(self, key: int, *, reason: str = "user", requested_by: str = "") -> CancelReceipt:
@@ -349,7 +361,7 @@ class EmbeddedEngine:
             await self._append(run, head)
         else:
             await self._settled(run)
-        return receipt(run.state.status, await self._log_store.facts(key, kinds=(KIND[CallClosed],)))
+        return await self._receipt(key, run.state.status)
 
     async def pause(self, key: int, *, reason: str = "", requested_by: str = "") -> None:
         """Starts nothing more after what is under way, until `resume`."""
@@ -370,20 +382,20 @@ class EmbeddedEngine:
             raise Conflict("The run is not paused.", code="not_paused")
         await self._append(run, head)
 
-    async def steer(self, key: int, text: str) -> str:
+    async def steer(self, key: int, text: str, *, message_id: str = "") -> str:
         """Hands a message to the run at its next turn; calls that have not begun by then are skipped."""
         run = await self._unfinished(key)
-        return await self._queue(run, MessageQueued(_message_id(run), "steer"), text)
+        return await self._queue(run, MessageQueued(_message_id(run), "steer"), text, message_id)
 
     async def follow_up(self, key: int, text: str) -> str:
         """Hands a message to the run when it would otherwise end."""
         run = await self._unfinished(key)
         return await self._queue(run, MessageQueued(_message_id(run), "follow_up"), text)
 
-    async def _queue(self, run: LiveRun, head: MessageQueued, text: str) -> str:
+    async def _queue(self, run: LiveRun, head: MessageQueued, text: str, message_id: str = "") -> str:
         if not accepts(run.state, head):
             raise Conflict("The run takes no more messages.")
-        await self._append(run, head, bodies.encode(User.of(text)))
+        await self._append(run, head, bodies.encode(bodies.QueuedBody((Text(text),), message_id)))
         return head.id
 
     async def end_thread(self, thread: int, *, requested_by: str = "") -> None:
@@ -439,11 +451,24 @@ class EmbeddedEngine:
         """The newest first."""
         return await self._log_store.runs(wanted)
 
+    async def count_runs(self, wanted: RunFilter) -> int:
+        return await self._log_store.count_runs(wanted)
+
     async def unsupported(self, row: RunRow) -> str:
         return await unsupported(self._log_store, row)
 
     async def entry(self, key: int, seq: int) -> Stored | None:
         return await self._log_store.entry(key, seq)
+
+    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
+        return await self._log_store.newest_facts(key, kinds=kinds, limit=limit, max_bytes=max_bytes)
+
+    async def receipt(self, key: int) -> CancelReceipt:
+        row = await self._log_store.run(key)
+        return await self._receipt(key, "" if row is None else row.status)
+
+    async def _receipt(self, key: int, status: str) -> CancelReceipt:
+        return receipt(status, await self._log_store.facts(key, kinds=(KIND[CallClosed],)))
 
     async def session_id(self, thread: int | None) -> str | None:
         return None if thread is None else await self._names.session(thread)
@@ -460,6 +485,9 @@ class EmbeddedEngine:
     def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> Subscription:
         return self._hub.follow(key, run_id, after=after, workspace=workspace)
 
+    def reserve_stream(self, workspace: int) -> StreamPlace:
+        return self._hub.reserve(workspace)
+
     def beat(self) -> None:
         self._hub.beat()
 
@@ -467,6 +495,12 @@ class EmbeddedEngine:
         found = await self._log_store.trim(before=before, after=after, workspace=workspace)
         self._hub.forget()
         return found
+
+
+def _let_go_of_blobs(run: LiveRun, durable: asyncio.Future[None]) -> None:
+    """Once they are durable they can be read, and a run may queue for long. A caller that went away proves nothing."""
+    if not durable.cancelled() and durable.exception() is None:
+        run.work.blobs.clear()
 
 
 def _message_id(run: LiveRun) -> str:

@@ -23,13 +23,14 @@ from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
 from weftline.net.sse import SseEvent, SseParser
 from weftline.net.transport import AiohttpTransport, Transport
 from weftline.providers.anthropic.blocks import PROVIDER
-from weftline.providers.anthropic.models import DEFAULT_MODEL, MODELS, Levels, traits
+from weftline.providers.anthropic.models import DEFAULT_MODEL, MODELS, Levels, sampling_limits, traits
 from weftline.providers.anthropic.request import BUILTIN_TOOLS, RequestBuilder
 from weftline.providers.anthropic.stream import Reader
 from weftline.providers.base import Chunk, ModelInfo, ModelRequest, NativeRequest, ProviderError
 from weftline.providers.calls import Call, read_json
 from weftline.providers.http_errors import classify
 from weftline.providers.listing import ModelPage, count, fetch, page_of, rows, text
+from weftline.providers.sampling import SamplingLimits
 from weftline.redaction import REDACTED
 
 BASE_URL: Final = "https://api.anthropic.com"
@@ -53,7 +54,8 @@ class Anthropic:
     the three cache breakpoints. `betas` are sent in the `anthropic-beta` header and `context_management` in the body,
     both as they are. `builtin_tools` adds to, or replaces, declarations of tools that Anthropic runs by itself.
     `reasoning_levels` declares by model id what it takes at places of the scale 0–100: a budget in tokens, an effort,
-    or None for no thinking. `limits` bound every call, also one that asks for more.
+    or None for no thinking. `native_schemas` says whether output schemas may be sent as such, for an address that does
+    not know them. `limits` bound every call, also one that asks for more.
     """
 
     default_model: ClassVar[str] = DEFAULT_MODEL
@@ -73,6 +75,7 @@ class Anthropic:
         context_management: Mapping[str, Any] | None = None,
         builtin_tools: Mapping[str, Mapping[str, Any]] | None = None,
         reasoning_levels: Mapping[str, Levels] | None = None,
+        native_schemas: bool = True,
     ) -> None:
         self._own_transport = transport is None
         self._transport = transport or AiohttpTransport()
@@ -91,6 +94,7 @@ class Anthropic:
             builtin_tools={**self.known_tools, **(builtin_tools or {})},
             models=self._models,
             reasoning_levels=reasoning_levels or {},
+            native_schemas=native_schemas,
         )
 
     def __repr__(self) -> str:
@@ -110,6 +114,9 @@ class Anthropic:
     def takes_reasoning(self, model: str) -> bool:
         """Whether a reasoning level reaches this model at all."""
         return model in self._builder.reasoning_levels or traits(model).thinking != "none"
+
+    def sampling_limits(self, model: str, *, reasoning: int | None) -> SamplingLimits:
+        return sampling_limits(model, reasoning=reasoning)
 
     def native_request(self, request: ModelRequest) -> NativeRequest:
         """What `stream` would send, with the key redacted and binary content left out."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
@@ -19,7 +20,7 @@ from weftline.messages import Message, Usage
 from weftline.net.errors import RequestFailed
 from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
 from weftline.net.sse import SseParser
-from weftline.net.transport import AiohttpTransport, Transport
+from weftline.net.transport import AiohttpTransport, Response, Transport
 from weftline.providers.assemble import clean_usage
 from weftline.providers.base import Chunk, ErrorClass, ModelInfo, ModelRequest, NativeRequest, ProviderError
 from weftline.providers.calls import Call, read_json
@@ -27,7 +28,9 @@ from weftline.providers.http_errors import ErrorDetail, classify
 from weftline.providers.listing import ModelPage, count, fetch, has, nested, page_of, rows, text, words
 from weftline.providers.names import NameMap
 from weftline.providers.openai.profiles import PROFILES, Knob, Profile, effort_at, knob_of
+from weftline.providers.openai.restore import Restorer, restorer_for
 from weftline.providers.reasoning import nearest
+from weftline.providers.sampling import SamplingLimits
 from weftline.redaction import REDACTED
 
 T = TypeVar("T")
@@ -35,6 +38,7 @@ T = TypeVar("T")
 UNREADABLE = "The answer of the model API could not be read."
 ELIDED = b"[elided]"
 _BINARY = re.compile(rb'(data:[^"\\,]{1,200};base64,|"result":"(?=[A-Za-z0-9+/=]{64}))[A-Za-z0-9+/=]+')
+_TEXTUAL = frozenset({"application/json", "application/xml", "application/yaml"})
 _SECRET_CHARS = 8
 """A header's value may be a secret from this length on."""
 _DRAIN_S = 0.25
@@ -138,6 +142,25 @@ class OpenAIFamily(ABC):
         """Whether a reasoning level reaches this model at all."""
         return bool(self._levels.get(model)) or bool(self._knob(model).levels)
 
+    def sampling_limits(self, model: str, *, reasoning: int | None) -> SamplingLimits:
+        """A model that reasons decides by itself how to choose its words."""
+        model = model or self._default_model or ""
+        levels = self._knob(model).levels
+        effort = self._effort(ModelRequest(model, (), reasoning=reasoning))
+        if not (self._profile.fixed_sampling and levels and effort != "none"):
+            return SamplingLimits(max_stops=self._max_stops(model))
+        can_be_off = "none" in levels.values()
+        return SamplingLimits(
+            max_temperature=None,
+            top_p=False,
+            max_stops=0,
+            condition="unless its reasoning is off (reasoningLevel 0)" if can_be_off else "",
+        )
+
+    def _max_stops(self, model: str) -> int | None:
+        without = self._profile.without_stops
+        return 0 if without and re.match(without, model, re.IGNORECASE) else self._profile.max_stops
+
     async def aclose(self) -> None:
         if self._own_transport:
             await self._transport.aclose()
@@ -173,7 +196,7 @@ class OpenAIFamily(ABC):
         names = self._names(request)
         body = self._body(request, names)
         reader = self._reader(names)
-        chunks: list[Chunk] = []
+        restorer = self._restorer(request)
         limits = self._limits.within(request.timeout_s)
         async with Call(self._transport.post(self._url, headers=self._headers(), body=body, limits=limits)) as response:
             if not 200 <= response.status < 300:
@@ -181,41 +204,32 @@ class OpenAIFamily(ABC):
                 chunks = reader.recover(answer)
                 if not chunks:
                     raise self._error(response.status, answer, response.headers)
-                yield chunks
-            elif response.headers.get("content-type", "").startswith("application/json"):
-                answer = await read_json(response)
-                with _failing(reader):
-                    chunks = reader.whole(answer)
-                if chunks:
-                    yield chunks
+                yield restorer.take(chunks)
             else:
-                parser = SseParser()
-                pieces = response.chunks()
-                async for piece in pieces:
-                    chunks = []
-                    with _failing(reader):
-                        for event in parser.feed(piece):
-                            chunks += reader.feed(event.data)
-                    if chunks:
-                        yield chunks
-                    if reader.finished or reader.failure is not None:
-                        break
-                else:
-                    chunks = reader.end()
-                    if chunks:
-                        yield chunks
-                if reader.finished:
-                    await _drained(pieces)
-            if reader.failure is not None:
-                raise reader.failure
-            if not reader.finished:
-                raise ProviderError("server", f"{self._name}: the stream ended without its finish")
+                try:
+                    async with aclosing(_chunks_of(response, reader)) as several:
+                        async for chunks in several:
+                            if taken := restorer.take(chunks):
+                                yield taken
+                except (ProviderError, RequestFailed):
+                    if rest := restorer.rest():
+                        yield rest
+                    raise
+            if reader.finished:
+                return
+            if rest := restorer.rest():
+                yield rest
+            raise reader.failure or ProviderError("server", f"{self._name}: the stream ended without its finish")
 
     @abstractmethod
     def _body(self, request: ModelRequest, names: NameMap) -> bytes: ...
 
     @abstractmethod
     def _reader(self, names: NameMap) -> Reader: ...
+
+    def _restorer(self, request: ModelRequest) -> Restorer:
+        """What changes the answer back where the request had to change its schemas."""
+        return restorer_for(request, answer=True, tools=True)
 
     def _native(self, request: ModelRequest, encode: Callable[[Message], bytes]) -> list[bytes]:
         """The messages in native form. Each is encoded once; its bytes are kept with the request for later turns."""
@@ -277,6 +291,31 @@ def _class_by_code(detail: ErrorDetail) -> ErrorClass | None:
     if detail.status is None and code.startswith(("invalid_", "unsupported_", "image_", "empty_image", "failed_to_")):
         return "auth" if code == "invalid_api_key" else "invalid_request"
     return None
+
+
+async def _chunks_of(response: Response, reader: Reader) -> AsyncGenerator[list[Chunk]]:
+    """The chunks of an answer, streamed or whole; `reader` says afterwards how it ended."""
+    if response.headers.get("content-type", "").startswith("application/json"):
+        answer = await read_json(response)
+        chunks: list[Chunk] = []
+        with _failing(reader):
+            chunks = reader.whole(answer)
+        yield chunks
+        return
+    parser = SseParser()
+    pieces = response.chunks()
+    async for piece in pieces:
+        chunks = []
+        with _failing(reader):
+            for event in parser.feed(piece):
+                chunks += reader.feed(event.data)
+        yield chunks
+        if reader.finished or reader.failure is not None:
+            break
+    else:
+        yield reader.end()
+    if reader.finished:
+        await _drained(pieces)
 
 
 @contextmanager
@@ -368,3 +407,14 @@ def joined(head: bytes, items: Sequence[bytes], tail: bytes) -> bytes:
 
 def data_url(media_type: str, data: str) -> str:
     return f"data:{media_type};base64,{data}"
+
+
+def is_textual(media_type: str) -> bool:
+    """Whether a file of this type can be read by any model, as text."""
+    return media_type.startswith("text/") or media_type in _TEXTUAL
+
+
+def text_file(name: str | None, data: str) -> str:
+    """A file whose content, in base64, is text, as a part of the message."""
+    text = base64.b64decode(data).decode("utf-8", "replace")
+    return f'<file name="{name or "file"}">\n{text}\n</file>'

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec.json import decode, encode
 
 from weftline.errors import Conflict
@@ -10,11 +12,13 @@ from weftline.runtime import ids
 from weftline.server.access import find_session
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.http import Request, Response
+from weftline.server.creating import Made, Warn, answer_created
+from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.parsing import parsed
-from weftline.server.router import Route
+from weftline.server.router import EventStream, Route
 from weftline.server.routes.runs import idempotency
 from weftline.server.views import session_usage
+from weftline.store.records.threads import ThreadRow
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_message, parse_session
 from weftline.wire.responses import (
@@ -23,7 +27,6 @@ from weftline.wire.responses import (
     Ok,
     Session,
     SessionView,
-    created_run,
     created_session,
     session_info,
 )
@@ -38,6 +41,7 @@ _BASE = "/api/v1/workspaces/{slug}/agent-sessions"
 
 async def create(app: App, request: Request, principal: Principal) -> Response:
     body = await parsed(parse_session, await request.body())
+    warnings = app.unknown_fields.warnings(request, body.unknown)
     app.engine.require_accepting()
     whole = await agents.effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
     plan = await parsed(plan_from_spec, whole.spec)
@@ -47,7 +51,8 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
     )
     row = await threads.create(app.workspaces, principal.workspace, draft)
     identity = ids.session_id(row.key, row.salt)
-    return Response(created_session(identity, name=plan.name, created_us=row.created_at), status=201)
+    created = created_session(identity, name=plan.name, created_us=row.created_at, warnings=warnings)
+    return Response(created, status=201)
 
 
 async def read(app: App, request: Request, principal: Principal) -> Response:
@@ -66,10 +71,26 @@ async def read(app: App, request: Request, principal: Principal) -> Response:
     return Response(session_info(view, messages))
 
 
-async def message(app: App, request: Request, principal: Principal) -> Response:
+async def message(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
     row = await find_session(app, request, principal)
     raw = await request.body()
+    once = idempotency(request, f"agent-sessions/{row.key}/messages", raw)
+    warn = partial(app.unknown_fields.warnings, request)
+    work = partial(_send, app, principal, row, raw, idempotency=once, warn=warn)
+    return await answer_created(app, request, principal, work)
+
+
+async def _send(
+    app: App,
+    principal: Principal,
+    row: ThreadRow,
+    raw: bytes,
+    *,
+    idempotency: tuple[str, str, bytes] | None,
+    warn: Warn,
+) -> Made:
     body = await parsed(parse_message, raw)
+    warnings = warn(body.unknown)
     if row.ended_at is not None:
         raise Conflict("This session has ended.", code="session_ended")
     spec = effective_spec(row.spec, body)
@@ -86,10 +107,11 @@ async def message(app: App, request: Request, principal: Principal) -> Response:
         sent=spec,
         thread=row.key,
         metadata=encode(plan.metadata).decode(),
-        idempotency=idempotency(request, f"agent-sessions/{row.key}/messages", raw),
+        idempotency=idempotency,
         secrets=secrets,
+        blobs=body.blobs,
     )
-    return Response(created_run(run_id, principal.slug), status=202)
+    return Made(run_id, warnings)
 
 
 async def end(app: App, request: Request, principal: Principal) -> Response:
@@ -109,6 +131,7 @@ ROUTES = (
         scopes=("sessions:write",),
         summary="Create a session",
         body=SessionModel,
+        warns=True,
         returns=CreatedSession,
         status=201,
     ),
@@ -119,10 +142,11 @@ ROUTES = (
         f"{_BASE}/{{sessionId}}/messages",
         message,
         scopes=("sessions:write",),
-        summary="Send a message",
+        summary="Send a message, and follow the events of its run if the client accepts those",
         body=MessageModel,
+        warns=True,
         idempotent=True,
-        returns=CreatedRun,
+        returns=CreatedRun | EventStream,
         status=202,
         errors=(409,),
     ),

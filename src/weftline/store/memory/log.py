@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from weftline.store.base import Loaded, Page, RunFilter, RunRow, Stored, UnderWay, Write, Written
 from weftline.store.claims import Claims
 from weftline.store.memory.disk import MemoryDisk
@@ -86,7 +88,13 @@ class MemoryLog:
 
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
         found = [run for _, run in sorted(self._disk.runs.items(), reverse=True) if run.matches(wanted)]
+        if wanted.by_change:
+            found.sort(key=lambda run: (run.row.changed_at, run.row.key), reverse=True)
         return [self._shown(run) for run in found[: wanted.limit]]
+
+    async def count_runs(self, wanted: RunFilter) -> int:
+        whole = replace(wanted, before=None, before_change=None)
+        return sum(run.matches(whole) for run in self._disk.runs.values())
 
     async def last_key(self) -> int:
         return max(self._disk.runs, default=0)
@@ -98,6 +106,13 @@ class MemoryLog:
     async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Stored]:
         run = self._disk.runs.get(key)
         return run.facts(kinds=kinds) if run else []
+
+    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
+        run = self._disk.runs.get(key)
+        found = run.facts(kinds=kinds)[-limit:] if run else []
+        while len(found) > 1 and sum(one.size for one in found) > max_bytes:
+            del found[0]
+        return found
 
     async def page(self, key: int, *, after: int, max_bytes: int) -> Page | None:
         run = self._disk.runs.get(key)
@@ -136,6 +151,10 @@ class MemoryLog:
 
     async def unfinished(self) -> int:
         return sum(run.row.ended_at is None for run in self._disk.runs.values())
+
+    async def blob(self, workspace: int, id: str) -> bytes | None:
+        found = self._disk.blobs.get((workspace, id))
+        return found[0] if found else None
 
     async def begin_trial(self, keys: Sequence[int]) -> None:
         self._set_trial(keys, self._owner_epoch)
@@ -178,6 +197,8 @@ class MemoryLog:
             and run.row.ended_at < before
             and workspace in (None, run.row.workspace)
         ][:_TRIM_BATCH]
+        for run in old:
+            self._disk.let_go_of_blobs(run)
         return (old[-1].row.key if old else 0), sum(run.trim() for run in old)
 
     def _shown(self, run: MemoryRun) -> RunRow:
@@ -232,6 +253,7 @@ class MemoryLog:
         run = MemoryRun(write, new)
         disk.add(run)
         disk.apply(run, write)
+        disk.keep(new.blobs, run=write.key, workspace=new.workspace)
         if new.thread is not None:
             place = thread_queue.take_place(self._records, new.thread, run=write.key, at=new.created_at)
             written.queued = place.queued
