@@ -12,8 +12,16 @@ from weftline.cli.terminal import is_terminal, show_table
 
 _MOST_COLUMNS = 6
 
+DEFAULT_DB = "weftline-data"
+"""In the folder that a command is called in."""
 DB = click.option(
-    "--db", default="weftline-data", show_default=True, type=click.Path(path_type=Path), help="The store."
+    "--db",
+    envvar="WEFTLINE_DB",
+    default=DEFAULT_DB,
+    show_default=True,
+    show_envvar=True,
+    type=click.Path(path_type=Path),
+    help="The store.",
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

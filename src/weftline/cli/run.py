@@ -226,7 +226,7 @@ async def _created(here: Here, asked: Asked) -> tuple[str, int]:
                 f"There is no agent {asked.agent!r} in the workspace {slug!r}.{did_you_mean(asked.agent, known)}",
                 code="not_found",
             ) from None
-    tools = [{"kind": "mantyx_plugin", "name": name} for name in here.own_tools]
+    tools = [{"kind": "server", "name": name} for name in here.own_tools]
     try:
         run_id = await create_run(
             here, Principal("command line", workspace, slug), asked.body(agent_id=agent_id, tools=tools)

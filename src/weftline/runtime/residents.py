@@ -25,7 +25,7 @@ from weftline.runtime.hub import EntryBatch, Hub
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun, Residency
 from weftline.runtime.log import Log
-from weftline.runtime.recovery import STORE_RETRY_S, load_run
+from weftline.runtime.recovery import STORE_RETRY_S, load_run, public_id
 from weftline.runtime.scheduler import Scheduler
 from weftline.store.base import LogStore, Stored, Write, Written
 
@@ -133,7 +133,8 @@ class Residents:
             except StoreError as error:
                 if self.stopping:
                     raise
-                logger.error("run %d cannot be loaded, trying again: %s", key, error.message)
+                name = await public_id(self._store, key)
+                logger.error("run %s cannot be loaded, trying again: %s", name, error.message)
                 await asyncio.sleep(STORE_RETRY_S)
 
     def _loaded(self, key: int, task: asyncio.Task[LiveRun]) -> None:
