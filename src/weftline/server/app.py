@@ -13,6 +13,7 @@ from weftline.errors import NotFound, WeftlineError
 from weftline.log_context import current_request
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.engine import Engine
+from weftline.server.a2a.sending import Deliveries
 from weftline.server.auth import Authenticator
 from weftline.server.hosted_mcp import HostedMcp
 from weftline.server.http import Receive, Request, Response, Scope, Send, StreamedResponse, send_response
@@ -55,9 +56,10 @@ class App:
         )
         self.auth = Authenticator(self.workspaces, rate_limit=options.rate_limit_per_minute)
         self.mcp = HostedMcp(self)
+        self.deliveries = Deliveries(self)
         self.backlog = Backlog()
-        self._cors = options.cors
         self.refused = RefusedRequests()
+        self._cors = options.cors
         self.webhooks_changed: Callable[[], None] = lambda: None
         """Called after webhooks were changed; set by whoever delivers them."""
         self._boot = secrets.token_hex(4)
