@@ -52,7 +52,7 @@ class Restorer:
 
 
 def restorer_for(request: ModelRequest, *, answer: bool, tools: bool) -> Restorer:
-    """`answer` and `tools`: whether the answer's schema, and those of the tools, were sent as strict mode wants them."""
+    """`answer` and `tools`: whether these schemas were sent as strict mode wants them."""
     output = answer_schema(request.output_schema) if answer and request.output_schema is not None else None
     schemas = {spec.name: tool_schema(spec) for spec in request.tools} if tools else {}
     return Restorer(output, {name: schema for name, schema in schemas.items() if schema.meant is not None})
