@@ -13,7 +13,7 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.weftline-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep torture clients pythons lint bench docs clean
+.PHONY: help demo test test-deep torture clients pythons a2a-kit lint bench docs clean
 
 help:
 	@echo "make demo       run an agent end to end, offline"
@@ -22,6 +22,7 @@ help:
 	@echo "make torture    real servers, killed, frozen and out of disk for some minutes"
 	@echo "make clients    generate clients from the OpenAPI page and try them; needs npm"
 	@echo "make pythons    install, import and serve with every Python that is here"
+	@echo "make a2a-kit    the public A2A compatibility kit, from a checkout: KIT=../a2a-tck"
 	@echo "make lint       ruff and pyright"
 	@echo "make bench      measure this machine"
 	@echo "make docs       check the documentation and run its examples"
@@ -51,6 +52,10 @@ pythons:
 	  build/$$python/bin/pip install -qq --disable-pip-version-check . -c constraints.txt || exit 1; \
 	  build/$$python/bin/python -W error docs_src/server_tools.py || exit 1; \
 	done
+
+a2a-kit: $(READY)
+	@test -n "$(KIT)" || { echo "Say where a checkout of a2a-tck is: make a2a-kit KIT=../a2a-tck"; exit 2; }
+	@PYTHONPATH=tests $(PY) -m kits.a2a $(KIT) $(ARGS)
 
 lint: $(READY)
 	@$(PY) -m ruff check .

@@ -129,6 +129,7 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
         ("report.pdf", "application/pdf"),
         "[A file, report.pdf (application/pdf), that this model cannot read.]",
     ),
+    ("attached_text", ("notes.txt", "Buy milk."), 'Attached file "notes.txt":\nBuy milk.'),
 ]
 
 

@@ -141,10 +141,14 @@ def _responses(route: Route, schemas: Schemas) -> Schema:
         content["application/json"] = {"schema": schemas.by_type[shape]}
     if Page in kinds:
         content["text/html"] = {}
+    successes: dict[str, Schema] = {str(route.status): {"description": "Done.", "content": content}}
     if EventStream in kinds:
-        content["text/event-stream"] = {}
+        # Always 200, whatever the status of the JSON beside it.
+        stream = successes.setdefault("200", {"description": "The events of the run.", "content": {}})
+        stream["content"]["text/event-stream"] = {}
     return {
-        str(route.status): {"description": "Done.", "content": content},
+        **successes,
+        **({"204": {"description": "Done. There is no answer."}} if route.silent else {}),
         **{str(status): _refusal(route, status, schemas) for status in sorted(_errors(route))},
     }
 

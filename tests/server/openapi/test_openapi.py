@@ -27,7 +27,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from weftline.cli.admin import administer
-from weftline.server import a2a
+from weftline.server.a2a import rpc
 from weftline.server.openapi import document, json_type
 from weftline.server.router import EventStream, Form, Route
 from weftline.server.routes import ROUTES
@@ -58,7 +58,7 @@ MAKERS: dict[str, tuple[str, Json, str]] = {
     "providerId": ("providers", {"name": "known", "family": "openai_chat", "apiKey": "k", "models": ["m"]}, "id"),
     "clientId": ("oauth-apps", {"name": "Known", "allowedScopes": ["models:read"], **OWN}, "clientId"),
 }
-MESSAGE = {"message": {"parts": [{"kind": "text", "text": "hi"}]}}
+MESSAGE = {"message": {"messageId": "m1", "role": "user", "parts": [{"kind": "text", "text": "hi"}]}}
 BODIES: dict[Any, Json] = {
     RunModel: {**MODEL, "prompt": "hi"},
     SessionModel: MODEL,
@@ -73,7 +73,7 @@ BODIES: dict[Any, Json] = {
     ProviderModel: {"name": "another", "family": "openai_chat", "apiKey": "k", "models": ["m"]},
     ProviderChangesModel: {"models": ["n"]},
     NewOAuthApp: {"name": "Another", "allowedScopes": ["models:read"], **OWN},
-    a2a.RpcCall: {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": MESSAGE},
+    rpc.RpcCall: {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": MESSAGE},
 }
 """A body of each type that is good for a success, as far as one can be had without a client at work."""
 FORMS: dict[Any, Json] = {TokenForm: {"grant_type": "client_credentials"}, OneTokenForm: {"token": "mantyx_at_none"}}
