@@ -35,6 +35,10 @@ _ANSWER_NOW = "Give your final answer now with what you know, or take a differen
 _LAST_ANSWER = "Give your best final answer now, using what you already know."
 
 
+def nobody_to_ask(question: str) -> str:
+    return f"The tool asked a person: {question!r}. Nobody can be asked during this run, so the question was declined."
+
+
 # In place of a result: the call never began
 
 
@@ -171,3 +175,11 @@ def unread_file(name: str, media_type: str) -> str:
 def attached_text(name: str, content: str) -> str:
     """A text file that came with a message."""
     return f"Attached file {encode(name).decode()}:\n{content}"
+
+
+def lost_attachment(media_type: str) -> str:
+    return f"[An attachment ({media_type}) that is no longer stored.]"
+
+
+def unfetched_attachment(url: str, media_type: str) -> str:
+    return f"[An attachment ({media_type}) at {url}, which this model cannot fetch.]"

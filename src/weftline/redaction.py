@@ -50,6 +50,13 @@ class Redactor:
         """Of what a request carries: its headers, the secrets in its address, and whatever else is declared secret."""
         return cls([*secrets, *_of_headers(headers), *_of_url(url)])
 
+    def __or__(self, other: Redactor) -> Redactor:
+        """One that blackens the secrets of both."""
+        both = Redactor()
+        both._forms = sorted({*self._forms, *other._forms}, key=len, reverse=True)
+        both.longest = max(self.longest, other.longest)
+        return both
+
     def __bool__(self) -> bool:
         return bool(self._forms)
 

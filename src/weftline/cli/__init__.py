@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "vacuum": ("weftline.cli.vacuum", "Give unused space of the store back to the disk."),
     "retention": ("weftline.cli.retention", "Removing old logs."),
     "oauth": ("weftline.cli.oauth", "OAuth apps and grants."),
+    "mcp": ("weftline.cli.mcp", "Logins at MCP servers that runs use."),
     "tools": ("weftline.cli.tools", "Manage the stored tools of a workspace."),
     "completion": ("weftline.cli.completion", "Complete commands and options in your shell."),
 }

@@ -13,9 +13,12 @@ __all__ = [
     "AsyncOAuthClient",
     "AsyncRun",
     "AsyncSession",
+    "Attachment",
+    "AttachmentInfo",
     "AuthError",
     "AuthorizationRequest",
     "BadRequest",
+    "CallName",
     "CancelReceipt",
     "Cancelled",
     "ChatMessage",
@@ -57,6 +60,7 @@ __all__ = [
     "ServerTool",
     "Session",
     "SessionInfo",
+    "SessionUsage",
     "Started",
     "Terminal",
     "ThinkingDelta",
@@ -85,6 +89,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from weftline.client.a2a import local_a2a
+    from weftline.client.attachments import Attachment
     from weftline.client.context import ToolContext
     from weftline.client.core import AsyncClient
     from weftline.client.credentials import TokenSource
@@ -135,7 +140,7 @@ if TYPE_CHECKING:
     from weftline.client.oauth import AsyncOAuthClient, AuthorizationRequest, OAuthClient, OAuthTokens
     from weftline.client.output import parse_output
     from weftline.client.results import (
-        CancelReceipt,
+        AttachmentInfo,
         ChatMessage,
         ModelInfo,
         Models,
@@ -145,6 +150,7 @@ if TYPE_CHECKING:
         RunResult,
         RunSnapshot,
         SessionInfo,
+        SessionUsage,
         Tokens,
         Totals,
     )
@@ -162,6 +168,7 @@ if TYPE_CHECKING:
         stored_tool,
         tool,
     )
+    from weftline.client.usage import CallName, CancelReceipt
 else:
     # Hidden from type checkers: they would take a module `__getattr__` to mean that every name exists.
     _HOMES = {
@@ -172,10 +179,13 @@ else:
         "AsyncOAuthClient": "oauth",
         "AsyncRun": "run",
         "AsyncSession": "session",
+        "Attachment": "attachments",
+        "AttachmentInfo": "results",
         "AuthError": "errors",
         "AuthorizationRequest": "oauth",
         "BadRequest": "errors",
-        "CancelReceipt": "results",
+        "CallName": "usage",
+        "CancelReceipt": "usage",
         "Cancelled": "events",
         "ChatMessage": "results",
         "Client": "sync",
@@ -216,6 +226,7 @@ else:
         "ServerTool": "tools",
         "Session": "sync",
         "SessionInfo": "results",
+        "SessionUsage": "results",
         "Started": "events",
         "Terminal": "events",
         "ThinkingDelta": "events",

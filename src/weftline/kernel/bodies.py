@@ -100,6 +100,16 @@ class ProviderNote(Struct):
     turn: int
 
 
+class ProgressNote(Struct, omit_defaults=True):
+    """Of `note.tool_progress`: the call, and how far it has come in whatever its tool counts."""
+
+    call: str
+    name: str
+    progress: float
+    total: float | None = None
+    message: str = ""
+
+
 encode = Encoder().encode
 decode_created = Decoder(CreatedBody).decode
 decode_turn = Decoder(TurnBody).decode
@@ -111,6 +121,7 @@ decode_ended = Decoder(EndedBody).decode
 decode_queued = Decoder(QueuedBody).decode
 decode_message = Decoder(Message).decode
 decode_note = Decoder(ProviderNote).decode
+decode_progress = Decoder(ProgressNote).decode
 
 
 def turn_body(message: Assistant, *, args: Sequence[bytes], invalid: Mapping[int, str]) -> TurnBody:

@@ -321,7 +321,9 @@ TEXT_DELTA = "delta.text"
 THINKING_DELTA = "delta.thinking"
 PROVIDER_CALL = "note.provider_call"
 """A tool that the provider ran by itself while it answered. Body: `ProviderNote`, one line; the message has it too."""
-OBSERVATIONS = frozenset({TEXT_DELTA, THINKING_DELTA, PROVIDER_CALL})
+TOOL_PROGRESS = "note.tool_progress"
+"""How far a call of a tool has come. Body: `ProgressNote`, one line."""
+OBSERVATIONS = frozenset({TEXT_DELTA, THINKING_DELTA, PROVIDER_CALL, TOOL_PROGRESS})
 
 FACTS: dict[str, type[Fact]] = {str(cls.__struct_config__.tag): cls for cls in get_args(Fact)}
 KIND: dict[type[Fact], str] = {cls: kind for kind, cls in FACTS.items()}

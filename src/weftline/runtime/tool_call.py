@@ -13,6 +13,7 @@ from weftline.kernel.entries import CallClosed, CallStarted, How
 from weftline.kernel.state import Call, Reconcile, RunTool, State
 from weftline.runtime import ids
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
+from weftline.runtime.progress import ProgressNotes
 from weftline.runtime.services import Outcome, Services, Sink, is_slow
 from weftline.runtime.step import closed_body
 from weftline.runtime.toolbox import EMPTY
@@ -32,6 +33,8 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     if tool.effect != "read":
         await sink.durable()
     context = _context(command, call, work, services)
+    notes = ProgressNotes(sink, call=call.id, name=call.name)
+    context.on_progress = notes.take
     loop = asyncio.get_running_loop()
     started = loop.time()
     timeout_s = tool.timeout_s or TOOL_TIMEOUT_S
@@ -52,6 +55,8 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     except Exception as error:
         logger.exception("run %s: the tool %s failed", context.run_id, call.name)
         how, output = "failed", ToolOutput.of(prompts.tool_failed(call.name, str(error)), is_error=True)
+    finally:
+        notes.close()
     active_us = int((loop.time() - started) * 1_000_000)
     if is_slow(active_us, services):
         took_s = active_us / 1e6

@@ -23,6 +23,7 @@ from weftline.plan import (
     ToolRef,
 )
 from weftline.redaction import SEALED_URL
+from weftline.runtime.mcp_logins import StoredLogins
 from weftline.runtime.toolbox import EMPTY, ServerTools, Toolbox
 from weftline.store.base import Database
 from weftline.store.records import tools
@@ -63,13 +64,19 @@ class DialledTools:
         self._records = records
         self._vault = vault
         self._dialer = dialer
-        self._pool = pool or McpPool(dialer)
+        self._logins = StoredLogins(records, vault, dialer)
+        self._pool = pool or McpPool(dialer, credentials=self._logins.find)
         self._forms = A2AForms()
         self._catalogs: OrderedDict[tuple[int, str], tuple[McpEntry, ...]] = OrderedDict()
         """What runs were offered at their start, so that a server that is down later takes no tool away from them."""
 
+    def forget_logins(self) -> None:
+        """Reads the logins at MCP servers again, after one was made or deleted."""
+        self._pool.forget_logins()
+
     async def aclose(self) -> None:
         await self._pool.aclose()
+        await self._logins.aclose()
         await self._dialer.aclose()
 
     async def check(self, plan: RunPlan, *, workspace: int) -> None:

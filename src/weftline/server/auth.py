@@ -47,6 +47,8 @@ class Authenticator:
         principal = self._known.get(digest) or await self._look_up(secret, digest)
         if principal.expires_us <= now:
             raise _invalid()
+        if principal.resource and request.path != principal.resource:
+            raise _invalid()
         slug = request.params.get("slug")
         if slug is not None and slug != principal.slug:
             raise NotFound(
@@ -110,6 +112,7 @@ class Authenticator:
             token.email,
             token.gated,
             token.expires_at,
+            token.resource,
         )
 
 

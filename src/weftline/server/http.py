@@ -78,6 +78,7 @@ class Request:
         "_receive",
         "about",
         "id",
+        "metadata",
         "method",
         "params",
         "path",
@@ -96,6 +97,8 @@ class Request:
         self.params: Mapping[str, str] = {}
         self.about = RequestInfo(request_id)
         """For the log."""
+        self.metadata = ""
+        """Where the metadata of the protected resource is (RFC 9728), if it has any."""
         self._headers: list[tuple[bytes, bytes]] = scope["headers"]
         self._receive = receive
         self._query: list[tuple[str, str]] | None = None

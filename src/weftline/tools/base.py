@@ -23,6 +23,18 @@ class ToolFailed(Exception):
     """A tool failed in a way that the model should read; the message is the result's text."""
 
 
+class ToolProgress(Struct, frozen=True, omit_defaults=True):
+    """How far a call has come, in whatever the tool counts."""
+
+    progress: float
+    total: float | None = None
+    message: str = ""
+
+
+def _nobody_looks(progress: ToolProgress) -> None:
+    """For a call that nobody follows."""
+
+
 class ToolContext(Struct):
     """What a server tool knows about the call it carries out.
 
@@ -42,6 +54,8 @@ class ToolContext(Struct):
     metadata: dict[str, str] = {}
     on_cancel: list[Callable[[], None]] = []
     """Called when the run is cancelled or the call times out, for tools that run in a thread."""
+    on_progress: Callable[[ToolProgress], None] = _nobody_looks
+    """Tells those who follow the run how far the call has come."""
 
 
 class ToolOutput(Struct, frozen=True, omit_defaults=True):

@@ -17,6 +17,7 @@ from weftline.kernel.entries import (
     PROVIDER_CALL,
     TEXT_DELTA,
     THINKING_DELTA,
+    TOOL_PROGRESS,
     AttemptFailed,
     AttemptStarted,
     BudgetExceeded,
@@ -75,6 +76,7 @@ _OBSERVATIONS = {
         (TEXT_DELTA, b"assistant_delta"),
         (THINKING_DELTA, b"thinking_delta"),
         (PROVIDER_CALL, b"tool_result"),
+        (TOOL_PROGRESS, b"tool_progress"),
     )
 }
 
@@ -100,6 +102,8 @@ def delta_frames(first_seq: int, kind: str, bodies_joined: bytes, *, after: int,
         split = split[: upto + 1 - first_seq]
     if kind == PROVIDER_CALL:
         split = [provider_call(body) for body in split]
+    elif kind == TOOL_PROGRESS:
+        split = [tool_progress(body) for body in split]
     return [template % (seq, seq, body[1:-1], body) for seq, body in enumerate(split, first_seq)]
 
 
@@ -179,6 +183,17 @@ def provider_call(body: bytes) -> bytes:
             "turn": note.turn,
         }
     )
+
+
+def tool_progress(body: bytes) -> bytes:
+    """The payload of a `tool_progress`, from the stored note."""
+    note = bodies.decode_progress(body)
+    payload: dict[str, Any] = {"toolUseId": note.call, "name": note.name, "progress": note.progress}
+    if note.total is not None:
+        payload["total"] = note.total
+    if note.message:
+        payload["message"] = note.message
+    return encode(payload)
 
 
 def _json(raw: Raw) -> Any:

@@ -118,9 +118,20 @@ async def find_app(at: Workspaces, client_id: str) -> App | None:
 async def authenticate_app(at: Workspaces, *, client_id: str, secret: str) -> App | None:
     """The app with this id and client secret."""
     app = await find_app(at, client_id)
-    if app is None or not at.hasher.stored(secret, label=CLIENT_SECRET).matches(app.hash):
+    if app is None or app.public or not at.hasher.stored(secret, label=CLIENT_SECRET).matches(app.hash):
         return None
     return app
+
+
+async def find_public_app(at: Workspaces, client_id: str) -> App | None:
+    """The app with this id, if it is one that has no secret."""
+    app = await find_app(at, client_id)
+    return app if app is not None and app.public else None
+
+
+async def list_registered(at: Workspaces) -> list[App]:
+    """The clients that registered themselves."""
+    return await at.records.read(apps.registered())
 
 
 def _known(client_id: str, slug: str | None) -> Query[App]:

@@ -32,6 +32,9 @@ SCOPES: dict[str, str] = {
     "mcp:connect": "connect over MCP",
 }
 
+MCP_SCOPE = "mcp:connect"
+"""What an MCP host asks for, and gets if it asks for nothing."""
+
 USING_AGENTS = frozenset({"agents:invoke", "runs:write", "a2a:invoke", "mcp:connect"})
 """A user who grants one of these may restrict the app to some agents."""
 

@@ -51,9 +51,14 @@ async def set_feature(at: Workspaces, slug: str, feature: str, *, on: bool) -> d
     return switched
 
 
+def is_slug(text: str) -> bool:
+    """Whether a workspace may have this slug."""
+    return _SLUG.fullmatch(text) is not None
+
+
 def ensured(slug: str, *, now: int) -> Query[int]:
     """`ensure` as a part of a larger transaction."""
-    if not _SLUG.fullmatch(slug):
+    if not is_slug(slug):
         raise InvalidRequest(
             f"{slug!r} is not a workspace slug: use 1 to 64 lowercase letters, digits, - and _,"
             " beginning and ending with a letter or digit."
