@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 ARGS ?=
+PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 
 # One more than there are cores: many tests wait for a process, a timer or a socket.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 8) + 1)')
@@ -12,7 +13,7 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.weftline-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep torture a2a-kit lint bench docs clean
+.PHONY: help demo test test-deep torture a2a-kit pythons lint bench docs clean
 
 help:
 	@echo "make demo       run an agent end to end, offline"
@@ -20,6 +21,7 @@ help:
 	@echo "make test-deep  the same with far more examples and simulated histories, for an hour or so"
 	@echo "make torture    real servers, killed, frozen and out of disk for some minutes"
 	@echo "make a2a-kit    the public A2A compatibility kit, from a checkout: KIT=../a2a-tck"
+	@echo "make pythons    install, import and serve with every Python that is here"
 	@echo "make lint       ruff and pyright"
 	@echo "make bench      measure this machine"
 	@echo "make docs       check the documentation and run its examples"
@@ -40,6 +42,16 @@ torture: $(READY)
 a2a-kit: $(READY)
 	@test -n "$(KIT)" || { echo "Say where a checkout of a2a-tck is: make a2a-kit KIT=../a2a-tck"; exit 2; }
 	@PYTHONPATH=tests $(PY) -m kits.a2a $(KIT) $(ARGS)
+
+# Installs the package as a user would, without the tools of development, and has it serve a run.
+pythons:
+	@for python in $(PYTHONS); do \
+	  $$python --version >/dev/null 2>&1 || { echo "$$python: not here"; continue; }; \
+	  echo "$$python: $$($$python --version)"; \
+	  test -x build/$$python/bin/python || $$python -m venv build/$$python || exit 1; \
+	  build/$$python/bin/pip install -qq --disable-pip-version-check . -c constraints.txt || exit 1; \
+	  build/$$python/bin/python -W error docs_src/server_tools.py || exit 1; \
+	done
 
 lint: $(READY)
 	@$(PY) -m ruff check .

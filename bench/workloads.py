@@ -51,7 +51,7 @@ SCRIPTS: dict[str, Any] = {
     "loop": {"turns": [{**_ANSWER, "tool_calls": [_CALL], "loop": True}]},
 }
 
-SERVER_TOOL: dict[str, Any] = {"kind": "mantyx_plugin", "name": "add"}
+SERVER_TOOL: dict[str, Any] = {"kind": "server", "name": "add"}
 CLIENT_TOOL: dict[str, Any] = {
     "kind": "local",
     "name": "ask",

@@ -306,7 +306,7 @@ def spec(name: str, prompt: str) -> dict[str, Any]:
         "modelId": f"scripted:{name}",
         "prompt": prompt,
         "tools": [
-            {"kind": "mantyx_plugin", "name": "pay_baker"},
+            {"kind": "server", "name": "pay_baker"},
             {
                 "kind": "local",
                 "name": "ask_customer",

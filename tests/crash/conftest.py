@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from weftline.store import open_store
 from weftline.testing import ServerProcess
 
 
@@ -18,5 +20,6 @@ class Template(NamedTuple):
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Template:
     process = ServerProcess(tmp_path_factory.mktemp("template"))
+    asyncio.run(open_store(process.db).close())
     key = process.create_key("acme")
     return Template(process.db, key)

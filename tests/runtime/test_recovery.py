@@ -238,3 +238,23 @@ async def _thread(store: MoodyStore) -> tuple[int, int]:
     space = await store.records.write(workspaces.ensure("acme", now=1))
     new = threads.NewThread(workspace=space, salt="salt", name="", agent=None, spec=b"{}", metadata="{}")
     return space, (await store.records.write(threads.insert(new, now=1))).key
+
+
+async def test_due_runs_of_a_newer_version_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residents, "_PAGE", 2)
+    disk = MemoryDisk()
+    async with engine_on(MoodyStore(disk), SCRIPTS)[0] as before:
+        space = await before.workspace("acme")
+        for _ in range(5):
+            await before.create(space, plan("ask", LocalRef("ask")))
+        await until(lambda: len(disk.runs) == 5 and all(run.row.due_at for run in disk.runs.values()))
+    for run in disk.runs.values():
+        run.row.rules, run.row.due_at = 99, 1
+    store = MoodyStore(disk)
+    async with engine_on(store, SCRIPTS)[0] as it:
+        run_id = await it.create(space, plan("retry"))
+        assert (await ended(it, run_id, space)).status == "succeeded"
+        asked = store.log.timers_asked
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert store.log.timers_asked == asked  # nobody looks again and again at what nobody here can move

@@ -16,6 +16,7 @@ import apsw
 import pytest
 
 from commands import Done, weftline_beside
+from weftline.store import open_store
 from weftline.store.secrets import KEY_FILE
 from weftline.testing import ServerProcess
 
@@ -149,6 +150,7 @@ async def test_a_backup_is_one_moment_of_a_store_that_is_being_written(
 
 async def test_a_backup_has_the_keys_that_its_secrets_need(tmp_path: Path) -> None:
     db, backup, other = tmp_path / "store", tmp_path / "backup", tmp_path / "other"
+    await open_store(db).close()
     await run("keys", "create", "--workspace", "acme", "--db", db)
     await run("webhooks", "create", "--workspace", "acme", "--url", "https://example.com/", "--db", db)
     assert (db / KEY_FILE).exists()
@@ -161,7 +163,7 @@ async def test_a_backup_has_the_keys_that_its_secrets_need(tmp_path: Path) -> No
 @pytest.mark.parametrize("command", ["backup", "restore"])
 async def test_nothing_is_copied_over_what_is_there_or_from_what_is_not_a_store(command: str, tmp_path: Path) -> None:
     store, taken = tmp_path / "store", tmp_path / "taken"
-    await run("keys", "create", "--workspace", "acme", "--db", store)
+    await open_store(store).close()
     taken.mkdir()
     (taken / "mine").write_text("mine")
 
@@ -178,7 +180,7 @@ async def test_nothing_is_copied_over_what_is_there_or_from_what_is_not_a_store(
 
 async def test_a_damaged_backup_and_one_of_a_newer_version_are_not_restored(tmp_path: Path) -> None:
     store, backup = tmp_path / "store", tmp_path / "backup"
-    await run("keys", "create", "--workspace", "acme", "--db", store)
+    await open_store(store).close()
     await run("backup", backup, "--db", store)
     file = backup / "weftline.db"
     good = file.read_bytes()

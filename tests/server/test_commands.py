@@ -5,17 +5,25 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import json
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 import commands
+from weftline.cli import COMMANDS
+from weftline.cli.output import DEFAULT_DB
 from weftline.store import open_store
 from weftline.store.sqlite.connection import connect
 from weftline.testing import ServerProcess
+
+from .kit import Api
 
 TIMEOUT_S = 120
 
@@ -139,6 +147,15 @@ async def test_help_names_every_command_and_key_creation_prints_the_key_alone(tm
 
 
 LOOKING = [
+    ("keys", "create", "--workspace", "acme"),
+    ("webhooks", "create", "--workspace", "acme", "--url", "https://x.example"),
+    ("users", "create", "--email", "a@example.com", "--workspace", "acme"),
+    ("users", "join", "a@example.com", "--workspace", "acme"),
+    ("oauth", "apps", "create", "--workspace", "acme", "--name", "x", "--scope", "runs:read"),
+    ("models", "--workspace", "acme"),
+    ("backup", "elsewhere"),
+    ("resume", "--all"),
+    ("vacuum",),
     ("keys", "list", "--workspace", "acme"),
     ("keys", "show", "key_1"),
     ("keys", "delete", "key_1"),
@@ -157,14 +174,13 @@ LOOKING = [
 
 
 @pytest.mark.parametrize("command", LOOKING, ids=" ".join)
-def test_a_command_that_creates_nothing_makes_no_store_at_a_wrong_path(
-    command: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_no_command_but_serve_makes_a_store_at_a_wrong_path(command: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("missing", "empty"):
         done = commands.weftline(*command, "--db", str(tmp_path / name))
         assert (done.code, done.out) == (1, ""), done
-        assert done.err == f"weftline: There is no store at {tmp_path / name}.\n"
+        path = tmp_path / name
+        assert done.err == f"weftline: There is no store at {path}; `weftline serve --db {path}` makes one.\n"
     assert list(tmp_path.rglob("*")) == [tmp_path / "empty"]
 
 
@@ -173,3 +189,59 @@ async def test_serve_makes_the_folder_of_its_store(tmp_path: Path) -> None:
     server.db = tmp_path / "new" / "store"
     with server:
         assert (server.db / "weftline.db").exists()
+
+
+def test_every_command_finds_the_store_by_the_same_variable(tmp_path: Path) -> None:
+    for name in ("here", "there"):
+        asyncio.run(open_store(tmp_path / name).close())
+    env = {"WEFTLINE_DB": str(tmp_path / "here")}
+    done = commands.weftline("keys", "create", "--workspace", "acme", env=env)
+    assert (done.code, done.err) == (0, "")
+    for arguments, slugs in (((), "acme\n"), (("--db", str(tmp_path / "there")), "")):
+        done = commands.weftline("workspaces", "list", *arguments, env=env)
+        assert (done.code, done.out) == (0, slugs)
+    with ServerProcess(tmp_path, env={"WEFTLINE_DB": str(tmp_path / "nowhere")}) as server:
+        server.terminate()
+    assert not (tmp_path / "nowhere").exists(), "a flag wins over the variable"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_that_has_a_store_has_the_same_default(name: str) -> None:
+    command = importlib.import_module(COMMANDS[name][0]).command
+    found = [option for one in all_commands(command) for option in one.params if option.name == "db"]
+    for option in found:
+        assert (option.default, option.envvar) == (DEFAULT_DB, "WEFTLINE_DB")
+    assert found, name
+
+
+def all_commands(command: click.Command) -> Iterator[click.Command]:
+    if isinstance(command, click.Group):
+        for one in command.commands.values():
+            yield from all_commands(one)
+    else:
+        yield command
+
+
+async def test_tools_list_shows_what_the_running_server_has_loaded_and_what_is_stored(
+    server: ServerProcess, api: Api
+) -> None:
+    made = (await api.post("tools", {"name": "weather", "url": "https://weather.example"})).json["id"]
+    done = await commands.weftline_beside("tools", "list", "--db", str(server.db), "--workspace", api.slug)
+    lines = {line.split()[1]: line for line in done.out.splitlines()}
+    assert lines["echo"].split(maxsplit=2) == ["server", "echo", "Says it again."]
+    assert lines["calculator"].startswith("server") and lines[made].split()[::2] == ["stored", "weather"]
+    done = await commands.weftline_beside("tools", "list", "--db", str(server.db), "--json")
+    (echo,) = [tool for tool in json.loads(done.out) if tool["name"] == "echo"]
+    assert (echo["kind"], echo["names"], echo["effect"]) == ("server", ["echo", "@tools/echo"], "read")
+
+
+def test_tools_list_needs_no_server_and_no_store(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text("import weftline\n\n\n@weftline.tool\ndef buy() -> str:\n    return 'ok'\n")
+    at = ("--db", str(tmp_path / "none"))
+    plain = commands.weftline("tools", "list", *at)
+    assert plain.code == 0 and "calculator" in plain.out and "buy" not in plain.out
+    done = commands.weftline("tools", "list", *at, "--tools", str(tmp_path / "shop.py"))
+    assert done.code == 0 and "server  buy" in done.out
+    wrong = commands.weftline("tools", "list", *at, "--tools", str(tmp_path / "nope.py"))
+    assert (wrong.code, wrong.out) == (1, "") and "nope.py" in wrong.err
+    assert not (tmp_path / "none").exists()

@@ -162,7 +162,12 @@ class Story:
             [await log.run(key) for key in KEYS],
             [await read_log(log, key) for key in KEYS],
             await log.under_way(after=0, limit=9),
-            [await log.due(80, limit=9), await log.next_due(0), await log.next_due(60)],
+            [
+                await log.due(80, after=(0, 0), limit=9),
+                await log.due(80, after=(30, 2), limit=9),
+                await log.next_due(0),
+                await log.next_due(60),
+            ],
             await log.thread_messages(self._thread),
             [await log.ends_of_thread(self._thread), await log.unfinished_of_thread(self._thread)],
             [await log.ended_threads_with_runs(), await log.unfinished(), await log.last_key()],

@@ -26,8 +26,8 @@ def test_the_example_is_a_tools_file() -> None:
     assert list(load_tools_file(EXAMPLE)) == ["stock", "pay", "move", "gross"]
 
 
-def test_the_code_on_the_page_is_the_code_of_the_example() -> None:
-    example = EXAMPLE.read_text(encoding="utf-8")
+def test_the_code_on_the_page_is_the_code_of_the_examples() -> None:
+    example = "".join(path.read_text(encoding="utf-8") for path in (EXAMPLE, EXAMPLE.with_name("server_tools.py")))
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert blocks
     assert all(block in example for block in blocks)

@@ -102,9 +102,10 @@ def test_tool_budgets_lie_over_the_default_table() -> None:
     assert plan_from_spec(stored(tools=[STORED])).limits.tool_budgets == {
         "recall": 4,
         "traverse": 3,
-        "hive_consult_ontology": 4,
+        **{f"{word}_consult_ontology": 4 for word in ("hive", "knowledge")},
         **{
-            f"hive_search_{what}": 5
+            f"{word}_search_{what}": 5
+            for word in ("hive", "knowledge")
             for what in (
                 "deals",
                 "meetings",

@@ -64,7 +64,7 @@ async def test_who_was_narrowed_sees_and_uses_its_own_and_others_all_but_the_sys
         await agents.find_visible(at, narrowed, plain.id)
 
 
-async def test_what_may_not_be_used_and_what_is_not_there_are_refused_alike(
+async def test_what_is_not_there_is_not_found_and_to_a_narrowed_caller_all_others_look_alike(
     at: Workspaces, acme: int, globex: int
 ) -> None:
     theirs = await agents.create(at, globex, draft())
@@ -72,13 +72,20 @@ async def test_what_may_not_be_used_and_what_is_not_there_are_refused_alike(
     told: set[str] = set()
     for agent in (theirs.id, system.id, "agent_unknown"):
         with pytest.raises(Forbidden) as refused:
-            await agents.use(at, Caller(acme), agent)
-        told.add(refused.value.message)
-        with pytest.raises(Forbidden):
             await agents.use(at, Caller(acme, ("agent_other",)), agent)
+        told.add(refused.value.message)
+    for slug in (theirs.slug, "nobody"):
+        with pytest.raises(Forbidden) as refused:
+            await agents.use_by_slug(at, Caller(acme, ("agent_other",)), slug)
+        told.add(refused.value.message)
     assert len(told) == 1
-    with pytest.raises(Forbidden):
+    for agent in (theirs.id, "agent_unknown"):
+        with pytest.raises(NotFound, match=agent):
+            await agents.use(at, Caller(acme), agent)
+    with pytest.raises(NotFound, match="nobody"):
         await agents.use_by_slug(at, Caller(acme), "nobody")
+    with pytest.raises(Forbidden):
+        await agents.use(at, Caller(acme), system.id)
     with pytest.raises(InvalidRequest):
         await agents.use(at, Caller(acme), "no id!")
 

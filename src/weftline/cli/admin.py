@@ -21,16 +21,13 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
-_MAKES_A_STORE = frozenset(
-    {"keys.create", "keys.import", "agents.create", "webhooks.create", "users.create", "oauth.apps.create"}
-)
-"""What begins a store, as it makes the workspace that it names. Nothing else makes one by looking at a wrong path."""
-
-
 def administer(db: Path, operation: str, **arguments: Any) -> Any:
-    """Carries out an operation and returns its value in JSON's own types."""
+    """Carries out an operation and returns its value in JSON's own types.
+
+    A store that is not there is never made: `weftline serve` does that, and a mistyped path is noticed.
+    """
     try:
-        store = open_store(db, create=operation in _MAKES_A_STORE)
+        store = open_store(db, create=False)
     except StoreError as error:
         if error.code != "store_in_use":
             raise
@@ -44,6 +41,17 @@ def administer(db: Path, operation: str, **arguments: Any) -> Any:
             await store.close()
 
     return msgspec.json.decode(msgspec.json.encode(asyncio.run(here())))
+
+
+def ask_server(db: Path, operation: str) -> Any:
+    """What the server that owns the store answers; None if there is none that knows the answer."""
+    try:
+        owner = owner_of(db)
+        if owner is not None and owner.admin_socket:
+            return asyncio.run(send_order(owner.admin_socket, operation, {}))
+    except (OSError, WeftlineError):
+        pass
+    return None
 
 
 def _through_owner(db: Path, operation: str, arguments: dict[str, Any], in_use: WeftlineError) -> Any:

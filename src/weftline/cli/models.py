@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weftline.cli.output import JSON
+from weftline.cli.output import DB, JSON
 
 if TYPE_CHECKING:
     from weftline.config import Config
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--config", type=click.Path(path_type=Path), help="Configuration (TOML) as for `serve`.")
 @click.option("--scripts", envvar="WEFTLINE_SCRIPTS", type=click.Path(path_type=Path), help="Scripted models (JSON).")
-@click.option("--db", type=click.Path(path_type=Path), help="The store, for the providers that a workspace brought.")
-@click.option("--workspace", metavar="SLUG", help="The workspace whose models to list; needs --db.")
+@DB
+@click.option("--workspace", metavar="SLUG", help="The workspace whose models to list, with providers of its own.")
 @click.option("--of", "provider", metavar="PROVIDER", help="Ask this provider's API for all of its models instead.")
 @click.option("--search", default="", metavar="TEXT", help="With --of: only models whose id or label contains this.")
 @JSON
 def command(
     config: Path | None,
     scripts: Path | None,
-    db: Path | None,
+    db: Path,
     workspace: str | None,
     provider: str | None,
     search: str,
@@ -37,12 +37,11 @@ def command(
 ) -> None:
     """List the models that runs can name, and the providers that are not available with the reason.
 
-    Reads the same configuration and environment as `serve`. Without --of nothing is asked of any provider.
+    Reads the same configuration and environment as `serve`. The store is read for --workspace alone. Without --of
+    nothing is asked of any provider.
     """
     import asyncio
 
-    if (db is None) != (workspace is None):
-        raise click.UsageError("--db and --workspace go together.")
     if provider is not None:
         _print_upstream(asyncio.run(_upstream(config, db, workspace, provider, search)), as_json=as_json)
         return
@@ -53,9 +52,7 @@ def command(
     _print(catalog)
 
 
-async def _upstream(
-    config: Path | None, db: Path | None, workspace: str | None, name: str, search: str
-) -> list[ModelInfo]:
+async def _upstream(config: Path | None, db: Path, workspace: str | None, name: str, search: str) -> list[ModelInfo]:
     from weftline.net.egress import egress_from
     from weftline.net.transport import AiohttpTransport
     from weftline.providers.base import ProviderError
@@ -94,7 +91,7 @@ def _settings(path: Path | None) -> Config:
 async def _catalog(
     settings: Config,
     scripts: Path | None,
-    db: Path | None,
+    db: Path,
     workspace: str | None,
     *,
     transport: AiohttpTransport | None = None,
@@ -108,7 +105,7 @@ async def _catalog(
     scripted = ScriptedProvider(load_scripts(scripts)) if scripts is not None else None
     # Opens nothing by itself.
     base = settings.catalog(transport=transport or AiohttpTransport(), scripted=scripted)
-    if db is None or workspace is None:
+    if workspace is None:
         return base
     from weftline.runtime.clock import SystemClock
     from weftline.store import open_for_reading

@@ -8,8 +8,16 @@ from typing import Any, cast
 
 import click
 
+DEFAULT_DB = "weftline-data"
+"""In the folder that a command is called in."""
 DB = click.option(
-    "--db", default="weftline-data", show_default=True, type=click.Path(path_type=Path), help="The store."
+    "--db",
+    envvar="WEFTLINE_DB",
+    default=DEFAULT_DB,
+    show_default=True,
+    show_envvar=True,
+    type=click.Path(path_type=Path),
+    help="The store.",
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

@@ -13,10 +13,11 @@ WORKSPACE = click.option("--workspace", required=True, metavar="SLUG")
 NEW_WORKSPACE = click.option("--workspace", required=True, metavar="SLUG", help="Created when it is new.")
 
 
-def add_commands(group: click.Group, *, kind: str, by: str = "its id", show: bool = True) -> None:
+def add_commands(group: click.Group, *, kind: str, by: str = "its id", show: bool = True, lists: bool = True) -> None:
     """Gives `group` the commands of the operations `<kind>.list`, `<kind>.show` and `<kind>.delete`.
 
-    `kind` is the plural, such as `agents`; `by` says what a single one is named by.
+    Without `lists` or `show` the group has such a command of its own, or none. `kind` is the plural, such as `agents`;
+    `by` says what a single one is named by.
     """
     one = kind.removesuffix("s")
 
@@ -40,7 +41,7 @@ def add_commands(group: click.Group, *, kind: str, by: str = "its id", show: boo
         removed = administer(db, f"{kind}.delete", workspace=workspace, id=name) or name
         click.echo(json.dumps({"id": removed, "deleted": True}) if as_json else removed)
 
-    commands: tuple[click.Command, ...] = (_list, _delete)
+    commands: tuple[click.Command, ...] = (_list, _delete) if lists else (_delete,)
     if show:
 
         @click.command("show", help=f"Print one of the {kind}, by {by}; never its secrets.")

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+from weftline.cli.output import DB
+
+if TYPE_CHECKING:
+    from weftline.server.logs import LogStyle
 
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free port.")
-@click.option("--db", default="weftline-data", show_default=True, type=click.Path(path_type=Path), help="The store.")
+@DB
 @click.option("--scripts", envvar="WEFTLINE_SCRIPTS", type=click.Path(path_type=Path), help="Scripted models (JSON).")
 @click.option("--tools", type=click.Path(path_type=Path), help="A Python file with @weftline.tool functions.")
 @click.option("--config", type=click.Path(path_type=Path), help="Configuration (TOML): model providers and more.")
@@ -30,7 +36,19 @@ import click
     help="Requests a minute per credential, 0 for no limit. [default: the configuration's, or 600000]",
 )
 @click.option(
-    "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
+    "--log-level",
+    default="info",
+    show_default=True,
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="How much is logged; debug has a line for every request.",
+)
+@click.option(
+    "--log",
+    "log_style",
+    default="text",
+    show_default=True,
+    type=click.Choice(["text", "json"]),
+    help="Lines for people, or a JSON object a line.",
 )
 def command(
     host: str,
@@ -42,8 +60,9 @@ def command(
     drain_s: float,
     rate_limit: int | None,
     log_level: str,
+    log_style: LogStyle,
 ) -> None:
-    """Run the server.
+    """Run the server. A store that is not there yet is made.
 
     Prints one line `ready http://HOST:PORT` on stdout when it accepts requests; logs go to stderr. SIGTERM and SIGINT
     stop it cleanly: nothing new begins, streams are closed between events, and the next process carries on.
@@ -51,5 +70,5 @@ def command(
     from weftline.server.logs import configure_logs
     from weftline.server.serve import Settings, run
 
-    configure_logs(log_level)
+    configure_logs(log_level, style=log_style)
     run(Settings(db, host, port, scripts, tools, config, drain_s, rate_limit))

@@ -14,7 +14,7 @@ from weftline.cli.resource import WORKSPACE, add_commands
 
 @click.group()
 def command() -> None:
-    """Tools stored in a workspace."""
+    """Tools: those stored in a workspace, and those that the server has itself."""
 
 
 @command.command()
@@ -43,7 +43,46 @@ def create(workspace: str, db: Path, source: TextIO, secrets: tuple[str, ...], a
         click.echo(made["id"])
 
 
-add_commands(command, kind="tools", by="its id")
+@command.command("list")
+@click.option("--workspace", metavar="SLUG", help="The stored tools of this workspace too.")
+@click.option("--tools", "file", type=click.Path(path_type=Path), help="A tools file, as for `serve`.")
+@DB
+@JSON
+def list_tools(workspace: str | None, file: Path | None, db: Path, as_json: bool) -> None:
+    """Print the tools that runs can name: the id of each stored one, the name of each that the server has itself.
+
+    Those of the server are what the one that runs on the store has loaded. Without one, or with --tools, they are what
+    `weftline serve` would load. A run names a tool as {"kind": "server", "name": NAME} or {"kind": "stored", "id": ID}.
+    """
+    from weftline.cli.admin import administer
+
+    stored: list[dict[str, Any]] = []
+    if workspace is not None:
+        stored = administer(db, "tools.list", workspace=workspace)
+    loaded = _loaded(db, file)
+    if as_json:
+        click.echo(json.dumps([*loaded, *stored], indent=2))
+        return
+    rows = [("server", tool["name"], tool["description"]) for tool in loaded]
+    rows += [("stored", tool["id"], f"{tool['name']}: {tool['description']}".rstrip(": ")) for tool in stored]
+    width = max(len(name) for _, name, _ in rows)
+    for kind, name, about in rows:
+        click.echo(f"{kind}  {name:<{width}}  {about.partition(chr(10))[0]}".rstrip())
+
+
+add_commands(command, kind="tools", by="its id", lists=False)
+
+
+def _loaded(db: Path, file: Path | None) -> list[dict[str, Any]]:
+    import msgspec
+
+    from weftline.cli.admin import ask_server
+    from weftline.net.dial import Dialer
+    from weftline.net.egress import egress_from
+    from weftline.server.own_tools import loaded_tools, server_tools
+
+    running = ask_server(db, "tools.loaded") if file is None else None
+    return running or msgspec.to_builtins(loaded_tools(server_tools(file, pages=Dialer(egress_from({})))))
 
 
 def _secret(text: str) -> tuple[str, str]:

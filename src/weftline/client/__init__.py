@@ -78,6 +78,7 @@ __all__ = [
     "mcp_server",
     "parse_output",
     "plugin_tool",
+    "server_tool",
     "stored_tool",
     "tool",
 ]
@@ -151,7 +152,16 @@ if TYPE_CHECKING:
     from weftline.client.run import AsyncRun
     from weftline.client.session import AsyncSession
     from weftline.client.sync import Client, Run, Session
-    from weftline.client.tools import LocalTool, ServerTool, a2a_agent, mcp_server, plugin_tool, stored_tool, tool
+    from weftline.client.tools import (
+        LocalTool,
+        ServerTool,
+        a2a_agent,
+        mcp_server,
+        plugin_tool,
+        server_tool,
+        stored_tool,
+        tool,
+    )
 else:
     # Hidden from type checkers: they would take a module `__getattr__` to mean that every name exists.
     _HOMES = {
@@ -227,6 +237,7 @@ else:
         "mcp_server": "tools",
         "parse_output": "output",
         "plugin_tool": "tools",
+        "server_tool": "tools",
         "stored_tool": "tools",
         "tool": "tools",
     }

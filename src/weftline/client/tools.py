@@ -206,9 +206,15 @@ class ServerTool:
         return f"<{self._ref['kind']} {self._ref.get('name') or self._ref.get('id')}>"
 
 
-def plugin_tool(name: str) -> ServerTool:
-    """A tool that the server has installed: `@plugin/tool`, or the bare name of one of its own."""
+def server_tool(name: str) -> ServerTool:
+    """A tool of the server itself: built in, from its tools file, or `@package/tool` of an installed package."""
+    # The protocol's word, which servers of every version know.
     return ServerTool({"kind": "mantyx_plugin", "name": name})
+
+
+def plugin_tool(name: str) -> ServerTool:
+    """The same as `server_tool`."""
+    return server_tool(name)
 
 
 def stored_tool(tool_id: str) -> ServerTool:

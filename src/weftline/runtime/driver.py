@@ -13,6 +13,7 @@ from typing import Protocol
 from weftline.bounded.pool import on_behalf_of
 from weftline.kernel.accept import accepts
 from weftline.kernel.state import CallModel, Command, State
+from weftline.log_context import current_request, current_run
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import step as stepping
 from weftline.runtime.live import Draft, LiveRun, WorkingSet, is_being_cancelled
@@ -70,6 +71,8 @@ class Driver:
         """Carries the run on until it has ended or waits for something outside."""
         work = run.work
         on_behalf_of.set(run.workspace)
+        current_run.set(work)
+        current_request.set(None)  # the one that woke the run is answered by now
         try:
             facts = await self._opener.open(run)
             if run.state.ended or run.gone:

@@ -52,7 +52,7 @@ from weftline.runtime.opening import RunOpener
 from weftline.runtime.receipts import CancelReceipt, receipt
 from weftline.runtime.recovery import Recovery, unsupported
 from weftline.runtime.residents import Residents
-from weftline.runtime.services import Services
+from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.step import closed_body
 from weftline.runtime.toolbox import ServerTools, ToolSource
 from weftline.store import open_store
@@ -74,6 +74,7 @@ class EmbeddedEngine:
         tools: ToolSource | Mapping[str, Tool] | None = None,
         clock: Clock | None = None,
         model_timeout_s: float = MODEL_TIMEOUT_S,
+        slow_turn_s: float = SLOW_TURN_S,
         limits: WorkspaceLimits | None = None,
         step: TakeStep = stepping.step,
         carry_out: CarryOut = carrying.carry_out,
@@ -85,6 +86,7 @@ class EmbeddedEngine:
         self._models = models if isinstance(models, WorkspaceCatalogs) else WorkspaceCatalogs(models)
         self._tools: ToolSource = ServerTools(tools or {}) if tools is None or isinstance(tools, Mapping) else tools
         self._model_timeout_s = model_timeout_s
+        self._slow_turn_s = slow_turn_s
         self._limits = limits or WorkspaceLimits()
         self.clock: Clock = clock or SystemClock()
         self.ready = False
@@ -104,7 +106,7 @@ class EmbeddedEngine:
         self._log = self._residents.log
         self._names = StoredNames(self._store.records)
         opener = RunOpener(store, models=self._models, tools=self._tools, names=self._names)
-        services = Services(store.id, self.clock, Deadlines(), self._model_timeout_s)
+        services = Services(store.id, self.clock, Deadlines(), self._model_timeout_s, self._slow_turn_s)
         self._driver = Driver(
             self._log,
             services,
@@ -134,7 +136,8 @@ class EmbeddedEngine:
                 try:
                     await self.end_thread(thread)
                 except Conflict as error:
-                    logger.warning("thread %d has ended, and a run of it is left alone: %s", thread, error.message)
+                    session = await self.session_id(thread)
+                    logger.warning("session %s has ended, and a run of it is left alone: %s", session, error.message)
 
     async def moving(self) -> None:
         await self._moving.wait()

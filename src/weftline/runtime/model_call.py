@@ -34,8 +34,8 @@ from weftline.providers.offers import late_metadata
 from weftline.providers.throttle import close_stream
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
-from weftline.runtime.models import cost_nusd, resolve
-from weftline.runtime.services import Outcome, Services, Sink
+from weftline.runtime.models import cost_nusd, model_id, resolve
+from weftline.runtime.services import Outcome, Services, Sink, is_slow
 from weftline.runtime.toolbox import EMPTY, Toolbox
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.checking import issues_of
@@ -61,6 +61,7 @@ async def call_model(
     except WeftlineError as gone:
         # It was there when the run was created: its provider was deleted, or the configuration changed.
         return call.failed(ProviderError("invalid_request", gone.message))
+    call.model = model
     limit_s = services.model_timeout_s
     request = _request(command, state, work, model, timeout_s=limit_s + _SLACK_S)
     assembler = call.assembler = Assembler(model.provider.name)
@@ -108,8 +109,10 @@ class _ModelCall:
 
     def __init__(self, command: CallModel, state: State, work: WorkingSet, services: Services) -> None:
         self.assembler = Assembler("")
+        self.model: ResolvedModel | None = None
         self._command = command
         self._failures = state.attempt.failures
+        self._limits = state.limits
         self._work = work
         self._services = services
         self.begin()
@@ -119,10 +122,12 @@ class _ModelCall:
         self._started = asyncio.get_running_loop().time()
 
     def failed(self, error: ProviderError) -> Outcome:
-        retry_at = None
+        retry_at, wait_s = None, 0.0
         if error.retryable:
             wait_s = min(_RETRY_FIRST_S * 2**self._failures, _RETRY_MOST_S) * random.uniform(0.5, 1.0)
-            retry_at = self._services.clock.now_us() + int(max(wait_s, error.retry_after_s or 0.0) * 1_000_000)
+            wait_s = max(wait_s, error.retry_after_s or 0.0)
+            retry_at = self._services.clock.now_us() + int(wait_s * 1_000_000)
+        self._report(error, wait_s)
         usage = self.assembler.usage
         head = AttemptFailed(
             self._command.turn,
@@ -138,8 +143,43 @@ class _ModelCall:
         body = bodies.FailedBody(message, self.assembler.text, error.code, error.status, error.retry_after_s)
         return Outcome(Draft(head, bodies.encode(body)))
 
+    def _report(self, error: ProviderError, wait_s: float) -> None:
+        command = self._command
+        if error.retryable and self._failures < self._limits.max_retries:
+            next_step = f"trying again in {wait_s:.1f} s"
+        elif command.choice < self._limits.fallbacks:
+            next_step = "asking the next model"
+        else:
+            next_step = "not trying again"
+        logger.warning(
+            "run %s: the model call failed: provider %s, model %s, status %s, %s, turn %d, attempt %d, %s: %.300s",
+            self._work.run_id,
+            "unknown" if self.model is None else self.model.provider.name,
+            self._model_name(),
+            error.status or "none",
+            error.cls,
+            command.turn,
+            command.attempt,
+            next_step,
+            error.message,
+        )
+
+    def _model_name(self) -> str:
+        if self.model is not None:
+            return self.model.catalog_id
+        return model_id(self._work, self._command.choice) or "default"
+
     async def completed(self, metadata: dict[str, str]) -> Outcome:
         work, command, assembler = self._work, self._command, self.assembler
+        active_us = self._active_us()
+        if is_slow(active_us, self._services):
+            logger.info(
+                "run %s: slow turn: the model %s took %.1f s for turn %d",
+                work.run_id,
+                self._model_name(),
+                active_us / 1e6,
+                command.turn,
+            )
         message = _with_own_ids(assembler.message(), command.turn, work.conversation)
         asked, turn = await prepare_calls(message, work.toolbox or EMPTY)
         text = message.text

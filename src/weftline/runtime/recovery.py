@@ -105,6 +105,15 @@ async def load_run(store: LogStore, key: int) -> LiveRun | None:
     return run
 
 
+async def public_id(store: LogReader, key: int) -> str:
+    """The id of a run that is not in memory, for the log: of a run that cannot be read nobody knows it."""
+    try:
+        row = await store.run(key)
+    except WeftlineError:
+        row = None
+    return "(unreadable)" if row is None else ids.run_id(row.key, row.salt)
+
+
 class _Unknown(Exception):
     """Something that only a newer version knows."""
 
@@ -255,9 +264,21 @@ class Recovery:
             await self._recover(key)
         if self._on_trial or self._waiting:
             self._trials = self._spawn(self._hold_trials(fresh))
+        self._report(fresh)
         due = await store.next_due(0)
         if due is not None:
             self._fleet.wake_at(due)
+
+    def _report(self, fresh: Sequence[int]) -> None:
+        """One line, if there is anything to tell."""
+        if self._store.unclean:
+            logger.warning(
+                "the last server did not stop cleanly; runs carried on (on trial): %d, suspects waiting for trial: %d",
+                len(fresh),
+                len(self._waiting),
+            )
+        elif fresh or self._waiting:
+            logger.info("runs carried on: %d, suspects waiting for trial: %d", len(fresh), len(self._waiting))
 
     def stop(self) -> None:
         for task in self._tasks:
@@ -345,9 +366,9 @@ class Recovery:
         try:
             run = await self._fleet.load_surely(key)
         except Conflict as error:
-            logger.warning("run %d is left alone: %s", key, error.message)
+            logger.warning("run %s is left alone: %s", await public_id(self._store, key), error.message)
         except WeftlineError:
-            logger.exception("run %d could not be loaded", key)
+            logger.exception("run %s could not be loaded", await public_id(self._store, key))
         else:
             self._fleet.consider(run)
 
@@ -414,7 +435,7 @@ class Recovery:
         try:
             run = await self._fleet.load_surely(key)
         except WeftlineError:
-            logger.exception("run %d could not be loaded", key)
+            logger.exception("run %s could not be loaded", await public_id(self._store, key))
         else:
             self._give_up(run)
 

@@ -25,7 +25,7 @@ from weftline.runtime.hub import EntryBatch, Hub
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun, Residency
 from weftline.runtime.log import Log
-from weftline.runtime.recovery import STORE_RETRY_S, load_run
+from weftline.runtime.recovery import STORE_RETRY_S, load_run, public_id
 from weftline.runtime.scheduler import Scheduler
 from weftline.store.base import LogStore, Stored, Write, Written
 
@@ -133,7 +133,8 @@ class Residents:
             except StoreError as error:
                 if self.stopping:
                     raise
-                logger.error("run %d cannot be loaded, trying again: %s", key, error.message)
+                name = await public_id(self._store, key)
+                logger.error("run %s cannot be loaded, trying again: %s", name, error.message)
                 await asyncio.sleep(STORE_RETRY_S)
 
     def _loaded(self, key: int, task: asyncio.Task[LiveRun]) -> None:
@@ -424,17 +425,19 @@ class Residents:
 
     async def _fire_parked(self, now: int) -> None:
         try:
-            due = await self._store.due(now, limit=_PAGE)
-            for key in due:
-                if self.stopping:
-                    return
-                try:
-                    run = await self.load(key)
-                except (Conflict, NotFound):
-                    continue  # of a newer version, or gone by now
-                if not run.active and not run.gone and run.log.due_at and run.log.due_at <= now:
-                    self._fire(run, now)
-            upcoming = now if len(due) == _PAGE else await self._store.next_due(now)
+            after = (0, 0)
+            while due := await self._store.due(now, after=after, limit=_PAGE):
+                after = due[-1]
+                for _, key in due:
+                    if self.stopping:
+                        return
+                    try:
+                        run = await self.load(key)
+                    except (Conflict, NotFound):
+                        continue  # of a newer version, or gone by now
+                    if not run.active and not run.gone and run.log.due_at and run.log.due_at <= now:
+                        self._fire(run, now)
+            upcoming = await self._store.next_due(now)
             if upcoming is not None:
                 self._alarm.at(upcoming)
         except WeftlineError:

@@ -11,6 +11,8 @@ from weftline.runtime.clock import Clock
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.live import Draft
 
+SLOW_TURN_S = 60.0
+
 
 class Services(Struct, frozen=True):
     store_id: str
@@ -18,6 +20,13 @@ class Services(Struct, frozen=True):
     clock: Clock
     deadlines: Deadlines
     model_timeout_s: float
+    slow_turn_s: float = SLOW_TURN_S
+    """Model and tool calls that take longer are logged; 0 for none."""
+
+
+def is_slow(active_us: int, services: Services) -> bool:
+    """Whether a call that took so long is worth a line in the log."""
+    return bool(services.slow_turn_s) and active_us > services.slow_turn_s * 1_000_000
 
 
 class Outcome(Struct, frozen=True):

@@ -13,7 +13,7 @@ from weftline.kernel.entries import CallClosed, CallStarted, How
 from weftline.kernel.state import Call, Reconcile, RunTool, State
 from weftline.runtime import ids
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
-from weftline.runtime.services import Outcome, Services, Sink
+from weftline.runtime.services import Outcome, Services, Sink, is_slow
 from weftline.runtime.step import closed_body
 from weftline.runtime.toolbox import EMPTY
 from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown, WillNotHappen
@@ -52,7 +52,13 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     except Exception as error:
         logger.exception("run %s: the tool %s failed", context.run_id, call.name)
         how, output = "failed", ToolOutput.of(prompts.tool_failed(call.name, str(error)), is_error=True)
-    return _closed(command, call, work, output, how, int((loop.time() - started) * 1_000_000))
+    active_us = int((loop.time() - started) * 1_000_000)
+    if is_slow(active_us, services):
+        took_s = active_us / 1e6
+        logger.info(
+            "run %s: slow turn: the tool %s took %.1f s in turn %d", context.run_id, call.name, took_s, command.turn
+        )
+    return _closed(command, call, work, output, how, active_us)
 
 
 async def reconcile(command: Reconcile, state: State, work: WorkingSet, services: Services) -> Outcome:

@@ -93,7 +93,7 @@ class DialledTools:
             return EMPTY
         if not any(isinstance(ref, A2ARef | McpRef | StoredRef) for ref in plan.tools):
             return await self._own.open(plan, workspace=workspace, run=run, secrets=secrets)
-        headers = self._headers(plan, secrets, workspace=workspace, run=run)
+        headers = self._headers(plan, secrets, workspace=workspace)
         servers = [ref for ref in plan.tools if isinstance(ref, McpRef)]
         addresses = {ref.name: _address(workspace, ref, headers) for ref in servers}
         catalogs = dict(zip(addresses, await self._listed(run, addresses), strict=True))
@@ -158,13 +158,13 @@ class DialledTools:
         whole, values = whole_tool(spec, secrets)
         return HttpTool(whole, secrets=values, dialer=self._dialer)
 
-    def _headers(self, plan: RunPlan, secrets: bytes | None, *, workspace: int, run: int) -> Headers | StoreError:
+    def _headers(self, plan: RunPlan, secrets: bytes | None, *, workspace: int) -> Headers | StoreError:
         if not any(isinstance(ref, A2ARef | McpRef) for ref in plan.tools):
             return {}
         try:
             return self._vault.open_headers(secrets, workspace=workspace)
         except StoreError as error:
-            logger.error("the secrets of run %d cannot be read: %s", run, error.message)
+            logger.error("the secrets of its tools cannot be read: %s", error.message)
             return error
 
     async def _listed(
@@ -182,7 +182,7 @@ class DialledTools:
         try:
             entries = await list_tools(self._pool, address)
         except McpUnavailable as error:
-            logger.info("the MCP server %s of run %d is unavailable: %s", name, run, error)
+            logger.info("the MCP server %s is unavailable: %s", name, error)
             return str(error)
         self._catalogs[run, name] = entries
         if len(self._catalogs) > _REMEMBERED_RUNS:

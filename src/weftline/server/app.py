@@ -5,18 +5,23 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableMapping
+from time import monotonic
+from typing import Any
 
 from weftline.errors import NotFound, WeftlineError
+from weftline.log_context import current_request
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.engine import Engine
 from weftline.server.a2a.sending import Deliveries
 from weftline.server.auth import Authenticator
 from weftline.server.hosted_mcp import HostedMcp
 from weftline.server.http import Receive, Request, Response, Scope, Send, StreamedResponse, send_response
+from weftline.server.logs import ACCESS
 from weftline.server.oauth.app import OAuthServer
 from weftline.server.options import ServerOptions
 from weftline.server.principal import NOBODY
+from weftline.server.refused import RefusedRequests
 from weftline.server.router import Route, Router, WrongMethod
 from weftline.server.sse import Backlog
 from weftline.store.base import Store
@@ -24,6 +29,7 @@ from weftline.wire.responses import error_body
 from weftline.workspace.context import Change, Workspaces
 
 logger = logging.getLogger(__name__)
+access = logging.getLogger(ACCESS)
 
 
 class App:
@@ -52,6 +58,7 @@ class App:
         self.mcp = HostedMcp(self)
         self.deliveries = Deliveries(self)
         self.backlog = Backlog()
+        self.refused = RefusedRequests()
         self.webhooks_changed: Callable[[], None] = lambda: None
         """Called after webhooks were changed; set by whoever delivers them."""
         self._boot = secrets.token_hex(4)
@@ -62,6 +69,29 @@ class App:
             return
         self._requests += 1
         request = Request(scope, receive, send, f"req_{self._boot}{self._requests:x}")
+        current_request.set(request.about)
+        if access.isEnabledFor(logging.DEBUG):
+            await self._with_access_log(request)
+        else:
+            await self._serve(request)
+
+    async def _with_access_log(self, request: Request) -> None:
+        send, status, began_s = request.send, 0, monotonic()
+
+        async def noting(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        request.send = noting
+        try:
+            await self._serve(request)
+        finally:
+            took_ms = (monotonic() - began_s) * 1000
+            access.debug("%s %s %s in %.1f ms", request.method, request.path, status or "unanswered", took_ms)
+
+    async def _serve(self, request: Request) -> None:
         try:
             answer = await self._answer(request)
             if answer is not None and not isinstance(answer, Response):
@@ -75,7 +105,19 @@ class App:
             logger.exception("%s %s failed (%s)", request.method, request.path, request.id)
             answer = refusal(request, WeftlineError("The server failed to answer this request."))
         if answer is not None:
+            if answer.status >= 400 and answer.status != 500:  # that was logged with its traceback
+                self.refused.note(
+                    status=answer.status,
+                    code=answer.code or "refused",
+                    method=request.method,
+                    path=request.path,
+                    workspace=request.about.workspace,
+                )
             await send_response(request, answer)
+
+    def refused_early(self, error: WeftlineError) -> None:
+        """Of a connection, or of a request that was not complete."""
+        self.refused.note(status=error.status, code=error.code, method="a", path="connection", workspace="")
 
     async def _on_change(self, change: Change) -> None:
         match change.kind:
@@ -94,9 +136,10 @@ class App:
             error = WeftlineError(f"{request.method} is not possible here.", code="method_not_allowed")
             answer = refusal(request, error)
             allow = ", ".join(found.allowed).encode()
-            return Response(answer.body, status=answer.status, headers=((b"allow", allow),))
+            return Response(answer.body, status=answer.status, headers=((b"allow", allow),), code=error.code)
         route, request.params = found.route, found.params
         principal = NOBODY if route.access == "public" else await self.auth.check(request, route)
+        request.about.workspace = principal.slug
         return await route.handler(self, request, principal)
 
 
@@ -114,4 +157,4 @@ def refusal(request: Request, error: WeftlineError) -> Response:
     retry_after = error.details.get("retry_after_s")
     if retry_after is not None:
         headers.append((b"retry-after", str(max(1, math.ceil(retry_after))).encode()))
-    return Response(error_body(error, request.id), status=error.status, headers=tuple(headers))
+    return Response(error_body(error, request.id), status=error.status, headers=tuple(headers), code=error.code)

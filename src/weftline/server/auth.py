@@ -17,6 +17,7 @@ from weftline.server.router import Route
 from weftline.workspace.context import Workspaces
 from weftline.workspace.grants import ACCESS, find_token
 from weftline.workspace.keys import by_secret_hash, hash_secret
+from weftline.workspace.scopes import meaning
 
 _CACHED = 4096
 
@@ -104,7 +105,7 @@ class Authenticator:
             token.slug,
             "",
             token.agents,
-            frozenset(token.scopes),
+            frozenset(meaning(scope) for scope in token.scopes),
             token.user,
             token.email,
             token.gated,

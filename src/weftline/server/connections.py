@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Protocol, TypeAlias
 
 from msgspec import Struct
+
+from weftline.errors import WeftlineError
 
 Network: TypeAlias = IPv4Network | IPv6Network
 
@@ -50,6 +52,8 @@ class Connections:
         self._open: set[Aborting] = set()
         self._count = 0
         self._by_address: Counter[str] = Counter()
+        self.on_refused: Callable[[WeftlineError], object] = lambda _: None
+        """Told of each connection or request that is refused before it is a request."""
 
     def __len__(self) -> int:
         return self._count

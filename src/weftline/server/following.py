@@ -98,7 +98,8 @@ def usage(run: RunView) -> dict[str, Any] | None:
     """Tokens, turns and model of a run that has ended; None when no model was reached."""
     if not run.model.provider:
         return None
-    return {"mantyx": to_builtins(usage_triple(run.usage, run.turns, run.model, attempts=run.attempts))}
+    used = to_builtins(usage_triple(run.usage, run.turns, run.model, attempts=run.attempts))
+    return {"mantyx": used, "weftline": used}  # the protocol's name, and ours
 
 
 async def start(app: Host, agent: AgentRow, prompt: str, *, metadata: dict[str, str] | None = None) -> str:

@@ -77,7 +77,9 @@ class HostedMcp:
             if self._stop.is_set():
                 raise Unavailable("The server is stopping.", retry_after_s=1)
             if importlib.util.find_spec("mcp") is None:
-                raise Unavailable("This server has no MCP support.", hint="Install weftline[mcp].")
+                raise Unavailable(
+                    "This server has no MCP support.", hint="Install it with: pip install 'weftline[mcp]'"
+                )
             await asyncio.to_thread(_load)
             from mcp.server.lowlevel.server import Server
             from mcp.server.streamable_http_manager import StreamableHTTPSessionManager

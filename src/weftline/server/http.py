@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qsl
 
 from weftline.errors import TooLarge
+from weftline.log_context import RequestInfo
 from weftline.wire.limits import MAX_BODY_BYTES
 
 T = TypeVar("T")
@@ -70,7 +71,19 @@ class Departure:
 class Request:
     """One HTTP request. Headers are looked up when they are asked for: most requests need two of them."""
 
-    __slots__ = ("_headers", "_query", "_receive", "id", "method", "params", "path", "raw_query", "scope", "send")
+    __slots__ = (
+        "_headers",
+        "_query",
+        "_receive",
+        "about",
+        "id",
+        "method",
+        "params",
+        "path",
+        "raw_query",
+        "scope",
+        "send",
+    )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         self.scope = scope
@@ -80,6 +93,8 @@ class Request:
         self.path: str = scope["path"]
         self.raw_query: bytes = scope.get("query_string", b"")
         self.params: Mapping[str, str] = {}
+        self.about = RequestInfo(request_id)
+        """For the log."""
         self._headers: list[tuple[bytes, bytes]] = scope["headers"]
         self._receive = receive
         self._query: list[tuple[str, str]] | None = None
@@ -167,12 +182,16 @@ class Request:
 class Response:
     """A complete answer: JSON unless the headers say otherwise."""
 
-    __slots__ = ("body", "headers", "status")
+    __slots__ = ("body", "code", "headers", "status")
 
-    def __init__(self, body: bytes, *, status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
+    def __init__(
+        self, body: bytes, *, status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = (), code: str = ""
+    ) -> None:
         self.status = status
         self.body = body
         self.headers = headers
+        self.code = code
+        """Of a refusal, for the log."""
 
 
 async def send_response(request: Request, answer: Response) -> None:

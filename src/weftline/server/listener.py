@@ -86,11 +86,11 @@ class Listener:
     def _take(self, connection: socket.socket, address: str) -> None:
         connection.setblocking(False)
         if self._connections.full:
-            _refuse(connection, Unavailable("The server has as many connections as it takes.", retry_after_s=1))
+            self._refuse(connection, Unavailable("The server has as many connections as it takes.", retry_after_s=1))
             return
         if self._connections.full_for(address):
             message = "This address has as many connections as one may have."
-            _refuse(connection, RateLimited(message, retry_after_s=1))
+            self._refuse(connection, RateLimited(message, retry_after_s=1))
             return
         if connection.family in (socket.AF_INET, socket.AF_INET6):
             _set_options(connection)
@@ -98,6 +98,12 @@ class Listener:
         task = self._loop.create_task(self._open(connection, address))
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
+
+    def _refuse(self, connection: socket.socket, error: WeftlineError) -> None:
+        """Says why, if the client is there to hear it, and is done with the connection at once."""
+        self._connections.on_refused(error)
+        with connection, suppress(OSError):
+            connection.send(refusal(error))
 
     async def _open(self, connection: socket.socket, address: str) -> None:
         try:
@@ -116,12 +122,6 @@ def _set_options(connection: socket.socket) -> None:
         for option, value in _OPTIONS:
             if hasattr(socket, option):
                 connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-
-
-def _refuse(connection: socket.socket, error: WeftlineError) -> None:
-    """Says why, if the client is there to hear it, and is done with the connection at once."""
-    with connection, suppress(OSError):
-        connection.send(refusal(error))
 
 
 def refusal(error: WeftlineError) -> bytes:

@@ -1,28 +1,45 @@
 """The server's log: our own lines at the level that was asked for, and of libraries only what is wrong.
 
 A library tells at INFO what it was asked to do, addresses with their tokens and all. Whatever is logged by anybody has
-such addresses, and credentials of our own, blacked out.
+such addresses, and credentials of our own, blacked out. A message is one line, whatever it quotes.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
-from typing import TextIO
+from datetime import UTC, datetime
+from typing import Final, Literal, TextIO, TypeAlias
 
+from weftline.log_context import current_request, current_run
 from weftline.redaction import REDACTED, shown_url
+
+LogStyle: TypeAlias = Literal["text", "json"]
+
+ACCESS: Final = "weftline.access"
+"""The logger of the access log, which speaks at DEBUG."""
 
 _URL = re.compile(r"""https?://[^\s"'<>]+""", re.IGNORECASE)
 _CREDENTIAL = re.compile(r"\b(weft_|whsec_|mantyx_(?:at|rt|ac|oas)_)[A-Za-z0-9_-]{8,}")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 _UNHEARD = ("mcp.client",)
 """What these report is told to the model and by a line of our own; their tracebacks hold what a peer has said."""
+_SHARED = (
+    "weftline.store",
+    "weftline.runtime.log",
+    "weftline.runtime.recovery",
+    "weftline.runtime.residents",
+    "weftline.server.listener",
+)
+"""These work for everybody, whoever woke them: their lines name the run that they mean themselves."""
 
 
-def configure_logs(level: str, *, stream: TextIO | None = None) -> None:
+def configure_logs(level: str, *, style: LogStyle = "text", stream: TextIO | None = None) -> None:
     """Logs to stderr. `level` is for our own loggers; those of libraries speak from WARNING on."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
     root = logging.getLogger()
     for former in root.handlers[:]:
         root.removeHandler(former)
@@ -33,9 +50,70 @@ def configure_logs(level: str, *, stream: TextIO | None = None) -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-class RedactingFormatter(logging.Formatter):
-    """Blackens the record as a whole, its traceback too."""
+class TextFormatter(logging.Formatter):
+    """`2026-01-31T12:00:00.000Z INFO weftline.server: message [run_… acme req_…]`, and a traceback below if any."""
 
     def format(self, record: logging.LogRecord) -> str:
-        text = _URL.sub(lambda match: shown_url(match[0]), super().format(record))
-        return _CREDENTIAL.sub(rf"\1{REDACTED}", text)
+        message = _message(record)
+        about = [value for value in _about(record).values() if value not in message]
+        place = f" [{' '.join(about)}]" if about else ""
+        traceback = _traceback(record)
+        below = f"\n{traceback}" if traceback else ""
+        return f"{_time(record)} {record.levelname} {record.name}: {message}{place}{below}"
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: `time`, `level`, `logger`, `message`, and where there is one, `run`, `workspace`,
+    `request` and `traceback`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _message(record),
+            **_about(record),
+        }
+        if traceback := _traceback(record):
+            fields["traceback"] = traceback
+        return json.dumps(fields)
+
+
+def _message(record: logging.LogRecord) -> str:
+    # Line breaks in what a client or a peer has sent would let it write lines of its own.
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], redacted(record.getMessage()))
+
+
+def _traceback(record: logging.LogRecord) -> str:
+    pieces: list[str] = []
+    if record.exc_info:
+        pieces.append(logging.Formatter().formatException(record.exc_info))
+    if record.stack_info:
+        pieces.append(record.stack_info)
+    return redacted("\n".join(pieces))
+
+
+def _about(record: logging.LogRecord) -> dict[str, str]:
+    """The run, the workspace and the request that the line is about, as far as they are known."""
+    if record.name.startswith(_SHARED):
+        return {}
+    run, request = current_run.get(), current_request.get()
+    fields = {
+        "run": run.run_id if run is not None else "",
+        "workspace": (run.workspace_slug if run is not None else "") or (request.workspace if request else ""),
+        "request": request.id if request is not None else "",
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def _time(record: logging.LogRecord) -> str:
+    at = datetime.fromtimestamp(record.created, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def redacted(text: str) -> str:
+    """The text without credentials of our own, and its addresses without theirs."""
+    # Half a character cannot be written: a line that says so is better than none.
+    text = text if text.isascii() else text.encode(errors="backslashreplace").decode()
+    text = _URL.sub(lambda match: shown_url(match[0]), text)
+    return _CREDENTIAL.sub(rf"\1{REDACTED}", text)

@@ -129,15 +129,18 @@ def _operation(route: Route, schemas: Schemas) -> Schema:
 
 def _responses(route: Route, schemas: Schemas) -> Schema:
     kinds = _kinds(route)
-    if any(one in (Page, Redirect, OtherProtocol) for one in kinds):
+    shape = json_type(route)
+    if shape is None and any(one in (Page, Redirect, OtherProtocol) for one in kinds):
         status = "2XX" if OtherProtocol in kinds else str(route.status)
         success: Schema = {"description": "Done."}
         if Page in kinds:
             success["content"] = {"text/html": {}}
         return {status: success, "4XX": {"description": "Refused."}, "5XX": {"description": "The server failed."}}
     content: Schema = {}
-    if (shape := json_type(route)) is not None:
+    if shape is not None:
         content["application/json"] = {"schema": schemas.by_type[shape]}
+    if Page in kinds:
+        content["text/html"] = {}
     if EventStream in kinds:
         content["text/event-stream"] = {}
     return {
@@ -170,4 +173,4 @@ def _tag(path: str) -> str:
     parts: Sequence[str] = [part for part in path.split("/") if part and not part.startswith("{")]
     if path.startswith("/api/v1/workspaces/"):
         return parts[3]
-    return parts[1] if parts[0] == "api" else "server"
+    return parts[1] if parts[:1] == ["api"] else "server"

@@ -258,7 +258,8 @@ async def _trim(
         after, count = await _gently(logs.trim(before=before, after=after, workspace=key))
         trimmed += count
         if not after:
-            await retention.forget_deliveries(at, before=before, workspace=key)
+            while await _gently(retention.forget_deliveries(at, before=before, workspace=key)):
+                pass
             break
     return after, trimmed
 

@@ -15,6 +15,7 @@ from weftline.errors import WeftlineError
 from weftline.net.address import InvalidAddress, parse
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
+from weftline.runtime.services import SLOW_TURN_S
 from weftline.server.connections import ConnectionLimits, Network
 from weftline.server.rate_limit import DEFAULT_PER_MINUTE
 from weftline.server.watchdog import default_stall_s
@@ -53,6 +54,7 @@ SETTINGS = (
     "rate_limit_per_minute",
     "webhook_retry_s",
     "model_timeout_s",
+    "slow_turn_s",
     "stall_s",
     "oauth_redirect_schemes",
     "trusted_proxies",
@@ -75,6 +77,8 @@ class ServerOptions(Struct, frozen=True):
     """Waits between the attempts of a webhook's delivery, which has failed after the last."""
     model_timeout_s: float = MODEL_TIMEOUT_S
     """How long one model call may take, from its request to the end of its answer."""
+    slow_turn_s: float = SLOW_TURN_S
+    """Model and tool calls that take longer are logged; 0 for none."""
     stall_s: float = default_stall_s()
     """Processor time that may pass without the event loop moving before the process ends itself; 0 for no limit."""
     trusted_proxies: tuple[Network, ...] = ()
@@ -99,6 +103,8 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
             options = replace(options, model_timeout_s=_seconds(config, name, value))
         elif name == "stall_s":
             options = replace(options, stall_s=0.0 if value == 0 else _seconds(config, name, value))
+        elif name == "slow_turn_s":
+            options = replace(options, slow_turn_s=0.0 if value == 0 else _seconds(config, name, value))
         elif name == "webhook_retry_s":
             options = replace(options, webhook_retry_s=_waits(config, value))
         elif name == "trusted_proxies":

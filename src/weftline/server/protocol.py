@@ -244,6 +244,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         self._due_in(None)
         if self.transport.is_closing():
             return
+        self._all.on_refused(error)
         if not self._answered:
             if self.cycle.response_started or self.pipeline:
                 self.transport.close()

@@ -38,17 +38,15 @@ from weftline.server.control import Control
 from weftline.server.listener import Listener
 from weftline.server.operations import operations
 from weftline.server.options import ServerOptions, server_options
+from weftline.server.own_tools import LoadedTool, loaded_tools, server_tools
 from weftline.server.protocol import CorkedHttpProtocol
 from weftline.server.routes import ROUTES
 from weftline.server.sse import KEEP_ALIVE_S
+from weftline.server.starting import advise, report_start
 from weftline.server.stopping import Stopping, at_most
 from weftline.server.watchdog import LoopWatchdog
 from weftline.server.webhook_body import webhook_body
 from weftline.store import open_store
-from weftline.tools.base import Tool
-from weftline.tools.builtin import builtin_tools
-from weftline.tools.builtin.fetch import fetch_tool
-from weftline.tools.loader import installed_tools, load_tools_file
 from weftline.workspace.context import Workspaces
 from weftline.workspace.delivering import Deliveries
 from weftline.workspace.providers import own_providers
@@ -147,22 +145,6 @@ def _is_local(settings: Settings, options: ServerOptions) -> bool:
     return not options.public_url or is_loopback(parse(options.public_url).host)
 
 
-def server_tools(path: Path | None, *, pages: Dialer) -> dict[str, Tool]:
-    """The tools that runs may name: built in, installed by packages, and those of the file, which win.
-
-    Each has a qualified name too, which is all that some clients can send: `@weftline/tool`, `@package/tool`, and for
-    the file `@name-of-the-file/tool`.
-    """
-    tools: dict[str, Tool] = {}
-    for name, tool in {**builtin_tools(), "fetch": fetch_tool(pages)}.items():
-        tools[name] = tools[f"@weftline/{name}"] = tool
-    tools.update(installed_tools())
-    if path is not None:
-        for name, tool in load_tools_file(path).items():
-            tools[name] = tools[f"@{path.stem.lower()}/{name}"] = tool
-    return tools
-
-
 def catalog(settings: Settings, config: Config, transport: Transport) -> Catalog:
     scripted = ScriptedProvider(load_scripts(settings.scripts)) if settings.scripts is not None else None
     return config.catalog(transport=transport, scripted=scripted)
@@ -191,7 +173,12 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     catalogs = WorkspaceCatalogs(models, own=partial(own_providers, stored), transport=own)
     tools = DialledTools(own_tools, records=store.records, vault=store.vault, dialer=peers)
     engine = await EmbeddedEngine(
-        store, models=catalogs, tools=tools, model_timeout_s=options.model_timeout_s, limits=options.workspaces
+        store,
+        models=catalogs,
+        tools=tools,
+        model_timeout_s=options.model_timeout_s,
+        slow_turn_s=options.slow_turn_s,
+        limits=options.workspaces,
     ).start()
     app = App(engine, store, catalogs, ROUTES, options=options)
     deliveries = Deliveries(
@@ -206,8 +193,11 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     async def administered() -> None:
         app.auth.forget()
 
+    async def list_own_tools() -> list[LoadedTool]:
+        return loaded_tools(own_tools)
+
     control = Control(
-        operations(app.workspaces, engine, store),
+        {**operations(app.workspaces, engine, store), "tools.loaded": list_own_tools},
         announce=lambda path: store.announce(admin_socket=path),
         changed=administered,
     )
@@ -217,6 +207,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
         max_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         proxies=options.trusted_proxies,
     )
+    connections.on_refused = app.refused_early
     server = _Server(
         uvicorn.Config(
             app,
@@ -238,12 +229,16 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
         listening = asyncio.create_task(server.serve(sockets=[sock]))
         await server.listening.wait()
         host, port = sock.getsockname()[:2]
-        ready(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+        address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        report_start(address, db=settings.db, models=models, tools=own_tools)
+        ready(address)
+        await advise(app.workspaces, db=settings.db, models=models)
         beats = asyncio.create_task(_beat(engine))
         delivering = asyncio.create_task(_deliver(engine, deliveries))
         warm = asyncio.create_task(transport.preload())
         asked = asyncio.create_task(stopping.asked.wait())
         await asyncio.wait({listening, asked}, return_when=asyncio.FIRST_COMPLETED)
+        app.refused.tell()
         logger.info("stopping: waiting up to %g s for what is under way", settings.drain_s)
         hurried = asyncio.create_task(stopping.hurry.wait())
         for task in (asked, beats, warm, delivering):

@@ -269,8 +269,8 @@ class LogReader(Protocol):
         """Runs that are due at once, by key."""
         ...
 
-    async def due(self, now: int, *, limit: int) -> list[int]:
-        """Runs whose time has come (not those due at once), the earliest first."""
+    async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
+        """Time and key of the runs whose time has come (not those due at once) after `after`, in that order."""
         ...
 
     async def next_due(self, after: int) -> int | None: ...

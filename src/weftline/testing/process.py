@@ -111,7 +111,7 @@ class ServerProcess:
         return self._process.wait(timeout=timeout_s)
 
     def create_key(self, workspace: str = "acme", *arguments: str) -> str:
-        """`weftline keys create`; works whether or not the server is up."""
+        """`weftline keys create`; works whether or not the server is up, once it has made its store."""
         done = subprocess.run(
             [
                 sys.executable,

@@ -134,16 +134,16 @@ class FunctionTool(Generic[P, R]):
         except InvalidArguments as error:
             return ToolOutput.of(error.message, is_error=True)
         if not self._in_thread:
-            return await self._outcome(call)
+            return await self._outcome(call, context)
         try:
-            result = await shared_workers().run(lambda: self._outcome_in_thread(call))
+            result = await shared_workers().run(lambda: self._outcome_in_thread(call, context))
         except ToolFailed as error:
             return error_of(error)
         except asyncio.CancelledError:
             _tell_cancelled(context)
             raise
         # A plain function may return a coroutine, which belongs on the loop.
-        return result if isinstance(result, ToolOutput) else await self._outcome(lambda: result)
+        return result if isinstance(result, ToolOutput) else await self._outcome(lambda: result, context)
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
         if self._reconcile is None:
@@ -182,7 +182,7 @@ class FunctionTool(Generic[P, R]):
             keywords[parameters.context] = context
         return lambda: fn(**keywords)
 
-    async def _outcome(self, call: Callable[[], Any]) -> ToolOutput:
+    async def _outcome(self, call: Callable[[], Any], context: ToolContext) -> ToolOutput:
         try:
             value = call()
             if inspect.isawaitable(value):
@@ -192,17 +192,23 @@ class FunctionTool(Generic[P, R]):
             if task is not None and task.cancelling():
                 raise
             # Nobody cancelled this call: the tool let a cancellation of its own escape.
-            return error_of(error)
+            return self._failed(error, context)
         except (Exception, SystemExit) as error:
-            return error_of(error)
+            return self._failed(error, context)
         return output_of(value, tool_name=self.name)
 
-    def _outcome_in_thread(self, call: Callable[[], Any]) -> ToolOutput | Awaitable[Any]:
+    def _outcome_in_thread(self, call: Callable[[], Any], context: ToolContext) -> ToolOutput | Awaitable[Any]:
         try:
             value = call()
         except BaseException as error:
-            return error_of(error)
+            return self._failed(error, context)
         return value if inspect.isawaitable(value) else output_of(value, tool_name=self.name)
+
+    def _failed(self, error: BaseException, context: ToolContext) -> ToolOutput:
+        """The model reads what went wrong; where, only the log tells. `ToolFailed` is an answer and no fault."""
+        if not isinstance(error, ToolFailed):
+            _log.error("run %s: the tool %s failed", context.run_id, self.name, exc_info=error)
+        return error_of(error)
 
 
 @overload

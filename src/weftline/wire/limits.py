@@ -69,20 +69,24 @@ DEFAULT_LOOP_HARD = 6
 MAX_TOOL_BUDGETS = 32
 MAX_BUDGET_NAME_CHARS = 120
 MAX_BUDGET_CALLS = 1000
+_KNOWLEDGE_BUDGETS = {
+    "consult_ontology": 4,
+    "search_deals": 5,
+    "search_meetings": 5,
+    "search_companies": 5,
+    "search_people": 5,
+    "search_tickets": 5,
+    "search_conversations": 5,
+    "search_accounts": 5,
+    "search_releases": 5,
+    "search_issues": 5,
+}
 DEFAULT_TOOL_BUDGETS: Mapping[str, int] = MappingProxyType(
     {
         "recall": 4,
         "traverse": 3,
-        "hive_consult_ontology": 4,
-        "hive_search_deals": 5,
-        "hive_search_meetings": 5,
-        "hive_search_companies": 5,
-        "hive_search_people": 5,
-        "hive_search_tickets": 5,
-        "hive_search_conversations": 5,
-        "hive_search_accounts": 5,
-        "hive_search_releases": 5,
-        "hive_search_issues": 5,
+        # The protocol's name of a workspace's knowledge, and ours.
+        **{f"{prefix}_{name}": most for prefix in ("hive", "knowledge") for name, most in _KNOWLEDGE_BUDGETS.items()},
     }
 )
 

@@ -64,18 +64,26 @@ class _Wire(Struct, tag_field="kind", rename="camel"):
     """A tool ref in the client's words."""
 
 
-class _Stored(_Wire, tag="mantyx"):
+class _Stored(_Wire, tag="stored"):
     id: str
 
     def ref(self) -> ToolRef:
         return StoredRef(self.id)
 
 
-class _Plugin(_Wire, tag="mantyx_plugin"):
+class _ForeignStored(_Stored, tag="mantyx"):
+    """The protocol's own word."""
+
+
+class _Server(_Wire, tag="server"):
     name: str
 
     def ref(self) -> ToolRef:
         return ServerRef(self.name)
+
+
+class _ForeignServer(_Server, tag="mantyx_plugin"):
+    """The protocol's own word."""
 
 
 class _Local(_Wire, tag="local"):
@@ -140,7 +148,7 @@ class _McpLocal(_Wire, tag="mcp_local"):
         return McpLocalRef(self.name, entries, given(self.server_info))
 
 
-_AnyWire: TypeAlias = _Stored | _Plugin | _Local | _A2A | _A2ALocal | _Mcp | _McpLocal
+_AnyWire: TypeAlias = _Stored | _ForeignStored | _Server | _ForeignServer | _Local | _A2A | _A2ALocal | _Mcp | _McpLocal
 
 _decode_tool = json.Decoder(_AnyWire).decode
 

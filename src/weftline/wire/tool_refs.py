@@ -1,4 +1,7 @@
-"""The seven kinds of tool refs as clients send them: their shape, their names, and the secrets they carry."""
+"""The seven kinds of tool refs as clients send them: their shape, their names, and the secrets they carry.
+
+Two kinds have two names: `mantyx` and `mantyx_plugin` are the protocol's, `stored` and `server` are ours.
+"""
 
 from __future__ import annotations
 
@@ -99,12 +102,12 @@ class Ref(BaseModel):
 
 
 class StoredToolModel(Ref):
-    kind: Literal["mantyx"]
+    kind: Literal["stored", "mantyx"]
     id: Annotated[str, StringConstraints(pattern=whole(ID_PATTERN))]
 
 
 class PluginToolModel(Ref):
-    kind: Literal["mantyx_plugin"]
+    kind: Literal["server", "mantyx_plugin"]
     name: Annotated[str, StringConstraints(pattern=whole(PLUGIN_NAME_PATTERN))]
 
 
@@ -176,7 +179,7 @@ ToolRefModel: TypeAlias = Annotated[
     Discriminator("kind"),
 ]
 
-KINDS = ("mantyx", "mantyx_plugin", "local", "a2a", "a2a_local", "mcp", "mcp_local")
+KINDS = ("stored", "server", "local", "a2a", "a2a_local", "mcp", "mcp_local", "mantyx", "mantyx_plugin")
 ADDRESS_FIELDS = {"a2a": "agentCardUrl", "mcp": "url"}
 """The kinds that the server dials, and the field that says where."""
 
@@ -201,7 +204,7 @@ def duplicate_names(tools: list[dict[str, Any]]) -> list[tuple[str, str]]:
         if kind == "mcp_local":
             for place, entry in enumerate(tool["tools"]):
                 take(model_facing, entry["name"], f"{at}.tools[{place}].name")
-        elif kind == "mantyx":
+        elif kind in ("stored", "mantyx"):
             # No name has a colon, so ids and names cannot meet.
             take(model_facing, f"id:{tool['id']}", f"{at}.id")
         elif kind == "mcp":

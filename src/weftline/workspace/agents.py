@@ -69,7 +69,7 @@ async def replace(at: Workspaces, workspace: int, id: str, draft: AgentDraft) ->
     def query() -> Query[AgentRow]:
         row = yield from agents.by_id(id, workspace=workspace)
         if row is None:
-            raise no_such_agent()
+            raise no_such_agent(id)
         earlier = at.vault.open_headers(row.secrets, workspace=workspace)
         headers = kept_secrets(draft.spec, draft.headers, earlier_spec=row.spec, earlier=earlier)
         sealed = at.vault.seal_headers(headers, workspace=workspace)
@@ -89,7 +89,7 @@ async def delete(at: Workspaces, workspace: int, id: str) -> None:
     def query() -> Query[None]:
         row = yield from agents.by_id(id, workspace=workspace)
         if row is None:
-            raise no_such_agent()
+            raise no_such_agent(id)
         yield from agents.delete(row.key)
 
     await at.records.write(query())
@@ -117,7 +117,7 @@ async def find_visible(at: Workspaces, caller: Caller, name: str) -> AgentRow:
     """Like `find`, for agents that the caller can see."""
     row = await find(at, caller.workspace, name)
     if not _is_visible(caller, row):
-        raise no_such_agent()
+        raise no_such_agent(name)
     return row
 
 
@@ -129,21 +129,25 @@ async def use(at: Workspaces, caller: Caller, agent_id: str) -> AgentRow:
     """The agent, for a caller that may use it.
 
     Raises:
-        Forbidden: the same for an agent that is not allowed, that is unknown, or that another workspace has.
+        NotFound: for an agent that the workspace does not have, be it another's.
+        Forbidden: for one that the caller may not use. A caller that was narrowed to some agents gets it for every
+            other id, so that it learns of none.
     """
     if not _ID.fullmatch(agent_id):
         raise InvalidRequest("agentId: this is not an agent id.")
     if caller.agents and agent_id not in caller.agents:
         raise _forbidden()
-    row = await at.records.read(agents.by_id(agent_id, workspace=caller.workspace))
-    if row is None or not _is_usable(caller, row):
-        raise _forbidden()
-    return row
+    return _usable(caller, await at.records.read(agents.by_id(agent_id, workspace=caller.workspace)), agent_id)
 
 
 async def use_by_slug(at: Workspaces, caller: Caller, slug: str) -> AgentRow:
     """Like `use`, for an agent that is named by its slug."""
-    row = await at.records.read(agents.by_slug(slug, workspace=caller.workspace))
+    return _usable(caller, await at.records.read(agents.by_slug(slug, workspace=caller.workspace)), slug)
+
+
+def _usable(caller: Caller, row: AgentRow | None, name: str) -> AgentRow:
+    if row is None and not caller.agents:
+        raise no_such_agent(name)
     if row is None or not _is_usable(caller, row):
         raise _forbidden()
     return row
@@ -178,8 +182,8 @@ def owns(caller: Caller, agent: str | None) -> bool:
     return not caller.agents or agent in caller.agents
 
 
-def no_such_agent() -> NotFound:
-    return NotFound("There is no such agent.")
+def no_such_agent(name: str) -> NotFound:
+    return NotFound(f"This workspace has no agent {name[:128]!r}.", agentId=name[:128])
 
 
 def _is_visible(caller: Caller, row: AgentRow) -> bool:
@@ -212,7 +216,7 @@ def _find(name: str, *, workspace: int) -> Query[AgentRow]:
     if row is None:
         row = yield from agents.by_slug(name, workspace=workspace)
     if row is None:
-        raise no_such_agent()
+        raise no_such_agent(name)
     return row
 
 

@@ -12,7 +12,7 @@ from weftline.store.records import workspaces as workspace_records
 from weftline.store.records.apps import App, NewApp
 from weftline.workspace.context import Change, Workspaces
 from weftline.workspace.redirects import redirect_uri
-from weftline.workspace.scopes import SCOPES, unknown_scopes
+from weftline.workspace.scopes import SCOPES, distinct, unknown_scopes
 from weftline.workspace.workspaces import ensured
 
 CLIENT = "mantyx_oa_"
@@ -69,7 +69,7 @@ def checked_app(
         logo,
         visibility,
         tuple(dict.fromkeys(uris)),
-        tuple(dict.fromkeys(scopes)),
+        distinct(scopes),
         client_credentials,
     )
 

@@ -27,7 +27,7 @@ from weftline.workspace.context import Workspaces
 from weftline.workspace.grants import CODE
 from weftline.workspace.keys import checked_agents
 from weftline.workspace.redirects import is_registered
-from weftline.workspace.scopes import USING_AGENTS, parse_scope
+from weftline.workspace.scopes import USING_AGENTS, beyond, parse_scope
 
 CODE_S = 600
 _CONSENT_S = 600
@@ -111,7 +111,7 @@ async def read_request(at: Workspaces, query: Mapping[str, str]) -> tuple[App, A
     scopes = parse_scope(query.get("scope", ""))
     if not scopes:
         problems["scope"] = "is missing"
-    elif app is not None and (refused := [scope for scope in scopes if scope not in app.scopes]):
+    elif app is not None and (refused := beyond(scopes, app.scopes)):
         problems["scope"] = f"this app may not ask for {' '.join(refused)[:200]}"
     if query.get("code_challenge_method") != "S256":
         problems["code_challenge_method"] = "must be S256"

@@ -17,7 +17,7 @@ from weftline.store.records import grants, users
 from weftline.store.records.apps import App
 from weftline.store.records.grants import Grant, NewToken, Token
 from weftline.workspace.context import Change, Workspaces
-from weftline.workspace.scopes import parse_scope
+from weftline.workspace.scopes import beyond, parse_scope
 from weftline.workspace.users import normalized
 
 ACCESS = "mantyx_at_"
@@ -174,6 +174,6 @@ def _token(access: Minted, scopes: tuple[str, ...], now: int) -> NewToken:
 
 def _narrowed(scope: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
     scopes = parse_scope(scope)
-    if not set(scopes) <= set(allowed):
+    if beyond(scopes, allowed):
         raise OAuthError("invalid_scope", f"At most these scopes: {' '.join(allowed)}.")
     return scopes or allowed

@@ -35,6 +35,11 @@ def hash_secret(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
+async def is_anybody_let_in(at: Workspaces) -> bool:
+    """Whether this store has a credential that works, or an OAuth app that could get one."""
+    return await at.records.read(keys.is_anybody_let_in())
+
+
 async def create(
     at: Workspaces, slug: str, *, name: str = "", usage: str = "developer_api", agents: Sequence[str] = ()
 ) -> CreatedKey:

@@ -1,6 +1,12 @@
-"""The catalog of scopes, with the words in which a user is asked for them."""
+"""The catalog of scopes, with the words in which a user is asked for them.
+
+Some scopes have two names: the protocol's own and ours. Either works everywhere, and is told back as it was sent; what
+an app may ask for and what a token is good for goes by meaning.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 SCOPES: dict[str, str] = {
     "mantyx.identity:read": "see who you are: your id, your e-mail address and the workspace",
@@ -30,10 +36,37 @@ USING_AGENTS = frozenset({"agents:invoke", "runs:write", "a2a:invoke", "mcp:conn
 """A user who grants one of these may restrict the app to some agents."""
 
 
+OUR_NAMES: dict[str, str] = {
+    "identity:read": "mantyx.identity:read",
+    "knowledge:read": "hive:read",
+    "knowledge:write": "hive:write",
+}
+"""Our name of a scope -> the protocol's."""
+
+
+def meaning(scope: str) -> str:
+    """The protocol's name of a scope."""
+    return OUR_NAMES.get(scope, scope)
+
+
+def beyond(scopes: Iterable[str], allowed: Iterable[str]) -> list[str]:
+    """Those of `scopes` that `allowed` does not cover."""
+    covered = {meaning(scope) for scope in allowed}
+    return [scope for scope in scopes if meaning(scope) not in covered]
+
+
 def parse_scope(text: str) -> tuple[str, ...]:
     """The words of a `scope` parameter, without duplicates."""
-    return tuple(dict.fromkeys(text.split()))
+    return distinct(text.split())
+
+
+def distinct(scopes: Iterable[str]) -> tuple[str, ...]:
+    """Each once, under the name that comes first."""
+    found: dict[str, str] = {}
+    for scope in scopes:
+        found.setdefault(meaning(scope), scope)
+    return tuple(found.values())
 
 
 def unknown_scopes(scopes: tuple[str, ...]) -> list[str]:
-    return [scope for scope in scopes if scope not in SCOPES]
+    return [scope for scope in scopes if meaning(scope) not in SCOPES]

@@ -122,9 +122,7 @@ async def test_guards_schema_and_metadata_apply_to_a_run_with_an_agent(api: Api)
 
 
 @pytest.mark.requirement("wire.auth.agent_allow_list")
-async def test_an_agent_that_a_credential_may_not_use_is_refused_like_one_that_is_not_there(
-    api: Api, other_api: Api
-) -> None:
+async def test_to_a_narrowed_credential_all_agents_that_are_not_its_own_look_alike(api: Api, other_api: Api) -> None:
     allowed, other, foreign = await stored(api), await stored(api), await stored(other_api)
     key = await narrowed(api, allowed["id"])
     refused: list[bytes] = []
@@ -135,8 +133,18 @@ async def test_an_agent_that_a_credential_may_not_use_is_refused_like_one_that_i
             refused.append(shown["message"])
     assert len(set(refused)) == 1
     assert (await api.post("agent-runs", {"agentId": allowed["id"], "prompt": "hi"}, key=key)).status == 202
+
+
+async def test_an_agent_that_is_not_there_is_not_found_and_named(api: Api, other_api: Api) -> None:
+    foreign = await stored(other_api)
     for agent in (foreign["id"], "agent_none"):
-        check_error(await api.post("agent-runs", {"agentId": agent, "prompt": "hi"}), 403, "forbidden")
+        for path, body in (("agent-runs", {"prompt": "hi"}), ("agent-sessions", {})):
+            shown = check_error(await api.post(path, {"agentId": agent, **body}), 404, "not_found")
+            assert shown["agentId"] == agent and repr(agent) in shown["message"]
+        for method in ("GET", "PUT", "DELETE"):
+            definition: Json | None = {"name": "x", "spec": {}} if method == "PUT" else None
+            shown = check_error(await api.call(method, f"agents/{agent}", definition), 404, "not_found")
+            assert shown["agentId"] == agent
 
 
 @pytest.mark.requirement("wire.auth.agent_allow_list")

@@ -12,7 +12,7 @@ from weftline.config import Config
 from weftline.errors import WeftlineError
 from weftline.server.options import ServerOptions, server_options
 from weftline.workspace.redirects import redirect_uri
-from weftline.workspace.scopes import SCOPES
+from weftline.workspace.scopes import OUR_NAMES, SCOPES
 
 from .kit import CALLBACK, Browser, World, check_error
 
@@ -194,5 +194,6 @@ async def test_only_on_this_machine_does_any_port_do(
 
 def test_the_scopes_of_the_docs_are_those_of_the_consent_page(project_root: Path) -> None:
     text = (project_root / "docs" / "auth.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([\w.]+:\w+)` \| (.+) \|$", text, re.MULTILINE)
-    assert dict(rows) == SCOPES
+    rows = re.findall(r"^\| `([\w.]+:\w+)`(?: \(or `([\w.]+:\w+)`\))? \| (.+) \|$", text, re.MULTILINE)
+    assert {foreign or name: about for name, foreign, about in rows} == SCOPES
+    assert {name: foreign for name, foreign, _ in rows if foreign} == OUR_NAMES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -13,6 +14,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from commands import weftline
+from weftline.store import open_store
 from weftline.testing import ServerProcess
 
 Run = Callable[..., str]
@@ -30,7 +32,7 @@ def runner(db: Path) -> Run:
 @pytest.fixture(params=["at rest", "owned"])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Run]:
     if request.param == "at rest":
-        (tmp_path / "store").mkdir(mode=0o700)
+        asyncio.run(open_store(tmp_path / "store").close())
         yield runner(tmp_path / "store")
         return
     with ServerProcess(tmp_path) as server:

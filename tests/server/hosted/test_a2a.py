@@ -214,7 +214,7 @@ async def test_credentials_are_judged_before_json_rpc_begins(api: Api, other_api
     check_error(await post("mantyx_wrong"), 401, "unauthorized")
     check_error(await post(other_api.key), 404, "not_found")
     check_error(await post(await key_of(api, "mcp")), 403, "forbidden")
-    check_error(await post(api.key, "nobody"), 403, "forbidden")
+    assert check_error(await post(api.key, "nobody"), 404, "not_found")["agentId"] == "nobody"
     check_error(await post(await key_of(api, "a2a", second["id"])), 403, "forbidden")
     for key in (api.key, await key_of(api, "a2a"), await key_of(api, "a2a", agent["id"])):
         assert (await post(key)).json["error"]["code"] == -32700

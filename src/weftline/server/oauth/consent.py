@@ -15,7 +15,7 @@ from weftline.store.records.apps import App
 from weftline.store.records.users import User
 from weftline.workspace import consent
 from weftline.workspace.consent import Asked, Decided, InvalidConsent
-from weftline.workspace.scopes import SCOPES, USING_AGENTS
+from weftline.workspace.scopes import SCOPES, USING_AGENTS, meaning
 
 
 async def read_request(server: OAuthServer, request: Request) -> tuple[App, Asked]:
@@ -41,7 +41,7 @@ async def ask(server: OAuthServer, request: Request, app: App, asked: Asked, use
             app.description,
             target.netloc if target.scheme in ("http", "https") else f"{target.scheme}:",
             user.email,
-            [SCOPES[scope] for scope in asked.scopes],
+            [SCOPES[meaning(scope)] for scope in asked.scopes],
             [(one.slug, one.name) for one in question.choices],
             not USING_AGENTS.isdisjoint(asked.scopes),
             question.token,

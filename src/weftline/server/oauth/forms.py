@@ -31,7 +31,8 @@ def refusal(error: OAuthError) -> Response:
     headers, status = NO_STORE, 400
     if error.error == "invalid_client":
         headers, status = (*headers, (b"www-authenticate", b'Basic realm="weftline"')), 401
-    return Response(encode(OAuthRefusal(error.error, error.description)), status=status, headers=headers)
+    body = encode(OAuthRefusal(error.error, error.description))
+    return Response(body, status=status, headers=headers, code=error.error)
 
 
 async def read_form(request: Request) -> dict[str, str]:

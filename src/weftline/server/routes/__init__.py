@@ -14,6 +14,7 @@ from weftline.server.routes import (
     oauth,
     openapi,
     providers,
+    root,
     runs,
     sessions,
     tools,
@@ -33,6 +34,7 @@ ROUTES: tuple[Route, ...] = (
     *tools.ROUTES,
     *keys.ROUTES,
     *oauth.ROUTES,
+    *root.ROUTES,
     *health.ROUTES,
     *openapi.ROUTES,
 )

@@ -122,8 +122,9 @@ class MemoryLog:
         rows = [run.row for at, run in self._disk.due() if at == 0 and run.row.key > after]
         return [UnderWay(row.key, row.suspect, row.alone, row.deaths) for row in rows[:limit]]
 
-    async def due(self, now: int, *, limit: int) -> list[int]:
-        return [run.row.key for at, run in self._disk.due() if 0 < at <= now][:limit]
+    async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
+        found = [(at, run.row.key) for at, run in self._disk.due() if 0 < at <= now]
+        return [one for one in found if one > after][:limit]
 
     async def next_due(self, after: int) -> int | None:
         return next((at for at, _ in self._disk.due() if at > after), None)

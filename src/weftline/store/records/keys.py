@@ -58,6 +58,14 @@ def of_workspace(workspace: int, *, revoked: bool = False) -> Query[list[ApiKey]
     return [_row(row) for row in rows]
 
 
+def is_anybody_let_in() -> Query[bool]:
+    """Whether any key works, or an OAuth app could get a token."""
+    row = yield from one(
+        "SELECT 1 WHERE EXISTS (SELECT 1 FROM api_keys WHERE revoked_at IS NULL) OR EXISTS (SELECT 1 FROM oauth_apps)"
+    )
+    return row is not None
+
+
 def insert(key: NewKey, *, workspace: int, now: int) -> Query[bool]:
     """False if this store has a key with the same secret."""
     crashpoints.hit(("key.created",), "before")

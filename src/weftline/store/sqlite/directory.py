@@ -10,6 +10,7 @@ import fcntl
 import logging
 import os
 import re
+import shlex
 import socket
 import stat
 from pathlib import Path
@@ -122,7 +123,7 @@ class StoreDirectory:
 
 
 def no_store(path: Path) -> StoreError:
-    return StoreError(f"There is no store at {path}.")
+    return StoreError(f"There is no store at {path}; `weftline serve --db {shlex.quote(str(path))}` makes one.")
 
 
 def file_system(path: Path, *, mounts: str) -> str:

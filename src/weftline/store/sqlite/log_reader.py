@@ -78,9 +78,13 @@ class SqliteLogReader:
         )
         return [UnderWay(*row) for row in rows]
 
-    async def due(self, now: int, *, limit: int) -> list[int]:
-        return self._ints(
-            "SELECT key FROM runs WHERE due_at > 0 AND due_at <= ? ORDER BY due_at, key LIMIT ?", now, limit
+    async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
+        return self._all(
+            "SELECT due_at, key FROM runs WHERE due_at > 0 AND due_at <= ? AND (due_at, key) > (?, ?)"
+            " ORDER BY due_at, key LIMIT ?",
+            now,
+            *after,
+            limit,
         )
 
     async def next_due(self, after: int) -> int | None:

@@ -209,8 +209,8 @@ class SimulatedLog:
     async def under_way(self, *, after: int, limit: int) -> list[UnderWay]:
         return await self._wires.read(self.inner.under_way(after=after, limit=limit))
 
-    async def due(self, now: int, *, limit: int) -> list[int]:
-        return await self._wires.read(self.inner.due(now, limit=limit))
+    async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
+        return await self._wires.read(self.inner.due(now, after=after, limit=limit))
 
     async def next_due(self, after: int) -> int | None:
         return await self._wires.read(self.inner.next_due(after))

@@ -62,8 +62,14 @@ async def due_runs_are_those_whose_time_has_come(subject: Subject) -> None:
     assert await log.under_way(after=0, limit=9) == [UnderWay(1, 0, 0, 0), UnderWay(5, 0, 0, 0)]
     assert await log.under_way(after=0, limit=1) == [UnderWay(1, 0, 0, 0)]
     assert await log.under_way(after=1, limit=9) == [UnderWay(5, 0, 0, 0)]
-    assert [await log.due(now, limit=9) for now in (99, 100, 200)] == [[], [4], [4, 2]]
-    assert await log.due(200, limit=1) == [4]
+    everybody = (0, 0)
+    assert [await log.due(now, after=everybody, limit=9) for now in (99, 100, 200)] == [
+        [],
+        [(100, 4)],
+        [(100, 4), (200, 2)],
+    ]
+    assert await log.due(200, after=everybody, limit=1) == [(100, 4)]
+    assert await log.due(200, after=(100, 4), limit=9) == [(200, 2)]
     assert [await log.next_due(after) for after in (0, 100, 200)] == [100, 200, None]
 
 

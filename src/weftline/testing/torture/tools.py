@@ -82,7 +82,7 @@ ASK = {
     "name": "ask",
     "parameters": {"type": "object", "properties": {name: {"type": "integer"} for name in ("order", "turn", "index")}},
 }
-TOOL_REFS: list[dict[str, Any]] = [*({"kind": "mantyx_plugin", "name": name} for name in EFFECTS), ASK]
+TOOL_REFS: list[dict[str, Any]] = [*({"kind": "server", "name": name} for name in EFFECTS), ASK]
 
 
 class Execution(Struct, frozen=True):

@@ -1,0 +1,53 @@
+"""The tools that a server has itself: built in, installed by packages, and those of a tools file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from weftline.net.dial import Dialer
+from weftline.tools.base import Tool
+from weftline.tools.builtin import builtin_tools
+from weftline.tools.builtin.fetch import fetch_tool
+from weftline.tools.loader import installed_tools, load_tools_file
+
+
+def server_tools(path: Path | None, *, pages: Dialer) -> dict[str, Tool]:
+    """The tools that runs may name: built in, installed by packages, and those of the file, which win.
+
+    Each has a qualified name too, which is all that some clients can send: `@weftline/tool`, `@package/tool`, and for
+    the file `@name-of-the-file/tool`.
+    """
+    tools: dict[str, Tool] = {}
+    for name, tool in {**builtin_tools(), "fetch": fetch_tool(pages)}.items():
+        tools[name] = tools[f"@weftline/{name}"] = tool
+    tools.update(installed_tools())
+    if path is not None:
+        for name, tool in load_tools_file(path).items():
+            tools[name] = tools[f"@{path.stem.lower()}/{name}"] = tool
+    return tools
+
+
+class LoadedTool(Struct):
+    """One of them, as a run names it: `{"kind": "server", "name": …}`."""
+
+    kind: str
+    name: str
+    names: list[str]
+    """All names that work, `name` first."""
+    effect: str
+    description: str
+
+
+def loaded_tools(tools: Mapping[str, Tool]) -> list[LoadedTool]:
+    """Each tool once, by name."""
+    names: dict[int, list[str]] = {}
+    for name, tool in tools.items():
+        names.setdefault(id(tool), []).append(name)
+    found: list[LoadedTool] = []
+    for tool in {id(tool): tool for tool in tools.values()}.values():
+        known = sorted(names[id(tool)], key=lambda name: (name.startswith("@"), name))
+        found.append(LoadedTool("server", known[0], known, tool.effect, tool.spec.description))
+    return sorted(found, key=lambda tool: tool.name.lstrip("@"))

@@ -1,0 +1,90 @@
+"""What this server is, for whoever finds its address: a person with a browser, or a program."""
+
+from __future__ import annotations
+
+from html import escape
+
+from msgspec import Struct
+from msgspec.json import encode
+
+from weftline._version import __version__
+from weftline.server.app import App
+from weftline.server.auth import Principal
+from weftline.server.http import Request, Response
+from weftline.server.router import Page, Route
+
+_ABOUT = "Weftline is a self-hosted, durable runtime for LLM agents."
+
+
+class About(Struct, rename="camel"):
+    """Paths are of this server; `{slug}` is a workspace."""
+
+    name: str = "weftline"
+    version: str = __version__
+    about: str = _ABOUT
+    openapi: str = "/openapi.json"
+    health: str = "/healthz"
+    ready: str = "/readyz"
+    models: str = "/api/v1/workspaces/{slug}/models"
+    runs: str = "/api/v1/workspaces/{slug}/agent-runs"
+    sessions: str = "/api/v1/workspaces/{slug}/agent-sessions"
+    mcp: str = "/api/mcp/{slug}"
+    a2a: str = "/api/a2a/{slug}/discovery"
+    first_step: str = "weftline keys create --workspace SLUG"
+
+
+async def root(app: App, request: Request, principal: Principal) -> Response:
+    if _wants_page(request.header(b"accept") or ""):
+        return Response(_PAGE, headers=_PAGE_HEADERS)
+    return Response(_JSON, headers=(_VARY,))
+
+
+def _wants_page(accept: str) -> bool:
+    """Whether HTML is named in `Accept`, and before JSON: browsers do so, programs that take anything do not."""
+    kinds = [part.partition(";")[0].strip().lower() for part in accept[:1000].split(",")]
+    return "text/html" in kinds and "application/json" not in kinds[: kinds.index("text/html")]
+
+
+_VARY = (b"vary", b"accept")
+_PAGE_HEADERS = (
+    (b"content-type", b"text/html; charset=utf-8"),
+    (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"),
+    _VARY,
+)
+_JSON = encode(About())
+_PAGE = f"""\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>Weftline</title>
+<style>body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 40rem; margin: 3rem auto; padding: 0 1rem }}</style>
+</head>
+<body>
+<h1>Weftline {escape(__version__)}</h1>
+<p>{_ABOUT} This address is its HTTP API.</p>
+<p>To use it you need a key of a workspace. On the machine that it runs on:</p>
+<pre>weftline keys create --workspace SLUG</pre>
+<p>Send it as <code>Authorization: Bearer …</code> to create a run:</p>
+<pre>POST /api/v1/workspaces/SLUG/agent-runs
+{{"prompt": "Hello!"}}</pre>
+<ul>
+<li><a href="/openapi.json">Every route, for programs (OpenAPI)</a></li>
+<li><a href="/readyz">Whether it takes work</a></li>
+</ul>
+</body>
+</html>
+""".encode()
+
+ROUTES = (
+    Route(
+        "GET",
+        "/",
+        root,
+        access="public",
+        limited=False,
+        summary="What this server is, and where to go",
+        returns=About | Page,
+    ),
+)

@@ -1,0 +1,69 @@
+"""What a server says when it has started: what it has, and what is to be done first where something is missing."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from weftline._version import __version__
+from weftline.providers.catalog import Catalog
+from weftline.server.own_tools import loaded_tools
+from weftline.tools.base import Tool
+from weftline.workspace.context import Workspaces
+from weftline.workspace.keys import is_anybody_let_in
+
+logger = logging.getLogger(__name__)
+
+_NAMED = 8
+"""Models and tools that are named; the others are counted."""
+
+
+def report_start(address: str, *, db: Path, models: Catalog, tools: Mapping[str, Tool]) -> None:
+    logger.info(
+        "weftline %s listens on %s; store %s; models: %s; tools: %s",
+        __version__,
+        address,
+        db.absolute(),
+        _listed(entry.id for entry in models.entries()),
+        _listed(tool.name for tool in loaded_tools(tools)),
+    )
+
+
+async def advise(at: Workspaces, *, db: Path, models: Catalog) -> None:
+    """Says what to do first where nothing could be done yet."""
+    if not models.entries():
+        logger.warning(
+            "this server has no models of its own yet: set ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY, or name"
+            " providers in a --config file, and start again; `%s models` says what is missing",
+            program(),
+        )
+    elif find_spec("genai_prices") is None and any(entry.provider != "scripted" for entry in models.entries()):
+        logger.info("prices of models are not known, so runs show no cost: pip install 'weftline[prices]'")
+    if not await is_anybody_let_in(at):
+        logger.warning("there is no API key yet; make one with: %s", key_command(db))
+
+
+def key_command(db: Path) -> str:
+    return f"{program()} keys create --workspace acme --db {shlex.quote(str(db.absolute()))}"
+
+
+def program() -> str:
+    """How this command is called from a shell."""
+    if shutil.which("weftline"):
+        return "weftline"
+    called = Path(sys.argv[0])
+    if called.name == "weftline":
+        return shlex.quote(str(called.absolute()))
+    return f"{shlex.quote(sys.executable)} -m weftline"
+
+
+def _listed(names: Iterable[str]) -> str:
+    known = list(names)
+    more = len(known) - _NAMED
+    shown = ", ".join(known[:_NAMED]) or "none"
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -1,0 +1,178 @@
+"""What an operator reads: one server, everything that is worth a line, and the lines as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from commands import weftline
+from weftline import __version__
+from weftline.client import Client, RunFailed, server_tool
+from weftline.testing import ServerProcess
+
+SCRIPTS: dict[str, Any] = {
+    "burns": {"turns": [{"tool_calls": [{"name": "burn", "args": {}}]}, {"text": "{{tool_results.0}}"}]},
+    "sorry": {"turns": [{"tool_calls": [{"name": "sorry", "args": {}}]}, {"text": "{{tool_results.0}}"}]},
+    "flaky": {"turns": [{"error": {"class": "overloaded", "message": "busy\nvery busy"}}, {"text": "better"}]},
+    "broken": {"turns": [{"error": {"class": "auth", "message": "bad key weft_0123456789abcdef"}}]},
+    "drip": {"turns": [{"deltas": [str(number) for number in range(40)], "delay_ms": 4}]},
+    "stuck": {"turns": [{"deltas": ["begun", "never"], "delay_ms": 600_000}]},
+}
+TOOLS = '''
+import logging
+
+import weftline
+
+
+@weftline.tool(effect="read")
+def burn() -> str:
+    """Fails, in a thread."""
+    logging.getLogger("shop").warning("it smells of smoke")
+    raise RuntimeError("there was a fire")
+
+
+@weftline.tool(effect="read")
+def sorry() -> str:
+    """Says that it cannot."""
+    raise weftline.ToolFailed("not today")
+'''
+
+
+class Told(NamedTuple):
+    """What was done, and what the server's log has about it."""
+
+    server: ServerProcess
+    db: Path
+    first: list[dict[str, Any]]
+    """Of the server that was killed."""
+    second: list[dict[str, Any]]
+    """Of the one that came after it."""
+    burnt: str
+    flaky: str
+    broken: str
+    drip: str
+    refused: str
+    """The request's id."""
+
+    def lines(self, text: str) -> list[dict[str, Any]]:
+        return [line for line in self.first if text in line["message"]]
+
+
+def log_of(server: ServerProcess) -> list[dict[str, Any]]:
+    server.close()
+    lines = [json.loads(line) for line in server.log]
+    server.log.clear()
+    return lines
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    server = ServerProcess(
+        tmp_path_factory.mktemp("log"),
+        scripts=SCRIPTS,
+        tools=TOOLS,
+        config="[server]\nslow_turn_s = 0.1\n",
+        arguments=("--log", "json", "--log-level", "debug", "--drain", "0"),
+    )
+    with server:
+        with Client(api_key=server.create_key("acme"), workspace="acme", base_url=server.url) as client:
+            burnt = client.run("hi", model_id="scripted:burns", tools=[server_tool("burn")]).run_id
+            client.run("hi", model_id="scripted:sorry", tools=[server_tool("sorry")])
+            flaky = client.run("hi", model_id="scripted:flaky").run_id
+            with pytest.raises(RunFailed) as failed:
+                client.run("hi", model_id="scripted:broken")
+            drip = client.run("hi", model_id="scripted:drip").run_id
+            with pytest.raises(HTTPError) as refused:
+                urlopen(Request(f"{server.url}/nowhere%0aFAKE?token=hush"))
+            with refused.value:
+                request = refused.value.headers["X-Request-Id"]
+            left = client.start("hi", model_id="scripted:stuck")
+            assert next(iter(left)).type == "started"
+            server.kill()
+            left.detach()
+        first = log_of(server)
+        server.start()
+        assert server.terminate() == 0
+        second = log_of(server)
+    return Told(server, server.db, first, second, burnt, flaky, failed.value.run_id, drip, request)
+
+
+def test_the_start_is_one_line_that_says_what_there_is(told: Told) -> None:
+    (line,) = told.lines("listens on")
+    for word in (__version__, told.server.url, str(told.db), "scripted:burns", "burn", "calculator"):
+        assert word in line["message"]
+    assert line["level"] == "info" and set(line) == {"time", "level", "logger", "message"}
+    assert line["time"].endswith("Z") and "T" in line["time"]
+
+
+def test_a_server_without_a_key_says_how_to_make_one_and_the_command_works(told: Told) -> None:
+    (line,) = told.lines("there is no API key yet")
+    _, _, command = line["message"].partition("make one with: ")
+    arguments = shlex.split(command)
+    made = weftline(*arguments[arguments.index("keys") :])
+    assert made.code == 0 and made.out.startswith("weft_")
+    assert [line for line in told.second if "API key" in line["message"]] == []
+
+
+def test_a_tools_exception_leaves_a_traceback_with_the_runs_public_id(told: Told) -> None:
+    (line,) = told.lines("the tool burn failed")
+    assert line["run"] == told.burnt and told.burnt in line["message"] and line["workspace"] == "acme"
+    assert 'raise RuntimeError("there was a fire")' in line["traceback"] and "RuntimeError" in line["traceback"]
+    assert told.lines("the tool sorry failed") == []
+
+
+def test_what_a_tool_logs_itself_names_its_run(told: Told) -> None:
+    (line,) = told.lines("it smells of smoke")
+    assert (line["logger"], line["run"], line["workspace"]) == ("shop", told.burnt, "acme")
+
+
+def test_a_model_call_that_failed_is_one_line_and_says_what_follows(told: Told) -> None:
+    again, given_up = told.lines("the model call failed")
+    assert (again["run"], given_up["run"]) == (told.flaky, told.broken)
+    for line, words in (
+        (again, ("provider scripted", "scripted:flaky", "status none", "overloaded", "attempt 1", "again in 0.")),
+        (given_up, ("scripted:broken", "auth", "attempt 1", "not trying again", "weft_[redacted]")),
+    ):
+        assert all(word in line["message"] for word in words), line
+        assert line["level"] == "warning" and "\n" not in line["message"]
+
+
+def test_a_slow_turn_is_one_line(told: Told) -> None:
+    (line,) = told.lines("slow turn")
+    assert line["run"] == told.drip and "scripted:drip" in line["message"] and line["level"] == "info"
+
+
+def test_a_refused_request_is_one_line_under_the_id_that_the_client_got(told: Told) -> None:
+    (line,) = told.lines("refused GET")
+    assert line["request"] == told.refused and line["level"] == "info"
+    assert line["message"] == "refused GET /nowhere\\nFAKE: 404 not_found"
+
+
+def test_every_answer_is_in_the_access_log_at_debug_without_its_query(told: Told) -> None:
+    lines = [line for line in told.first if line["logger"] == "weftline.access"]
+    assert {line["level"] for line in lines} == {"debug"}
+    assert any("POST /api/v1/workspaces/acme/agent-runs 202 in " in line["message"] for line in lines)
+    (refused,) = [line for line in lines if line["request"] == told.refused]
+    assert "404" in refused["message"] and "hush" not in str(told.first)
+
+
+def test_what_is_carried_on_after_a_crash_is_one_line(told: Told) -> None:
+    (line,) = [line for line in told.second if "did not stop cleanly" in line["message"]]
+    assert (
+        line["message"].endswith("runs carried on (on trial): 1, suspects waiting for trial: 0")
+        and line["level"] == "warning"
+    )
+
+
+def test_no_line_of_the_source_tells_an_internal_number() -> None:
+    source = Path(__file__).parents[2] / "src" / "weftline"
+    texts = {path.name: path.read_text(encoding="utf-8") for path in source.rglob("*.py")}
+    numbered = re.compile(r"\b(run|thread|session|workspace) %d")
+    assert [name for name, text in texts.items() if numbered.search(text)] == []
