@@ -14,7 +14,7 @@ from msgspec import Struct
 from weftline.client.credentials import DEFAULT_BASE_URL, Credentials, TokenCallable, TokenSource, setting
 from weftline.client.errors import ClientError, InvalidSpec, NetworkError
 from weftline.client.events import Event
-from weftline.client.http import Http, logger
+from weftline.client.http import Created, Http, logger
 from weftline.client.results import (
     CancelReceipt,
     Models,
@@ -35,7 +35,7 @@ from weftline.client.workers import HandlerWorkers
 T = TypeVar("T")
 
 
-class _Created(Struct, rename="camel"):
+class _CreatedRun(Struct, rename="camel"):
     run_id: str
 
 
@@ -280,15 +280,13 @@ class AsyncClient:
         try:
             body = body_of(options, prompt=prompt, tools=tools.refs if sends_tools else None)
             key = options.get("idempotency_key") or secrets.token_urlsafe(18)
-            creating = asyncio.get_running_loop().create_task(
-                self.http.call("POST", path, body=body, idempotency_key=key)
-            )
+            creating = asyncio.get_running_loop().create_task(self.http.create(path, body, idempotency_key=key))
             try:
-                reply = await asyncio.shield(creating)
+                made = await asyncio.shield(creating)
             except asyncio.CancelledError:
                 await self._cancel_unborn(creating)
                 raise
-            run_id = decoded(reply, _Created).run_id
+            run_id = _run_id(made)
         except BaseException:
             await tools.release()
             raise
@@ -297,6 +295,7 @@ class AsyncClient:
             run_id,
             tools=tools,
             owned=True,
+            stream=made.stream,
             session_id=session_id,
             deadline_s=options.get("deadline_s"),
             output_type=options.get("output_type"),
@@ -307,12 +306,15 @@ class AsyncClient:
         self._live.add(run)
         return run
 
-    async def _cancel_unborn(self, creating: asyncio.Task[bytes]) -> None:
+    async def _cancel_unborn(self, creating: asyncio.Task[Created]) -> None:
         """The caller went away while the run was being created: it may exist, and then nobody would ever know."""
 
         async def finish() -> None:
             try:
-                await self.cancel_run(decoded(await creating, _Created).run_id)
+                made = await creating
+                if made.stream is not None:
+                    made.stream.close()
+                await self.cancel_run(_run_id(made))
             except (ClientError, NetworkError) as error:
                 logger.warning("a run that nobody waits for could not be cancelled: %s", error)
 
@@ -320,6 +322,10 @@ class AsyncClient:
         self._late.add(task)
         task.add_done_callback(self._late.discard)
         await asyncio.wait([task], timeout=GOODBYE_S)
+
+
+def _run_id(made: Created) -> str:
+    return made.run_id if made.stream is not None else decoded(made.body, _CreatedRun).run_id
 
 
 def _filters(**values: str | int | None) -> list[tuple[str, str]]:

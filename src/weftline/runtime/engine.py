@@ -41,6 +41,18 @@ class Follower(Protocol):
     def close(self) -> None: ...
 
 
+class StreamPlace(Protocol):
+    """A place among a workspace's streams, which can be had before there is a run to follow."""
+
+    def follow(self, key: int, run_id: str, *, after: int = 0) -> Follower:
+        """Uses the place up: the follower gives it back when it is closed."""
+        ...
+
+    def release(self) -> None:
+        """Gives a place back that was not used."""
+        ...
+
+
 class Engine(Protocol):
     @property
     def clock(self) -> Clock: ...
@@ -168,6 +180,10 @@ class Engine(Protocol):
 
     def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> Follower:
         """`workspace` is who it counts for. Raises `RateLimited` when that has too many streams open."""
+        ...
+
+    def reserve_stream(self, workspace: int) -> StreamPlace:
+        """Raises `RateLimited` as `follow` does. What is not used must be released."""
         ...
 
     def beat(self) -> None:

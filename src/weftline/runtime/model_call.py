@@ -252,6 +252,7 @@ def _request(
         tools_disabled=command.final,
         reasoning=plan.reasoning,
         output_schema=plan.output_schema,
+        cache_key=work.session_id or work.run_id,
         call_index=state.totals.calls_made,
         timeout_s=timeout_s,
         native=conversation.native,
