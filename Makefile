@@ -13,14 +13,16 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.weftline-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep torture pythons lint bench docs clean
+.PHONY: help demo test test-deep torture clients pythons a2a-kit lint bench docs clean
 
 help:
 	@echo "make demo       run an agent end to end, offline"
 	@echo "make test       the whole test suite"
 	@echo "make test-deep  the same with far more examples and simulated histories, for an hour or so"
 	@echo "make torture    real servers, killed, frozen and out of disk for some minutes"
+	@echo "make clients    generate clients from the OpenAPI page and try them; needs npm"
 	@echo "make pythons    install, import and serve with every Python that is here"
+	@echo "make a2a-kit    the public A2A compatibility kit, from a checkout: KIT=../a2a-tck"
 	@echo "make lint       ruff and pyright"
 	@echo "make bench      measure this machine"
 	@echo "make docs       check the documentation and run its examples"
@@ -35,6 +37,9 @@ test: $(READY)
 test-deep: $(READY)
 	@$(PY) -m pytest -n $(WORKERS) --dist worksteal --hypothesis-profile deep --timeout 3600 $(ARGS)
 
+clients: $(READY)
+	@$(PY) -m pytest -n 0 tests/generated/check_clients.py $(ARGS)
+
 torture: $(READY)
 	@$(PY) -m weftline.testing.torture $(ARGS)
 
@@ -47,6 +52,10 @@ pythons:
 	  build/$$python/bin/pip install -qq --disable-pip-version-check . -c constraints.txt || exit 1; \
 	  build/$$python/bin/python -W error docs_src/server_tools.py || exit 1; \
 	done
+
+a2a-kit: $(READY)
+	@test -n "$(KIT)" || { echo "Say where a checkout of a2a-tck is: make a2a-kit KIT=../a2a-tck"; exit 2; }
+	@PYTHONPATH=tests $(PY) -m kits.a2a $(KIT) $(ARGS)
 
 lint: $(READY)
 	@$(PY) -m ruff check .

@@ -27,8 +27,8 @@ class Job(Struct, frozen=True, kw_only=True):
 
     port: int
     key: str
-    mode: Literal["run", "post", "get"] = "run"
-    """A whole run, its creation alone, or the stream at `path` alone."""
+    mode: Literal["run", "once", "post", "get"] = "run"
+    """A whole run by two requests or by one, its creation alone, or the stream at `path` alone."""
     body: str = ""
     path: str = ""
     slug: str = "bench"
@@ -97,8 +97,10 @@ class _Client:
         base = f"/api/v1/workspaces/{job.slug}/agent-runs"
         common = f"Host: 127.0.0.1\r\nAuthorization: Bearer {job.key}\r\n"
         body = job.body.encode()
+        accept = "Accept: text/event-stream\r\n" if job.mode == "once" else ""
         self._post = (
-            f"POST {base} HTTP/1.1\r\n{common}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            f"POST {base} HTTP/1.1\r\n{common}{accept}Content-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
         ).encode() + body
         self._get = f"GET {base}/%s/stream HTTP/1.1\r\n{common}\r\n".encode()
         self._replay = f"GET {job.path} HTTP/1.1\r\n{common}\r\n".encode()

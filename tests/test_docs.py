@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import asdict
 
+from kits.a2a_known import KNOWN
 from weftline.errors import TABLE
 from weftline.server.options import SETTINGS, ServerOptions
 
@@ -68,6 +69,12 @@ def test_every_page_can_be_reached_from_the_index() -> None:
         targets = LINK.findall(page.read_text(encoding="utf-8"))
         waiting += [(page.parent / target).resolve() for target in targets if target.endswith(".md")]
     assert [page.name for page in PAGES if page not in reached] == []
+
+
+def test_the_page_of_the_a2a_kit_lists_what_the_command_lets_pass() -> None:
+    text = (ROOT / "docs" / "a2a-kit.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\* `(.+)`: (.+)$", text, re.MULTILINE)
+    assert dict(listed) == {name: why for known in KNOWN.values() for name, why in known.items()}
 
 
 def test_the_error_table_of_the_docs_is_that_of_the_code() -> None:

@@ -135,6 +135,7 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
         ("https://example.com/cat.png", "image/png"),
         "[An attachment (image/png) at https://example.com/cat.png, which this model cannot fetch.]",
     ),
+    ("attached_text", ("notes.txt", "Buy milk."), 'Attached file "notes.txt":\nBuy milk.'),
 ]
 
 

@@ -174,3 +174,8 @@ def lost_attachment(media_type: str) -> str:
 
 def unfetched_attachment(url: str, media_type: str) -> str:
     return f"[An attachment ({media_type}) at {url}, which this model cannot fetch.]"
+
+
+def attached_text(name: str, content: str) -> str:
+    """A text file that came with a message."""
+    return f"Attached file {encode(name).decode()}:\n{content}"

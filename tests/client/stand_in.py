@@ -123,11 +123,11 @@ async def drop(request: web.Request) -> web.StreamResponse:
     return web.Response()
 
 
-def stream(*chunks: bytes, then: str = "close") -> Behaviour:
+def stream(*chunks: bytes, then: str = "close", headers: dict[str, str] | None = None) -> Behaviour:
     """Streams `chunks`. `then`: `close` ends the body as it should be, `cut` drops the connection, `hang` is silent."""
 
     async def behave(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", **(headers or {})})
         await response.prepare(request)
         for chunk in chunks:
             await response.write(chunk)

@@ -88,6 +88,35 @@ async def test_a_task_is_waited_for_and_its_artifact_is_the_answer(client: Async
     assert [one.json["method"] for one in stand_in.to("POST", "/rpc")] == ["message/send", "tasks/get", "message/send"]
 
 
+async def test_a_peer_that_speaks_only_version_1_is_spoken_to_in_it(client: AsyncClient, stand_in: StandIn) -> None:
+    state = {"state": "TASK_STATE_COMPLETED"}
+    made = {"artifactId": "a", "parts": [{"text": "made"}]}
+    left = iter(
+        [
+            {"task": {"id": "t1", "contextId": "c1", "status": {"state": "TASK_STATE_WORKING"}}},
+            {"id": "t1", "contextId": "c1", "status": state, "artifacts": [made]},
+            {"task": {"id": "t2", "contextId": "c1", "status": {"state": "TASK_STATE_FAILED"}}},
+        ]
+    )
+
+    async def rpc(request: web.Request) -> web.StreamResponse:
+        assert request.headers["A2A-Version"] == "1.0"
+        return web.json_response({"jsonrpc": "2.0", "id": (await request.json())["id"], "result": next(left)})
+
+    interfaces = [
+        {"url": "/grpc", "protocolBinding": "GRPC", "protocolVersion": "1.0"},
+        {"url": "/rpc", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"},
+    ]
+    card = {"name": "Peer", "description": "Knows things.", "supportedInterfaces": interfaces}
+    stand_in.on("GET", "/.well-known/agent-card.json", reply(card)).on("POST", "/rpc", rpc)
+    result = await client.run("hi", model_id="scripted:peer", tools=[local_a2a("peer", stand_in.url)])
+    assert result.text.startswith("made || ") and "failed" in result.text
+    calls = [one.json for one in stand_in.to("POST", "/rpc")]
+    assert [call["method"] for call in calls] == ["SendMessage", "GetTask", "SendMessage"]
+    sent = calls[2]["params"]["message"]
+    assert (sent["role"], sent["contextId"], "kind" in sent) == ("ROLE_USER", "c1", False)
+
+
 async def test_what_goes_wrong_at_the_peer_is_told_to_the_model(client: AsyncClient, stand_in: StandIn) -> None:
     peer_of(stand_in, [{"error": {"code": -32000, "message": "no budget"}}, task("failed")])
     result = await client.run("hi", model_id="scripted:peer", tools=[local_a2a("peer", stand_in.url)])

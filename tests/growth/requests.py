@@ -13,8 +13,10 @@ from weftline.errors import WeftlineError
 from weftline.json_size import has_more_values
 from weftline.runtime import ids
 from weftline.schema_cost import TooCostly, measured
-from weftline.server import a2a
-from weftline.server.a2a import RpcError
+from weftline.server.a2a.rpc import NotACall, RpcError, parse_call
+from weftline.server.a2a.serving import page_cursor, page_time
+from weftline.server.a2a.v0_3 import V03
+from weftline.server.a2a.v1_0 import V1
 from weftline.server.http import Request
 from weftline.server.oauth.forms import read_form
 from weftline.server.router import Router
@@ -37,7 +39,7 @@ _ROUTER = Router(ROUTES)
 
 def _refused(work: Work) -> Work:
     def run() -> None:
-        with suppress(WeftlineError, RpcError, NotCanonical, TooCostly, OAuthError, ValueError):
+        with suppress(WeftlineError, RpcError, NotACall, NotCanonical, TooCostly, OAuthError, ValueError):
             work()
 
     return run
@@ -126,8 +128,8 @@ CASES: dict[str, tuple[int, Maker]] = {
     "a JSON-RPC call": (
         50_000,
         lambda n: _refused(
-            lambda: a2a.message_params(
-                a2a.parse_call(
+            lambda: V03().message(
+                parse_call(
                     _json(
                         {
                             "jsonrpc": "2.0",
@@ -136,11 +138,17 @@ CASES: dict[str, tuple[int, Maker]] = {
                             "params": {"message": {"parts": [{"kind": "text", "text": "x"}] * n}},
                         }
                     )
-                )
+                ).params
             )
         ),
     ),
-    "what is not a JSON-RPC call": (100_000, lambda n: _refused(lambda: a2a.parse_call(b'[{"a":1},' * n))),
+    "a message of A2A 1.0": (
+        20_000,
+        lambda n: _refused(lambda: V1().message(_json({"message": {"parts": [{"text": "x", "media_type": ""}] * n}}))),
+    ),
+    "a page of A2A tasks": (100_000, lambda n: _refused(lambda: page_cursor("1-" * n))),
+    "a time of A2A": (100_000, lambda n: _refused(lambda: page_time("2026-01-01T" * n))),
+    "what is not a JSON-RPC call": (100_000, lambda n: _refused(lambda: parse_call(b'[{"a":1},' * n))),
     "a query": (5_000, lambda n: lambda: _request(query=b"a=%41&;" * n).query_value("z")),
     "a path": (50_000, lambda n: lambda: _ROUTER.match("GET", "/api" + "/v1" * n)),
     "headers": (

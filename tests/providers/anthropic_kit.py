@@ -25,6 +25,7 @@ OURS: dict[str, list[Outcome]] = {
         ("end_turn", Usage(757, output=6)),
     ],
     "streams/anthropic/text_document": [("end_turn", Usage(57, output=14))],
+    "streams/anthropic/json_answer": [("end_turn", Usage(210, output=24))],
     "streams/anthropic/unknown_model": [("invalid_request", 404)],
     "streams/anthropic/refused_effort": [("invalid_request", 400)],
 }

@@ -33,7 +33,15 @@ WEATHER = ToolSpec(
 CITY = OutputSchema("city", Raw(b'{"type":"object","properties":{"city":{"const":"Paris"}},"required":["city"]}'))
 OURS = [
     f"streams/google/{name}"
-    for name in ("json_text", "max_tokens", "text_in_pieces", "thought_signatures", "tool_rounds", "web_search")
+    for name in (
+        "events_after_the_finish",
+        "json_text",
+        "max_tokens",
+        "text_in_pieces",
+        "thought_signatures",
+        "tool_rounds",
+        "web_search",
+    )
 ]
 RECORDED = [
     f"google/google_{name}"

@@ -32,6 +32,8 @@ from weftline.providers.base import (
     OutputSchema,
     ProviderError,
     TextDelta,
+    ThinkingDelta,
+    ThinkingDone,
     ToolSpec,
     UsageUpdate,
 )
@@ -42,7 +44,8 @@ LOOKUP = ToolSpec("look.up", "", Raw(b'{"type":"object"}'))
 
 
 def ask(**fields: Any) -> ModelRequest:
-    return ModelRequest("claude-sonnet-4-5", [User.of("hi")], **fields)
+    """A model that gives structured answers through a report."""
+    return ModelRequest("claude-sonnet-4-0", [User.of("hi")], **fields)
 
 
 def sse(*events: dict[str, Any]) -> bytes:
@@ -471,6 +474,18 @@ async def test_text_held_back_for_a_report_is_given_when_the_stream_breaks_off()
     with pytest.raises(ProviderError):
         await gather(provider, ask(output_schema=CITY, tools=[LOOKUP]), into=got)
     assert TextDelta("Once upon") in got
+
+
+async def test_a_model_that_is_held_to_a_schema_streams_its_answer_as_text() -> None:
+    request = ModelRequest("claude-sonnet-5", [User.of("hi")], output_schema=CITY, tools=[LOOKUP])
+    chunks = await chunks_of([exchange("streams/anthropic/json_answer")], request)
+    assert [chunk for chunk in chunks if not isinstance(chunk, UsageUpdate)] == [
+        ThinkingDelta("Finnmark's port."),
+        ThinkingDone("c2lnbmVk"),
+        TextDelta('{"port":'),
+        TextDelta('"Vardø"}'),
+        Finish("end_turn"),
+    ]
 
 
 async def test_a_kind_of_block_that_is_new_goes_back_whole() -> None:

@@ -36,6 +36,8 @@ SCHEMA = b'{"type":"object","properties":{"city":{"type":"string"}}}'
 CITY = OutputSchema("city", Raw(SCHEMA))
 OK = b'{"type":"message","content":[{"type":"text","text":"ok"}],"stop_reason":"end_turn"}'
 MARK = {"type": "ephemeral"}
+WITH_REPORT = "claude-sonnet-4-0"
+"""A model that gives structured answers through a report."""
 PIXEL = base64.b64encode(b"pixel").decode()
 
 
@@ -287,6 +289,25 @@ async def test_a_built_in_tool_is_sent_natively_and_an_unknown_one_is_refused_by
     assert raised.value.cls == "invalid_request"
 
 
+@pytest.mark.requirement("provider.tools.builtin")
+@pytest.mark.parametrize(
+    ("model", "kinds"),
+    [
+        ("claude-haiku-4-5", ["web_search_20250305", "web_fetch_20250910", "code_execution_20250825"]),
+        ("claude-opus-4-6", ["web_search_20260318", "web_fetch_20260318", "code_execution_20260521"]),
+        ("claude-sonnet-5", ["web_search_20260318", "web_fetch_20260318", "code_execution_20260521"]),
+        ("claude-fable-5", ["web_search_20260318", "web_fetch_20260318", "code_execution_20260521"]),
+    ],
+)
+async def test_a_built_in_tool_has_the_newest_name_that_its_model_takes(model: str, kinds: list[str]) -> None:
+    tools = [tool(f"provider:{name}") for name in ("web_search", "web_fetch", "code_execution")]
+    sent = await body(request(model=model, tools=tools), cache=False)
+    assert [one["type"] for one in sent["tools"]] == kinds
+    declared = {"web_search": {"type": "web_search_20260209", "name": "web_search", "max_uses": 3}}
+    sent = await body(request(model=model, tools=tools), cache=False, builtin_tools=declared)
+    assert sent["tools"][0] == declared["web_search"]
+
+
 @pytest.mark.requirement("provider.request.inspect", "provider.request.key_secrecy")
 async def test_an_inspected_request_equals_what_is_sent_but_for_keys_and_binary_content() -> None:
     asked = request(User((Text("see"), Image("image/png", data=PIXEL))), system="Be brief.", tools=[tool("look")])
@@ -339,11 +360,11 @@ async def test_the_budget_stays_below_the_output_limit_and_gives_way_to_a_limit_
 )
 async def test_models_that_decide_by_themselves_get_an_effort(model: str, off: dict[str, Any]) -> None:
     efforts: list[str] = []
-    for level in (15, 50, 80, 100):
+    for level in (15, 50, 80, 85, 86, 90, 95, 100):
         sent = await body(request(model=model, reasoning=level))
         assert sent["thinking"] == {"type": "adaptive", "display": "summarized"}
         efforts.append(sent["output_config"]["effort"])
-    assert efforts == ["low", "medium", "high", "max"]
+    assert efforts == ["low", "medium", "high", "high", "xhigh", "xhigh", "xhigh", "max"]
     sent = await body(request(model=model, reasoning=0))
     assert {name: sent[name] for name in ("thinking", "output_config") if name in sent} == off
 
@@ -377,17 +398,108 @@ async def test_declared_levels_win_over_the_rule(level: int, fields: dict[str, A
 
 @pytest.mark.requirement("provider.schema.anthropic")
 async def test_the_report_is_forced_on_a_turn_without_other_tools_only() -> None:
-    alone = await send(request(output_schema=CITY))
+    alone = await send(request(model=WITH_REPORT, output_schema=CITY))
     sent = json.loads(alone.body)
     assert [declared["name"] for declared in sent["tools"]] == ["final_report"]
     assert b'"input_schema":' + SCHEMA in alone.body
     assert (sent["tool_choice"]["type"], sent["tool_choice"]["name"]) == ("tool", "final_report")
-    beside = await body(request(output_schema=CITY, tools=[tool("look")]))
+    beside = await body(request(model=WITH_REPORT, output_schema=CITY, tools=[tool("look")]))
     assert [declared["name"] for declared in beside["tools"]] == ["look", "final_report"]
     assert beside["tool_choice"] == {"type": "auto"}
-    final = await body(request(output_schema=CITY, tools=[tool("look")], tools_disabled=True))
+    final = await body(request(model=WITH_REPORT, output_schema=CITY, tools=[tool("look")], tools_disabled=True))
     assert [declared["name"] for declared in final["tools"]] == ["final_report"]
     assert final["tool_choice"]["name"] == "final_report"
+
+
+NATIVE = [
+    "claude-opus-4-1",
+    "claude-haiku-4-5",
+    "claude-opus-4-7",
+    "claude-sonnet-5",
+    "claude-opus-5-5",
+    "claude-fable-5",
+]
+
+
+@pytest.mark.parametrize("model", NATIVE)
+async def test_a_model_that_can_be_held_to_a_schema_gets_it_as_the_output_format(model: str) -> None:
+    closed = {"type": "object", "properties": {"city": {"type": "string"}}, "additionalProperties": False}
+    expected = {"type": "json_schema", "schema": closed}
+    sent = await body(request(model=model, output_schema=CITY))
+    assert sent["output_config"] == {"format": expected}
+    assert not {"tools", "tool_choice"} & sent.keys()
+    final = await body(request(model=model, output_schema=CITY, tools=[tool("look")], tools_disabled=True))
+    assert [one["name"] for one in final["tools"]] == ["look"]
+    assert final["tool_choice"] == {"type": "none"}
+    thinking = await body(request(model=model, output_schema=CITY, reasoning=50))
+    assert thinking["output_config"]["format"] == expected
+    assert thinking["thinking"]["type"] in ("enabled", "adaptive")
+    assert ("effort" in thinking["output_config"]) is (thinking["thinking"]["type"] == "adaptive")
+
+
+async def test_a_schema_that_fits_goes_out_byte_for_byte() -> None:
+    schema = (
+        b'{"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": false}'
+    )
+    sent = await send(request(output_schema=OutputSchema("a", Raw(schema))))
+    assert b'"schema":' + schema in sent.body
+
+
+@pytest.mark.parametrize(
+    ("schema", "native"),
+    [
+        (
+            {"type": "integer", "minimum": 1, "maximum": 9, "description": "How many."},
+            {"type": "integer", "description": "How many. (maximum: 9, minimum: 1)"},
+        ),
+        (
+            {"type": "string", "format": "uri", "minLength": 1},
+            {"type": "string", "format": "uri", "description": "(minLength: 1)"},
+        ),
+        ({"oneOf": [{"const": "a"}, {"type": "null"}]}, {"anyOf": [{"const": "a"}, {"type": "null"}]}),
+        (
+            {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 3},
+            {"type": "array", "items": {"type": "string"}, "minItems": 1, "description": "(maxItems: 3)"},
+        ),
+    ],
+)  # fmt: skip
+async def test_what_cannot_be_enforced_is_said_in_words(schema: dict[str, Any], native: dict[str, Any]) -> None:
+    whole = {"type": "object", "properties": {"a": schema}, "required": ["a"], "additionalProperties": False}
+    sent = await body(request(output_schema=OutputSchema("a", Raw(json.dumps(whole).encode()))))
+    assert sent["output_config"]["format"]["schema"] == {**whole, "properties": {"a": native}}
+
+
+NOT_NATIVE: list[dict[str, Any]] = [
+    {"type": "array", "items": {"type": "string"}},
+    {"anyOf": [{"type": "object"}, {"type": "object"}]},
+    {"type": "object"},
+    {"type": "object", "additionalProperties": {"type": "string"}},
+    {"type": "object", "properties": {"a": {"type": "object", "additionalProperties": True}}},
+    {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"$ref": "#/$defs/a"}}},
+    {"type": "object", "properties": {"a": {"not": {}}}},
+    {"type": "object", "properties": {"a": {"enum": [{}]}}},
+    {"type": "object", "properties": {"a": {"$ref": "https://example.org/a"}}},
+    {"type": "object", "properties": {f"p{number}": {"type": "string"} for number in range(25)}},
+]
+
+
+@pytest.mark.parametrize("schema", NOT_NATIVE, ids=lambda one: json.dumps(one)[:50])
+async def test_a_schema_that_cannot_be_held_to_becomes_a_report(schema: dict[str, Any]) -> None:
+    sent = await body(request(output_schema=OutputSchema("a", Raw(json.dumps(schema).encode()))))
+    assert "output_config" not in sent
+    assert [one["name"] for one in sent["tools"]] == ["final_report"]
+
+
+async def test_a_search_that_cites_its_sources_and_a_switch_bring_the_report_back() -> None:
+    searching = await body(request(output_schema=CITY, tools=[tool("provider:web_search")]))
+    assert [one["name"] for one in searching["tools"]] == ["web_search", "final_report"]
+    assert "output_config" not in searching
+    switched = await body(request(output_schema=CITY), native_schemas=False)
+    assert [one["name"] for one in switched["tools"]] == ["final_report"]
+
+
+THINKS_BY_DEFAULT = ("claude-sonnet-5", "claude-opus-5-5")
+NEVER_FORCED = ("claude-opus-5-5",)
 
 
 @pytest.mark.requirement("provider.schema.with_reasoning")
@@ -396,24 +508,29 @@ async def test_the_report_is_forced_on_a_turn_without_other_tools_only() -> None
 @pytest.mark.parametrize("choice", ["auto", "required", ("tool", "look")])
 @pytest.mark.parametrize("tools", [(), (tool("look"),)], ids=["no tools", "tools"])
 @pytest.mark.parametrize("schema", [None, CITY], ids=["text", "schema"])
-async def test_a_forced_tool_choice_never_meets_thinking(
+async def test_a_tool_choice_is_forced_wherever_the_api_allows_it(
     model: str, reasoning: int | None, choice: Any, tools: Sequence[ToolSpec], schema: OutputSchema | None
 ) -> None:
     asked = request(model=model, reasoning=reasoning, tool_choice=choice, tools=tools, output_schema=schema)
-    sent = await body(asked)
+    sent = await body(asked, native_schemas=False)
     kind = sent.get("thinking", {}).get("type", "default")
-    thinks = kind in ("enabled", "adaptive") or (kind == "default" and model in ("claude-sonnet-5", "claude-opus-5-5"))
+    thinks = kind in ("enabled", "adaptive") or (kind == "default" and model in THINKS_BY_DEFAULT)
     forced = sent.get("tool_choice", {}).get("type") in ("any", "tool")
-    assert not (forced and thinks)
+    assert not (forced and (kind == "enabled" or model in NEVER_FORCED))
+    if tools and choice != "auto":
+        assert forced is (model not in NEVER_FORCED)
+        assert kind != "enabled"
+        assert thinks or not reasoning or model == "claude-sonnet-4-5"
     if schema and not tools:
         assert forced or thinks
         assert thinks or not reasoning
 
 
 @pytest.mark.requirement("provider.schema.with_reasoning")
-async def test_a_model_that_thinks_is_told_to_answer_through_the_report() -> None:
-    sent = await body(request(output_schema=CITY, reasoning=50, system="Be brief."))
-    assert sent["thinking"]["type"] == "enabled"
+@pytest.mark.parametrize("model", ["claude-sonnet-4-0", "claude-opus-5-5"])
+async def test_a_model_that_cannot_be_forced_is_told_to_answer_through_the_report(model: str) -> None:
+    sent = await body(request(model=model, output_schema=CITY, reasoning=50, system="Be brief."), native_schemas=False)
+    assert sent["thinking"]["type"] in ("enabled", "adaptive")
     assert sent["tool_choice"] == {"type": "auto"}
     assert "final_report" in sent["system"][-1]["text"]
 

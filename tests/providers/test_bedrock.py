@@ -333,7 +333,7 @@ CALLED = [
 def test_the_body_is_that_of_the_messages_api_but_for_model_and_stream(
     own: str, theirs: str, fields: dict[str, Any]
 ) -> None:
-    expected = json.loads(Anthropic(api_key="").native_request(ask(own, **dict(fields))).body)
+    expected = json.loads(Anthropic(api_key="", native_schemas=False).native_request(ask(own, **dict(fields))).body)
     sent = bedrock([]).native_request(ask(theirs, **dict(fields)))
     body = json.loads(sent.body)
     assert (expected.pop("model"), expected.pop("stream")) == (own, True)
@@ -349,6 +349,12 @@ def test_the_thinking_budget_and_the_report_are_in_the_request() -> None:
     report = json.loads(bedrock([]).native_request(ask(output_schema=CITY)).body)
     assert report["tool_choice"]["name"] == "final_report"
     assert [tool["name"] for tool in report["tools"]] == ["final_report"]
+
+
+def test_an_output_schema_is_sent_as_such_only_when_it_is_asked_for() -> None:
+    body = json.loads(bedrock([], native_schemas=True).native_request(ask(output_schema=CITY)).body)
+    assert body["output_config"]["format"]["type"] == "json_schema"
+    assert "tools" not in body
 
 
 def test_betas_go_into_the_body() -> None:

@@ -70,6 +70,28 @@ async def test_every_answer_is_read_to_its_end_however_it_is_split(file: str) ->
         assert comparable(split) == comparable(whole)
 
 
+async def test_what_follows_the_finish_is_read_but_cannot_fail_the_answer() -> None:
+    got = await ask([exchange("streams/google/events_after_the_finish")])
+    assert (got.text, got.finish_reason) == ("High water is at noon.", "end_turn")
+    assert got.usage == Usage(input=11, output=7)
+
+
+@pytest.mark.parametrize(
+    "more", [b"data: {not json\r\n\r\n", b'data: {"candidates":[{"content":{"parts":[7]}}]}\r\n\r\n']
+)
+async def test_nonsense_after_the_finish_is_no_matter_and_before_it_is_a_failure(more: bytes) -> None:
+    whole = sse(answer({"text": "Hi"}))[0]
+    behind = msgspec.structs.replace(whole, body=whole.body + more)
+    assert (await ask([behind])).text == "Hi"
+    before = msgspec.structs.replace(whole, body=more + whole.body)
+    assert (await failure([before])).cls == "server"
+
+
+async def test_the_first_finish_counts() -> None:
+    got = await ask(sse(answer({"text": "Hi"}, finish="MAX_TOKENS"), answer(finish="STOP")))
+    assert got.finish_reason == "max_tokens"
+
+
 @pytest.mark.requirement("provider.family.available", "provider.request.conversation")
 @pytest.mark.parametrize(
     ("file", "first", "second", "last"),

@@ -132,6 +132,14 @@ OURS: list[Row] = [
         "It is Vardø.", [], "end_turn", Usage(input=336, cached=256, reasoning=59, output=96),
     ),
 ]  # fmt: skip
+LISTS: list[Row] = [
+    ("streams/mistral/thinking", 0, "mistral", "Twice a day.", [], "end_turn", Usage(input=17, output=31)),
+    (
+        "streams/mistral/thinking", 1, "mistral",
+        "I look it up.", [("home_port", '{"coast": "Finnmark"}')], "tool_use", Usage(input=60, output=25),
+    ),
+]  # fmt: skip
+"""Content that is a list, which the official client does not read."""
 RECORDED: list[Row] = [
     (
         "openai_chat/compatible_api_with_tool_calls_without_id", 0, "compatible",
@@ -208,7 +216,7 @@ RECORDED: list[Row] = [
 
 @pytest.mark.requirement("provider.usage.mapping", "provider.stream.finish_reason")
 @pytest.mark.parametrize(
-    ("file", "number", "profile", "text", "calls", "reason", "usage"), [*OURS, *recorded(RECORDED)]
+    ("file", "number", "profile", "text", "calls", "reason", "usage"), [*OURS, *LISTS, *recorded(RECORDED)]
 )
 async def test_an_answer_gives_its_text_calls_reason_and_usage(
     file: str, number: int, profile: str, text: str, calls: list[tuple[str, str]], reason: str, usage: Usage
@@ -594,6 +602,13 @@ async def test_tags_around_reasoning_part_it_from_the_text_however_they_are_spli
         stream = events(*(part({"content": piece}) for piece in pieces), part({}, "stop"), DONE)
         message = (await answer(chat(answering(stream), "vllm"))).message()
         assert message.parts == (Thinking("Add <b>them</b>.", "vllm"), Text("4 </think> is text"))
+
+
+@pytest.mark.parametrize(("number", "thought"), [(0, "The tide turns twice."), (1, "The port first.")])
+async def test_thinking_that_comes_as_a_list_is_kept_apart_from_the_text(number: int, thought: str) -> None:
+    got = await answer(chat(RecordedTransport([exchange("streams/mistral/thinking", number)]), "mistral"))
+    assert got.message().parts[0] == Thinking(thought, "mistral")
+    assert isinstance(got.message().parts[1], Text)
 
 
 async def test_text_that_only_mentions_the_tag_is_text() -> None:

@@ -27,6 +27,7 @@ from weftline.messages import (
     Message,
     System,
     Text,
+    Thinking,
     ToolCall,
     ToolResult,
     ToolResults,
@@ -64,7 +65,11 @@ async def sent(request: ModelRequest, profile: str = "openai", **settings: Any) 
 
 LEVELS = [
     ("openai", "gpt-5", {0: "minimal", 15: "minimal", 30: "low", 50: "medium", 80: "high", 100: "high"}),
-    ("openai", "gpt-5.1", {0: "none", 15: "low", 30: "low", 50: "medium", 80: "high"}),
+    ("openai", "gpt-5.1", {0: "none", 15: "low", 30: "low", 50: "medium", 80: "high", 100: "high"}),
+    ("openai", "gpt-5.2", {0: "none", 80: "high", 85: "high", 90: "xhigh", 100: "xhigh"}),
+    ("openai", "gpt-6-astra", {0: "low", 90: "xhigh", 100: "max"}),
+    ("mistral", "mistral-medium-latest", {0: "none", 50: "high", 100: "high"}),
+    ("mistral", "mistral-small-2501", {50: None}),
     ("openai", "o3-mini", {0: "low", 30: "low", 50: "medium", 80: "high"}),
     ("openai", "gpt-5-pro", {0: "high", 50: "high"}),
     ("openai", "gpt-4o", {0: None, 80: None}),
@@ -96,9 +101,9 @@ async def test_no_level_sends_no_field() -> None:
 async def test_openrouter_takes_the_level_as_an_object_and_grok_takes_none() -> None:
     asked = {
         level: (await sent(ask(model="anthropic/claude-sonnet-4.5", reasoning=level), "openrouter"))["reasoning"]
-        for level in (0, 15, 30, 50, 80)
+        for level in (0, 15, 30, 50, 80, 90)
     }
-    assert [one["effort"] for one in asked.values()] == ["none", "minimal", "low", "medium", "high"]
+    assert [one["effort"] for one in asked.values()] == ["none", "minimal", "low", "medium", "high", "xhigh"]
     assert "reasoning" not in await sent(ask(model="x-ai/grok-4", reasoning=80), "openrouter")
 
 
@@ -275,7 +280,7 @@ async def test_what_a_tool_returns_is_part_of_its_description() -> None:
     assert '{"type":"integer"}' in function["description"]
 
 
-SCHEMA = OutputSchema("report", Raw(b'{"type": "object", "oneOf": [ ], "x-mine": 1.50}'))
+SCHEMA = OutputSchema("report", Raw(b'{"type": "object", "properties": { }, "additionalProperties": false}'))
 
 
 async def test_the_output_schema_is_sent_where_the_profile_says_so() -> None:
@@ -310,17 +315,16 @@ CLOSED = '"required":["a"],"additionalProperties":false}'
     ("schema", "strict", "same"),
     [
         ('{"type":"object","properties":{"a":{"type":"string"}},' + CLOSED, True, True),
-        ('{"type": "object", "properties": {"a": {"type": "string"}}}', False, True),
-        ('{"type":"object","properties":{"a":{"type":"string","default":"x"}},' + CLOSED, False, True),
+        ('{"type": "object", "properties": {"a": {"type": "string"}}}', True, False),
+        ('{"type":"object","properties":{"a":{"type":"string","default":"x"}},' + CLOSED, True, False),
+        ('{"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}}}', False, True),
         ('{"type":"object"}', False, False),
         ('{"type":"object","properties":{"a":{"type":"array"}}}', False, False),
         ('{"anyOf":[{"type":"object","properties":{"a":{}}},{"type":"object","properties":{"b":{}}}]}', False, False),
         ("true", False, False),
     ],
 )  # fmt: skip
-async def test_schemas_are_sent_as_written_and_mended_only_where_the_api_would_refuse_them(
-    schema: str, strict: bool, same: bool
-) -> None:
+async def test_schemas_are_sent_as_written_where_the_api_takes_them_so(schema: str, strict: bool, same: bool) -> None:
     transport = answering(HELLO)
     await answer(chat(transport), ask(tools=[spec("look", schema)]))
     function = msgspec.json.decode(transport.sent[0].body)["tools"][0]["function"]
@@ -329,6 +333,32 @@ async def test_schemas_are_sent_as_written_and_mended_only_where_the_api_would_r
     assert function["parameters"]["type"] == "object"
     assert isinstance(function["parameters"]["properties"], dict)
     assert "anyOf" not in function["parameters"]
+
+
+async def test_requests_of_one_conversation_name_it_where_the_server_caches_by_it() -> None:
+    assert (await sent(ask(cache_key="run_1")))["prompt_cache_key"] == "run_1"
+    assert "prompt_cache_key" not in await sent(ask())
+    for profile in ("openrouter", "vllm", "mistral"):
+        assert "prompt_cache_key" not in await sent(ask(cache_key="run_1"), profile)
+
+
+async def test_mistral_gets_its_thoughts_back_as_part_of_the_content() -> None:
+    thought = Thinking("Hm.", "mistral")
+    calls = (ToolCall("c1", "look", "{}", "mistral"),)
+    history = [
+        User.of("Hello"),
+        Assistant((thought, Text("I look."), *calls)),
+        ToolResults((ToolResult("c1", "look", (Text("one"),)),)),
+        Assistant((Thinking("Not mine.", "openai"), Text("Done."))),
+        User.of("More"),
+    ]
+    body = await sent(ask(*history, tools=[spec()]), "mistral")
+    assert body["messages"][1]["content"] == [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]},
+        {"type": "text", "text": "I look."},
+    ]
+    assert body["messages"][3]["content"] == "Done."
+    assert "stream_options" not in body
 
 
 @pytest.mark.requirement("provider.request.inspect")

@@ -108,6 +108,10 @@ OURS: list[Row] = [
     (
         ours("reasoning_ends_after_the_text"), 0, "7", [], "end_turn", Usage(input=78, reasoning=22, output=37),
     ),
+    (
+        ours("tool_search"), 0, "", [("high_water", '{"port":"Vardø"}')], "tool_use",
+        Usage(input=310, cached=128, output=41),
+    ),
     (ours("file_search"), 0, "High water is at 04:12.", [], "end_turn", Usage(input=1177, output=37)),
     (
         ours("two_calls"), 0, "",
@@ -226,6 +230,7 @@ STREAMED = [
     (ENCRYPTED, 0),
     (LATE, 0),
     (SEARCH, 0),
+    (ours("tool_search"), 0),
     *recorded([(CALL_RECORDED, 0), (ENCRYPTED_RECORDED, 0), (LATE_RECORDED, 0), (SEARCH_RECORDED, 3)]),
 ]
 
@@ -433,6 +438,43 @@ async def test_a_tool_that_openai_ran_is_recorded_never_called_and_goes_back_in_
 
 
 @pytest.mark.requirement("provider.stream.images")
+async def test_a_search_for_tools_is_recorded_and_goes_back_with_the_call_that_it_led_to() -> None:
+    replayed = exchange(ours("tool_search"))
+    message = (await answer(responses(RecordedTransport([replayed])))).message()
+    search = message.parts[0]
+    assert isinstance(search, ProviderCall)
+    assert (search.name, search.status) == ("tool_search", "completed")
+    assert msgspec.json.decode(bytes(search.input if search.input is not UNSET else b"")) == {
+        "paths": ["harbour"],
+        "limit": 3,
+    }
+    result = ToolResults((ToolResult("call_1", "high_water", (Text("noon"),)),))
+    body = await sent(ask(User.of("When?"), message, result))
+    kinds = [item["type"] for item in body["input"][1:]]
+    assert kinds == ["tool_search_call", "tool_search_output", "function_call", "function_call_output"]
+    assert body["input"][1]["arguments"] == {"paths": ["harbour"], "limit": 3}
+    assert body["input"][3]["namespace"] == "harbour"
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["queued", "in_progress"])
+async def test_an_answer_that_has_not_been_written_yet_is_a_failure(number: int) -> None:
+    with pytest.raises(ProviderError, match="before its answer was finished") as caught:
+        await answer(responses(RecordedTransport([exchange(ours("not_finished"), number)])))
+    assert (caught.value.cls, caught.value.retryable) == ("server", False)
+
+
+async def test_an_item_whose_fields_are_not_those_of_ours_is_kept_as_it_is() -> None:
+    odd = {"type": "program_output", "id": 7, "status": 1, "content": "text", "summary": {"a": 1}}
+    message = (await answer(responses(answering(events(completed(odd, text_item("Hello"))))))).message()
+    assert message.text == "Hello"
+    assert odd in (await sent(ask(User.of("hi"), message)))["input"]
+
+
+async def test_requests_of_one_conversation_name_it() -> None:
+    assert (await sent(ask(cache_key="run_1")))["prompt_cache_key"] == "run_1"
+    assert "prompt_cache_key" not in await sent(ask())
+
+
 async def test_a_generated_image_is_kept_once_and_goes_back_with_its_call() -> None:
     item = {
         "type": "image_generation_call",
@@ -540,9 +582,14 @@ async def test_an_answer_that_makes_no_sense_is_a_failure(body: bytes) -> None:
 LEVELS: list[tuple[str, dict[int, str | None]]] = [
     ("gpt-5", {0: "minimal", 15: "minimal", 30: "low", 50: "medium", 80: "high", 100: "high"}),
     ("gpt-5-mini-2025-08-07", {0: "minimal", 15: "minimal", 80: "high"}),
-    ("gpt-5.5", {0: "none", 15: "low", 30: "low", 50: "medium", 80: "high"}),
-    ("gpt-6-sol", {0: "none", 80: "high"}),
-    ("gpt-5.1-codex", {0: "low", 80: "high"}),
+    ("gpt-5.5", {0: "none", 15: "low", 30: "low", 50: "medium", 80: "high", 90: "xhigh", 100: "xhigh"}),
+    ("gpt-5.6-sol", {0: "none", 90: "xhigh", 100: "max"}),
+    ("gpt-6-sol", {0: "none", 80: "high", 90: "xhigh", 100: "max"}),
+    ("gpt-6-astra", {0: "low", 100: "max"}),
+    ("gpt-5.1-codex", {0: "low", 80: "high", 100: "high"}),
+    ("gpt-5.1-codex-max", {0: "low", 90: "xhigh"}),
+    ("gpt-5.3-codex", {0: "low", 90: "xhigh"}),
+    ("gpt-5.4-pro", {0: "medium", 80: "high", 100: "xhigh"}),
     ("o3", {0: "low", 15: "low", 30: "low", 50: "medium", 80: "high"}),
     ("o1-mini", {0: None, 80: None}),
     ("gpt-4o", {0: None, 30: None, 80: None}),
@@ -571,7 +618,10 @@ async def test_a_summary_is_asked_for_above_level_0_unless_it_is_switched_off() 
 
 @pytest.mark.requirement("provider.schema.openai", "provider.schema.with_reasoning")
 async def test_the_output_schema_is_sent_verbatim_on_every_turn_together_with_the_tools() -> None:
-    verbatim = b'{"type": "object", "oneOf": [ ], "x-mine": 1.50, "big": 123456789012345678901234567890}'
+    limited = b'{"type": "number", "minimum": 1.50, "maximum": 123456789012345678901234567890}'
+    verbatim = (
+        b'{"type": "object", "properties": {"a": %b}, "required": ["a"], "additionalProperties": false}' % limited
+    )
     transport = RecordedTransport(replay(*[(200, SSE, HELLO)] * 2))
     provider = responses(transport)
     request = ask(model="gpt-5", tools=[spec()], output_schema=OutputSchema("report", Raw(verbatim)), reasoning=80)
@@ -619,6 +669,11 @@ async def test_parameters_appear_in_native_form_and_those_that_the_api_lacks_are
     for choice in ("auto", "none", "required"):
         assert (await sent(ask(tools=[spec()], tool_choice=choice)))["tool_choice"] == choice
     assert (await sent(ask(tools=[spec()], tools_disabled=True)))["tool_choice"] == "none"
+    drawing = [spec("provider:image_generation"), spec("provider:web_search")]
+    chosen = (await sent(ask(tools=drawing, tool_choice=("tool", "provider:image_generation"))))["tool_choice"]
+    assert chosen == {"type": "image_generation"}
+    chosen = (await sent(ask(tools=drawing, tool_choice=("tool", "provider:web_search"))))["tool_choice"]
+    assert chosen == {"type": "allowed_tools", "mode": "required", "tools": [{"type": "web_search"}]}
     assert not {"temperature", "top_p"} & (await sent(ask(model="gpt-5", temperature=1, top_p=1))).keys()
     assert "parallel_tool_calls" not in await sent(ask(model="o3", tools=[spec()], parallel_tool_calls=True))
 
@@ -655,6 +710,8 @@ async def test_a_tool_of_openai_is_selected_by_name_and_an_unknown_one_is_refuse
     body = await sent(ask(tools=[spec(), searching, spec("provider:code_interpreter")]))
     assert [tool["type"] for tool in body["tools"]] == ["function", "file_search", "code_interpreter"]
     assert body["tools"][1]["vector_store_ids"] == ["vs_1"]
+    body = await sent(ask(tools=[spec("provider:shell"), spec("provider:tool_search")]))
+    assert body["tools"] == [{"type": "shell", "environment": {"type": "container_auto"}}, {"type": "tool_search"}]
     transport = answering(HELLO)
     provider = responses(transport)
     with pytest.raises(ProviderError, match="teleport") as caught:

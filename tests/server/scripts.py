@@ -63,6 +63,7 @@ SCRIPTS: dict[str, Any] = {
         "turns": [calls(local("lookup", q=7)), calls(local("lookup", q="right")), {"text": "{{all_tool_results}}"}]
     },
     "delegate": {"turns": [calls(local("peer", message="do it")), {"text": "peer: {{tool_results.0}}"}]},
+    "steered": {"turns": [calls(local("peer", message="do it")), {"text": "{{user_messages}}"}]},
     "mcp": {"turns": [calls(local("files_read", path="/etc/motd")), {"text": "file: {{tool_results.0}}"}]},
     "peer_desc": {"turns": [{"text": "{{tool_desc.peer}}"}]},
     # Guards.

@@ -92,6 +92,23 @@ async def test_streams_are_capped_and_a_closed_one_makes_room(few: ServerProcess
             pass  # the server notices in its own time that a client has gone
 
 
+async def test_a_create_that_finds_no_place_for_its_stream_makes_no_run(
+    few: ServerProcess, http: aiohttp.ClientSession
+) -> None:
+    api = await workspace(http, few, "oneshots")
+    events = {"Accept": "text/event-stream"}
+    # Refused creates give their places back.
+    for _ in range(5):
+        check_error(await api.post("agent-runs", {**RUN, "modelId": "nobody"}, headers=events), 400, "invalid_model")
+    run = await api.start("stuck")
+    async with api.stream(run) as first, api.stream(run) as second:
+        await asyncio.gather(first.next(), second.next())
+        refused = await api.post("agent-runs", RUN, headers=events)
+        assert check_error(refused, 429, "too_many_streams")["limit"] == 2 and refused.headers["Retry-After"] == "5"
+        assert [one["id"] for one in (await api.get("agent-runs")).json["runs"]] == [run]
+    await api.cancel(run)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -11,13 +11,14 @@ from weftline._version import __version__
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("weftline.cli.serve", "Run the server."),
+    "run": ("weftline.cli.run", "Run a prompt, here or on a server."),
+    "runs": ("weftline.cli.runs", "List, show, follow and cancel runs."),
     "keys": ("weftline.cli.keys", "API keys."),
     "models": ("weftline.cli.models", "The models that can be used."),
     "providers": ("weftline.cli.providers", "Model providers of a workspace, with keys of its own."),
     "workspaces": ("weftline.cli.workspaces", "Workspaces and their features."),
     "users": ("weftline.cli.users", "People who give OAuth apps access."),
     "agents": ("weftline.cli.agents", "Stored agents."),
-    "runs": ("weftline.cli.runs", "Runs that this version cannot carry on."),
     "webhooks": ("weftline.cli.webhooks", "Webhooks that are told when runs end."),
     "backup": ("weftline.cli.backup", "Copy the store while it is used."),
     "restore": ("weftline.cli.restore", "Make a store of a backup."),
@@ -26,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "retention": ("weftline.cli.retention", "Removing old logs."),
     "oauth": ("weftline.cli.oauth", "OAuth apps and grants."),
     "tools": ("weftline.cli.tools", "Manage the stored tools of a workspace."),
+    "completion": ("weftline.cli.completion", "Complete commands and options in your shell."),
 }
 """Command name -> module and one line of help, so that listing the commands imports none of them."""
 
@@ -40,6 +42,14 @@ class _Lazy(click.Group):
         command = importlib.import_module(COMMANDS[cmd_name][0]).command
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            raise click.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -41,12 +41,14 @@ def create(workspace: str, db: Path, name: str, usage: str, agents: tuple[str, .
 @click.option("--workspace", required=True, metavar="SLUG", help="Created when it is new.")
 @DB
 @click.option("--name", default="", help="A note to tell keys apart.")
-def import_key(workspace: str, db: Path, name: str) -> None:
+@JSON
+def import_key(workspace: str, db: Path, name: str, as_json: bool) -> None:
     """Take over a key that clients hold already, read from standard input; prints its id."""
     from weftline.cli.admin import administer
 
     secret = sys.stdin.readline().strip()
-    click.echo(administer(db, "keys.import", workspace=workspace, secret=secret, name=name))
+    identity = administer(db, "keys.import", workspace=workspace, secret=secret, name=name)
+    click.echo(json.dumps({"id": identity}) if as_json else identity)
 
 
 @command.command("list")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from weftline.cli.output import DB, JSON, show_all, show_one
+from weftline.cli.output import DB, JSON, show_all, show_done, show_one
 
 
 @click.group()
@@ -86,11 +86,13 @@ def show(client_id: str, db: Path, as_json: bool) -> None:
 @apps.command()
 @click.argument("client_id")
 @DB
-def delete(client_id: str, db: Path) -> None:
+@JSON
+def delete(client_id: str, db: Path, as_json: bool) -> None:
     """Delete an app; everything that was given to it ends at once."""
     from weftline.cli.admin import administer
 
     administer(db, "oauth.apps.delete", client_id=client_id)
+    show_done({"clientId": client_id, "deleted": True}, as_json=as_json)
 
 
 @command.group()
@@ -112,8 +114,10 @@ def list_grants(email: str, db: Path, as_json: bool) -> None:
 @grants.command("delete")
 @click.argument("grant_id")
 @DB
-def delete_grant(grant_id: str, db: Path) -> None:
+@JSON
+def delete_grant(grant_id: str, db: Path, as_json: bool) -> None:
     """End a grant with all its tokens, at once."""
     from weftline.cli.admin import administer
 
     administer(db, "oauth.grants.delete", id=grant_id)
+    show_done({"id": grant_id, "deleted": True}, as_json=as_json)

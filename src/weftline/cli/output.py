@@ -8,6 +8,10 @@ from typing import Any, cast
 
 import click
 
+from weftline.cli.terminal import is_terminal, show_table
+
+_MOST_COLUMNS = 6
+
 DEFAULT_DB = "weftline-data"
 """In the folder that a command is called in."""
 DB = click.option(
@@ -23,12 +27,23 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def show_all(items: list[dict[str, Any]], *, id_field: str, as_json: bool) -> None:
-    """One id a line, or a JSON list with everything."""
+    """One id a line, a JSON list with everything, or a table on a terminal."""
     if as_json:
         click.echo(json.dumps(items, indent=2))
         return
+    if items and is_terminal():
+        fields = [id_field, *(name for name, value in items[0].items() if name != id_field and _is_short(value))]
+        rows = [[_text(item.get(name)) for name in fields[:_MOST_COLUMNS]] for item in items]
+        show_table([name.upper() for name in fields[:_MOST_COLUMNS]], rows)
+        return
     for item in items:
         click.echo(item[id_field])
+
+
+def show_done(fields: dict[str, Any], *, as_json: bool) -> None:
+    """For a command that has nothing to print but that it is done."""
+    if as_json:
+        click.echo(json.dumps(fields))
 
 
 def show_one(item: dict[str, Any], *, as_json: bool) -> None:
@@ -44,6 +59,10 @@ def show_warnings(made: dict[str, Any]) -> None:
     """What the server took but probably misunderstood, on stderr."""
     for warning in made.get("warnings", ()):
         click.echo(f"Warning: {warning['path']} {warning['message']}", err=True)
+
+
+def _is_short(value: Any) -> bool:
+    return not isinstance(value, dict)
 
 
 def _text(value: Any) -> str:

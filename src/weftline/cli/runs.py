@@ -2,29 +2,234 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import sys
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from weftline.cli.output import DB, JSON, show_all
+from weftline.cli.output import DB, JSON, show_all, show_one
+from weftline.cli.where import URL, WORKSPACE, chosen_url
+
+if TYPE_CHECKING:
+    from weftline.cli.found_runs import FoundRuns
+
+_STATUSES = ("queued", "running", "paused", "succeeded", "failed", "cancelled")
+_MOST = 10_000
 
 
 @click.group()
 def command() -> None:
-    """Runs."""
+    """Runs: on the server that --url names, or in a store of this machine.
+
+    What is read from a store is read beside the server that owns it, if there is one.
+    """
 
 
 @command.command("list")
-@click.option("--unsupported", is_flag=True, required=True, help="Unfinished runs that a newer version has written.")
-@click.option("--workspace", metavar="SLUG", help="The runs of this workspace alone.")
+@click.option("--status", type=click.Choice(_STATUSES), help="Those alone.")
+@click.option("--agent", metavar="ID", help="The runs of this agent alone.")
+@click.option("--session", metavar="ID", help="The runs of this session alone.")
+@click.option(
+    "--limit", default=20, show_default=True, type=click.IntRange(1, _MOST), metavar="N", help="How many at most."
+)
+@click.option("--unsupported", is_flag=True, help="Unfinished runs that a newer version has written, and what of them.")
+@URL
+@WORKSPACE
 @DB
 @JSON
-def list_runs(unsupported: bool, workspace: str | None, db: Path, as_json: bool) -> None:
-    """Print the ids of runs that this version of Weftline leaves alone.
+def list_runs(
+    status: str | None,
+    agent: str | None,
+    session: str | None,
+    limit: int,
+    unsupported: bool,
+    url: str | None,
+    workspace: str | None,
+    db: Path,
+    as_json: bool,
+) -> None:
+    """List runs, the newest first: a table on a terminal, else their ids.
 
-    They can be read, and the version that wrote them, or a newer one, carries them on. With --json each says what of it
-    is unknown here.
+    Runs that are --unsupported can be read, and the version that wrote them, or a newer one, carries them on.
     """
-    from weftline.cli.admin import administer
+    if unsupported:
+        from weftline.cli.admin import administer
 
-    show_all(administer(db, "runs.unsupported", workspace=workspace), id_field="id", as_json=as_json)
+        show_all(administer(db, "runs.unsupported", workspace=workspace), id_field="id", as_json=as_json)
+        return
+    from weftline.cli.found_runs import Wanted
+    from weftline.cli.terminal import is_terminal
+
+    async def find() -> list[dict[str, Any]]:
+        async with _runs(chosen_url(url), workspace, db) as runs:
+            return await runs.list(Wanted(limit=limit, status=status, agent=agent, session=session))
+
+    found = asyncio.run(find())
+    if as_json or not is_terminal():
+        show_all(found, id_field="id", as_json=as_json)
+    else:
+        _show_table(found)
+
+
+@command.command()
+@click.argument("run_id")
+@URL
+@WORKSPACE
+@DB
+@JSON
+def show(run_id: str, url: str | None, workspace: str | None, db: Path, as_json: bool) -> None:
+    """Show a run: how it stands or ended, what it cost, and its final text."""
+
+    async def find() -> dict[str, Any]:
+        async with _runs(chosen_url(url), workspace, db) as runs:
+            return await runs.show(run_id)
+
+    found = asyncio.run(find())
+    if as_json:
+        show_one(found, as_json=True)
+    else:
+        _show_run(found)
+
+
+@command.command()
+@click.argument("run_id")
+@click.option("--after", default=0, type=click.IntRange(0), metavar="SEQ", help="Begin after this event.")
+@URL
+@WORKSPACE
+@DB
+@JSON
+def follow(run_id: str, after: int, url: str | None, workspace: str | None, db: Path, as_json: bool) -> None:
+    """Show the events of a run, as they come with --url; of a store, those that it has.
+
+    Nothing is answered on behalf of the run's client. Exit codes are those of `weftline run`.
+    """
+    from weftline.cli.screen import Screen
+
+    screen = Screen(as_json=as_json)
+
+    async def show_events() -> int:
+        async with _runs(chosen_url(url), workspace, db) as runs:
+            code: int | None = None
+            async for event in runs.events(run_id, after=after):
+                code = screen.show(event)
+            if code is None:
+                screen.note(f"{run_id} has not ended; --url follows it at its server.")
+            return code or 0
+
+    sys.exit(_interruptible(show_events()))
+
+
+@command.command()
+@click.argument("run_id")
+@URL
+@WORKSPACE
+@DB
+@JSON
+def cancel(run_id: str, url: str | None, workspace: str | None, db: Path, as_json: bool) -> None:
+    """Cancel a run and print its status. One that has ended stays as it is.
+
+    Without --url this is an order to the server that has the store open.
+    """
+    server = chosen_url(url)
+    if server is not None:
+        receipt = asyncio.run(_cancelled(server, workspace, run_id))
+    else:
+        from weftline.cli.admin import administer
+
+        receipt = administer(db, "runs.cancel", id=run_id)
+    click.echo(json.dumps(receipt) if as_json else receipt["status"])
+
+
+async def _cancelled(url: str, workspace: str | None, run_id: str) -> dict[str, Any]:
+    from weftline.cli.found_runs import ServerRuns
+    from weftline.cli.where import connected
+
+    async with connected(url, workspace) as client:
+        return await ServerRuns(client).cancel(run_id)
+
+
+@asynccontextmanager
+async def _runs(url: str | None, workspace: str | None, db: Path) -> AsyncGenerator[FoundRuns]:
+    from weftline.cli.found_runs import ServerRuns, StoredRuns
+    from weftline.cli.where import connected
+
+    if url is not None:
+        async with connected(url, workspace) as client:
+            yield ServerRuns(client)
+        return
+    from weftline.store import open_for_reading
+
+    store = open_for_reading(db)
+    try:
+        yield StoredRuns(store, workspace=workspace)
+    finally:
+        await store.close()
+
+
+def _interruptible(work: Coroutine[Any, Any, int]) -> int:
+    from weftline.cli.screen import INTERRUPTED
+
+    try:
+        return asyncio.run(work)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _show_table(runs: list[dict[str, Any]]) -> None:
+    from weftline.cli.terminal import STATUS_COLOURS, ago, show_table
+
+    rows = [
+        (run["id"], _status(run), run["name"], _model(run), ago(run["createdAt"]), _number(run["turns"]), _cost(run))
+        for run in runs
+    ]
+    names = ("RUN", "STATUS", "NAME", "MODEL", "CREATED", "TURNS", "COST")
+    show_table(names, rows, colours=STATUS_COLOURS)
+
+
+def _show_run(run: dict[str, Any]) -> None:
+    from weftline.cli.terminal import STATUS_COLOURS, clean, styled
+
+    tokens: dict[str, int] | None = run["tokens"]
+    status = _status(run)
+    fields = {
+        "run": run["id"],
+        "status": styled(status, fg=STATUS_COLOURS.get(status)),
+        "name": run["name"],
+        "session": run["sessionId"],
+        "model": _model(run),
+        "created": run["createdAt"],
+        "finished": run["finishedAt"],
+        "turns": _number(run["turns"]),
+        "tokens": f"{tokens['inputTokens']} in, {tokens['outputTokens']} out" if tokens else "",
+        "cost": _cost(run),
+        "metadata": " ".join(f"{name}={value}" for name, value in run["metadata"].items()),
+        "error": run["error"],
+    }
+    for name, value in fields.items():
+        if value:
+            click.echo(f"{styled(f'{name:<9}', dim=True)} {value if name == 'status' else clean(value)}")
+    if run["finalText"]:
+        click.echo(f"\n{clean(run['finalText'])}")
+
+
+def _status(run: dict[str, Any]) -> str:
+    return "paused" if run.get("paused") else run["status"]
+
+
+def _model(run: dict[str, Any]) -> str:
+    model: dict[str, str] | None = run["model"]
+    return model["id"] if model else ""
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else str(value)
+
+
+def _cost(run: dict[str, Any]) -> str:
+    cost = run.get("costUsd")
+    return "" if cost is None else f"${cost:.4f}"

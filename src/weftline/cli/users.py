@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from weftline.cli.output import DB, JSON, show_all, show_one
+from weftline.cli.output import DB, JSON, show_all, show_done, show_one
 
 _PASSWORD = click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
 _MIN_CHARS = 10
@@ -42,13 +42,16 @@ def create(email: str, workspaces: tuple[str, ...], password_stdin: bool, db: Pa
 @click.argument("email")
 @_PASSWORD
 @DB
-def set_password(email: str, password_stdin: bool, db: Path) -> None:
+@JSON
+def set_password(email: str, password_stdin: bool, db: Path, as_json: bool) -> None:
     """Set another password and sign the user out. Without --password-stdin one is made and printed."""
     from weftline.cli.admin import administer
 
     password, hashed = _password(password_stdin)
     administer(db, "users.set_password", email=email, password=hashed)
-    if not password_stdin:
+    if as_json:
+        click.echo(json.dumps({"email": email, **({} if password_stdin else {"password": password})}))
+    elif not password_stdin:
         click.echo(password)
 
 
@@ -78,32 +81,38 @@ def show(email: str, db: Path, as_json: bool) -> None:
 @click.argument("email")
 @click.option("--workspace", required=True, metavar="SLUG", help="Created when it is new.")
 @DB
-def join(email: str, workspace: str, db: Path) -> None:
+@JSON
+def join(email: str, workspace: str, db: Path, as_json: bool) -> None:
     """Make a user a member of a workspace."""
     from weftline.cli.admin import administer
 
     administer(db, "users.join", email=email, workspace=workspace)
+    show_done({"email": email, "workspace": workspace, "member": True}, as_json=as_json)
 
 
 @command.command()
 @click.argument("email")
 @click.option("--workspace", required=True, metavar="SLUG")
 @DB
-def leave(email: str, workspace: str, db: Path) -> None:
+@JSON
+def leave(email: str, workspace: str, db: Path, as_json: bool) -> None:
     """Take a user out of a workspace; what they allowed apps to do there ends."""
     from weftline.cli.admin import administer
 
     administer(db, "users.leave", email=email, workspace=workspace)
+    show_done({"email": email, "workspace": workspace, "member": False}, as_json=as_json)
 
 
 @command.command()
 @click.argument("email")
 @DB
-def delete(email: str, db: Path) -> None:
+@JSON
+def delete(email: str, db: Path, as_json: bool) -> None:
     """Delete a user with everything they allowed apps to do."""
     from weftline.cli.admin import administer
 
     administer(db, "users.delete", email=email)
+    show_done({"email": email, "deleted": True}, as_json=as_json)
 
 
 def _password(from_stdin: bool) -> tuple[str, str]:

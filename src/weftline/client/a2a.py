@@ -7,7 +7,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Mapping
 from time import monotonic
-from typing import Any, cast
+from typing import Any, Literal, NamedTuple, cast
 from urllib.parse import urljoin
 
 import msgspec
@@ -23,6 +23,7 @@ CARD_PATHS = (".well-known/agent-card.json", ".well-known/agent.json")
 CARD_TTL_S = 300.0
 _POLL_S = (0.1, 2.0)
 _CONVERSATIONS = 1024
+_METHODS = {"0.3": ("message/send", "tasks/get"), "1.0": ("SendMessage", "GetTask")}
 _UNDER_WAY = frozenset({"submitted", "working"})
 _FAILED = frozenset({"failed", "rejected", "canceled", "auth-required"})
 
@@ -109,17 +110,7 @@ class LocalA2A:
         if not isinstance(message, str):
             raise ToolError(f"The arguments do not fit the tool {self.name}: message: must be a string")
         conversation = context.session_id or context.run_id
-        sent: dict[str, Any] = {
-            "kind": "message",
-            "messageId": uuid.uuid4().hex,
-            "role": "user",
-            "parts": [{"kind": "text", "text": message}],
-        }
-        known = self._contexts.get(conversation)
-        if known is not None:
-            sent["contextId"] = known
-        result = await self._rpc("message/send", {"message": sent, "configuration": {"blocking": True}})
-        result = await self._finished(result)
+        result = await self._finished(await self._send(message, self._contexts.get(conversation)))
         context_id = result.get("contextId")
         if isinstance(context_id, str):
             self._contexts[conversation] = context_id
@@ -131,20 +122,38 @@ class LocalA2A:
             raise ToolError(text or f"The agent {self.name} ended the task as {_state(result)}.")
         return text
 
+    async def _send(self, text: str, context_id: str | None) -> dict[str, Any]:
+        sent: dict[str, Any] = {"messageId": uuid.uuid4().hex}
+        params: dict[str, Any] = {"message": sent}
+        if self._endpoint(await self.card()).version == "1.0":
+            sent |= {"role": "ROLE_USER", "parts": [{"text": text}]}
+        else:
+            sent |= {"kind": "message", "role": "user", "parts": [{"kind": "text", "text": text}]}
+            params["configuration"] = {"blocking": True}
+        if context_id is not None:
+            sent["contextId"] = context_id
+        result = await self._rpc(0, params)
+        # Version 1.0 wraps it.
+        inner: Any = result.get("task") or result.get("message")
+        return cast("dict[str, Any]", inner) if isinstance(inner, dict) and "status" not in result else result
+
     async def _finished(self, result: dict[str, Any]) -> dict[str, Any]:
         """The task once it is no longer under way: some agents answer before they are done."""
         pause_s, most_s = _POLL_S
         while _state(result) in _UNDER_WAY and isinstance(result.get("id"), str):
             await asyncio.sleep(pause_s)
             pause_s = min(most_s, pause_s * 2)
-            result = await self._rpc("tasks/get", {"id": result["id"]})
+            result = await self._rpc(1, {"id": result["id"]})
         return result
 
-    async def _rpc(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        address = self._address(await self.card())
-        body = msgspec.json.encode({"jsonrpc": "2.0", "id": uuid.uuid4().hex, "method": method, "params": params})
+    async def _rpc(self, method: Literal[0, 1], params: dict[str, Any]) -> dict[str, Any]:
+        endpoint = self._endpoint(await self.card())
+        name = _METHODS[endpoint.version][method]
+        body = msgspec.json.encode({"jsonrpc": "2.0", "id": uuid.uuid4().hex, "method": name, "params": params})
         headers = {"Content-Type": "application/json", "Accept": "application/json", **self._headers}
-        reply = await exchange("POST", address, headers=headers, body=body, timeout_s=self.timeout_s or 86_400.0)
+        if endpoint.version == "1.0":
+            headers["A2A-Version"] = "1.0"
+        reply = await exchange("POST", endpoint.url, headers=headers, body=body, timeout_s=self.timeout_s or 86_400.0)
         answer = _json_object(reply.body)
         if answer is None or (reply.status >= 400 and "error" not in answer):
             raise ToolError(f"The agent {self.name} answered {reply.status}.")
@@ -157,14 +166,30 @@ class LocalA2A:
             raise ToolError(f"The agent {self.name} answered without a result.")
         return cast("dict[str, Any]", result)
 
-    def _address(self, card: dict[str, Any]) -> str:
-        url: Any = card.get("url")
-        if not url:
-            interfaces: Any = card.get("supportedInterfaces") or card.get("additionalInterfaces") or []
-            url = next((one.get("url") for one in interfaces if isinstance(one, dict)), None)  # pyright: ignore
-        if not isinstance(url, str) or not url:
-            raise ToolError(f"The card of the agent {self.name} has no url.")
-        return urljoin(self._url, url) if self._url is not None else url
+    def _endpoint(self, card: dict[str, Any]) -> _Endpoint:
+        """Where the agent listens for JSON-RPC, by its card: version 0.3 if it has both, which every agent knows."""
+        found = [_Endpoint(card["url"], "0.3")] if isinstance(card.get("url"), str) and card["url"] else []
+        interfaces: Any = card.get("supportedInterfaces") or card.get("additionalInterfaces")
+        for one in cast("list[Any]", interfaces) if isinstance(interfaces, list) else []:
+            url = _text(one, "url")
+            if url and (_text(one, "protocolBinding") or _text(one, "transport")) in ("", "JSONRPC"):
+                found.append(_Endpoint(url, "1.0" if _text(one, "protocolVersion") >= "1.0" else "0.3"))
+        found.sort(key=lambda endpoint: endpoint.version)
+        if not found:
+            raise ToolError(f"The card of the agent {self.name} has no url for JSON-RPC.")
+        first = found[0]
+        return _Endpoint(urljoin(self._url, first.url), first.version) if self._url is not None else first
+
+
+class _Endpoint(NamedTuple):
+    url: str
+    version: Literal["0.3", "1.0"]
+
+
+def _text(value: object, name: str) -> str:
+    """A field of what may be an object, if it is a text."""
+    found: Any = cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
+    return found if isinstance(found, str) else ""
 
 
 def reply_text(result: dict[str, Any]) -> str:
@@ -200,7 +225,7 @@ def _parts_text(parts: object) -> str:
 def _state(result: dict[str, Any]) -> str:
     status: Any = result.get("status")
     state: Any = cast("dict[str, Any]", status).get("state") if isinstance(status, dict) else None
-    return state if isinstance(state, str) else ""
+    return state.removeprefix("TASK_STATE_").lower().replace("_", "-") if isinstance(state, str) else ""
 
 
 def _json_object(body: bytes) -> dict[str, Any] | None:

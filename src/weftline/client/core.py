@@ -14,7 +14,7 @@ from msgspec import Struct
 from weftline.client.credentials import DEFAULT_BASE_URL, Credentials, TokenCallable, TokenSource, setting
 from weftline.client.errors import ClientError, InvalidSpec, NetworkError
 from weftline.client.events import Event
-from weftline.client.http import Http, logger
+from weftline.client.http import Created, Http, logger
 from weftline.client.notices import warn_of
 from weftline.client.results import (
     Models,
@@ -36,7 +36,7 @@ from weftline.client.workers import HandlerWorkers
 T = TypeVar("T")
 
 
-class _Created(Struct, rename="camel"):
+class _CreatedRun(Struct, rename="camel"):
     run_id: str
     warnings: Any = None
 
@@ -286,16 +286,14 @@ class AsyncClient:
         try:
             body = body_of(options, prompt=prompt, tools=tools.refs if sends_tools else None)
             key = options.get("idempotency_key") or secrets.token_urlsafe(18)
-            creating = asyncio.get_running_loop().create_task(
-                self.http.call("POST", path, body=body, idempotency_key=key)
-            )
+            creating = asyncio.get_running_loop().create_task(self.http.create(path, body, idempotency_key=key))
             try:
-                reply = await asyncio.shield(creating)
+                made = await asyncio.shield(creating)
             except asyncio.CancelledError:
                 await self._cancel_unborn(creating)
                 raise
-            created = decoded(reply, _Created)
-            await self._warn_of(created)
+            created = _created(made)
+            await self._warn_of(created, made)
         except BaseException:
             await tools.release()
             raise
@@ -304,6 +302,7 @@ class AsyncClient:
             created.run_id,
             tools=tools,
             owned=True,
+            stream=made.stream,
             session_id=session_id,
             deadline_s=options.get("deadline_s"),
             output_type=options.get("output_type"),
@@ -314,20 +313,25 @@ class AsyncClient:
         self._live.add(run)
         return run
 
-    async def _warn_of(self, created: _Created) -> None:
+    async def _warn_of(self, created: _CreatedRun, made: Created) -> None:
         try:
             warn_of(created.warnings)
         except Warning:
             # Where warnings are errors, nobody gets a handle on the run.
+            if made.stream is not None:
+                made.stream.close()
             await self.cancel_run(created.run_id)
             raise
 
-    async def _cancel_unborn(self, creating: asyncio.Task[bytes]) -> None:
+    async def _cancel_unborn(self, creating: asyncio.Task[Created]) -> None:
         """The caller went away while the run was being created: it may exist, and then nobody would ever know."""
 
         async def finish() -> None:
             try:
-                await self.cancel_run(decoded(await creating, _Created).run_id)
+                made = await creating
+                if made.stream is not None:
+                    made.stream.close()
+                await self.cancel_run(_created(made).run_id)
             except (ClientError, NetworkError) as error:
                 logger.warning("a run that nobody waits for could not be cancelled: %s", error)
 
@@ -335,6 +339,12 @@ class AsyncClient:
         self._late.add(task)
         task.add_done_callback(self._late.discard)
         await asyncio.wait([task], timeout=GOODBYE_S)
+
+
+def _created(made: Created) -> _CreatedRun:
+    if made.stream is not None:
+        return _CreatedRun(made.run_id, made.warnings)
+    return decoded(made.body, _CreatedRun)
 
 
 def _filters(**values: str | int | None) -> list[tuple[str, str]]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from importlib import import_module
 from io import BytesIO
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
+
+import msgspec
 
 from weftline._version import __version__
 from weftline.client.credentials import Credentials
@@ -19,6 +21,8 @@ from weftline.client.retry import Retry
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
+
+T = TypeVar("T")
 
 logger = logging.getLogger("weftline.client")
 
@@ -35,19 +39,36 @@ class Reply(NamedTuple):
 
 
 class EventStream:
-    """The body of an open event stream."""
+    """The body of an open event stream, to be closed."""
 
-    def __init__(self, response: ClientResponse) -> None:
+    def __init__(self, response: ClientResponse, *, idle_timeout_s: float) -> None:
         self._response = response
+        self._idle_timeout_s = idle_timeout_s
+
+    def close(self) -> None:
+        # Not `release`: a stream that is left early has no end to read to.
+        self._response.close()
 
     async def read(self) -> bytes:
         """The next bytes; b"" when the server has closed the stream."""
         import aiohttp
 
         try:
-            return await self._response.content.readany()
+            async with asyncio.timeout(self._idle_timeout_s):
+                return await self._response.content.readany()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise NetworkError(f"the stream broke off: {_told(error)}") from error
+
+
+class Created(NamedTuple):
+    """What came of a request that creates a run: the server's answer, or the run's events at once."""
+
+    body: bytes
+    run_id: str = ""
+    stream: EventStream | None = None
+    """Of `run_id`; None if the answer is `body`."""
+    warnings: object = None
+    """Those that came with the stream."""
 
 
 class Http:
@@ -95,14 +116,40 @@ class Http:
             ApiError: for every other answer, once the retries are used up.
             NetworkError: when there is none.
         """
-        policy = retry or self.retry
-        headers = {"Content-Type": "application/json"} if body is not None else {}
-        if idempotency_key is not None:
-            headers["Idempotency-Key"] = idempotency_key
+        headers = _headers(body, idempotency_key)
+        url = self._url(path, query)
+        return await self._persistently(
+            lambda: self._once(method, url, headers, body),
+            f"{method} {path}",
+            policy=retry or self.retry,
+            retried=retried,
+        )
+
+    async def create(self, path: str, body: bytes, *, idempotency_key: str) -> Created:
+        """Creates a run and has its events in the same answer, where the server can do that.
+
+        One that cannot answers with the run's id, as it has always done. Raises as `call` does.
+        """
+        headers = {**_headers(body, idempotency_key), "Accept": "text/event-stream, application/json;q=0.9"}
+        url = self._url(path, ())
+        try:
+            made = await self._persistently(
+                lambda: self._created(url, headers, body), f"POST {path}", policy=self.retry, retried=RETRIED
+            )
+        except ApiError as error:
+            if error.status != 406:
+                raise
+            made = None
+        # The key makes it safe to ask again for what could not be read.
+        return made or Created(await self.call("POST", path, body=body, idempotency_key=idempotency_key))
+
+    async def _persistently(
+        self, attempt: Callable[[], Awaitable[T]], what: str, *, policy: Retry, retried: frozenset[int]
+    ) -> T:
         failures = 0
         while True:
             try:
-                return await self._once(method, self._url(path, query), headers, body)
+                return await attempt()
             except ApiError as error:
                 if error.status not in retried or (error.retry_after_s or 0.0) > policy.patience_s:
                     raise
@@ -113,7 +160,7 @@ class Http:
             if failures > policy.attempts:
                 raise failure
             wait_s = policy.wait_s(failures, at_least_s=getattr(failure, "retry_after_s", None))
-            logger.info("%s %s failed (%s); again in %.2f s", method, path, failure, wait_s)
+            logger.info("%s failed (%s); again in %.2f s", what, failure, wait_s)
             await asyncio.sleep(wait_s)
 
     @asynccontextmanager
@@ -122,19 +169,19 @@ class Http:
         await _loaded()
         import aiohttp
 
+        headers = {"Accept": "text/event-stream", "Cache-Control": "no-cache", "Last-Event-ID": str(last_seq)}
+        url = self._url(path, [("lastSeq", str(last_seq))])
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=self._timeout_s, sock_read=self._idle_timeout_s, connect=self._timeout_s
         )
-        headers = {"Accept": "text/event-stream", "Cache-Control": "no-cache", "Last-Event-ID": str(last_seq)}
-        url = self._url(path, [("lastSeq", str(last_seq))])
         response = await self._authorized("GET", url, headers, None, timeout)
+        stream = EventStream(response, idle_timeout_s=self._idle_timeout_s)
         try:
             if response.status != 200:
                 raise api_error(response.status, response.headers, await _body(response))
-            yield EventStream(response)
+            yield stream
         finally:
-            # Not `release`: a stream that is left early has no end to read to.
-            response.close()
+            stream.close()
 
     async def close(self) -> None:
         self._closed = True
@@ -153,6 +200,30 @@ class Http:
             if not 200 <= response.status < 300:
                 raise api_error(response.status, response.headers, content)
             return content
+
+    async def _created(self, url: str, headers: Mapping[str, str], body: bytes) -> Created | None:
+        """None for a stream that does not say whose it is."""
+        await _loaded()
+        import aiohttp
+
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                # How long the answer may take is not how long its stream may be silent.
+                response = await self._authorized("POST", url, headers, body, aiohttp.ClientTimeout(total=None))
+                if response.status == 200 and response.content_type == "text/event-stream":
+                    stream = EventStream(response, idle_timeout_s=self._idle_timeout_s)
+                    run_id = response.headers.get("X-Run-Id", "")
+                    if run_id:
+                        return Created(b"", run_id, stream, _json(response.headers.get("X-Warnings", "")))
+                    stream.close()
+                    return None
+                async with response:
+                    content = await _body(response)
+                    if not 200 <= response.status < 300:
+                        raise api_error(response.status, response.headers, content)
+                    return Created(content)
+        except TimeoutError as error:
+            raise NetworkError(f"POST {url}: no answer within {self._timeout_s:g} s") from error
 
     async def _authorized(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, timeout: object
@@ -206,6 +277,20 @@ class Http:
     def _url(self, path: str, query: Iterable[tuple[str, str]]) -> str:
         encoded = urlencode(list(query))
         return f"{self.root}{path}?{encoded}" if encoded else f"{self.root}{path}"
+
+
+def _json(text: str) -> object:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _headers(body: bytes | None, idempotency_key: str | None) -> dict[str, str]:
+    headers = {"Content-Type": "application/json"} if body is not None else {}
+    if idempotency_key is not None:
+        headers["Idempotency-Key"] = idempotency_key
+    return headers
 
 
 async def exchange(

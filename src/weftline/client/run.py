@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -85,6 +86,7 @@ class AsyncRun:
         dispatch: bool = True,
         replay: bool = False,
         last_seq: int = 0,
+        stream: EventStream | None = None,
         session_id: str | None = None,
         deadline_s: float | None = None,
         output_type: Any = None,
@@ -102,6 +104,8 @@ class AsyncRun:
         self._owned = owned
         self._dispatch = dispatch
         self._settling = replay
+        self._stream = stream
+        """What the server has begun to send already, from the first event on."""
         # A call may be open that was made before `last_seq`: who answers calls reads from the start.
         self._position = 0 if replay and dispatch else last_seq
         self._output_type = output_type
@@ -339,6 +343,8 @@ class AsyncRun:
         self._done = True
         if self._timer is not None:
             self._timer.cancel()
+        if self._stream is not None:
+            self._stream.close()
         self._tell()
         try:
             await self._dispatcher.close()
@@ -358,7 +364,7 @@ class AsyncRun:
         while True:
             before = self._position
             try:
-                async with self._http.stream(f"/agent-runs/{self.id}/stream", last_seq=before) as stream:
+                async with self._opened(before) as stream:
                     await self._read(stream)
                 if self._terminal is not None:
                     return
@@ -381,6 +387,16 @@ class AsyncRun:
             await asyncio.sleep(wait_s)
             # Somebody else may have answered in between.
             self._settling = True
+
+    @asynccontextmanager
+    async def _opened(self, last_seq: int) -> AsyncGenerator[EventStream]:
+        if (stream := self._stream) is not None:
+            self._stream = None
+            with closing(stream):
+                yield stream
+            return
+        async with self._http.stream(f"/agent-runs/{self.id}/stream", last_seq=last_seq) as stream:
+            yield stream
 
     async def _read(self, stream: EventStream) -> None:
         frames = SseParser()

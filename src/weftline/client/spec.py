@@ -12,7 +12,7 @@ from weftline.client.errors import InvalidSpec
 from weftline.client.events import Event
 from weftline.client.tools import ToolLike
 
-Reasoning: TypeAlias = Literal["off", "minimal", "low", "medium", "high"] | int
+Reasoning: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh"] | int
 
 
 class MessageOptions(TypedDict, total=False):

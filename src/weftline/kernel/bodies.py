@@ -52,10 +52,21 @@ class OpenedBody(Struct, omit_defaults=True):
 
 
 class ClosedBody(Struct, omit_defaults=True):
-    """Of `call.closed`: what the model reads, and the arguments once more unless they are long."""
+    """Of `call.closed`: what the model reads, and the arguments once more unless they are long.
+
+    `message_id` is the sender's name for the message that answered the call, if it had one.
+    """
 
     parts: tuple[UserPart, ...]
     args: Raw | UnsetType = UNSET
+    message_id: str = ""
+
+
+class QueuedBody(Struct, tag_field="role", tag="user", omit_defaults=True):
+    """Of `message.queued`: a `User` message, with the sender's name for it, if it had one."""
+
+    parts: tuple[UserPart, ...]
+    message_id: str = ""
 
 
 class TextBody(Struct):
@@ -97,6 +108,7 @@ decode_closed = Decoder(ClosedBody).decode
 decode_text = Decoder(TextBody).decode
 decode_failed = Decoder(FailedBody).decode
 decode_ended = Decoder(EndedBody).decode
+decode_queued = Decoder(QueuedBody).decode
 decode_message = Decoder(Message).decode
 decode_note = Decoder(ProviderNote).decode
 

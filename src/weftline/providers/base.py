@@ -151,6 +151,8 @@ class ModelRequest(Struct):
     stop: Sequence[str] = ()
     tools_disabled: bool = False
     """A forced final turn: the runtime took the tools away."""
+    cache_key: str | None = None
+    """The same for requests that continue one conversation, so that a family can send them where it is cached."""
     call_index: int = 0
     """How many model calls this run made before this one."""
     timeout_s: float = 600.0

@@ -33,7 +33,7 @@ from weftline.kernel.entries import (
     RunPaused,
     RunResumed,
 )
-from weftline.messages import Blob, Sampling, User
+from weftline.messages import Blob, Sampling, Text
 from weftline.plan import RunPlan, encode_plan
 from weftline.providers.catalog import Catalog
 from weftline.providers.workspace import WorkspaceCatalogs
@@ -44,7 +44,7 @@ from weftline.runtime.clock import Clock, SystemClock
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
-from weftline.runtime.hub import Hub, Subscription
+from weftline.runtime.hub import Hub, StreamPlace, Subscription
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun, Residency, RunLog, WorkingSet
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
@@ -325,7 +325,7 @@ class EmbeddedEngine:
         await self._append(run, head, body)
         return True
 
-    async def answer(self, key: int, tool_use_id: str, output: ToolOutput) -> bool:
+    async def answer(self, key: int, tool_use_id: str, output: ToolOutput, *, message_id: str = "") -> bool:
         """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime."""
         self._log.require_well()
         run = await self._residents.load(key)
@@ -348,7 +348,8 @@ class EmbeddedEngine:
             is_error=output.is_error,
             client=call.client,
         )
-        await self._append(run, head, closed_body(run.work, question.index, output.parts))
+        body = closed_body(run.work, question.index, output.parts, message_id=message_id)
+        await self._append(run, head, body)
         return True
 
     async def cancel(self, key: int, *, reason: str = "user", requested_by: str = "") -> CancelReceipt:
@@ -381,20 +382,20 @@ class EmbeddedEngine:
             raise Conflict("The run is not paused.", code="not_paused")
         await self._append(run, head)
 
-    async def steer(self, key: int, text: str) -> str:
+    async def steer(self, key: int, text: str, *, message_id: str = "") -> str:
         """Hands a message to the run at its next turn; calls that have not begun by then are skipped."""
         run = await self._unfinished(key)
-        return await self._queue(run, MessageQueued(_message_id(run), "steer"), text)
+        return await self._queue(run, MessageQueued(_message_id(run), "steer"), text, message_id)
 
     async def follow_up(self, key: int, text: str) -> str:
         """Hands a message to the run when it would otherwise end."""
         run = await self._unfinished(key)
         return await self._queue(run, MessageQueued(_message_id(run), "follow_up"), text)
 
-    async def _queue(self, run: LiveRun, head: MessageQueued, text: str) -> str:
+    async def _queue(self, run: LiveRun, head: MessageQueued, text: str, message_id: str = "") -> str:
         if not accepts(run.state, head):
             raise Conflict("The run takes no more messages.")
-        await self._append(run, head, bodies.encode(User.of(text)))
+        await self._append(run, head, bodies.encode(bodies.QueuedBody((Text(text),), message_id)))
         return head.id
 
     async def end_thread(self, thread: int, *, requested_by: str = "") -> None:
@@ -450,6 +451,9 @@ class EmbeddedEngine:
         """The newest first."""
         return await self._log_store.runs(wanted)
 
+    async def count_runs(self, wanted: RunFilter) -> int:
+        return await self._log_store.count_runs(wanted)
+
     async def unsupported(self, row: RunRow) -> str:
         return await unsupported(self._log_store, row)
 
@@ -462,6 +466,9 @@ class EmbeddedEngine:
 
     async def _receipt(self, key: int, status: str) -> CancelReceipt:
         return receipt(status, await self._log_store.facts(key, kinds=(KIND[CallClosed],)))
+
+    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
+        return await self._log_store.newest_facts(key, kinds=kinds, limit=limit, max_bytes=max_bytes)
 
     async def session_id(self, thread: int | None) -> str | None:
         return None if thread is None else await self._names.session(thread)
@@ -477,6 +484,9 @@ class EmbeddedEngine:
 
     def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> Subscription:
         return self._hub.follow(key, run_id, after=after, workspace=workspace)
+
+    def reserve_stream(self, workspace: int) -> StreamPlace:
+        return self._hub.reserve(workspace)
 
     def beat(self) -> None:
         self._hub.beat()

@@ -42,6 +42,18 @@ class Follower(Protocol):
     def close(self) -> None: ...
 
 
+class StreamPlace(Protocol):
+    """A place among a workspace's streams, which can be had before there is a run to follow."""
+
+    def follow(self, key: int, run_id: str, *, after: int = 0) -> Follower:
+        """Uses the place up: the follower gives it back when it is closed."""
+        ...
+
+    def release(self) -> None:
+        """Gives a place back that was not used."""
+        ...
+
+
 class Engine(Protocol):
     @property
     def clock(self) -> Clock: ...
@@ -96,8 +108,11 @@ class Engine(Protocol):
         """Appends a fact from outside; False when the run's state does not take it (any more)."""
         ...
 
-    async def answer(self, key: int, tool_use_id: str, output: ToolOutput) -> bool:
-        """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime."""
+    async def answer(self, key: int, tool_use_id: str, output: ToolOutput, *, message_id: str = "") -> bool:
+        """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime.
+
+        `message_id` is kept beside it, for a client whose messages have names.
+        """
         ...
 
     async def cancel(self, key: int, *, reason: str = "user", requested_by: str = "") -> CancelReceipt:
@@ -110,8 +125,11 @@ class Engine(Protocol):
 
     async def resume(self, key: int, *, notes: str = "", requested_by: str = "") -> None: ...
 
-    async def steer(self, key: int, text: str) -> str:
-        """Hands a message to the run at its next turn; calls that have not begun by then are skipped."""
+    async def steer(self, key: int, text: str, *, message_id: str = "") -> str:
+        """Hands a message to the run at its next turn; calls that have not begun by then are skipped.
+
+        `message_id`, the sender's name for it, is kept beside it.
+        """
         ...
 
     async def follow_up(self, key: int, text: str) -> str:
@@ -132,6 +150,10 @@ class Engine(Protocol):
         """The newest first."""
         ...
 
+    async def count_runs(self, wanted: RunFilter) -> int:
+        """How many runs match, wherever the page begins."""
+        ...
+
     async def unsupported(self, row: RunRow) -> str:
         """What of an unfinished run only a newer version knows, so that this one leaves it alone; "" if nothing."""
         ...
@@ -142,6 +164,10 @@ class Engine(Protocol):
 
     async def receipt(self, key: int) -> CancelReceipt:
         """How the calls of a run were closed; see `cancel`."""
+        ...
+
+    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
+        """The last facts of these kinds in a run's log, in order: as many as fit, one at the least."""
         ...
 
     async def session_id(self, thread: int | None) -> str | None:
@@ -162,6 +188,10 @@ class Engine(Protocol):
 
     def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> Follower:
         """`workspace` is who it counts for. Raises `RateLimited` when that has too many streams open."""
+        ...
+
+    def reserve_stream(self, workspace: int) -> StreamPlace:
+        """Raises `RateLimited` as `follow` does. What is not used must be released."""
         ...
 
     def beat(self) -> None:

@@ -188,6 +188,28 @@ class Subscription:
         self._hub.leave(self)
 
 
+class StreamPlace:
+    """A place among a workspace's streams, which can be had before there is a run to follow."""
+
+    __slots__ = ("_hub", "_workspace")
+
+    def __init__(self, hub: Hub, workspace: int) -> None:
+        self._hub: Hub | None = hub
+        self._workspace = workspace
+
+    def follow(self, key: int, run_id: str, *, after: int = 0) -> Subscription:
+        """Uses the place up: the subscription gives it back when it is closed."""
+        hub, self._hub = self._hub, None
+        assert hub is not None
+        return hub.subscribe(key, run_id, after=after, workspace=self._workspace)
+
+    def release(self) -> None:
+        """Gives a place back that was not used."""
+        hub, self._hub = self._hub, None
+        if hub is not None:
+            hub.give_back(self._workspace)
+
+
 class Hub:
     def __init__(self, store: LogStore, *, max_per_workspace: int | None = None) -> None:
         self._store = store
@@ -197,7 +219,7 @@ class Hub:
         self._recent = Recent()
         self._turns = Turns()
 
-    def follow(self, run: int, run_id: str, *, after: int, workspace: int = 0) -> Subscription:
+    def reserve(self, workspace: int) -> StreamPlace:
         """Raises `RateLimited` (`too_many_streams`) when as many of the workspace's are open as may be.
 
         Those who follow on nobody's behalf (`workspace` 0) are not limited.
@@ -208,6 +230,14 @@ class Hub:
                 message = f"{most} streams of this workspace are open already."
                 raise RateLimited(message, code="too_many_streams", retry_after_s=5, limit=most)
             self._streams[workspace] += 1
+        return StreamPlace(self, workspace)
+
+    def follow(self, run: int, run_id: str, *, after: int, workspace: int = 0) -> Subscription:
+        """Raises as `reserve` does."""
+        return self.reserve(workspace).follow(run, run_id, after=after)
+
+    def subscribe(self, run: int, run_id: str, *, after: int, workspace: int) -> Subscription:
+        """For a place that is taken already."""
         subscription = Subscription(self, run, run_id, max(after, 0), workspace=workspace)
         self._topics.setdefault(run, []).append(subscription)
         recent = self._recent.get(run)
@@ -227,11 +257,15 @@ class Hub:
         if topic is None or subscription not in topic:
             return
         topic.remove(subscription)
-        self._streams[subscription.workspace] -= 1
-        if self._streams[subscription.workspace] <= 0:
-            del self._streams[subscription.workspace]
+        self.give_back(subscription.workspace)
         if not topic:
             del self._topics[subscription.run]
+
+    def give_back(self, workspace: int) -> None:
+        """One place of the workspace is free again."""
+        self._streams[workspace] -= 1
+        if self._streams[workspace] <= 0:
+            del self._streams[workspace]
 
     def beat(self) -> None:
         for topic in self._topics.values():

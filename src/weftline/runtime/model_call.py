@@ -259,6 +259,7 @@ def _request(
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         stop=sampling.stop,
+        cache_key=work.session_id or work.run_id,
         call_index=state.totals.calls_made,
         timeout_s=timeout_s,
         native=conversation.native,

@@ -13,6 +13,7 @@ from weftline.errors import NotFound, WeftlineError
 from weftline.log_context import current_request
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.engine import Engine
+from weftline.server.a2a.sending import Deliveries
 from weftline.server.auth import Authenticator
 from weftline.server.hosted_mcp import HostedMcp
 from weftline.server.http import Receive, Request, Response, Scope, Send, StreamedResponse, send_response
@@ -56,9 +57,11 @@ class App:
         )
         self.auth = Authenticator(self.workspaces, rate_limit=options.rate_limit_per_minute)
         self.mcp = HostedMcp(self)
+        self.deliveries = Deliveries(self)
         self.backlog = Backlog()
         self.refused = RefusedRequests()
         self.unknown_fields = UnknownFields(refused=options.unknown_fields == "refuse")
+        self._cors = options.cors
         self.webhooks_changed: Callable[[], None] = lambda: None
         """Called after webhooks were changed; set by whoever delivers them."""
         self._boot = secrets.token_hex(4)
@@ -93,7 +96,7 @@ class App:
 
     async def _serve(self, request: Request) -> None:
         try:
-            answer = await self._answer(request)
+            answer = self._before_pages(request) or await self._answer(request)
             if answer is not None and not isinstance(answer, Response):
                 await answer()
                 return
@@ -127,6 +130,14 @@ class App:
                 await self.models.refresh(change.workspace)
             case "webhooks":
                 self.webhooks_changed()
+
+    def _before_pages(self, request: Request) -> Response | None:
+        """Has browsers told what pages of other origins may do; answers their preflights."""
+        if self._cors is None:
+            return None
+        origin = request.header(b"origin")
+        request.send = self._cors.opened(request, self.router, origin=origin)
+        return self._cors.preflight(request, self.router, origin=origin)
 
     async def _answer(self, request: Request) -> Response | StreamedResponse | None:
         found = self.router.match(request.method, request.path)

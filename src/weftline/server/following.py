@@ -9,7 +9,7 @@ from msgspec import to_builtins
 from msgspec.json import decode, encode
 
 from weftline.kernel.entries import TEXT_DELTA, decode_fact
-from weftline.runtime.engine import Engine
+from weftline.runtime.engine import Engine, Follower
 from weftline.runtime.hub import EntryBatch
 from weftline.server.views import run_view
 from weftline.store.base import RunRow
@@ -48,7 +48,12 @@ class Event(NamedTuple):
 
 async def events(app: Host, row: RunRow, run_id: str) -> AsyncGenerator[Event]:
     """The run's events from its first. Ends after the terminal one, or before it when the server is stopping."""
-    follower = app.engine.follow(row.key, run_id, workspace=row.workspace)
+    async for event in events_of(app.engine.follow(row.key, run_id, workspace=row.workspace)):
+        yield event
+
+
+async def events_of(follower: Follower) -> AsyncGenerator[Event]:
+    """The events that a follower brings; closes it at the end."""
     try:
         while (batches := await follower.next()) is not None:
             if not batches:
@@ -61,7 +66,7 @@ async def events(app: Host, row: RunRow, run_id: str) -> AsyncGenerator[Event]:
 
 
 def _events(batch: EntryBatch) -> Iterator[Event]:
-    """What a batch of entries means to somebody who follows the run from its first entry on.
+    """What a batch of entries means to somebody who follows the run.
 
     One at a time: a decoded event takes many times the memory of its bytes, and the reader may be slow.
     """
@@ -69,7 +74,8 @@ def _events(batch: EntryBatch) -> Iterator[Event]:
     for item in batch.items:
         if not item.head:
             if item.kind == TEXT_DELTA:
-                for body in item.body.split(b"\n"):
+                # Those of one commit share a row, and the reader may have some of them already.
+                for body in item.body.split(b"\n")[max(batch.after + 1 - item.seq, 0) :]:
                     yield Event("assistant_delta", decode(body, type=dict[str, Any]))
             continue
         fact = next(heads) if heads is not None else decode_fact.decode(item.head)
@@ -109,9 +115,17 @@ async def start(app: Host, agent: AgentRow, prompt: str, *, metadata: dict[str, 
     )
 
 
-async def send(app: Host, thread: ThreadRow, prompt: str) -> str:
+async def send(
+    app: Host,
+    thread: ThreadRow,
+    prompt: str,
+    *,
+    metadata: dict[str, str],
+    idempotency: tuple[str, str, bytes] | None = None,
+) -> str:
     """The run of a message to a session; returns its id."""
-    spec = effective_spec(thread.spec, MessageBody(encode({"prompt": prompt})))
+    own = encode({"prompt": prompt, "metadata": metadata})
+    spec = effective_spec(thread.spec, MessageBody(own, metadata))
     plan = plan_from_spec(spec)
     return await app.engine.create(
         thread.workspace,
@@ -119,6 +133,7 @@ async def send(app: Host, thread: ThreadRow, prompt: str) -> str:
         sent=spec,
         thread=thread.key,
         metadata=encode(plan.metadata).decode(),
+        idempotency=idempotency,
         secrets=await threads.sealed_headers(app.workspaces, thread),
     )
 

@@ -16,6 +16,7 @@ T = TypeVar("T")
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 StreamedResponse: TypeAlias = Callable[[], Awaitable[None]]
 """An answer that goes on for long: sent when the handler and all that it holds are gone."""
 
@@ -105,6 +106,10 @@ class Request:
                 return value.decode("latin-1")
         return None
 
+    def header_lines(self, name: bytes) -> list[str]:
+        """Every line of a header that may be there several times."""
+        return [value.decode("latin-1") for key, value in self._headers if key == name]
+
     @property
     def query(self) -> list[tuple[str, str]]:
         if self._query is None:
@@ -184,9 +189,7 @@ class Response:
 
     __slots__ = ("body", "code", "headers", "status")
 
-    def __init__(
-        self, body: bytes, *, status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = (), code: str = ""
-    ) -> None:
+    def __init__(self, body: bytes, *, status: int = 200, headers: Headers = (), code: str = "") -> None:
         self.status = status
         self.body = body
         self.headers = headers

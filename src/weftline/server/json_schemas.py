@@ -37,7 +37,7 @@ def schemas_of(*, requests: Iterable[Any], responses: Iterable[Any]) -> Schemas:
             if components.setdefault(name, schema) != schema:
                 raise ValueError(f"two types are named {name}")
         by_type |= schemas.by_type
-    return Schemas(_without_null_defaults(by_type), _without_null_defaults(components))
+    return Schemas(_all_for_generators(by_type), _all_for_generators(components))
 
 
 def _of_models(models: Sequence[type[BaseModel]]) -> Schemas:
@@ -82,11 +82,27 @@ def _structs(types: Iterable[Any]) -> list[type[Struct]]:
     return list(found)
 
 
-def _without_null_defaults(value: Any) -> Any:
-    """Generators of clients take a field with a default for one that is always there."""
-    if isinstance(value, dict):
-        fields = cast("dict[Any, Any]", value)
-        return {
-            name: _without_null_defaults(one) for name, one in fields.items() if not (name == "default" and one is None)
-        }
-    return [_without_null_defaults(one) for one in cast("list[Any]", value)] if isinstance(value, list) else value
+_NAMED = frozenset({"properties", "$defs"})
+
+
+def _for_generators(value: Any) -> Any:
+    """The schema as generators of clients read it.
+
+    They take a field with a default for one that is always there, and an enumeration for one of strings.
+    """
+    if isinstance(value, list):
+        return [_for_generators(one) for one in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    fields = cast("dict[str, Any]", value)
+    if fields.get("enum") in ([True], [False]):
+        return {"type": "boolean", "const": fields["enum"][0]}
+    return {
+        name: _all_for_generators(one) if name in _NAMED else _for_generators(one)
+        for name, one in fields.items()
+        if name != "default"
+    }
+
+
+def _all_for_generators(schemas: dict[Any, Any]) -> dict[Any, Any]:
+    return {name: _for_generators(one) for name, one in schemas.items()}

@@ -127,7 +127,7 @@ def _operation(route: Route, schemas: Schemas) -> Schema:
         body = body_type(route)
         made["requestBody"] = {
             "required": True,
-            "content": {media: {} if body is None else {"schema": schemas.by_type[body]}},
+            "content": {media: {"schema": {} if body is None else schemas.by_type[body]}},
         }
     made["responses"] = _responses(route, schemas)
     if route.access != "public":
@@ -142,17 +142,21 @@ def _responses(route: Route, schemas: Schemas) -> Schema:
         status = "2XX" if OtherProtocol in kinds else str(route.status)
         success: Schema = {"description": "Done."}
         if Page in kinds:
-            success["content"] = {"text/html": {}}
+            success["content"] = {"text/html": {"schema": {"type": "string"}}}
         return {status: success, "4XX": {"description": "Refused."}, "5XX": {"description": "The server failed."}}
     content: Schema = {}
     if shape is not None:
         content["application/json"] = {"schema": schemas.by_type[shape]}
     if Page in kinds:
         content["text/html"] = {}
+    successes: dict[str, Schema] = {str(route.status): {"description": "Done.", "content": content}}
     if EventStream in kinds:
-        content["text/event-stream"] = {}
+        # Always 200, whatever the status of the JSON beside it.
+        stream = successes.setdefault("200", {"description": "The events of the run.", "content": {}})
+        stream["content"]["text/event-stream"] = {}
     return {
-        str(route.status): {"description": "Done.", "content": content},
+        **successes,
+        **({"204": {"description": "Done. There is no answer."}} if route.silent else {}),
         **{str(status): _refusal(route, status, schemas) for status in sorted(_errors(route))},
     }
 

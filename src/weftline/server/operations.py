@@ -14,7 +14,9 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
+from weftline.errors import Conflict, NotFound
 from weftline.runtime import ids, recovery
+from weftline.runtime.receipts import CancelReceipt
 from weftline.server.control import Operation
 from weftline.server.oauth.administration import OPERATIONS as OAUTH
 from weftline.server.schemas.agents import Agent, agent_json, parse_agent
@@ -29,8 +31,9 @@ from weftline.server.schemas.webhooks import (
     delivery_json,
     webhook_json,
 )
+from weftline.server.views import cancelled
 from weftline.store.base import LogStore, RunFilter, RunRow, Store
-from weftline.wire.responses import request_warnings
+from weftline.wire.responses import Cancelled, request_warnings
 from weftline.workspace import agents, keys, providers, retention, tools, webhooks, workspaces
 from weftline.workspace.context import Workspaces
 
@@ -49,6 +52,7 @@ class Logs(Protocol):
     async def runs(self, wanted: RunFilter) -> list[RunRow]: ...
     async def unsupported(self, row: RunRow) -> str: ...
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]: ...
+    async def cancel(self, key: int, *, requested_by: str = "") -> CancelReceipt: ...
     async def resume_all(self) -> int: ...
 
 
@@ -69,6 +73,9 @@ class StoredLogs:
 
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
         return await self._store.trim(before=before, after=after, workspace=workspace)
+
+    async def cancel(self, key: int, *, requested_by: str = "") -> CancelReceipt:
+        raise Conflict("No server has this store open: start `weftline serve`, then cancel the run.")
 
     async def resume_all(self) -> int:
         await self._store.lift_hold()
@@ -107,6 +114,7 @@ def operations(at: Workspaces, logs: Logs, store: Store) -> dict[str, Operation]
         "webhooks.deliveries": _list_deliveries,
         "retention.trim": _trim,
         "runs.unsupported": _unsupported_runs,
+        "runs.cancel": _cancel_run,
     }
     return {
         **{name: partial(operation, at) for name, operation in on_records.items()},
@@ -286,6 +294,14 @@ async def _shrink(store: Store) -> int:
     while monotonic() < until_s and (count := await _gently(store.shrink())):
         freed += count
     return freed
+
+
+async def _cancel_run(at: Workspaces, logs: Logs, *, id: str) -> Cancelled:
+    parsed = ids.parse(id, prefix="run_")
+    row = await logs.row(parsed[0]) if parsed is not None else None
+    if row is None or parsed is None or row.salt != parsed[1]:
+        raise NotFound(f"There is no run {id!r}.")
+    return cancelled(await logs.cancel(row.key, requested_by="command line"))
 
 
 async def _unsupported_runs(at: Workspaces, logs: Logs, *, workspace: str | None = None) -> list[UnsupportedRun]:

@@ -16,7 +16,9 @@ from weftline.net.address import InvalidAddress, parse
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.services import SLOW_TURN_S
+from weftline.server import cors
 from weftline.server.connections import ConnectionLimits, Network
+from weftline.server.cors import Cors
 from weftline.server.rate_limit import DEFAULT_PER_MINUTE
 from weftline.server.watchdog import default_stall_s
 from weftline.workspace.redirects import is_scheme_of_an_app
@@ -62,6 +64,7 @@ SETTINGS = (
     *_CONNECTIONS,
     *_WORKSPACES,
     *_EGRESS,
+    *cors.SETTINGS,
 )
 
 
@@ -86,6 +89,8 @@ class ServerOptions(Struct, frozen=True):
     """Whose `X-Forwarded-For` is believed."""
     unknown_fields: Literal["warn", "refuse"] = "warn"
     """What becomes of a request with fields that the protocol does not know."""
+    cors: Cors | None = None
+    """Whose pages may use the server from a browser; None for nobody's."""
     connections: ConnectionLimits = ConnectionLimits()
     workspaces: WorkspaceLimits = WorkspaceLimits()
 
@@ -96,8 +101,8 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
     for name, value in config.server.items():
         if name not in SETTINGS:
             raise _bad(config, name, f"is not a setting; there are {', '.join(SETTINGS)}")
-        if name in _EGRESS:
-            continue  # read by `egress_from`, which checks them
+        if name in _EGRESS or name in cors.SETTINGS:
+            continue  # read by `egress_from` and `cors_from`, which check them
         if name == "public_url":
             options = replace(options, public_url=_address(config, value))
         elif name == "oauth_redirect_schemes":
@@ -122,6 +127,7 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
             options = replace(options, workspaces=caps)
         else:
             options = replace(options, rate_limit_per_minute=_count(config, value))
+    options = replace(options, cors=cors.cors_from(config.server, origin=config.path))
     if rate_limit_per_minute is not None:
         options = replace(options, rate_limit_per_minute=rate_limit_per_minute)
     return options

@@ -73,6 +73,8 @@ class Route(Struct, frozen=True):
     """The type of a success: a struct for JSON, one of the classes above, or a union of both."""
     status: int = 200
     """Of a success."""
+    silent: bool = False
+    """Whether a success may also be a 204, without a body."""
     errors: tuple[int, ...] = ()
     """Statuses of refusals beyond those that follow from the other fields."""
     refuses: Any = None

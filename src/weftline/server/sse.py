@@ -10,7 +10,7 @@ from msgspec import DecodeError
 from weftline.kernel.entries import decode_fact
 from weftline.runtime.engine import Engine, Follower
 from weftline.runtime.hub import EntryBatch
-from weftline.server.http import DEPARTURE, FLOW, Departure, Flow, Request
+from weftline.server.http import DEPARTURE, FLOW, Departure, Flow, Headers, Request
 from weftline.server.views import run_view
 from weftline.wire.events import delta_frames, frame, project
 from weftline.wire.responses import snapshot
@@ -63,13 +63,24 @@ class Backlog:
         self.held -= size
 
 
-async def send_events(request: Request, engine: Engine, key: int, follower: Follower, backlog: Backlog) -> None:
-    """Sends what the run's log has after the cursor, then what it gets, until the run has ended."""
+async def send_events(
+    request: Request,
+    engine: Engine,
+    key: int,
+    follower: Follower,
+    backlog: Backlog,
+    *,
+    headers: Headers = (),
+) -> None:
+    """Sends what the run's log has after the cursor, then what it gets, until the run has ended.
+
+    `headers` are those of the answer besides the ones that every stream has.
+    """
     request.let_go()
     watch = _watch(request, follower)
     try:
-        headers = [*HEADERS, (b"x-request-id", request.id.encode())]
-        await request.send({"type": "http.response.start", "status": 200, "headers": headers})
+        all_headers = [*HEADERS, (b"x-request-id", request.id.encode()), *headers]
+        await request.send({"type": "http.response.start", "status": 200, "headers": all_headers})
         if request.method != "HEAD":
             await _Sender(request, engine, key, follower, backlog).run()
         await request.send({"type": "http.response.body", "body": b""})

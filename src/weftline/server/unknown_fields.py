@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import Counter
 from collections.abc import Sequence
 from time import monotonic
 
+from msgspec import UNSET, to_builtins
+
 from weftline.errors import Issue, invalid
-from weftline.server.http import Request
+from weftline.server.http import Headers, Request
 from weftline.wire.responses import Warnings, request_warnings
 from weftline.wire.unknown_fields import UnknownField
 
@@ -20,6 +23,8 @@ WINDOW_S = 60.0
 MAX_LINES = 20
 """Of one workspace in a window: a client makes the same slip with every request."""
 MAX_WORKSPACES = 200
+_HEADER_BYTES = 4000
+"""Clients refuse headers that are much longer."""
 
 
 class UnknownFields:
@@ -51,6 +56,21 @@ class UnknownFields:
             workspace = ""
         self._lines[workspace] += 1
         return self._lines[workspace] <= MAX_LINES
+
+
+def warnings_header(warnings: Warnings) -> Headers:
+    """The warnings of an answer that has no body to put them in: `X-Warnings`, as JSON in ASCII, as many as fit."""
+    if warnings is UNSET:
+        return ()
+    shown: list[str] = []
+    size = 0
+    for warning in warnings:
+        shown.append(json.dumps(to_builtins(warning)))
+        size += len(shown[-1])
+        if size > _HEADER_BYTES:
+            shown.pop()
+            break
+    return ((b"x-warnings", f"[{','.join(shown)}]".encode()),)
 
 
 def prefers_strict(request: Request) -> bool:

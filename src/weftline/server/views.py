@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from weftline.kernel.entries import RunEnded, decode_fact
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine
-from weftline.store.base import RunRow
-from weftline.wire import snapshots
-from weftline.wire.responses import RunView, SessionUsage
+from weftline.runtime.receipts import CallName, CancelReceipt
+from weftline.store.base import RunRow, Stored
+from weftline.wire import responses, snapshots
+from weftline.wire.responses import Cancelled, RunView, SessionUsage
 
 
-async def run_view(engine: Engine, row: RunRow) -> RunView:
+class RunSource(Protocol):
+    """Where a run is read: an engine, or a store."""
+
+    async def entry(self, key: int, seq: int) -> Stored | None: ...
+    async def session_id(self, thread: int | None) -> str | None: ...
+
+
+async def run_view(engine: RunSource, row: RunRow) -> RunView:
     """What a snapshot shows. The spec is `{}` when retention has removed the entry that held it."""
     first = await engine.entry(row.key, 1)
     return snapshots.run_view(
@@ -28,9 +38,24 @@ async def session_usage(engine: Engine, thread: int) -> SessionUsage:
     return snapshots.session_usage([head for head in heads if isinstance(head, RunEnded)])
 
 
-async def _end(engine: Engine, row: RunRow) -> tuple[RunEnded, bytes] | None:
+async def _end(engine: RunSource, row: RunRow) -> tuple[RunEnded, bytes] | None:
     last = await engine.entry(row.key, row.next_seq - 1) if row.ended_at is not None else None
     if last is None:
         return None
     head = decode_fact.decode(last.head)
     return (head, last.body) if isinstance(head, RunEnded) else None
+
+
+def cancelled(receipt: CancelReceipt) -> Cancelled:
+    return Cancelled(receipt.status, _calls(receipt.stopped), _calls(receipt.finished), _calls(receipt.in_doubt))
+
+
+def cancel_receipt(receipt: CancelReceipt) -> responses.CancelReceipt:
+    """The same, as a snapshot has it."""
+    return responses.CancelReceipt(
+        receipt.status, _calls(receipt.stopped), _calls(receipt.finished), _calls(receipt.in_doubt)
+    )
+
+
+def _calls(calls: tuple[CallName, ...]) -> list[responses.CallName]:
+    return [responses.CallName(call.id, call.name) for call in calls]

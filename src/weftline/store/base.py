@@ -150,6 +150,11 @@ class RunRow(Struct):
     deaths: int
     """Times that it was charged with a death: those, whatever the progress, and others long after its trial began."""
 
+    @property
+    def changed_at(self) -> int:
+        """When it ended, else when it began to run, else when it was created."""
+        return self.ended_at or self.started_at or self.created_at
+
 
 class Stored(Struct, frozen=True):
     """An item of the log with the seq of its first entry."""
@@ -219,6 +224,12 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     agents: tuple[str, ...] = ()
     """Only runs of one of these agents, unless there are none."""
     metadata: tuple[tuple[str, str], ...] = ()
+    changed_since: int | None = None
+    """Only runs whose status has changed at this time or later."""
+    by_change: bool = False
+    """The one whose status changed last comes first, and the page begins below `before_change`, not `before`."""
+    before_change: tuple[int, int] | None = None
+    """When the last run of the page before changed, and its key."""
 
 
 class LogReader(Protocol):
@@ -228,6 +239,10 @@ class LogReader(Protocol):
 
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
         """The newest first."""
+        ...
+
+    async def count_runs(self, wanted: RunFilter) -> int:
+        """How many runs match, wherever the page begins."""
         ...
 
     async def last_key(self) -> int:
@@ -240,6 +255,10 @@ class LogReader(Protocol):
 
     async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Stored]:
         """The run's facts in order; with `kinds` only those."""
+        ...
+
+    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
+        """The last facts of these kinds, in order: as many as fit, one at the least."""
         ...
 
     async def page(self, key: int, *, after: int, max_bytes: int) -> Page | None:

@@ -1,11 +1,13 @@
 """An A2A peer that the server dials: one message in, its text out.
 
-Peers differ in where they listen and in the revision they speak, so a first call tries the known forms in order and the
-one that worked is remembered. A form counts as wrong only when the peer has plainly not taken the message.
+Peers differ in where they listen and in the revision they speak, so a first call tries the known forms in order, then
+those that the card below the address names, and the one that worked is remembered. A form counts as wrong only when the
+peer has plainly not taken the message.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Literal, TypeAlias, cast
@@ -42,6 +44,9 @@ Style: TypeAlias = Literal["rpc", "rest", "rpc_1", "rest_1"]
 _CARD_NAMES = ("agent-card.json", "agent.json")
 _WRONG_FORM = (-32601, -32600, -32700, -32602, -32009, -32004)
 """JSON-RPC errors of a peer that knows no such method or shape, or not this revision: it has taken nothing."""
+_UNDER_WAY = ("submitted", "working")
+_POLL_S = (0.1, 5.0)
+"""Between two looks at a task: at first, and at most."""
 _FAILED_STATES = ("failed", "rejected", "canceled", "cancelled", "auth-required")
 
 
@@ -74,11 +79,19 @@ class A2AForms:
 
 
 class _Rejected(Exception):
-    """This form is not the peer's: it has not taken the message. `newer` is what it may understand instead."""
+    """This form is not the peer's: it has not taken the message. `newer` is what it may understand instead.
 
-    def __init__(self, message: str, *, newer: Form | None = None) -> None:
+    `answered` is False if nobody was reached, or somebody who fails: then there is no use in looking for a card.
+    """
+
+    def __init__(self, message: str, *, newer: Form | None = None, answered: bool = True) -> None:
         super().__init__(message)
         self.newer = newer
+        self.answered = answered
+
+
+class _Refused(Exception):
+    """The peer has taken the message and answered with an error."""
 
 
 class A2ATool(RemoteTool):
@@ -125,15 +138,25 @@ class A2ATool(RemoteTool):
         message_id = str(uuid5(NAMESPACE_URL, f"weftline:{context.idempotency_key}"))
         known = self._forms.get(self._peer)
         reasons: list[str] = []
+        tried: set[Form] = set()
+        answered, looked = False, _is_card(self._url)
         try:
             queue = [known] if known is not None else await self._candidates()
-            while queue:
+            while True:
+                if not queue and answered and not looked:
+                    # None of the usual places took it: the agent's card says where it listens.
+                    looked = True
+                    queue = [form for form in await self._from_cards() if form not in tried]
+                if not queue:
+                    break
                 form = queue.pop(0)
+                tried.add(form)
                 try:
                     output = await self._send(form, text, message_id)
                 except _Rejected as error:
                     reasons.append(str(error))
-                    if error.newer is not None:
+                    answered = answered or error.answered
+                    if error.newer is not None and error.newer not in tried:
                         queue.append(error.newer)
                     if form is known:
                         self._forms.forget(self._peer)
@@ -151,19 +174,27 @@ class A2ATool(RemoteTool):
         """The forms to try, in order."""
         base = _base(self._url)
         found: list[Form] = []
-        if base != self._url.rstrip("/"):
-            found += await self._from_card()
+        if _is_card(self._url):
+            found += await self._from_card(self._url)
         found += _forms(self._url, base)
-        if base != self._url.rstrip("/"):
+        if _is_card(self._url):
             found.append(Form(base or self._url, "rpc"))
         return list(dict.fromkeys(found))
 
-    async def _from_card(self) -> list[Form]:
-        """The forms of the endpoint that the agent's card names; none when it cannot be had."""
+    async def _from_cards(self) -> list[Form]:
+        """The forms that the card below the agent's address names, under either of its names."""
+        for name in _CARD_NAMES:
+            found = await self._from_card(_below(self._url, f"/.well-known/{name}"))
+            if found:
+                return found
+        return []
+
+    async def _from_card(self, address: str) -> list[Form]:
+        """The forms of the endpoint that an agent's card names; none when it cannot be had."""
         try:
             async with self._dialer.request(
                 "GET",
-                self._url,
+                address,
                 headers={**self._headers, "accept": "application/json"},
                 timeout_s=CARD_S,
                 redirects=_REDIRECTS,
@@ -180,35 +211,57 @@ class A2ATool(RemoteTool):
             url, binding = interface.get("url"), interface.get("protocolBinding")
             if isinstance(url, str) and binding in ("JSONRPC", "HTTP+JSON"):
                 newer = str(interface.get("protocolVersion", "1.0")) >= "1.0"
-                target = urljoin(self._url, url)
+                target = urljoin(address, url)
                 if binding == "JSONRPC":
                     forms.append(Form(target, "rpc_1" if newer else "rpc"))
                 else:
-                    forms.append(Form(f"{target.rstrip('/')}/message:send", "rest_1" if newer else "rest"))
+                    forms.append(Form(_below(target, "/message:send"), "rest_1" if newer else "rest"))
         url = card.get("url")
         if isinstance(url, str):
-            target = urljoin(self._url, url)
+            target = urljoin(address, url)
             forms += _forms(target, target.rstrip("/"))
         return forms[:_MAX_FORMS]
 
     async def _send(self, form: Form, text: str, message_id: str) -> ToolOutput:
         """One try. Raises `_Rejected` when another form may work, `RequestFailed` when none should be tried."""
+        try:
+            result = await self._exchange(form, self._body(form, text, message_id))
+            return self._read(await self._finished(form, _unwrapped(result)))
+        except BodyTooLarge:
+            return ToolOutput.of(f"{self.name} failed: the answer is too large.", is_error=True)
+        except _Refused as refused:
+            return ToolOutput.of(f"{self.name} answered with an error: {refused}", is_error=True)
+
+    async def _finished(self, form: Form, result: Fields) -> Fields:
+        """The task once it is no longer under way: some peers answer before they are done."""
+        pause_s, most_s = _POLL_S
+        while form.style.startswith("rpc") and _state(result) in _UNDER_WAY and isinstance(result.get("id"), str):
+            await asyncio.sleep(pause_s)
+            pause_s = min(most_s, pause_s * 2)
+            method = "GetTask" if form.style == "rpc_1" else "tasks/get"
+            call = {"jsonrpc": "2.0", "id": result["id"], "method": method, "params": {"id": result["id"]}}
+            try:
+                result = _unwrapped(await self._exchange(form, msgspec.json.encode(call)))
+            except _Rejected as error:
+                raise _Refused(f"its task cannot be asked for: {error}") from None
+        return result
+
+    async def _exchange(self, form: Form, body: bytes) -> Fields:
+        """The result of one request. Raises `_Rejected`, `_Refused` or `RequestFailed`."""
         own = self._headers_for(form.url)
         headers = {**own, "content-type": "application/json", "accept": "application/json"}
         if form.style.endswith("_1"):
             headers["A2A-Version"] = "1.0"
         try:
-            async with self._dialer.request(
-                "POST", form.url, headers=headers, body=self._body(form, text, message_id), timeout_s=CALL_S
-            ) as reply:
+            async with self._dialer.request("POST", form.url, headers=headers, body=body, timeout_s=CALL_S) as reply:
                 status = reply.status
                 answer = _object(await reply.read(limit=MAX_ANSWER_BYTES))
         except BodyTooLarge:
-            return ToolOutput.of(f"{self.name} failed: the answer is too large.", is_error=True)
+            raise
         except RequestFailed as error:
             if error.sent:
                 raise
-            raise _Rejected(error.message) from None
+            raise _Rejected(error.message, answered=False) from None
         error = answer.get("error") if answer is not None else None
         if isinstance(error, dict) and form.style.startswith("rpc"):
             fault = cast(Fields, error)
@@ -218,24 +271,26 @@ class A2ATool(RemoteTool):
                 # It speaks JSON-RPC but not this: peers of revision 1.0 do not know the older method's name.
                 newer = Form(form.url, "rpc_1") if form.style == "rpc" else None
                 raise _Rejected(f"{told} ({shown_url(form.url)})", newer=newer)
-            return ToolOutput.of(f"{self.name} answered with an error: {told}", is_error=True)
+            raise _Refused(told)
         if not 200 <= status < 300:
             newer = Form(form.url, "rest_1") if form.style == "rest" and status in (400, 422) else None
             without = " without the tool's headers, which are for another origin" if own != self._headers else ""
-            raise _Rejected(f"HTTP {status} ({shown_url(form.url)}{without})", newer=newer)
+            raise _Rejected(f"HTTP {status} ({shown_url(form.url)}{without})", newer=newer, answered=status < 500)
         if answer is None:
             raise _Rejected(f"no JSON object in the answer ({shown_url(form.url)})")
+        if isinstance(error, dict) and answer.keys().isdisjoint(("result", "task", "message", "parts", "status")):
+            raise _Rejected(f"an error in place of an answer ({shown_url(form.url)})")
         result = answer.get("result", answer)
         if not isinstance(result, dict):
             raise _Rejected(f"no result in the answer ({shown_url(form.url)})")
-        return self._read(cast(Fields, result))
+        return cast(Fields, result)
 
     def _headers_for(self, url: str) -> dict[str, str]:
         """The tool's headers, if this is the origin that they were given for."""
         try:
             return self._headers if origin_of(url) == origin_of(self._url) else {}
         except InvalidAddress as error:
-            raise _Rejected(str(error)) from None
+            raise _Rejected(str(error), answered=False) from None
 
     def _body(self, form: Form, text: str, message_id: str) -> bytes:
         newer = form.style.endswith("_1")
@@ -257,24 +312,31 @@ class A2ATool(RemoteTool):
         return msgspec.json.encode(call)
 
     def _read(self, result: Fields) -> ToolOutput:
-        # Revision 1.0 wraps the answer: {"task": …} or {"message": …}.
-        for wrapper in ("task", "message"):
-            inner = result.get(wrapper)
-            if isinstance(inner, dict) and "parts" not in result and "status" not in result:
-                result = cast(Fields, inner)
-                break
-        status = result.get("status")
-        state = cast(Fields, status).get("state") if isinstance(status, dict) else None
-        word = str(state or "").lower().removeprefix("task_state_").replace("_", "-")
-        failed = word in _FAILED_STATES
+        state = _state(result)
         text = answer_text(result)
         if text is None:
-            text = f"{self.name} answered without text" + (f" (its task is {word})." if word else ".")
-        return ToolOutput.of(text, is_error=failed)
+            text = f"{self.name} answered without text" + (f" (its task is {state})." if state else ".")
+        return ToolOutput.of(text, is_error=state in _FAILED_STATES)
 
 
 def default_description(name: str) -> str:
     return f"Delegate a task to the {name} agent over A2A. Pass the full task as a single message."
+
+
+def _unwrapped(result: Fields) -> Fields:
+    """The task or the message itself: revision 1.0 answers `{"task": …}` or `{"message": …}`."""
+    for wrapper in ("task", "message"):
+        inner = result.get(wrapper)
+        if isinstance(inner, dict) and "parts" not in result and "status" not in result:
+            return cast(Fields, inner)
+    return result
+
+
+def _state(result: Fields) -> str:
+    """The state of a task in the words of revision 0.3; "" of a message."""
+    status = result.get("status")
+    state = cast(Fields, status).get("state") if isinstance(status, dict) else None
+    return str(state or "").lower().removeprefix("task_state_").replace("_", "-")
 
 
 def answer_text(result: Mapping[str, object]) -> str | None:
@@ -302,10 +364,14 @@ def _parts_text(parts: object) -> str | None:
     return "\n".join(texts) if texts else None
 
 
+def _is_card(url: str) -> bool:
+    return urlsplit(url).path.rsplit("/", 1)[-1] in _CARD_NAMES
+
+
 def _base(url: str) -> str:
     """The address that the other forms hang on: without the well-known path of a card."""
     path = urlsplit(url).path
-    if path.rsplit("/", 1)[-1] not in _CARD_NAMES:
+    if not _is_card(url):
         return url.rstrip("/")
     stem = path.rsplit("/", 1)[0].removesuffix("/.well-known")
     return urlsplit(url)._replace(path=stem, query="", fragment="").geturl().rstrip("/")

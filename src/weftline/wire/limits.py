@@ -65,7 +65,9 @@ MAX_METADATA_VALUE_CHARS = 256
 MAX_METADATA_BYTES = 4 * KB
 
 MAX_REASONING_LEVEL = 100
-REASONING_LEVELS: Mapping[str, int] = MappingProxyType({"off": 0, "minimal": 15, "low": 30, "medium": 50, "high": 80})
+REASONING_LEVELS: Mapping[str, int] = MappingProxyType(
+    {"off": 0, "minimal": 15, "low": 30, "medium": 50, "high": 80, "xhigh": 90}
+)
 LOW_EFFORT_MAX = 35
 MEDIUM_EFFORT_MAX = 65
 

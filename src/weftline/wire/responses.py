@@ -73,8 +73,12 @@ def error_body(err: WeftlineError, request_id: str) -> bytes:
     return _encode(body)
 
 
+def run_url(run_id: str, slug: str) -> str:
+    return f"/api/v1/workspaces/{slug}/agent-runs/{run_id}"
+
+
 def stream_url(run_id: str, slug: str) -> str:
-    return f"/api/v1/workspaces/{slug}/agent-runs/{run_id}/stream"
+    return f"{run_url(run_id, slug)}/stream"
 
 
 class Ok(Struct, frozen=True):

@@ -293,9 +293,9 @@ async def test_the_official_client_finds_the_agent_and_talks_to_it(api: Api) -> 
     async with httpx.AsyncClient(headers=headers, timeout=TIMEOUT_S) as http:
         client = await create_client(f"{api.url}{path(api)}", ClientConfig(httpx_client=http, streaming=False))
         replies = [reply async for reply in client.send_message(sdk_message("one", context="sdk"))]
-        assert replies[-1].message.parts[0].text == "one / 1"
+        assert replies[-1].task.artifacts[0].parts[0].text == "one / 1"
         replies = [reply async for reply in client.send_message(sdk_message("two", context="sdk"))]
-        assert "one" in replies[-1].message.parts[0].text and replies[-1].message.context_id == "sdk"
+        assert "one" in replies[-1].task.artifacts[0].parts[0].text and replies[-1].task.context_id == "sdk"
 
 
 @pytest.mark.requirement("wire.a2a.tasks")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import aiohttp
@@ -91,3 +92,15 @@ async def test_the_operator_can_have_them_refused_for_everybody(tmp_path: Path, 
         assert check_error(refused, 400, "invalid_request")["issues"][0]["path"] == "tols"
         session = await api.post("agent-sessions", {"modelId": "scripted:hello", "tols": []})
         check_error(session, 400, "invalid_request")
+
+
+async def test_a_stream_that_creates_a_run_has_the_warnings_in_a_header(api: Api) -> None:
+    body = {"modelId": "scripted:hello", "prompt": "hi", **SLIPS, "größe": 1}
+    reply = await api.post("agent-runs", body, headers={"Accept": "text/event-stream"})
+    assert reply.status == 200 and reply.headers["X-Run-Id"]
+    assert [one["path"] for one in json.loads(reply.headers["X-Warnings"])] == [*SLIPS, "größe"]
+    many = {f"{'ö' * 70}{number}": 1 for number in range(20)}
+    long = await api.post("agent-runs", {**body, **many}, headers={"Accept": "text/event-stream"})
+    assert 0 < len(json.loads(long.headers["X-Warnings"])) < 20 and len(long.headers["X-Warnings"]) < 5_000
+    plain = {"modelId": "scripted:hello", "prompt": "hi"}
+    assert "X-Warnings" not in (await api.post("agent-runs", plain, headers={"Accept": "text/event-stream"})).headers

@@ -115,6 +115,12 @@ class Anthropic(Dialect):
         ]
 
 
+class OldAnthropic(Anthropic):
+    """Before 4.5: structured output goes through a tool of its own."""
+
+    model = "claude-sonnet-4-0"
+
+
 class Google(Dialect):
     family = "google"
     model = "gemini-3.8-flash"

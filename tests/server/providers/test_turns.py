@@ -10,7 +10,7 @@ from traffic import exchange, recorded
 
 from ..kit import Frame, local_tool, of_type, types
 from .conftest import KEY, Team, server_tool
-from .dialects import FAMILIES, Anthropic, Call, Dialect, OldGoogle
+from .dialects import FAMILIES, Anthropic, Call, Dialect, OldAnthropic, OldGoogle
 from .upstream import JSON, Reply
 
 CAPITAL = {
@@ -21,6 +21,7 @@ CAPITAL = {
 }
 OUTPUT = {"name": "capital", "schema": CAPITAL}
 ANSWER = '{"city":"Oslo"}'
+OLD: dict[str, Dialect] = {"old_anthropic": OldAnthropic(), "old_google": OldGoogle()}
 SYNTHETIC = {"final_report", "set_model_response"}
 
 
@@ -107,12 +108,12 @@ async def test_images_of_a_tool_result_reach_every_family(team: Team, dialect: D
 
 
 @pytest.mark.requirement("provider.schema.hidden", "provider.schema.anthropic", "provider.schema.gemini_tools")
-@pytest.mark.parametrize("name", [*FAMILIES, "old_google"])
+@pytest.mark.parametrize("name", [*FAMILIES, *OLD])
 async def test_structured_output_beside_tools_works_on_every_family_and_hides_its_means(team: Team, name: str) -> None:
-    dialect = OldGoogle() if name == "old_google" else FAMILIES[name]
+    dialect = OLD.get(name) or FAMILIES[name]
     model = await team.bring(dialect)
     team.upstream.answers(dialect.answer(calls=[Call("weather", '{"city":"Oslo"}')]))
-    synthetic = {"anthropic": "final_report", "old_google": "set_model_response"}.get(name)
+    synthetic = {"old_anthropic": "final_report", "old_google": "set_model_response"}.get(name)
     if synthetic:
         team.upstream.answers(dialect.answer(calls=[Call(synthetic, ANSWER, "toolu_2")]))
     else:
@@ -141,12 +142,74 @@ async def test_an_answer_that_does_not_fit_is_asked_for_once_more_and_then_fails
     assert len(team.upstream.asked) == 2, "asked again once, not twice"
 
 
-@pytest.mark.requirement("provider.schema.truncated")
-async def test_structured_output_that_hits_the_limit_is_a_truncation_with_the_raw_text(
-    team: Team, dialect: Dialect
-) -> None:
+@pytest.mark.parametrize("family", ["openai_chat", "openai_responses"])
+async def test_optional_fields_that_strict_mode_had_written_are_left_out_of_the_answer(team: Team, family: str) -> None:
+    dialect = FAMILIES[family]
     model = await team.bring(dialect)
-    if dialect.family == "anthropic":
+    optional = {"type": "object", "properties": {"city": {"type": "string"}, "river": {"type": "string"}}}
+    tool = {**local_tool("ask"), "parameters": optional}
+    team.upstream.answers(
+        dialect.answer(calls=[Call("ask", '{"city":"Oslo","river":null}')]),
+        dialect.answer('{"city":"Oslo",', '"river":null}'),
+    )
+    run = await team.start(model, tools=[tool], outputSchema={"schema": optional})
+    async with team.api.stream(run) as stream:
+        call = await stream.until("local_tool_call")
+        assert call["args"] == {"city": "Oslo"}
+        await team.api.answer(run, call["toolUseId"], result="yes")
+        frames = await stream.rest()
+    assert frames[-1]["text"] == '{"city":"Oslo"}'
+    sent = [asked.body for asked in team.upstream.asked]
+    assert all('"strict":true' in json.dumps(body, separators=(",", ":")) for body in sent)
+    assert sent[0]["prompt_cache_key"] == sent[1]["prompt_cache_key"] == run
+
+
+async def test_the_highest_effort_but_one_has_a_word_of_its_own(team: Team) -> None:
+    dialect = FAMILIES["openai_responses"]
+    model = await team.bring(dialect)
+    team.upstream.answers(dialect.answer("Hello"))
+    await team.run(model, reasoningLevel="xhigh")
+    assert team.upstream.asked[0].body["reasoning"]["effort"] == "xhigh"
+    refused = await team.api.post("agent-runs", {"modelId": model, "prompt": "hi", "reasoningLevel": "xxhigh"})
+    assert refused.status == 400
+    assert "off, minimal, low, medium, high, xhigh" in refused.json["message"]
+
+
+async def test_the_runs_of_a_session_share_their_cache_key(team: Team) -> None:
+    dialect = FAMILIES["openai_responses"]
+    model = await team.bring(dialect)
+    team.upstream.answers(dialect.answer("One."), dialect.answer("Two."))
+    session = (await team.api.post("agent-sessions", {"modelId": model})).json["sessionId"]
+    for _ in range(2):
+        said = await team.api.post(f"agent-sessions/{session}/messages", {"prompt": "hi"})
+        await team.api.events(said.json["runId"])
+    assert [asked.body["prompt_cache_key"] for asked in team.upstream.asked] == [session, session]
+
+
+async def test_an_answer_that_is_only_queued_fails_the_run_and_says_so(team: Team) -> None:
+    queued = exchange("streams/openai_responses/not_finished")
+    model = await team.bring(FAMILIES["openai_responses"])
+    team.upstream.answers(Reply(queued.body, kind=JSON))
+    frames = await team.run(model)
+    assert frames[-1].type == "error" and frames[-1]["errorClass"] == "server"
+    assert "before its answer was finished: it is queued" in frames[-1]["error"]
+    assert len(team.upstream.asked) == 1
+
+
+async def test_a_connection_that_breaks_behind_a_complete_answer_is_no_matter(team: Team, dialect: Dialect) -> None:
+    model = await team.bring(dialect)
+    team.upstream.answers(Reply(dialect.answer("Hello"), then="cut"))
+    frames = await team.run(model)
+    assert frames[-1]["text"] == "Hello"
+    assert len(team.upstream.asked) == 1
+
+
+@pytest.mark.requirement("provider.schema.truncated")
+@pytest.mark.parametrize("name", [*FAMILIES, "old_anthropic"])
+async def test_structured_output_that_hits_the_limit_is_a_truncation_with_the_raw_text(team: Team, name: str) -> None:
+    dialect = OLD.get(name) or FAMILIES[name]
+    model = await team.bring(dialect)
+    if name == "old_anthropic":
         team.upstream.answers(dialect.answer(calls=[Call("final_report", '{"city":"Os')], stop="max_tokens"))
     else:
         team.upstream.answers(dialect.answer('{"city":"Os', stop="max_tokens"))

@@ -136,6 +136,55 @@ async def test_a_card_leads_to_its_endpoint(dialer: Dialer, context: ToolContext
     assert running.requests[0].headers["X-Key"] == "k"
 
 
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+@pytest.mark.parametrize("name", ["agent-card.json", "agent.json"])
+async def test_a_base_address_leads_to_its_card_and_the_card_to_the_endpoint(
+    dialer: Dialer, context: ToolContext, version: str, name: str
+) -> None:
+    async def peer(request: web.Request) -> web.Response:
+        if request.path == f"/team/.well-known/{name}":
+            interface = {"url": "/deep/endpoint", "protocolBinding": "JSONRPC", "protocolVersion": version}
+            return web.json_response({"name": "x", "supportedInterfaces": [interface]})
+        if request.path != "/deep/endpoint":
+            return web.Response(status=404)
+        call = await request.json()
+        sent = call["params"]["message"]
+        if version == "0.3":
+            assert (call["method"], sent["role"]) == ("message/send", "user")
+            return rpc(call, message("found"))
+        assert request.headers["A2A-Version"] == "1.0"
+        assert (call["method"], sent["role"], sent["parts"]) == ("SendMessage", "ROLE_USER", [{"text": "the dishes"}])
+        artifact = {"artifactId": "a", "parts": [{"text": "found"}]}
+        return rpc(call, {"task": {"id": "t", "status": {"state": "TASK_STATE_COMPLETED"}, "artifacts": [artifact]}})
+
+    async with serving(peer) as running:
+        one = tool(dialer, f"{running.url}/team")
+        assert text(await one.invoke(ASK, context)) == "found"
+        first = len(running.paths)
+        assert text(await one.invoke(ASK, context)) == "found"
+        assert running.paths[first:] == ["/deep/endpoint"]
+
+
+@pytest.mark.parametrize("newer", [False, True])
+async def test_a_task_that_is_under_way_is_asked_for_until_it_is_done(
+    dialer: Dialer, context: ToolContext, newer: bool
+) -> None:
+    states = iter(["working", "completed"])
+
+    async def peer(request: web.Request) -> web.Response:
+        call = await request.json()
+        if newer != (call["method"] in ("SendMessage", "GetTask")):
+            return web.json_response({"jsonrpc": "2.0", "id": 1, "error": {"code": -32601, "message": "what?"}})
+        state = next(states)
+        told = f"TASK_STATE_{state.upper()}" if newer else state
+        task = {"id": "t1", "status": {"state": told, "message": message(state)}}
+        return rpc(call, {"task": task} if call["method"] == "SendMessage" else task)
+
+    async with serving(peer) as running:
+        assert text(await tool(dialer, running.url).invoke(ASK, context)) == "completed"
+    assert [one.json["method"] for one in running.requests][-1] == ("GetTask" if newer else "tasks/get")
+
+
 async def test_without_a_card_its_address_still_leads_to_the_peer(dialer: Dialer, context: ToolContext) -> None:
     async def peer(request: web.Request) -> web.Response:
         if request.method == "POST" and request.path == "/x/rpc":

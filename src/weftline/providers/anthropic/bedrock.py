@@ -67,7 +67,8 @@ class Bedrock(Anthropic):
     `api_key` is `ACCESS_KEY:SECRET` or `ACCESS_KEY:SECRET:SESSION_TOKEN`, with which requests are signed, or a Bedrock
     API key, which is sent as it is. Without one, `AWS_BEARER_TOKEN_BEDROCK`, or `AWS_ACCESS_KEY_ID` with
     `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`, are taken from the environment. `region` is that of the address,
-    or `AWS_REGION`, when it is not given. `betas` are sent as `anthropic_beta`; the other arguments are `Anthropic`'s.
+    or `AWS_REGION`, when it is not given. `betas` are sent as `anthropic_beta`. Most models refuse
+    output schemas here, so `native_schemas` is off unless it is asked for. The other arguments are `Anthropic`'s.
     Raises `ValueError` without a region, or for one that cannot be.
     """
 
@@ -90,6 +91,7 @@ class Bedrock(Anthropic):
         context_management: Mapping[str, Any] | None = None,
         builtin_tools: Mapping[str, Mapping[str, Any]] | None = None,
         reasoning_levels: Mapping[str, Levels] | None = None,
+        native_schemas: bool = False,
     ) -> None:
         key = _key_of_environment() if api_key is None else api_key
         self._credentials = _credentials(key)
@@ -104,6 +106,7 @@ class Bedrock(Anthropic):
             context_management=context_management,
             builtin_tools=builtin_tools,
             reasoning_levels=reasoning_levels,
+            native_schemas=native_schemas,
         )
         self._url = (base_url or f"https://bedrock-runtime.{self._region}.amazonaws.com").rstrip("/")
         beta = {"anthropic_beta": list(betas)} if betas else {}

@@ -2,7 +2,8 @@
 
 Three generations take a reasoning level in three ways. Up to 4.6 thinking has a budget in tokens. From 4.7 on the model
 decides by itself how much to think and takes an effort instead; sampling parameters are gone. From 5 on it thinks
-unless told not to, and the latest cannot be told.
+unless told not to, and the latest cannot be told. A budget excludes a forced tool choice, an effort does not; but from
+5.1 on nothing is forced any more.
 """
 
 from __future__ import annotations
@@ -51,6 +52,12 @@ class Traits(Struct, frozen=True):
     sampling: bool = True
     """Takes temperature, top-p and top-k."""
     max_output_tokens: int = DEFAULT_MAX_TOKENS
+    forces: bool = True
+    """Takes a tool choice that leaves no other way."""
+    structured: bool = False
+    """Can be held to an output schema by itself."""
+    filters: bool = False
+    """Reads what it found on the web through code of its own."""
 
 
 class Thinking(Struct, frozen=True):
@@ -58,45 +65,57 @@ class Thinking(Struct, frozen=True):
 
     fields: dict[str, dict[str, str | int]]
     on: bool
+    budget: bool = False
+    """It has a budget, which goes with no forced tool choice."""
 
 
 @lru_cache(maxsize=256)
 def traits(model: str) -> Traits:
     """A model whose id has no version is taken for one with a budget, which is what most proxies expose."""
     name = model.lower().replace(".", "-")
-    if "fable" in name or "mythos" in name:
-        return Traits("adaptive", default_on=True, sampling=False)
     version = _version(name)
+    if "fable" in name or "mythos" in name:
+        forces = version is None or version < (5, 1)
+        return Traits("adaptive", default_on=True, sampling=False, forces=forces, structured=True, filters=True)
     if version is None:
         return Traits("budget")
     if version < (3, 7):
         return Traits("none", max_output_tokens=8_192 if version >= (3, 5) else 4_096)
     if version < (4, 7):
-        return Traits("budget")
+        structured = version >= (4, 5) or (version == (4, 1) and "opus" in name)
+        return Traits("budget", structured=structured, filters=version >= (4, 6))
     if version < (5, 0):
-        return Traits("adaptive", sampling=False)
-    if version < (5, 5):
-        return Traits("adaptive", default_on=True, off="disabled", sampling=False)
-    return Traits("adaptive", default_on=True, off="between_tools" if "sonnet" in name else None, sampling=False)
+        return Traits("adaptive", sampling=False, structured=True, filters=True)
+    off = "disabled" if version < (5, 5) else "between_tools" if "sonnet" in name else None
+    return Traits(
+        "adaptive",
+        default_on=True,
+        off=off,
+        sampling=False,
+        forces=version < (5, 1),
+        structured=True,
+        filters=True,
+    )
 
 
 def thinking_for(request: ModelRequest, *, max_tokens: int, forced: bool, levels: Levels | None = None) -> Thinking:
-    """`forced` is a request whose tool choice leaves no room for thinking, which the API refuses together.
+    """`forced` is a request whose tool choice is forced, which the API refuses together with a budget for thinking.
 
     `levels` are declared for this model by its owner; without them its generation decides.
     """
     model, level = traits(request.model), request.reasoning
     if levels and level is not None:
         native = levels[nearest(list(levels), level)]
-        if native is not None and not forced:
+        if native is not None and not (forced and isinstance(native, int)):
             return _thinking_as(native, max_tokens)
         level = 0
     elif model.thinking == "none":
         return Thinking({}, on=False)
-    can_yield = model.off == "disabled" or not model.default_on
-    if level and not (forced and can_yield):
-        return _thinking_as(effort(level) if model.thinking == "adaptive" else budget_tokens(level), max_tokens)
-    if not model.default_on or (level is None and not (forced and can_yield)):
+    if level and model.thinking == "adaptive":
+        return _thinking_as(effort(level), max_tokens)
+    if level and not forced:
+        return _thinking_as(budget_tokens(level), max_tokens)
+    if not model.default_on or level is None:
         return Thinking({}, on=model.default_on)
     if model.off is not None:
         return Thinking({"thinking": {"type": model.off}}, on=model.off != "disabled")
@@ -113,7 +132,9 @@ def effort(level: int) -> str:
         return "low"
     if level <= 65:
         return "medium"
-    return "high" if level <= 95 else "max"
+    if level <= 85:
+        return "high"
+    return "xhigh" if level <= 95 else "max"
 
 
 def _thinking_as(native: int | str, max_tokens: int) -> Thinking:
@@ -125,7 +146,7 @@ def _thinking_as(native: int | str, max_tokens: int) -> Thinking:
         # There is no budget that is both at the API's floor and below such an output limit.
         return Thinking({}, on=False)
     budget = min(max(native, MIN_BUDGET_TOKENS), max_tokens - 1)
-    return Thinking({"thinking": {"type": "enabled", "budget_tokens": budget}}, on=True)
+    return Thinking({"thinking": {"type": "enabled", "budget_tokens": budget}}, on=True, budget=True)
 
 
 def sampling_limits(model: str, *, reasoning: int | None) -> SamplingLimits:

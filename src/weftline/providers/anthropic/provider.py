@@ -54,7 +54,8 @@ class Anthropic:
     the three cache breakpoints. `betas` are sent in the `anthropic-beta` header and `context_management` in the body,
     both as they are. `builtin_tools` adds to, or replaces, declarations of tools that Anthropic runs by itself.
     `reasoning_levels` declares by model id what it takes at places of the scale 0–100: a budget in tokens, an effort,
-    or None for no thinking. `limits` bound every call, also one that asks for more.
+    or None for no thinking. `native_schemas` says whether output schemas may be sent as such, for an address that does
+    not know them. `limits` bound every call, also one that asks for more.
     """
 
     default_model: ClassVar[str] = DEFAULT_MODEL
@@ -74,6 +75,7 @@ class Anthropic:
         context_management: Mapping[str, Any] | None = None,
         builtin_tools: Mapping[str, Mapping[str, Any]] | None = None,
         reasoning_levels: Mapping[str, Levels] | None = None,
+        native_schemas: bool = True,
     ) -> None:
         self._own_transport = transport is None
         self._transport = transport or AiohttpTransport()
@@ -92,6 +94,7 @@ class Anthropic:
             builtin_tools={**self.known_tools, **(builtin_tools or {})},
             models=self._models,
             reasoning_levels=reasoning_levels or {},
+            native_schemas=native_schemas,
         )
 
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-from msgspec import UNSET, Struct, field
+from msgspec import UNSET, Raw, Struct, field
 
 from weftline.messages import Assistant, Message, System
 from weftline.providers.anthropic.blocks import (
@@ -23,6 +23,7 @@ from weftline.providers.anthropic.blocks import (
     text_block,
 )
 from weftline.providers.anthropic.models import DEFAULT_MODEL, Levels, Thinking, thinking_for, traits
+from weftline.providers.anthropic.native_schema import native_schema
 from weftline.providers.anthropic.schema import Report, input_schema, report_for
 from weftline.providers.base import ModelInfo, ModelRequest, ProviderError, ToolSpec
 from weftline.providers.names import NameMap
@@ -34,6 +35,14 @@ BUILTIN_TOOLS: Final[Mapping[str, Mapping[str, Any]]] = {
     "code_execution": {"type": "code_execution_20250825", "name": "code_execution"},
 }
 """Tools that Anthropic runs itself, as they are declared in a request."""
+NEWER_TYPES: Final[Mapping[str, str]] = {
+    "web_search": "web_search_20260318",
+    "web_fetch": "web_fetch_20260318",
+    "code_execution": "code_execution_20260521",
+}
+"""The same for models that filter what they find before they read it."""
+CITING: Final = "web_search"
+"""Its answers have citations, which the API refuses together with an output format."""
 
 
 class Built(Struct, frozen=True):
@@ -57,10 +66,14 @@ class RequestBuilder(Struct, frozen=True, kw_only=True):
     builtin_tools: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: BUILTIN_TOOLS)
     models: Sequence[ModelInfo] = ()
     reasoning_levels: Mapping[str, Levels] = {}
+    native_schemas: bool = True
+    """Whether an output schema may be sent as such, to models that can be held to one."""
 
     def build(self, request: ModelRequest) -> Built:
         own = [tool for tool in request.tools if not tool.name.startswith(BUILTIN_PREFIX)]
-        native = [self._builtin(tool.name) for tool in request.tools if tool.name.startswith(BUILTIN_PREFIX)]
+        native = [
+            self._builtin(tool.name, request.model) for tool in request.tools if tool.name.startswith(BUILTIN_PREFIX)
+        ]
         names = NameMap([tool.name for tool in own])
         taken = {names.out(tool.name) for tool in own}
         for tool in native:
@@ -70,17 +83,18 @@ class RequestBuilder(Struct, frozen=True, kw_only=True):
                     f"A tool and Anthropic's own tool are both sent as {tool['name']!r}; rename the tool.",
                     code="tool_name_collision",
                 )
-        report = report_for(request.output_schema, taken | {str(tool["name"]) for tool in native})
+        schema = self._native_schema(request, native)
+        report = None if schema else report_for(request.output_schema, taken | {str(tool["name"]) for tool in native})
         tools = [_declared(tool, names) for tool in own] + [Block(encode(tool)) for tool in native]
         kept = bool(tools) and not (report and _without_tools(request))
         max_tokens = self._max_tokens(request)
-        # Thinking gives way to a tool choice that the caller forced; the choice of the report gives way to thinking.
+        # A budget gives way to a tool choice that the caller forced; the choice of the report gives way to a budget.
         forced = kept and not _without_tools(request) and request.tool_choice not in ("auto", "none")
         may_force_report = report is not None and not kept and not request.reasoning
         thinking = thinking_for(
             request,
             max_tokens=max_tokens,
-            forced=forced or may_force_report,
+            forced=traits(request.model).forces and (forced or may_force_report),
             levels=self.reasoning_levels.get(request.model),
         )
         if report:
@@ -95,9 +109,11 @@ class RequestBuilder(Struct, frozen=True, kw_only=True):
             "tools": self._array(tools),
             "system": self._array(_system(request, report, thinking)),
         }
+        output = {**thinking.fields.get("output_config", {}), **({"format": schema} if schema else {})}
         tail = {
             **({"tool_choice": choice} if choice else {}),
             **thinking.fields,
+            **({"output_config": output} if output else {}),
             **_sampling(request, thinking),
             **({"context_management": self.context_management} if self.context_management else {}),
         }
@@ -107,12 +123,23 @@ class RequestBuilder(Struct, frozen=True, kw_only=True):
         pieces += [b',"%b":%b' % (name.encode(), encode(value)) for name, value in tail.items()]
         return Built(b"".join([b"{", *pieces, b"}"]), names, report)
 
-    def _builtin(self, name: str) -> Mapping[str, Any]:
-        tool = self.builtin_tools.get(name.removeprefix(BUILTIN_PREFIX))
+    def _builtin(self, name: str, model: str) -> Mapping[str, Any]:
+        bare = name.removeprefix(BUILTIN_PREFIX)
+        tool = self.builtin_tools.get(bare)
         if tool is None:
             known = ", ".join(BUILTIN_PREFIX + tool for tool in self.builtin_tools)
             raise ProviderError("invalid_request", f"Anthropic has no tool {name!r}; it has {known}.")
+        if tool is BUILTIN_TOOLS.get(bare) and traits(model or DEFAULT_MODEL).filters:
+            return {**tool, "type": NEWER_TYPES[bare]}
         return tool
+
+    def _native_schema(self, request: ModelRequest, native: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+        if request.output_schema is None or not self.native_schemas:
+            return None
+        if not traits(request.model or DEFAULT_MODEL).structured or any(tool["name"] == CITING for tool in native):
+            return None
+        schema = native_schema(bytes(request.output_schema.schema))
+        return None if schema is None else {"type": "json_schema", "schema": Raw(schema)}
 
     def _max_tokens(self, request: ModelRequest) -> int:
         if request.max_output_tokens is not None:
@@ -199,7 +226,7 @@ def _system(request: ModelRequest, report: Report | None, thinking: Thinking) ->
     texts += [
         message.content for message in request.messages[: _head_length(request.messages)] if isinstance(message, System)
     ]
-    if report and thinking.on:
+    if report and (thinking.on or not traits(request.model).forces):
         texts.append(report.instruction)
     return [text_block(text) for text in texts if text.strip()]
 
@@ -222,8 +249,9 @@ def _without_tools(request: ModelRequest) -> bool:
 def _tool_choice(
     request: ModelRequest, names: NameMap, report: Report | None, *, has_tools: bool, thinking: Thinking
 ) -> dict[str, str | bool] | None:
+    may_force = traits(request.model or DEFAULT_MODEL).forces and not thinking.budget
     if report and not has_tools:
-        if thinking.on:
+        if not may_force:
             return {"type": "auto"}
         return {"type": "tool", "name": report.name, "disable_parallel_tool_use": True}
     if not has_tools:
@@ -231,7 +259,7 @@ def _tool_choice(
     if _without_tools(request):
         return {"type": "none"}
     choice: dict[str, str | bool] = {"type": "auto"}
-    if not thinking.on:
+    if may_force:
         match request.tool_choice:
             case "required":
                 choice = {"type": "any"}

@@ -7,7 +7,9 @@ async for chunks in provider.stream(ModelRequest("gemini-3.8-flash", [User.of("H
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Any, Final, cast
 from urllib.parse import quote, urlsplit
 
@@ -15,6 +17,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from weftline.net.errors import RequestFailed
 from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
 from weftline.net.sse import SseParser
 from weftline.net.transport import AiohttpTransport, Response, Transport
@@ -30,6 +33,7 @@ from weftline.redaction import REDACTED
 
 BASE_URL: Final = "https://generativelanguage.googleapis.com"
 _VERSION: Final = "v1beta"
+_REST_S: Final = 1.0
 
 
 class Google:
@@ -119,12 +123,17 @@ class Google:
                     reader.feed(document, chunks)
             else:
                 parser = SseParser()
-                async for piece in response.chunks():
+                pieces = response.chunks()
+                async for piece in pieces:
                     for event in parser.feed(piece):
                         reader.feed(event.data, chunks)
                     if chunks:
                         yield chunks
                         chunks = []
+                    if reader.finished:
+                        break
+                if reader.finished:
+                    await _take_rest(pieces, parser, reader, chunks)
             reader.end(chunks)
             yield chunks
 
@@ -149,6 +158,15 @@ class Google:
     def _failure(self, response: Response | None, body: bytes) -> ProviderError:
         status, headers = (response.status, response.headers) if response else (None, None)
         return classify(status, body, headers, hook=_class_of, secrets=(self._api_key,))
+
+
+async def _take_rest(pieces: AsyncIterator[bytes], parser: SseParser, reader: Reader, chunks: list[Chunk]) -> None:
+    """What follows the finish, if it comes soon: the usage, the sources of a search."""
+    with suppress(RequestFailed, TimeoutError):
+        async with asyncio.timeout(_REST_S):
+            async for piece in pieces:
+                for event in parser.feed(piece):
+                    reader.feed(event.data, chunks)
 
 
 def _described(model: str | ModelInfo) -> ModelInfo:

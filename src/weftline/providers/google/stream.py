@@ -116,7 +116,8 @@ class Reader:
         self._usage: Usage | None = None
         self._response_id = ""
         self._finish: str | None = None
-        self._finished = False
+        self.finished = False
+        """Whether the answer is complete; events may still follow."""
         self._thinking = False
         self._calls = 0
         self._own_calls = 0
@@ -129,21 +130,26 @@ class Reader:
         self._answered = False
 
     def feed(self, data: bytes, out: list[Chunk]) -> None:
-        """Takes one document. Raises `ProviderError` when it reports an error or is not what Gemini sends."""
+        """Takes one document. Raises `ProviderError` when it reports an error or is not what Gemini sends.
+
+        After the finish there may be more, such as the usage; nothing that goes wrong there takes the answer back.
+        """
         try:
             document = _documents.decode(data)
         except (msgspec.DecodeError, RecursionError):
-            if data.strip() in (b"", b"[DONE]"):
+            if self.finished or data.strip() in (b"", b"[DONE]"):
                 return
             raise ProviderError("server", "Gemini sent an answer that is not of its documented form.") from None
         if document.error is not UNSET:
+            if self.finished:
+                return
             raise self._failed(data)
         self._response_id = document.response_id or self._response_id
         for candidate in document.candidates or ():
             if not candidate.index:
                 self._candidate(candidate, out)
         if document.prompt_feedback is not None and document.prompt_feedback.block_reason:
-            self._finish, self._finished = "refusal", True
+            self._finish, self.finished = "refusal", True
         if document.usage_metadata is not UNSET:
             usage = read_usage(document.usage_metadata)
             if usage != self._usage:
@@ -152,7 +158,7 @@ class Reader:
 
     def end(self, out: list[Chunk]) -> None:
         """Ends the answer. Raises `ProviderError` when it was cut off."""
-        if not self._finished:
+        if not self.finished:
             raise ProviderError("server", "The answer of Gemini ended before it was complete.")
         self._end_thinking(out)
         self._release(out)
@@ -176,12 +182,14 @@ class Reader:
             self._url_context = candidate.url_context_metadata
         if candidate.finish_reason:
             reason = candidate.finish_reason
-            self._finish, self._finished = _REASONS.get(reason, reason.lower()), True
+            self._finish, self.finished = self._finish or _REASONS.get(reason, reason.lower()), True
 
     def _part(self, raw: Raw, out: list[Chunk]) -> None:
         try:
             part = _parts.decode(raw)
         except msgspec.DecodeError:
+            if self.finished:
+                return
             raise ProviderError("server", "Gemini sent a part that is not of its documented form.") from None
         if part.thought:
             self._thought(part, out)

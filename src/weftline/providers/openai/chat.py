@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import Raw
 
 from weftline.providers.base import ModelRequest
 from weftline.providers.names import NameMap
 from weftline.providers.openai.chat_request import ChatEncoder, marked_body
 from weftline.providers.openai.chat_stream import ChatReader
 from weftline.providers.openai.family import OpenAIFamily, joined
+from weftline.providers.openai.restore import Restorer, restorer_for
+from weftline.providers.openai.schema import answer_schema
 
 _encode = msgspec.json.encode
 
@@ -42,6 +45,13 @@ class OpenAIChat(OpenAIFamily):
         settings = _encode(self._settings(request, names))
         return joined(head + b',"messages":[', messages, b"]," + settings[1:])
 
+    def _restorer(self, request: ModelRequest) -> Restorer:
+        return restorer_for(request, answer=self._sends_schema(request), tools=self._profile.strict_tools)
+
+    def _sends_schema(self, request: ModelRequest) -> bool:
+        when = self._profile.schema
+        return request.output_schema is not None and (when == "always" or (when == "no_tools" and not request.tools))
+
     def _settings(self, request: ModelRequest, names: NameMap) -> dict[str, Any]:
         profile = self._profile
         knob = self._knob(request.model)
@@ -56,12 +66,12 @@ class OpenAIChat(OpenAIFamily):
         if effort is not None and profile.reasoning != "none":
             as_object = profile.reasoning == "object"
             settings |= {"reasoning": {"effort": effort}} if as_object else {"reasoning_effort": effort}
-        schema = request.output_schema
-        if schema is not None and (profile.schema == "always" or (profile.schema == "no_tools" and not request.tools)):
-            settings["response_format"] = {
-                "type": "json_schema",
-                "json_schema": {"name": schema.name, "strict": True, "schema": schema.schema},
-            }
+        if request.output_schema is not None and self._sends_schema(request):
+            answer = answer_schema(request.output_schema)
+            form = {"name": request.output_schema.name, "strict": answer.strict, "schema": Raw(answer.schema)}
+            settings["response_format"] = {"type": "json_schema", "json_schema": form}
+        if request.cache_key and profile.prompt_cache_key:
+            settings["prompt_cache_key"] = request.cache_key
         if request.max_output_tokens is not None:
             settings[profile.max_tokens_field] = request.max_output_tokens
         if not (profile.fixed_sampling and knob.levels and effort != "none"):

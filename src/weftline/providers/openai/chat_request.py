@@ -72,12 +72,13 @@ class ChatEncoder(Struct, frozen=True):
 
     def _tool(self, spec: ToolSpec) -> bytes:
         schema = tool_schema(spec)
+        strict = schema.strict if self.profile.strict_tools else None
         function: dict[str, Any] = {
             "name": self.names.out(spec.name),
             "description": described(spec),
-            "parameters": Raw(schema.parameters),
+            "parameters": Raw(schema.parameters if strict is None else strict),
         }
-        if self.profile.strict_tools and schema.strict:
+        if strict is not None:
             function["strict"] = True
         return _encode({"type": "function", "function": function})
 
@@ -119,12 +120,12 @@ class ChatEncoder(Struct, frozen=True):
     def _assistant(self, message: Assistant) -> bytes:
         fields: dict[str, Any] = {"role": "assistant"}
         thinking: list[Raw] = []
-        thoughts: list[str] = []
+        thoughts: list[Thinking] = []
         calls: list[dict[str, Any]] = []
         for part in message.parts:
             match part:
-                case Thinking(text=text, provider=provider, opaque=opaque) if provider == self.provider:
-                    thoughts.append(text)
+                case Thinking(provider=provider, opaque=opaque) if provider == self.provider:
+                    thoughts.append(part)
                     if opaque is not UNSET:
                         thinking += _details(opaque)
                 case ToolCall():
@@ -137,12 +138,16 @@ class ChatEncoder(Struct, frozen=True):
             fields["reasoning_details"] = thinking
         elif self.profile.thinking_back == "reasoning_content" and calls:
             # Wanted back inside a tool round, and refused outside of one.
-            fields["reasoning_content"] = "".join(thoughts)
+            fields["reasoning_content"] = "".join(thought.text for thought in thoughts)
         if calls:
             fields["tool_calls"] = calls
         elif not message.text and "reasoning_details" not in fields:
             return b""
-        fields["content"] = self._content((Text(message.text),)) if message.text else None
+        content = self._content((Text(message.text),)) if message.text else None
+        if self.profile.thinking_back == "content" and thoughts:
+            texts = [{"type": "text", "text": message.text}] if message.text else []
+            content = [*(_thinking_part(thought) for thought in thoughts), *texts]
+        fields["content"] = content
         return _encode(fields)
 
     def _call(self, call: ToolCall) -> dict[str, Any]:
@@ -205,6 +210,11 @@ def readable_arguments(args: str) -> str:
     if isinstance(value, dict):
         return args or "{}"
     return _encode({"malformed_arguments": args}).decode()
+
+
+def _thinking_part(thought: Thinking) -> dict[str, Any]:
+    part: dict[str, Any] = {"type": "thinking", "thinking": [{"type": "text", "text": thought.text}]}
+    return part | ({"signature": thought.signature} if thought.signature else {})
 
 
 def _details(opaque: Raw) -> list[Raw]:

@@ -60,12 +60,18 @@ class _Image(Struct):
     index: int | None = None
 
 
-class _TextPart(Struct):
+class _ThinkingPiece(Struct):
     text: str | None = None
 
 
+class _ContentPart(Struct):
+    text: str | None = None
+    thinking: str | list[_ThinkingPiece] | None = None
+    signature: str | None = None
+
+
 class _Delta(Struct):
-    content: str | list[_TextPart] | None = None
+    content: str | list[_ContentPart] | None = None
     refusal: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
@@ -140,6 +146,7 @@ class ChatReader:
         self._tags = ThinkTags() if profile.think_tags else None
         self._thinking = False
         self._details: list[dict[str, Any]] = []
+        self._signature: str | None = None
         self._calls: list[_OpenCall] = []
         self._at: dict[int, _OpenCall] = {}
         self._images: dict[int, Image] = {}
@@ -220,12 +227,11 @@ class ChatReader:
         if thought:
             self._thinking = True
             chunks.append(ThinkingDelta(thought))
-        text = delta.content
-        if isinstance(text, list):
-            text = "".join(part.text or "" for part in text)
-        if text:
-            chunks += self._end_thinking()
-            chunks += [TextDelta(text)] if self._tags is None else self._tags.feed(text)
+        if isinstance(delta.content, list):
+            for part in delta.content:
+                self._take_part(part, chunks)
+        elif delta.content:
+            self._take_text(delta.content, chunks)
         if delta.refusal:
             self._refused = True
             chunks += self._end_thinking()
@@ -238,6 +244,21 @@ class ChatReader:
         self._executed += delta.executed_tools or ()
         if present(delta.extra_content):
             self._extra = delta.extra_content
+
+    def _take_text(self, text: str, chunks: list[Chunk]) -> None:
+        chunks += self._end_thinking()
+        chunks += [TextDelta(text)] if self._tags is None else self._tags.feed(text)
+
+    def _take_part(self, part: _ContentPart, chunks: list[Chunk]) -> None:
+        thought = part.thinking
+        if isinstance(thought, list):
+            thought = "".join(piece.text or "" for piece in thought)
+        if thought:
+            self._thinking = True
+            chunks.append(ThinkingDelta(thought))
+        self._signature = part.signature or self._signature
+        if part.text:
+            self._take_text(part.text, chunks)
 
     def _take_details(self, details: list[dict[str, Any]]) -> None:
         for detail in details:
@@ -260,9 +281,10 @@ class ChatReader:
         if self._details and self._profile.thinking_back == "reasoning_details":
             opaque = Raw(msgspec.json.encode(self._details))
         ended = self._thinking or opaque is not UNSET
+        signature, self._signature = self._signature, None
         self._thinking = False
         self._details = []
-        return [ThinkingDone(opaque=opaque)] if ended else []
+        return [ThinkingDone(signature, opaque)] if ended else []
 
     def _take_call(self, piece: _Call, chunks: list[Chunk]) -> None:
         function = piece.function or _Function()

@@ -8,8 +8,8 @@ import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
@@ -20,7 +20,7 @@ from weftline.messages import Message, Usage
 from weftline.net.errors import RequestFailed
 from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
 from weftline.net.sse import SseParser
-from weftline.net.transport import AiohttpTransport, Transport
+from weftline.net.transport import AiohttpTransport, Response, Transport
 from weftline.providers.assemble import clean_usage
 from weftline.providers.base import Chunk, ErrorClass, ModelInfo, ModelRequest, NativeRequest, ProviderError
 from weftline.providers.calls import Call, read_json
@@ -28,6 +28,7 @@ from weftline.providers.http_errors import ErrorDetail, classify
 from weftline.providers.listing import ModelPage, count, fetch, has, nested, page_of, rows, text, words
 from weftline.providers.names import NameMap
 from weftline.providers.openai.profiles import PROFILES, Knob, Profile, effort_at, knob_of
+from weftline.providers.openai.restore import Restorer, restorer_for
 from weftline.providers.reasoning import nearest
 from weftline.providers.sampling import SamplingLimits
 from weftline.redaction import REDACTED
@@ -195,7 +196,7 @@ class OpenAIFamily(ABC):
         names = self._names(request)
         body = self._body(request, names)
         reader = self._reader(names)
-        chunks: list[Chunk] = []
+        restorer = self._restorer(request)
         limits = self._limits.within(request.timeout_s)
         async with Call(self._transport.post(self._url, headers=self._headers(), body=body, limits=limits)) as response:
             if not 200 <= response.status < 300:
@@ -203,41 +204,32 @@ class OpenAIFamily(ABC):
                 chunks = reader.recover(answer)
                 if not chunks:
                     raise self._error(response.status, answer, response.headers)
-                yield chunks
-            elif response.headers.get("content-type", "").startswith("application/json"):
-                answer = await read_json(response)
-                with _failing(reader):
-                    chunks = reader.whole(answer)
-                if chunks:
-                    yield chunks
+                yield restorer.take(chunks)
             else:
-                parser = SseParser()
-                pieces = response.chunks()
-                async for piece in pieces:
-                    chunks = []
-                    with _failing(reader):
-                        for event in parser.feed(piece):
-                            chunks += reader.feed(event.data)
-                    if chunks:
-                        yield chunks
-                    if reader.finished or reader.failure is not None:
-                        break
-                else:
-                    chunks = reader.end()
-                    if chunks:
-                        yield chunks
-                if reader.finished:
-                    await _drained(pieces)
-            if reader.failure is not None:
-                raise reader.failure
-            if not reader.finished:
-                raise ProviderError("server", f"{self._name}: the stream ended without its finish")
+                try:
+                    async with aclosing(_chunks_of(response, reader)) as several:
+                        async for chunks in several:
+                            if taken := restorer.take(chunks):
+                                yield taken
+                except (ProviderError, RequestFailed):
+                    if rest := restorer.rest():
+                        yield rest
+                    raise
+            if reader.finished:
+                return
+            if rest := restorer.rest():
+                yield rest
+            raise reader.failure or ProviderError("server", f"{self._name}: the stream ended without its finish")
 
     @abstractmethod
     def _body(self, request: ModelRequest, names: NameMap) -> bytes: ...
 
     @abstractmethod
     def _reader(self, names: NameMap) -> Reader: ...
+
+    def _restorer(self, request: ModelRequest) -> Restorer:
+        """What changes the answer back where the request had to change its schemas."""
+        return restorer_for(request, answer=True, tools=True)
 
     def _native(self, request: ModelRequest, encode: Callable[[Message], bytes]) -> list[bytes]:
         """The messages in native form. Each is encoded once; its bytes are kept with the request for later turns."""
@@ -299,6 +291,31 @@ def _class_by_code(detail: ErrorDetail) -> ErrorClass | None:
     if detail.status is None and code.startswith(("invalid_", "unsupported_", "image_", "empty_image", "failed_to_")):
         return "auth" if code == "invalid_api_key" else "invalid_request"
     return None
+
+
+async def _chunks_of(response: Response, reader: Reader) -> AsyncGenerator[list[Chunk]]:
+    """The chunks of an answer, streamed or whole; `reader` says afterwards how it ended."""
+    if response.headers.get("content-type", "").startswith("application/json"):
+        answer = await read_json(response)
+        chunks: list[Chunk] = []
+        with _failing(reader):
+            chunks = reader.whole(answer)
+        yield chunks
+        return
+    parser = SseParser()
+    pieces = response.chunks()
+    async for piece in pieces:
+        chunks = []
+        with _failing(reader):
+            for event in parser.feed(piece):
+                chunks += reader.feed(event.data)
+        yield chunks
+        if reader.finished or reader.failure is not None:
+            break
+    else:
+        yield reader.end()
+    if reader.finished:
+        await _drained(pieces)
 
 
 @contextmanager

@@ -28,6 +28,8 @@ class Knob(Struct, frozen=True):
 
 
 LOW_TO_HIGH = {30: "low", 50: "medium", 80: "high"}
+LOW_TO_XHIGH = {**LOW_TO_HIGH, 90: "xhigh"}
+LOW_TO_MAX = {**LOW_TO_XHIGH, 100: "max"}
 
 OPENAI_KNOBS: tuple[Knob, ...] = (
     Knob(r"(ft:)?(gpt-[34]|chatgpt|gpt-audio|gpt-image|computer-use|gpt-5(\.\d+)?-chat)"),
@@ -35,11 +37,20 @@ OPENAI_KNOBS: tuple[Knob, ...] = (
     Knob(r"o\d.*deep-research", {50: "medium"}, parallel=False),
     Knob(r"o\d", LOW_TO_HIGH, parallel=False),
     Knob(r"gpt-5-pro", {80: "high"}),
-    Knob(r"gpt-5\.\d+-pro", {50: "medium", 80: "high"}),
-    Knob(r"(gpt.*)?codex", LOW_TO_HIGH),
+    Knob(r"gpt-5\.\d+-pro", {50: "medium", 80: "high", 90: "xhigh"}),
+    Knob(r"gpt-5\.1-codex-max", LOW_TO_XHIGH),
+    Knob(r"gpt-5(\.1)?-codex|codex", LOW_TO_HIGH),
+    Knob(r"gpt-.*codex", LOW_TO_XHIGH),
     Knob(r"gpt-oss", LOW_TO_HIGH),
     Knob(r"gpt-5(-|$)", {15: "minimal", **LOW_TO_HIGH}),
-    Knob(r"gpt-", {0: "none", **LOW_TO_HIGH}),
+    Knob(r"gpt-5\.1(?!\d)", {0: "none", **LOW_TO_HIGH}),
+    Knob(r"gpt-5\.[2-5](?!\d)", {0: "none", **LOW_TO_XHIGH}),
+    Knob(r"gpt-6-astra", LOW_TO_MAX),
+    Knob(r"gpt-", {0: "none", **LOW_TO_MAX}),
+)
+MISTRAL_KNOBS: tuple[Knob, ...] = (
+    Knob(r"mistral-large-(4|latest)", {0: "none", **LOW_TO_HIGH}),
+    Knob(r"mistral-small-(4|2603|latest)|mistral-medium-(3-5|latest)", {0: "none", 80: "high"}),
 )
 GPT_OSS: tuple[Knob, ...] = (Knob(r"(openai/)?gpt-oss", LOW_TO_HIGH),)
 
@@ -72,7 +83,9 @@ class Profile(Struct, frozen=True, kw_only=True):
     stream_usage: bool = True
     cache: Literal["never", "asked", "on"] = "asked"
     """Cache markers: never, only when the provider is built with `cache=True`, or unless built with `cache=False`."""
-    thinking_back: Literal["no", "reasoning_details", "reasoning_content"] = "no"
+    prompt_cache_key: bool = False
+    """Requests of one conversation say so, and are sent to where its beginning is cached."""
+    thinking_back: Literal["no", "reasoning_details", "reasoning_content", "content"] = "no"
     """Chat: the field in which the server wants its own reasoning back."""
     think_tags: bool = True
     """Reasoning may come inside `<think>` at the beginning of the text."""
@@ -99,6 +112,7 @@ PROFILES: dict[str, Profile] = {
             strict_tools=True,
             max_tokens_field="max_completion_tokens",
             cache="never",
+            prompt_cache_key=True,
             think_tags=False,
             files=True,
         ),
@@ -107,7 +121,7 @@ PROFILES: dict[str, Profile] = {
             base_url="https://openrouter.ai/api/v1",
             key_env="OPENROUTER_API_KEY",
             default_model="anthropic/claude-sonnet-4.5",
-            knobs=(Knob(r"x-ai/"), Knob(r"", {0: "none", 15: "minimal", **LOW_TO_HIGH})),
+            knobs=(Knob(r"x-ai/"), Knob(r"", {0: "none", 15: "minimal", **LOW_TO_XHIGH})),
             reasoning="object",
             schema="always",
             top_k=True,
@@ -155,6 +169,18 @@ PROFILES: dict[str, Profile] = {
             parallel=False,
             cache="never",
             thinking_back="reasoning_content",
+        ),
+        Profile(
+            name="mistral",
+            base_url="https://api.mistral.ai/v1",
+            key_env="MISTRAL_API_KEY",
+            default_model="mistral-medium-latest",
+            knobs=MISTRAL_KNOBS,
+            schema="no_tools",
+            # Mistral tells the usage without being asked, and refuses fields that it does not know.
+            stream_usage=False,
+            cache="never",
+            thinking_back="content",
         ),
         Profile(
             name="ollama",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
+from msgspec import Raw
 from msgspec.structs import replace
 
 from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
@@ -14,8 +15,14 @@ from weftline.providers.base import ModelInfo, ModelRequest
 from weftline.providers.names import NameMap
 from weftline.providers.openai.family import OpenAIFamily, joined
 from weftline.providers.openai.profiles import Profile
-from weftline.providers.openai.responses_request import BUILTIN_PREFIX, BUILTIN_TOOLS, ResponsesEncoder
+from weftline.providers.openai.responses_request import (
+    BUILTIN_PREFIX,
+    BUILTIN_TOOLS,
+    FORCIBLE_TOOLS,
+    ResponsesEncoder,
+)
 from weftline.providers.openai.responses_stream import ResponsesReader
+from weftline.providers.openai.schema import answer_schema
 from weftline.providers.sampling import SamplingLimits
 
 _encode = msgspec.json.encode
@@ -99,18 +106,15 @@ class OpenAIResponses(OpenAIFamily):
             if self._summary != "none" and request.reasoning:
                 settings["reasoning"]["summary"] = self._summary
         if request.output_schema is not None:
-            settings["text"] = {
-                "format": {
-                    "type": "json_schema",
-                    "strict": True,
-                    "name": request.output_schema.name,
-                    "schema": request.output_schema.schema,
-                }
-            }
+            answer = answer_schema(request.output_schema)
+            form = {"strict": answer.strict, "name": request.output_schema.name, "schema": Raw(answer.schema)}
+            settings["text"] = {"format": {"type": "json_schema", **form}}
         if request.tools:
             settings["tool_choice"] = _tool_choice(request, names)
             if request.parallel_tool_calls is not None and knob.parallel:
                 settings["parallel_tool_calls"] = request.parallel_tool_calls
+        if request.cache_key and self._profile.prompt_cache_key:
+            settings["prompt_cache_key"] = request.cache_key
         if request.max_output_tokens is not None:
             settings["max_output_tokens"] = request.max_output_tokens
         if not (self._profile.fixed_sampling and knob.levels and effort != "none"):
@@ -126,5 +130,8 @@ def _tool_choice(request: ModelRequest, names: NameMap) -> str | dict[str, Any]:
     if isinstance(choice, str):
         return choice
     if choice[1].startswith(BUILTIN_PREFIX):
-        return {"type": choice[1].removeprefix(BUILTIN_PREFIX)}
+        kind = choice[1].removeprefix(BUILTIN_PREFIX)
+        # Only some can be named by themselves; any can be the one that is allowed.
+        allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": kind}]}
+        return {"type": kind} if kind in FORCIBLE_TOOLS else allowed
     return {"type": "function", "name": names.out(choice[1])}

@@ -40,11 +40,17 @@ BUILTIN_TOOLS: dict[str, str] = {
     "code_interpreter": "code_interpreter",
     "image_generation": "image_generation",
     "mcp": "mcp",
+    "shell": "shell",
+    "tool_search": "tool_search",
 }
 """The tools that OpenAI runs by itself, by the name that selects them (`provider:web_search`)."""
+FORCIBLE_TOOLS = frozenset({"file_search", "code_interpreter", "image_generation", "shell"})
 
 IMAGE_CALL = "image_generation_call"
-_BUILTIN_DEFAULTS: dict[str, dict[str, Any]] = {"code_interpreter": {"container": {"type": "auto"}}}
+_BUILTIN_DEFAULTS: dict[str, dict[str, Any]] = {
+    "code_interpreter": {"container": {"type": "auto"}},
+    "shell": {"environment": {"type": "container_auto"}},
+}
 _encode = msgspec.json.encode
 
 
@@ -89,8 +95,8 @@ class ResponsesEncoder(Struct, frozen=True):
                 "type": "function",
                 "name": self.names.out(spec.name),
                 "description": described(spec),
-                "parameters": Raw(schema.parameters),
-                "strict": schema.strict,
+                "parameters": Raw(schema.parameters if schema.strict is None else schema.strict),
+                "strict": schema.strict is not None,
             }
         )
 
@@ -146,12 +152,14 @@ class ResponsesEncoder(Struct, frozen=True):
         return items
 
     def _call(self, call: ToolCall) -> bytes:
+        found = call.extra is not UNSET and call.provider == self.provider
         return _encode(
             {
                 "type": "function_call",
                 "call_id": call.id,
                 "name": self.names.out(call.name),
                 "arguments": call.args or "{}",
+                **(_namespace(call.extra) if found else {}),
             }
         )
 
@@ -190,6 +198,14 @@ def _phase_after(parts: Sequence[AssistantPart], index: int, provider: str) -> s
         if isinstance(part, Opaque) and part.provider == provider and _type_of(part.data) == "phase":
             return msgspec.json.decode(part.data, type=Phase).phase
     return None
+
+
+def _namespace(extra: Raw | UnsetType) -> dict[str, str]:
+    """Where a search of OpenAI's found the tool; without it the call is of another one."""
+    try:
+        return msgspec.json.decode(b"{}" if extra is UNSET else extra, type=dict[str, str])
+    except msgspec.DecodeError:
+        return {}
 
 
 def _type_of(data: Raw) -> str:

@@ -26,8 +26,10 @@ from weftline.providers.names import NameMap
 from weftline.providers.openai.family import UNREADABLE, decode, loose_object, present, usage_of
 from weftline.providers.openai.responses_request import IMAGE_CALL, Phase
 
+_READ = ("message", "reasoning", "function_call")
 _REASONING_DELTAS = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
 _ENDS = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
+_UNFINISHED = ("queued", "in_progress")
 _INCOMPLETE = {"max_output_tokens": "max_tokens", "max_tokens": "max_tokens", "content_filter": "refusal"}
 _STATUS = {None: "completed", "completed": "completed", "failed": "failed", "incomplete": "failed"}
 _INPUTS = ("action", "queries", "code", "arguments", "input")
@@ -55,11 +57,17 @@ class _Item(Struct):
     status: str | None = None
     call_id: str | None = None
     name: str | None = None
-    arguments: str | None = None
+    namespace: str | None = None
+    arguments: Any = None
+    """Text for a function, and an object for a search of tools."""
     content: list[_Content] | None = None
     summary: list[_Content] | None = None
     encrypted_content: str | None = None
     phase: str | None = None
+
+
+class _Kind(Struct):
+    type: str = ""
 
 
 class _Incomplete(Struct):
@@ -76,6 +84,7 @@ class _Response(Struct):
 
 _events = msgspec.json.Decoder(_Event)
 _items = msgspec.json.Decoder(_Item)
+_kinds = msgspec.json.Decoder(_Kind)
 _responses = msgspec.json.Decoder(_Response)
 
 
@@ -158,7 +167,8 @@ class ResponsesReader:
 
     def _start_call(self, index: int, item: _Item) -> list[Chunk]:
         self._started.add(index)
-        return [CallStart(index, self._names.back(item.name or ""), item.call_id or item.id or None)]
+        extra = Raw(msgspec.json.encode({"namespace": item.namespace})) if item.namespace else UNSET
+        return [CallStart(index, self._names.back(item.name or ""), item.call_id or item.id or None, extra)]
 
     def _is_open(self, index: int) -> bool:
         return self._reasoning is not None and self._reasoning.index == index and self._reasoning.written
@@ -200,7 +210,7 @@ class ResponsesReader:
                 return self._take_reasoning(index, item, raw)
             case "function_call":
                 started = [] if index in self._started else self._start_call(index, item)
-                return [*self._part_reasoning(), *started, CallDone(index, item.arguments)]
+                return [*self._part_reasoning(), *started, CallDone(index, _arguments(item.arguments))]
             case "message":
                 return [*self._part_reasoning(), *self._take_message(index, item)]
             case kind if kind.endswith("_call"):
@@ -265,6 +275,12 @@ class ResponsesReader:
         if response.output is None and response.status is None:
             self.failure = ProviderError("server", UNREADABLE)
             return chunks
+        if response.status in _UNFINISHED:
+            # Some gateways answer in the background; asking again would only queue another one.
+            state = response.status.replace("_", " ")
+            why = f"The model API returned before its answer was finished: it is {state}."
+            self.failure = ProviderError("server", why, retryable=False)
+            return chunks
         for index, item in enumerate(response.output or ()):
             chunks += self._take(index, item)
         chunks += self._part_reasoning()
@@ -292,8 +308,21 @@ def _text(delta: object) -> str:
     return delta if isinstance(delta, str) else ""
 
 
+def _arguments(value: object) -> str | None:
+    return value if isinstance(value, str) or value is None else msgspec.json.encode(value).decode()
+
+
 def _item(raw: Raw | UnsetType) -> _Item:
-    return _Item() if raw is UNSET else decode(bytes(raw), _Item, _items)
+    if raw is UNSET:
+        return _Item()
+    try:
+        return decode(bytes(raw), _Item, _items)
+    except ProviderError:
+        kind = decode(bytes(raw), _Kind, _kinds).type
+        if kind in _READ:
+            raise
+        # An item that is only kept may name its fields as it likes.
+        return _Item(kind)
 
 
 def _kept(raw: Raw) -> Raw:

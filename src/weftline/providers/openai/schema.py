@@ -1,7 +1,8 @@
-"""JSON Schemas of tools as OpenAI's APIs take them.
+"""JSON Schemas of tools and of answers as OpenAI's APIs take them.
 
 A schema that the API takes is sent as it was written, byte for byte. One that it would refuse (no object at the top, an
-object without properties, an array without items) is mended; whether it may be declared `strict` is found out.
+object without properties, an array without items) is mended. In strict mode it is sent if it fits, or can be made to
+without changing what it means; see `weftline.providers.openai.strict`.
 """
 
 from __future__ import annotations
@@ -10,25 +11,50 @@ from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 
+from weftline.messages import OutputSchema
 from weftline.providers.base import ToolSpec
+from weftline.providers.openai.strict import Schema, strict_form, target, without_nulls
 
-_STRICT_KEYWORDS = frozenset(
-    {
-        "type", "properties", "required", "additionalProperties", "items", "anyOf", "enum", "const", "$ref", "$defs",
-        "definitions", "description", "title", "pattern", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
-        "multipleOf", "minItems", "maxItems",
-    }
-)  # fmt: skip
-_STRICT_DEPTH = 5
-_STRICT_PROPERTIES = 100
+WRAPPED = "output"
 _TOP_UNIONS = ("anyOf", "oneOf", "allOf")
+_PLAIN_TOP = (*_TOP_UNIONS, "enum", "const", "not")
 
 
 class ToolSchema(NamedTuple):
+    """The parameters of a tool. `strict` is what strict mode takes, if anything.
+
+    `meant` is the schema that arguments are held against when nulls stand for fields that were left out.
+    """
+
     parameters: bytes
+    strict: bytes | None = None
+    meant: Schema | None = None
+
+    def restored(self, arguments: str) -> str:
+        """The arguments as they would be without strict mode."""
+        return arguments if self.meant is None else without_nulls(arguments, self.meant)
+
+
+class AnswerSchema(NamedTuple):
+    """The schema of an answer. `wrapped`: the answer is the field `output` of an object, which the top has to be."""
+
+    schema: bytes
     strict: bool
+    wrapped: bool = False
+    meant: Schema | None = None
+
+    @property
+    def as_sent(self) -> bool:
+        """Whether an answer is handed on as the model wrote it."""
+        return not self.wrapped and self.meant is None
+
+    def restored(self, text: str) -> str:
+        """The answer as whoever gave the schema expects it."""
+        if self.wrapped:
+            text = _unwrapped(text)
+        return text if self.meant is None else without_nulls(text, self.meant)
 
 
 def described(spec: ToolSpec) -> str:
@@ -43,19 +69,67 @@ def tool_schema(spec: ToolSpec) -> ToolSchema:
     return _tool_schema(bytes(spec.parameters))
 
 
+def answer_schema(output: OutputSchema) -> AnswerSchema:
+    return _answer_schema(bytes(output.schema))
+
+
 @lru_cache(maxsize=1024)
 def _tool_schema(parameters: bytes) -> ToolSchema:
+    top = _decoded(parameters)
+    if top is None:
+        return ToolSchema(b'{"type":"object","properties":{}}')
+    mended = cast("Schema", _mended(_mended_top(top)))
+    sent = parameters if mended == top else msgspec.json.encode(mended)
+    form = strict_form(mended)
+    if form is None:
+        return ToolSchema(sent)
+    strict = sent if form.schema is mended else msgspec.json.encode(form.schema)
+    return ToolSchema(sent, strict, mended if form.nulls else None)
+
+
+@lru_cache(maxsize=256)
+def _answer_schema(schema: bytes) -> AnswerSchema:
+    given = _decoded(schema)
+    if given is None:
+        return AnswerSchema(schema, strict=False)
+    wrapped = not _is_object(given) and b'"#"' not in schema
+    top = _wrapper(given) if wrapped else given
+    form = strict_form(top)
+    sent = top if form is None else form.schema
+    return AnswerSchema(
+        schema if sent is given else msgspec.json.encode(sent),
+        strict=form is not None,
+        wrapped=wrapped,
+        meant=given if form is not None and form.nulls else None,
+    )
+
+
+def _decoded(schema: bytes) -> Schema | None:
     try:
-        schema: Any = msgspec.json.decode(parameters)
-    except (msgspec.DecodeError, RecursionError):
-        schema = None
-    if not isinstance(schema, dict):
-        return ToolSchema(b'{"type":"object","properties":{}}', strict=False)
-    top = cast("dict[str, Any]", schema)
-    mended = _mended_top(top)
-    mended = _mended(mended)
-    strict = _Strictness().holds(mended)
-    return ToolSchema(parameters if mended == top else msgspec.json.encode(mended), strict=strict)
+        return msgspec.json.decode(schema, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+
+
+def _is_object(schema: Schema) -> bool:
+    plain = target(schema, schema) or schema
+    return plain.get("type") == "object" and not plain.keys() & set(_PLAIN_TOP)
+
+
+def _wrapper(schema: Schema) -> Schema:
+    # References are resolved from the top, so what they point to has to stay there.
+    shared = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+    inner = {name: value for name, value in schema.items() if name not in shared}
+    closed = {"required": [WRAPPED], "additionalProperties": False}
+    return {"type": "object", "properties": {WRAPPED: inner}, **closed, **shared}
+
+
+def _unwrapped(text: str) -> str:
+    try:
+        fields = msgspec.json.decode(text, type=dict[str, Raw])
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return text
+    return bytes(fields[WRAPPED]).decode() if fields.keys() == {WRAPPED} else text
 
 
 def _mended_top(schema: dict[str, Any]) -> dict[str, Any]:
@@ -104,33 +178,3 @@ def _mended_member(key: str, value: Any) -> Any:
         # The keys are names here, not keywords.
         return {name: _mended(one) for name, one in cast("dict[str, Any]", value).items()}
     return _mended(value)
-
-
-class _Strictness:
-    """Whether a schema keeps the rules of strict mode: every object closed, every property required, known keywords."""
-
-    def __init__(self) -> None:
-        self._properties = 0
-
-    def holds(self, schema: Any, depth: int = 0) -> bool:
-        if not isinstance(schema, dict) or depth > _STRICT_DEPTH:
-            return False
-        fields = cast("dict[str, Any]", schema)
-        if not fields.keys() <= _STRICT_KEYWORDS or not fields.keys() & {"type", "anyOf", "$ref", "enum", "const"}:
-            return False
-        properties = cast("dict[str, Any]", fields.get("properties") or {})
-        kind = fields.get("type")
-        if kind == "object" or (isinstance(kind, list) and "object" in kind) or properties:
-            if fields.get("additionalProperties") is not False:
-                return False
-            if set(cast("list[str]", fields.get("required") or [])) != properties.keys():
-                return False
-        self._properties += len(properties)
-        if self._properties > _STRICT_PROPERTIES:
-            return False
-        members: list[Any] = [*properties.values(), *cast("list[Any]", fields.get("anyOf") or [])]
-        for definitions in ("$defs", "definitions"):
-            members += cast("dict[str, Any]", fields.get(definitions) or {}).values()
-        if "items" in fields:
-            members.append(fields["items"])
-        return all(self.holds(member, depth + 1) for member in members)

@@ -4,108 +4,113 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
+from msgspec import UNSET
 from msgspec.json import encode
 
-from weftline.errors import NotFound, WeftlineError
-from weftline.runtime import ids
-from weftline.server import a2a, following
-from weftline.server.a2a import RpcError
+from weftline.errors import WeftlineError
+from weftline.server.a2a import cards, rpc
+from weftline.server.a2a.dialect import Dialect
+from weftline.server.a2a.rpc import Call, NotACall, RpcError
+from weftline.server.a2a.serving import STREAMS, Serving
+from weftline.server.a2a.v0_3 import V03
+from weftline.server.a2a.v1_0 import V1
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.http import Request, Response
+from weftline.server.http import NO_SNIFFING, Request, Response
 from weftline.server.parsing import parsed
 from weftline.server.router import EventStream, Route
 from weftline.server.sse import HEADERS, KEEP_ALIVE
-from weftline.server.views import run_view
-from weftline.store.base import RunRow
 from weftline.store.records.agents import AgentRow
-from weftline.wire.responses import RunView
 from weftline.workspace import agents
 
 _AGENT = "/api/a2a/{slug}/agents/{agentSlug}"
 _INVOKE = ("a2a:invoke", "agents:invoke")
 _USAGES = ("a2a", "developer_api")
-_STREAMS = ("message/stream", "tasks/resubscribe")
+_V03, _V1 = V03(), V1()
 
 
 async def call(app: App, request: Request, principal: Principal) -> Response | None:
     agent = await agents.use_by_slug(app.workspaces, principal, request.params["agentSlug"])
-    identity: Any = None
+    asked = _version(request)
+    dialect: Dialect = _V1 if asked == _V1.version else _V03
     try:
-        sent = await parsed(a2a.parse_call, await request.body())
-        identity = sent.id
-        if sent.method in _STREAMS:
-            row = await _streamed(app, agent, sent)
-            await _send_stream(app, request, row, identity)
-            return None
-        result = await _result(app, request, principal, agent, sent)
+        sent = await parsed(rpc.parse_call, await request.body())
+    except NotACall as refused:
+        return _refusal(dialect, refused.id, _not_json(request, dialect) or refused.error)
+    try:
+        if not asked and sent.method in _V1.methods:
+            dialect = _V1  # no method has the same name in both
+        if asked not in ("", _V03.version, _V1.version):
+            raise _unknown_version(asked)
+        return await _carry_out(app, request, principal, agent, dialect, sent)
     except (RpcError, WeftlineError) as error:
-        if isinstance(error, RpcError) and error.data is not None and "id" in error.data:
-            identity, error.data = error.data["id"], None
-        return Response(a2a.error_body(identity, error))
-    return Response(a2a.result_body(identity, result))
+        if sent.id is UNSET:
+            return Response(b"", status=204)
+        refused = rpc.as_rpc(error)
+        if refused.status == 200 and dialect.methods.get(sent.method) in STREAMS and _wants_events(request):
+            # Callers that have asked for events read nothing else.
+            body = rpc.error_body(sent.id, dialect.fault(refused))
+            return Response(b"data: " + body + b"\n\n", headers=tuple(one for one in HEADERS if one != NO_SNIFFING))
+        return _refusal(dialect, sent.id, refused)
 
 
-async def _result(app: App, request: Request, principal: Principal, agent: AgentRow, sent: a2a.RpcCall) -> Any:
-    match sent.method:
-        case "message/send":
-            params = a2a.message_params(sent)
-            row = await _begin(app, agent, params)
-            if params.configuration is not None and params.configuration.blocking is False:
-                return a2a.task_of(await run_view(app.engine, row))
-            return a2a.message_of(await _end(app, request, row))
-        case "tasks/get":
-            return a2a.task_of(await run_view(app.engine, await _task(app, agent, a2a.task_params(sent).id)))
-        case "tasks/cancel":
-            row = await _task(app, agent, a2a.task_params(sent).id)
-            if row.ended_at is not None:
-                raise RpcError(a2a.TASK_NOT_CANCELABLE, "The task has ended.")
-            await app.engine.cancel(row.key, requested_by=principal.id)
-            return a2a.task_of(await run_view(app.engine, await _task(app, agent, _id(row))))
-        case _:
-            raise RpcError(a2a.METHOD_NOT_FOUND, f"There is no method {sent.method[:100]!r}.")
+async def _carry_out(
+    app: App, request: Request, principal: Principal, agent: AgentRow, dialect: Dialect, sent: Call
+) -> Response | None:
+    operation = dialect.methods.get(sent.method)
+    if operation is None:
+        told = f"A2A {dialect.version} has no method {sent.method[:100]!r}."
+        raise RpcError(rpc.METHOD_NOT_FOUND, told)
+    serving = Serving(app, app.deliveries, agent, dialect, sender=principal.id)
+    if sent.id is UNSET:
+        await serving.notify(operation, sent.params)
+        return Response(b"", status=204)
+    if operation in STREAMS:
+        events = await serving.stream(operation, sent.params)
+        # What is refused must be refused before the answer begins.
+        first = await anext(events)
+        await _send_events(request, first, events, sent.id)
+        return None
+    result = await serving.result(operation, sent.params, unless_gone=request.unless_gone)
+    return Response(rpc.result_body(sent.id, result))
 
 
-async def _begin(app: App, agent: AgentRow, params: a2a.MessageParams) -> RunRow:
-    """Starts the run of a message, on the session of its context."""
-    context = params.message.context_id
-    if context is None and params.message.task_id is not None:
-        context = a2a.context_of(await run_view(app.engine, await _task(app, agent, params.message.task_id)))
-    thread = await following.session_of_context(app, agent, context or a2a.new_context())
-    run_id = await following.send(app, thread, params.text)
-    return await app.engine.find(run_id, workspace=agent.workspace)
+def _version(request: Request) -> str:
+    """The version that the caller asks for, without the number of its patch; "" if it says nothing."""
+    asked = request.header(b"a2a-version") or request.query_value("A2A-Version") or ""
+    return ".".join(asked.strip().split(".")[:2])
 
 
-async def _end(app: App, request: Request, row: RunRow) -> RunView:
-    """The run when it has ended. A caller that goes away leaves the run as it is: it is a task of its own."""
-    ended = asyncio.ensure_future(following.ended(app, row, _id(row)))
-    gone = asyncio.ensure_future(request.disconnected())
-    try:
-        await asyncio.wait({ended, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not ended.done():
-            raise ConnectionResetError
-        run = ended.result()
-    finally:
-        ended.cancel()
-        gone.cancel()
-    if run is None:
-        data = {"taskId": _id(row)}
-        raise RpcError(a2a.INTERNAL_ERROR, "The server is stopping; ask tasks/get for the result later.", data=data)
-    return run
+def _wants_events(request: Request) -> bool:
+    # Some callers send two such headers, of which the first takes anything.
+    return any(name == b"accept" and b"text/event-stream" in value.lower() for name, value in request.scope["headers"])
 
 
-async def _streamed(app: App, agent: AgentRow, sent: a2a.RpcCall) -> RunRow:
-    if sent.method == "message/stream":
-        return await _begin(app, agent, a2a.message_params(sent))
-    return await _task(app, agent, a2a.task_params(sent).id)
+def _unknown_version(asked: str) -> RpcError:
+    told = f"A2A {asked[:40]} is not supported; use {' or '.join(cards.VERSIONS)}."
+    return RpcError(rpc.VERSION_NOT_SUPPORTED, told)
 
 
-async def _send_stream(app: App, request: Request, row: RunRow, identity: Any) -> None:
+def _not_json(request: Request, dialect: Dialect) -> RpcError | None:
+    """Why a body that does not read was refused, if the caller said that it is something else than JSON."""
+    kind = (request.header(b"content-type") or "").partition(";")[0].strip().lower()
+    if dialect is not _V1 or not kind or kind.endswith("json"):
+        return None
+    told = f"Incompatible content types: the body must be application/json, not {kind[:100]}."
+    return RpcError(rpc.CONTENT_TYPE_NOT_SUPPORTED, told)
+
+
+def _refusal(dialect: Dialect, identity: Any, error: RpcError) -> Response:
+    return Response(rpc.error_body(identity, dialect.fault(error)), status=error.status)
+
+
+async def _send_events(request: Request, first: Any, events: AsyncGenerator[Any], identity: Any) -> None:
     headers = [*HEADERS, (b"x-request-id", request.id.encode())]
     await request.send({"type": "http.response.start", "status": 200, "headers": headers})
-    sending = asyncio.ensure_future(_frames(app, request, row, identity))
+    sending = asyncio.ensure_future(_frames(request, first, events, identity))
     gone = asyncio.ensure_future(request.disconnected())
     try:
         await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -116,60 +121,32 @@ async def _send_stream(app: App, request: Request, row: RunRow, identity: Any) -
         sending.cancel()
 
 
-async def _frames(app: App, request: Request, row: RunRow, identity: Any) -> None:
-    async for update in _updates(app, row):
-        body = KEEP_ALIVE if update is None else b"data: " + a2a.result_body(identity, update) + b"\n\n"
-        await request.send({"type": "http.response.body", "body": body, "more_body": True})
+async def _frames(request: Request, first: Any, events: AsyncGenerator[Any], identity: Any) -> None:
+    async with aclosing(events):
+        await _frame(request, first, identity)
+        async for event in events:
+            await _frame(request, event, identity)
     await request.send({"type": "http.response.body", "body": b""})
 
 
-async def _updates(app: App, row: RunRow) -> AsyncGenerator[Any]:
-    """The task as it begins, the text of each turn as it is produced, the final status; None to keep alive."""
-    run = await run_view(app.engine, row)
-    yield a2a.task_of(run)
-    turn, begun = 0, False
-    async for event in following.events(app, row, run.id):
-        if not event.type:
-            yield None
-        elif event.type == "assistant_delta":
-            yield a2a.chunk(run, f"turn-{turn}", event.payload["text"], append=begun)
-            begun = True
-        elif event.type == "turn_restarted":
-            begun = False
-        elif event.type == "assistant_message":
-            turn, begun = turn + 1, False
-        elif event.is_terminal:
-            after = await app.engine.row(row.key)
-            assert after is not None
-            yield a2a.final_update(await run_view(app.engine, after))
-
-
-async def _task(app: App, agent: AgentRow, task: str) -> RunRow:
-    try:
-        row = await app.engine.find(task, workspace=agent.workspace)
-    except NotFound:
-        row = None
-    if row is None or row.agent != agent.id:
-        raise RpcError(a2a.TASK_NOT_FOUND, "There is no such task of this agent.")
-    return row
-
-
-def _id(row: RunRow) -> str:
-    return ids.run_id(row.key, row.salt)
+async def _frame(request: Request, event: Any, identity: Any) -> None:
+    body = KEEP_ALIVE if event is None else b"data: " + rpc.result_body(identity, event) + b"\n\n"
+    await request.send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 async def card(app: App, request: Request, principal: Principal) -> Response:
     agent = await agents.use_by_slug(app.workspaces, principal, request.params["agentSlug"])
-    return Response(encode(_card(app, request, principal, agent)))
+    make = cards.card_1 if _version(request) == _V1.version else cards.card
+    return Response(encode(make(agent, url=_url(app, principal, agent))))
 
 
 async def discovery(app: App, request: Request, principal: Principal) -> Response:
-    cards = [_card(app, request, principal, row) for row in await agents.usable(app.workspaces, principal)]
-    return Response(encode(a2a.AgentCards(cards)))
+    rows = await agents.usable(app.workspaces, principal)
+    return Response(encode(cards.AgentCards([cards.card(row, url=_url(app, principal, row)) for row in rows])))
 
 
-def _card(app: App, request: Request, principal: Principal, agent: AgentRow) -> a2a.AgentCard:
-    return a2a.card(agent, url=f"{app.oauth.url}/api/a2a/{principal.slug}/agents/{agent.slug}")
+def _url(app: App, principal: Principal, agent: AgentRow) -> str:
+    return f"{app.oauth.url}/api/a2a/{principal.slug}/agents/{agent.slug}"
 
 
 ROUTES = (
@@ -180,8 +157,9 @@ ROUTES = (
         scopes=_INVOKE,
         usages=_USAGES,
         summary="Call an agent over A2A (JSON-RPC)",
-        body=a2a.RpcCall,
-        returns=a2a.RpcReply | EventStream,
+        body=rpc.RpcCall,
+        returns=rpc.RpcReply | EventStream,
+        silent=True,
     ),
     *(
         Route(
@@ -191,7 +169,7 @@ ROUTES = (
             scopes=("a2a:discovery",),
             usages=_USAGES,
             summary="The agent's card",
-            returns=a2a.AgentCard,
+            returns=cards.AgentCard,
         )
         for name in ("agent-card.json", "agent.json")
     ),
@@ -202,6 +180,6 @@ ROUTES = (
         scopes=("a2a:discovery",),
         usages=_USAGES,
         summary="The cards of the agents that the credential may use",
-        returns=a2a.AgentCards,
+        returns=cards.AgentCards,
     ),
 )

@@ -10,23 +10,19 @@ from msgspec.json import encode
 
 from weftline import prompts
 from weftline.errors import InvalidRequest
-from weftline.runtime.receipts import CallName, CancelReceipt
 from weftline.server.access import find_run, locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
+from weftline.server.creating import answer_created, create_run
 from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.parsing import parsed
 from weftline.server.router import EventStream, QueryParameter, Route
 from weftline.server.sse import resume_point, send_events
-from weftline.server.views import run_view
+from weftline.server.views import cancel_receipt, cancelled, run_view
 from weftline.tools.base import ToolOutput
-from weftline.wire import responses
-from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import ToolResult, parse_run, parse_tool_result
-from weftline.wire.responses import AcceptedResult, Cancelled, CreatedRun, Run, created_run, snapshot
+from weftline.wire.responses import AcceptedResult, Cancelled, CreatedRun, Run, snapshot
 from weftline.wire.run_spec import RunModel
-from weftline.workspace import agents
-from weftline.workspace.agents import RunSpec
 
 _BASE = "/api/v1/workspaces/{slug}/agent-runs"
 _KEY_LIMIT = 255
@@ -34,21 +30,12 @@ _RESULT_BODY_BYTES = 32 * 1024 * 1024
 """More than any valid result needs, so that one that is too large can still be told to the model."""
 
 
-async def create(app: App, request: Request, principal: Principal) -> Response:
+async def create(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
     raw = await request.body()
+    once = idempotency(request, "agent-runs", raw)
     body = await parsed(parse_run, raw)
-    warnings = app.unknown_fields.warnings(request, body.unknown)
-    whole = await agents.effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
-    run_id = await app.engine.create(
-        principal.workspace,
-        await parsed(plan_from_spec, whole.spec),
-        sent=whole.spec,
-        metadata=encode(body.metadata).decode(),
-        idempotency=idempotency(request, "agent-runs", raw),
-        secrets=app.workspaces.vault.seal_headers(whole.headers, workspace=principal.workspace),
-        blobs=body.blobs,
-    )
-    return Response(created_run(run_id, principal.slug, warnings), status=202)
+    create = partial(create_run, app, principal, body, idempotency=once)
+    return await answer_created(app, request, principal, create, unknown=body.unknown)
 
 
 async def read(app: App, request: Request, principal: Principal) -> Response:
@@ -56,8 +43,7 @@ async def read(app: App, request: Request, principal: Principal) -> Response:
     view = await run_view(app.engine, row)
     # Retention has removed the calls of a run together with its spec.
     known = view.status == "cancelled" and await app.engine.entry(row.key, 1) is not None
-    receipt = await app.engine.receipt(row.key) if known else None
-    return Response(snapshot(view, receipt=None if receipt is None else responses.CancelReceipt(*_told(receipt))))
+    return Response(snapshot(view, receipt=cancel_receipt(await app.engine.receipt(row.key)) if known else None))
 
 
 async def stream(app: App, request: Request, principal: Principal) -> StreamedResponse:
@@ -85,17 +71,7 @@ async def tool_results(app: App, request: Request, principal: Principal) -> Resp
 async def cancel(app: App, request: Request, principal: Principal) -> Response:
     key = await locate_run(app, request, principal)
     receipt = await app.engine.cancel(key, requested_by=principal.id)
-    return Response(encode(Cancelled(*_told(receipt))))
-
-
-def _told(
-    receipt: CancelReceipt,
-) -> tuple[str, list[responses.CallName], list[responses.CallName], list[responses.CallName]]:
-    return receipt.status, _calls(receipt.stopped), _calls(receipt.finished), _calls(receipt.in_doubt)
-
-
-def _calls(calls: tuple[CallName, ...]) -> list[responses.CallName]:
-    return [responses.CallName(call.id, call.name) for call in calls]
+    return Response(encode(cancelled(receipt)))
 
 
 def idempotency(request: Request, route: str, body: bytes) -> tuple[str, str, bytes] | None:
@@ -114,11 +90,11 @@ ROUTES = (
         _BASE,
         create,
         scopes=("runs:write",),
-        summary="Create a run",
+        summary="Create a run, and follow its events if the client accepts those",
         body=RunModel,
         warns=True,
         idempotent=True,
-        returns=CreatedRun,
+        returns=CreatedRun | EventStream,
         status=202,
         errors=(409,),
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec.json import decode, encode
 
 from weftline.errors import Conflict
@@ -10,11 +12,14 @@ from weftline.runtime import ids
 from weftline.server.access import find_session
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.http import Request, Response
+from weftline.server.creating import answer_created
+from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.parsing import parsed
-from weftline.server.router import Route
+from weftline.server.router import EventStream, Route
 from weftline.server.routes.runs import idempotency
 from weftline.server.views import session_usage
+from weftline.store.records.threads import ThreadRow
+from weftline.wire.bodies import MessageBody
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_message, parse_session
 from weftline.wire.responses import (
@@ -23,7 +28,6 @@ from weftline.wire.responses import (
     Ok,
     Session,
     SessionView,
-    created_run,
     created_session,
     session_info,
 )
@@ -68,11 +72,18 @@ async def read(app: App, request: Request, principal: Principal) -> Response:
     return Response(session_info(view, messages))
 
 
-async def message(app: App, request: Request, principal: Principal) -> Response:
+async def message(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
     row = await find_session(app, request, principal)
     raw = await request.body()
+    once = idempotency(request, f"agent-sessions/{row.key}/messages", raw)
     body = await parsed(parse_message, raw)
-    warnings = app.unknown_fields.warnings(request, body.unknown)
+    send = partial(_send, app, principal, row, body, idempotency=once)
+    return await answer_created(app, request, principal, send, unknown=body.unknown)
+
+
+async def _send(
+    app: App, principal: Principal, row: ThreadRow, body: MessageBody, *, idempotency: tuple[str, str, bytes] | None
+) -> str:
     if row.ended_at is not None:
         raise Conflict("This session has ended.", code="session_ended")
     spec = effective_spec(row.spec, body)
@@ -83,17 +94,16 @@ async def message(app: App, request: Request, principal: Principal) -> Response:
         if body.replaces_tools
         else await threads.sealed_headers(app.workspaces, row)
     )
-    run_id = await app.engine.create(
+    return await app.engine.create(
         principal.workspace,
         plan,
         sent=spec,
         thread=row.key,
         metadata=encode(plan.metadata).decode(),
-        idempotency=idempotency(request, f"agent-sessions/{row.key}/messages", raw),
+        idempotency=idempotency,
         secrets=secrets,
         blobs=body.blobs,
     )
-    return Response(created_run(run_id, principal.slug, warnings), status=202)
 
 
 async def end(app: App, request: Request, principal: Principal) -> Response:
@@ -124,11 +134,11 @@ ROUTES = (
         f"{_BASE}/{{sessionId}}/messages",
         message,
         scopes=("sessions:write",),
-        summary="Send a message",
+        summary="Send a message, and follow the events of its run if the client accepts those",
         body=MessageModel,
         warns=True,
         idempotent=True,
-        returns=CreatedRun,
+        returns=CreatedRun | EventStream,
         status=202,
         errors=(409,),
     ),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from weftline.store.base import Loaded, Page, RunFilter, RunRow, Stored, UnderWay, Write, Written
 from weftline.store.claims import Claims
 from weftline.store.memory.disk import MemoryDisk
@@ -86,7 +88,13 @@ class MemoryLog:
 
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
         found = [run for _, run in sorted(self._disk.runs.items(), reverse=True) if run.matches(wanted)]
+        if wanted.by_change:
+            found.sort(key=lambda run: (run.row.changed_at, run.row.key), reverse=True)
         return [self._shown(run) for run in found[: wanted.limit]]
+
+    async def count_runs(self, wanted: RunFilter) -> int:
+        whole = replace(wanted, before=None, before_change=None)
+        return sum(run.matches(whole) for run in self._disk.runs.values())
 
     async def last_key(self) -> int:
         return max(self._disk.runs, default=0)
@@ -98,6 +106,13 @@ class MemoryLog:
     async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Stored]:
         run = self._disk.runs.get(key)
         return run.facts(kinds=kinds) if run else []
+
+    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
+        run = self._disk.runs.get(key)
+        found = run.facts(kinds=kinds)[-limit:] if run else []
+        while len(found) > 1 and sum(one.size for one in found) > max_bytes:
+            del found[0]
+        return found
 
     async def page(self, key: int, *, after: int, max_bytes: int) -> Page | None:
         run = self._disk.runs.get(key)

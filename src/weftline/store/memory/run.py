@@ -112,6 +112,8 @@ class MemoryRun:
             and (wanted.thread is None or row.thread == wanted.thread)
             and (not wanted.agents or row.agent in wanted.agents)
             and (not wanted.statuses or row.status in wanted.statuses)
+            and (wanted.changed_since is None or row.changed_at >= wanted.changed_since)
+            and (wanted.before_change is None or (row.changed_at, row.key) < wanted.before_change)
             and all(self._tags.get(name) == value for name, value in wanted.metadata)
         )
 

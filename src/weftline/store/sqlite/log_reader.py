@@ -35,6 +35,9 @@ class SqliteLogReader:
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
         return await self._threads.read(lambda db: run_lists.runs(db, wanted))
 
+    async def count_runs(self, wanted: RunFilter) -> int:
+        return await self._threads.read(lambda db: run_lists.count(db, wanted))
+
     async def last_key(self) -> int:
         return self._one("SELECT coalesce(max(key), 0) FROM runs")[0]
 
@@ -51,6 +54,11 @@ class SqliteLogReader:
 
     async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Stored]:
         return stored(self._all(_facts(kinds), key, 0, *kinds))
+
+    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
+        # In a thread: a few entries may have many megabytes.
+        newest = f"{_facts(kinds)} DESC LIMIT ?"
+        return await self._threads.read(lambda db: _fitting(db.execute(newest, (key, 0, *kinds, limit)), max_bytes))
 
     async def page(self, key: int, *, after: int, max_bytes: int) -> Page | None:
         try:
@@ -138,6 +146,19 @@ class SqliteLogReader:
 def read_facts(db: apsw.Connection, key: int, *, after: int = 0, kinds: Sequence[str] = ()) -> list[Stored]:
     """The facts above seq `after`, in order; with `kinds` only those."""
     return stored(db.execute(_facts(kinds), (key, after, *kinds)).fetchall())
+
+
+def _fitting(rows: Any, max_bytes: int) -> list[Stored]:
+    """Those of the first rows that fit, the last of them first."""
+    found: list[Stored] = []
+    size = 0
+    for row in rows:
+        (one,) = stored([row])
+        size += one.size
+        if found and size > max_bytes:
+            break
+        found.append(one)
+    return found[::-1]
 
 
 def _facts(kinds: Sequence[str]) -> str:

@@ -10,13 +10,31 @@ from __future__ import annotations
 from typing import Any
 
 import apsw
+from msgspec.structs import replace
 
 from weftline.store.base import RunFilter, RunRow
 from weftline.store.sqlite.rows import RUN_COLUMNS, run_row
 
+_CHANGED = "coalesce(runs.ended_at, runs.started_at, runs.created_at)"
+
 
 def runs(db: apsw.Connection, wanted: RunFilter) -> list[RunRow]:
     """Up to `limit` runs that match."""
+    source, values, key = _matching(wanted)
+    order = f"{_CHANGED} DESC, {key} DESC" if wanted.by_change else f"{key} DESC"
+    query = f"SELECT {RUN_COLUMNS} FROM {source} ORDER BY {order} LIMIT ?"
+    rows: list[Any] = db.execute(query, (*values, wanted.limit)).fetchall()
+    return [run_row(row) for row in rows]
+
+
+def count(db: apsw.Connection, wanted: RunFilter) -> int:
+    source, values, _ = _matching(replace(wanted, before=None, before_change=None))
+    row: Any = db.execute(f"SELECT count(*) FROM {source}", values).fetchone()
+    return row[0]
+
+
+def _matching(wanted: RunFilter) -> tuple[str, list[int | str], str]:
+    """What follows FROM, its values, and the expression for the run's key."""
     where: list[str] = []
     values: list[int | str] = []
 
@@ -30,6 +48,10 @@ def runs(db: apsw.Connection, wanted: RunFilter) -> list[RunRow]:
         add(f"{'+' if wanted.thread is not None else ''}runs.workspace = ?", wanted.workspace)
     if wanted.before is not None:
         add(f"{key} < ?", wanted.before)
+    if wanted.before_change is not None:
+        add(f"({_CHANGED}, {key}) < (?, ?)", *wanted.before_change)
+    if wanted.changed_since is not None:
+        add(f"{_CHANGED} >= ?", wanted.changed_since)
     if wanted.agents:
         add(f"runs.agent IN ({_marks(wanted.agents)})", *wanted.agents)
     if wanted.thread is not None:
@@ -44,12 +66,7 @@ def runs(db: apsw.Connection, wanted: RunFilter) -> list[RunRow]:
             add(f"m{number}.workspace = ?", wanted.workspace)
         add(f"m{number}.name = ? AND m{number}.value = ?", name, value)
         add(f"m{number}.run = {'m0.run' if number else 'runs.key'}")
-    query = (
-        f"SELECT {RUN_COLUMNS} FROM {source}{' WHERE ' if where else ''}{' AND '.join(where)}"
-        f" ORDER BY {key} DESC LIMIT ?"
-    )
-    rows: list[Any] = db.execute(query, (*values, wanted.limit)).fetchall()
-    return [run_row(row) for row in rows]
+    return f"{source}{' WHERE ' if where else ''}{' AND '.join(where)}", values, key
 
 
 def _marks(values: tuple[str, ...]) -> str:

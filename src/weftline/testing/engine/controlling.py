@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from weftline.kernel.entries import AttemptStarted, CallClosed, CancelRequested, MessagesTaken, RunPaused, RunResumed
+from weftline.kernel import bodies
+from weftline.kernel.entries import (
+    KIND,
+    AttemptStarted,
+    CallClosed,
+    CancelRequested,
+    MessageQueued,
+    MessagesTaken,
+    RunPaused,
+    RunResumed,
+)
 from weftline.messages import User
 from weftline.testing.engine.bench import Bench, Check, facts, refusal
 from weftline.tools.base import ToolOutput
@@ -87,6 +97,19 @@ async def a_follow_up_comes_when_the_run_would_end(bench: Bench) -> None:
     assert said == ["x", "also this", "and then?"]
 
 
+async def the_senders_names_of_messages_and_answers_are_kept(bench: Bench) -> None:
+    run = await bench.run("ask")
+    (call,) = await bench.offers(run)
+    await bench.engine.steer(run.key, "also this", message_id="m-1")
+    await bench.engine.answer(run.key, call, ToolOutput.of("42"), message_id="m-2")
+    await bench.ended(run)
+    kinds = (KIND[MessageQueued], KIND[CallClosed])
+    queued, closed = await bench.engine.newest_facts(run.key, kinds=kinds, limit=9, max_bytes=10_000)
+    assert bodies.decode_queued(queued.body).message_id == "m-1"
+    assert bodies.decode_closed(closed.body).message_id == "m-2"
+    assert bodies.decode_message(queued.body) == User.of("also this")
+
+
 async def a_run_that_has_ended_takes_no_messages_and_no_pause(bench: Bench) -> None:
     run = await bench.run("hello")
     await bench.ended(run)
@@ -109,5 +132,6 @@ CHECKS: tuple[Check, ...] = (
     a_run_that_is_not_paused_is_not_resumed,
     a_steering_message_skips_calls_and_reaches_the_next_turn,
     a_follow_up_comes_when_the_run_would_end,
+    the_senders_names_of_messages_and_answers_are_kept,
     a_run_that_has_ended_takes_no_messages_and_no_pause,
 )

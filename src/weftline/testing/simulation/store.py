@@ -188,6 +188,9 @@ class SimulatedLog:
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
         return await self._wires.read(self.inner.runs(wanted))
 
+    async def count_runs(self, wanted: RunFilter) -> int:
+        return await self._wires.read(self.inner.count_runs(wanted))
+
     async def last_key(self) -> int:
         return await self._wires.read(self.inner.last_key())
 
@@ -196,6 +199,9 @@ class SimulatedLog:
 
     async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Stored]:
         return await self._wires.read(self.inner.facts(key, kinds=kinds))
+
+    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
+        return await self._wires.read(self.inner.newest_facts(key, kinds=kinds, limit=limit, max_bytes=max_bytes))
 
     async def page(self, key: int, *, after: int, max_bytes: int) -> Page | None:
         return await self._wires.read(self.inner.page(key, after=after, max_bytes=max_bytes))

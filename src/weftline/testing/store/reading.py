@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from msgspec.structs import replace
+
 from weftline.store.base import LogReader, Page, RunFilter
 from weftline.testing.store.chain import EVERYTHING, read_log
 from weftline.testing.store.subject import Subject, chain_of, commit, new_chain, new_thread, new_workspace, the_row
@@ -94,6 +98,21 @@ async def facts_are_found_by_their_kind(subject: Subject) -> None:
     assert await log.facts(1, kinds=("delta.text",)) == [] == await log.facts(2)
 
 
+async def the_newest_facts_are_as_many_as_fit(subject: Subject) -> None:
+    log = subject.store.log
+    chain = await new_chain(subject)
+    await commit(log, chain.append(b"a", kind="turn.completed", deltas=[b"d"]))
+    await commit(log, chain.append(b"b" * 900, b"c" * 900))
+
+    async def found(limit: int, max_bytes: int = EVERYTHING) -> list[int]:
+        kinds = ("turn.completed", "call.closed")
+        return [fact.seq for fact in await log.newest_facts(1, kinds=kinds, limit=limit, max_bytes=max_bytes)]
+
+    assert [await found(limit) for limit in (1, 2, 9)] == [[5], [4, 5], [2, 4, 5]]
+    assert [await found(9, size) for size in (1, 1_500)] == [[5], [5]]
+    assert await log.newest_facts(2, kinds=("call.closed",), limit=9, max_bytes=EVERYTHING) == []
+
+
 async def runs_are_listed_the_newest_first(subject: Subject) -> None:
     log = subject.store.log
     workspace, other = await new_workspace(subject), await new_workspace(subject, "other")
@@ -131,6 +150,29 @@ async def runs_are_listed_the_newest_first(subject: Subject) -> None:
     assert (await log.last_key(), await log.unfinished()) == (6, 5)
 
 
+async def runs_are_listed_by_when_they_changed(subject: Subject) -> None:
+    log = subject.store.log
+    workspace = await new_workspace(subject)
+    chains = [chain_of(log, key, workspace) for key in range(1, 5)]
+    await commit(log, *[chain.create(agent="a" if chain.key < 4 else "b") for chain in chains])
+    await commit(log, chains[0].end(ended_at=9_000), chains[2].end(ended_at=9_000))
+    rows = await log.runs(RunFilter(workspace=workspace, by_change=True))
+    assert [row.key for row in rows] == [3, 1, 4, 2]
+    assert [row.changed_at for row in rows] == [9_000, 9_000, 1_004, 1_002]
+
+    async def keys(**fields: Any) -> list[int]:
+        wanted = RunFilter(workspace=workspace, by_change=True, **fields)
+        found = [row.key for row in await log.runs(wanted)]
+        whole = replace(wanted, before_change=None, limit=50)
+        assert await log.count_runs(wanted) == len(await log.runs(whole))
+        return found
+
+    assert await keys(before_change=(9_000, 3), limit=2) == [1, 4]
+    assert await keys(before_change=(1_002, 2)) == []
+    assert await keys(changed_since=1_004) == [3, 1, 4]
+    assert await keys(agents=("a",), changed_since=9_001) == []
+
+
 async def retention_leaves_the_row_and_the_last_entry(subject: Subject) -> None:
     log = subject.store.log
     chains = [await new_chain(subject, key) for key in (1, 2, 3)]
@@ -158,6 +200,8 @@ CHECKS = (
     a_large_page_is_read_like_a_small_one,
     an_entry_is_found_by_its_seq,
     facts_are_found_by_their_kind,
+    the_newest_facts_are_as_many_as_fit,
     runs_are_listed_the_newest_first,
+    runs_are_listed_by_when_they_changed,
     retention_leaves_the_row_and_the_last_entry,
 )

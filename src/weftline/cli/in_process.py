@@ -1,0 +1,118 @@
+"""Runs in this process, without a server: the same engine, on a store of its own or in memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from msgspec import Struct
+
+from weftline.config import Config, load_config
+from weftline.errors import StoreError, WeftlineError
+from weftline.net.dial import Dialer
+from weftline.net.egress import egress_from
+from weftline.net.transport import AiohttpTransport
+from weftline.providers.scripted import ScriptedProvider
+from weftline.providers.scripts import load_scripts
+from weftline.providers.workspace import WorkspaceCatalogs
+from weftline.runtime.clock import SystemClock
+from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.tool_source import DialledTools
+from weftline.server.logs import configure_logs
+from weftline.server.options import server_options
+from weftline.server.serve import server_tools
+from weftline.store import open_store
+from weftline.store.base import Store
+from weftline.store.memory import MemoryStore
+from weftline.workspace.context import Workspaces
+from weftline.workspace.providers import own_providers
+
+_DRAIN_S = 1.0
+
+
+class Here(Struct, frozen=True):
+    """What runs in this process are carried out with; see `weftline.server.following.Host`."""
+
+    engine: EmbeddedEngine
+    workspaces: Workspaces
+    own_tools: tuple[str, ...]
+    """Names of the tools of the file."""
+
+
+@asynccontextmanager
+async def engine_here(
+    *, db: Path | None, config: Path | None, scripts: Path | None, tools: Path | None
+) -> AsyncGenerator[Here]:
+    """An engine that carries out what it is given and nothing else. Without `db` nothing is kept."""
+    if not logging.getLogger().handlers:
+        configure_logs("warning")
+    settings = load_config(config) if config is not None else Config()
+    options = server_options(settings)
+    async with AsyncExitStack() as stack:
+        transport = AiohttpTransport()
+        stack.push_async_callback(transport.aclose)
+        scripted = ScriptedProvider(load_scripts(scripts)) if scripts is not None else None
+        models = settings.catalog(transport=transport, scripted=scripted)
+        stack.push_async_callback(models.aclose)
+        egress = egress_from(settings.server, loopback=True, origin=settings.path)
+        # What a model names is dialled as a server would dial it: not on this machine.
+        pages, peers = Dialer(egress_from(settings.server, origin=settings.path)), Dialer(egress)
+        stack.push_async_callback(pages.aclose)
+        available = server_tools(tools, pages=pages)
+        store = await _opened(db)
+        # Closed by hand: the engine does it, once it has started.
+        try:
+            own = AiohttpTransport(check=egress.check)
+            stack.push_async_callback(own.aclose)
+            workspaces = Workspaces(store.records, store.vault, SystemClock())
+            catalogs = WorkspaceCatalogs(models, own=partial(own_providers, workspaces), transport=own)
+            stack.push_async_callback(catalogs.aclose)
+            dialled = DialledTools(available, records=store.records, vault=store.vault, dialer=peers)
+            stack.push_async_callback(dialled.aclose)
+            engine = EmbeddedEngine(
+                store,
+                models=catalogs,
+                tools=dialled,
+                model_timeout_s=options.model_timeout_s,
+                limits=options.workspaces,
+            )
+            await engine.start()
+        except BaseException:
+            await store.close()
+            raise
+        stack.push_async_callback(engine.stop, drain_s=_DRAIN_S)
+        yield Here(engine, workspaces, _of_file(available, tools))
+
+
+def _of_file(available: Iterable[str], tools: Path | None) -> tuple[str, ...]:
+    if tools is None:
+        return ()
+    prefix = f"@{tools.stem.lower()}/"
+    return tuple(name for name in available if name.startswith(prefix))
+
+
+async def _opened(db: Path | None) -> Store:
+    if db is None:
+        return MemoryStore()
+    try:
+        store = open_store(db, create=False)
+    except StoreError as error:
+        if error.code != "store_in_use":
+            raise
+        raise WeftlineError(
+            f"{error.message.removesuffix('.')}: send the run there with --url, or leave --db and WEFTLINE_DB out.",
+            code="store_in_use",
+        ) from None
+    unfinished = await store.log.unfinished()
+    if unfinished:
+        # This process may lack the tools and models that they need.
+        await store.close()
+        are = "is 1 unfinished run" if unfinished == 1 else f"are {unfinished} unfinished runs"
+        raise WeftlineError(
+            f"There {are} in {db}, which `weftline serve` carries on: start it and use --url, or name another --db.",
+            code="conflict",
+        )
+    return store

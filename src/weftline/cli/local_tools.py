@@ -1,0 +1,59 @@
+"""The tools of a file as tools that run here, on behalf of a server elsewhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from weftline.client.context import ToolContext as ClientContext
+from weftline.client.errors import ToolError
+from weftline.client.events import LocalToolCall
+from weftline.client.tools import Handler
+from weftline.client.workers import HandlerWorkers
+from weftline.messages import Text
+from weftline.tools.base import ToolContext
+from weftline.tools.function import FunctionTool
+from weftline.tools.loader import load_tools_file
+
+
+def tools_of_file(path: Path) -> list[HandedOver]:
+    return [HandedOver(tool) for tool in load_tools_file(path).values()]
+
+
+class HandedOver:
+    """A server's tool in the hands of a client. It is carried out here, once for each call that is offered."""
+
+    def __init__(self, tool: FunctionTool) -> None:
+        self._tool = tool
+
+    async def acquire(self) -> dict[str, Any]:
+        spec = self._tool.spec
+        return {"kind": "local", "name": spec.name, "description": spec.description, "parameters": spec.parameters}
+
+    async def release(self) -> None:
+        pass
+
+    def handler(self, call: LocalToolCall) -> Handler | None:
+        return _Call(self._tool) if call.kind == "local" and call.name == self._tool.name else None
+
+
+class _Call:
+    def __init__(self, tool: FunctionTool) -> None:
+        self._tool = tool
+        self.timeout_s = tool.timeout_s
+
+    async def __call__(self, args: dict[str, Any], context: ClientContext, workers: HandlerWorkers) -> str:
+        here = ToolContext(
+            run_id=context.run_id,
+            call_id=context.tool_use_id,
+            idempotency_key=f"{context.run_id}/{context.tool_use_id}",
+            tool_name=context.name,
+            workspace="",
+            thread_id=context.session_id,
+        )
+        output = await self._tool.invoke(await self._tool.prepare(json.dumps(args)), here)
+        text = "\n".join(part.text for part in output.parts if isinstance(part, Text))
+        if output.is_error:
+            raise ToolError(text)
+        return text

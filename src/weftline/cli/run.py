@@ -1,0 +1,272 @@
+"""`weftline run`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from msgspec import Struct
+
+from weftline.cli.output import JSON
+from weftline.cli.where import URL, WORKSPACE, chosen_url
+
+if TYPE_CHECKING:
+    from weftline.cli.in_process import Here
+    from weftline.cli.screen import Screen
+    from weftline.client import AsyncClient, AsyncRun
+    from weftline.client.events import Event
+
+_LOCAL_WORKSPACE = "local"
+_GOODBYE_S = 5.0
+
+
+class Asked(Struct, frozen=True):
+    """What the command was asked to run."""
+
+    prompt: str
+    agent: str | None
+    model: str | None
+    system: str | None
+    tools: Path | None
+    workspace: str | None
+
+    def body(self, *, agent_id: str | None, tools: list[dict[str, Any]]) -> bytes:
+        fields = {
+            "prompt": self.prompt,
+            "agentId": agent_id,
+            "modelId": self.model,
+            "systemPrompt": self.system,
+            "tools": tools,
+        }
+        return json.dumps({name: value for name, value in fields.items() if value is not None}).encode()
+
+
+@click.command()
+@click.argument("prompt", required=False)
+@click.option("--agent", metavar="NAME", help="A stored agent, by its id or slug.")
+@click.option("--model", metavar="ID", help="The model; `weftline models` lists them.")
+@click.option("--system", metavar="TEXT", help="The system prompt.")
+@click.option(
+    "--tools",
+    type=click.Path(path_type=Path),
+    help="A Python file with @weftline.tool functions that the model may call. They run in this process.",
+)
+@URL
+@WORKSPACE
+@click.option(
+    "--db",
+    envvar="WEFTLINE_DB",
+    type=click.Path(path_type=Path),
+    help="Without --url: the store to keep the run in, which must be there. By default nothing is kept.",
+)
+@click.option("--config", type=click.Path(path_type=Path), help="Without --url: configuration (TOML) as for `serve`.")
+@click.option("--scripts", envvar="WEFTLINE_SCRIPTS", type=click.Path(path_type=Path), help="Scripted models (JSON).")
+@JSON
+def command(
+    prompt: str | None,
+    agent: str | None,
+    model: str | None,
+    system: str | None,
+    tools: Path | None,
+    url: str | None,
+    workspace: str | None,
+    db: Path | None,
+    config: Path | None,
+    scripts: Path | None,
+    as_json: bool,
+) -> None:
+    """Run PROMPT and show what happens, in this process or on the server that --url names.
+
+    PROMPT comes from standard input if it is - or left out. On a terminal the text appears as the model writes it;
+    otherwise standard output gets the final text alone, or with --json every event as a line.
+
+    Ctrl-C says how to follow and cancel the run; a second one leaves it to the server, or cancels it if there is none.
+
+    Exit codes: 0 the run succeeded, 1 it could not be started or followed, 2 wrong usage, 3 it failed, 4 it was
+    cancelled, 130 interrupted.
+    """
+    from weftline.cli.screen import Screen
+
+    asked = Asked(_prompt(prompt), agent, model, system, tools, workspace)
+    screen = Screen(as_json=as_json)
+    server = chosen_url(url)
+    if server is not None:
+        code = asyncio.run(_on_server(server, asked, screen))
+    else:
+        code = asyncio.run(_here(asked, screen, db=db, config=config, scripts=scripts))
+    sys.exit(code)
+
+
+def _prompt(given: str | None) -> str:
+    if given is None and sys.stdin.isatty():
+        raise click.UsageError("Give a prompt, or pipe one in.")
+    try:
+        # What comes in bytes that are not UTF-8 is there in half characters, which cannot be sent.
+        prompt = (sys.stdin.read() if given is None or given == "-" else given).encode().decode()
+    except UnicodeError:
+        raise click.UsageError("The prompt is not text in UTF-8.") from None
+    if not prompt.strip():
+        raise click.UsageError("The prompt is empty.")
+    return prompt
+
+
+# On a server
+
+
+async def _on_server(url: str, asked: Asked, screen: Screen) -> int:
+    from weftline.cli.interrupts import Interrupts
+    from weftline.cli.local_tools import tools_of_file
+    from weftline.cli.suggestions import did_you_mean
+    from weftline.cli.where import connected
+    from weftline.client import BadRequest
+    from weftline.errors import WeftlineError
+
+    handed_over = tools_of_file(asked.tools) if asked.tools is not None else []
+    async with connected(url, asked.workspace) as client:
+        run: AsyncRun | None = None
+
+        def say() -> None:
+            where = f"{run.id} --url {url}" if run is not None else ""
+            screen.note(
+                f"\nThe run goes on: weftline runs follow {where}\n"
+                f"To cancel it:    weftline runs cancel {where}\n"
+                "Press Ctrl-C again to leave."
+                if where
+                else "\nThe run is being created; press Ctrl-C again to give up."
+            )
+
+        async def follow() -> int:
+            nonlocal run
+            agent_id = await _agent_of(client, asked.agent) if asked.agent is not None else None
+            try:
+                run = await client.start(
+                    asked.prompt,
+                    agent_id=agent_id,
+                    model_id=asked.model,
+                    system_prompt=asked.system,
+                    tools=handed_over,
+                )
+            except BadRequest as error:
+                near = did_you_mean(asked.model or "", error.candidates)
+                raise WeftlineError(error.message + near, code="invalid_request") from None
+            return await _shown(run.events(raise_on_failure=False), screen)
+
+        async def leave() -> bool:
+            if run is None:
+                return False
+            await run.detach()
+            return True
+
+        with Interrupts(say) as interrupts:
+            return await _until_left(follow(), interrupts.leaving, leave)
+
+
+async def _agent_of(client: AsyncClient, name: str) -> str:
+    from urllib.parse import quote
+
+    from weftline.cli.suggestions import did_you_mean
+    from weftline.client import Forbidden, NotFound
+    from weftline.errors import WeftlineError
+
+    try:
+        return json.loads(await client.http.call("GET", f"/agents/{quote(name, safe='')}"))["id"]
+    except Forbidden:
+        return name  # whoever may not look an agent up by its slug may still run it by its id
+    except NotFound:
+        agents = json.loads(await client.http.call("GET", "/agents"))["agents"]
+        near = did_you_mean(name, [agent["slug"] for agent in agents])
+        raise WeftlineError(f"There is no agent {name!r}.{near}", code="not_found") from None
+
+
+# In this process
+
+
+async def _here(asked: Asked, screen: Screen, *, db: Path | None, config: Path | None, scripts: Path | None) -> int:
+    from weftline.cli.events import live_events
+    from weftline.cli.in_process import engine_here
+    from weftline.cli.interrupts import Interrupts
+
+    async with engine_here(db=db, config=config, scripts=scripts, tools=asked.tools) as here:
+        run_id, key = await _created(here, asked)
+
+        def say() -> None:
+            kept = f"To see it later: weftline runs show {run_id} --db {db}\n" if db is not None else ""
+            screen.note(f"\n{run_id} runs in this process.\n{kept}Press Ctrl-C again to cancel it.")
+
+        async def leave() -> bool:
+            await here.engine.cancel(key, requested_by="command line")
+            return True
+
+        with Interrupts(say) as interrupts:
+            shown = _shown(live_events(here.engine, key, run_id), screen)
+            return await _until_left(shown, interrupts.leaving, leave)
+
+
+async def _created(here: Here, asked: Asked) -> tuple[str, int]:
+    from weftline.cli.suggestions import did_you_mean
+    from weftline.errors import NotFound, WeftlineError
+    from weftline.server.creating import create_run
+    from weftline.server.principal import Principal
+    from weftline.wire.requests import parse_run
+    from weftline.workspace import agents
+
+    slug = asked.workspace or _LOCAL_WORKSPACE
+    workspace = await here.engine.workspace(slug)
+    agent_id: str | None = None
+    if asked.agent is not None:
+        try:
+            agent_id = (await agents.find(here.workspaces, workspace, asked.agent)).id
+        except NotFound:
+            known = [row.slug for row in await agents.of_workspace(here.workspaces, workspace)]
+            raise WeftlineError(
+                f"There is no agent {asked.agent!r} in the workspace {slug!r}.{did_you_mean(asked.agent, known)}",
+                code="not_found",
+            ) from None
+    tools = [{"kind": "mantyx_plugin", "name": name} for name in here.own_tools]
+    try:
+        body = parse_run(asked.body(agent_id=agent_id, tools=tools))
+        run_id = await create_run(here, Principal("command line", workspace, slug), body)
+    except WeftlineError as error:
+        near = did_you_mean(asked.model or "", error.details.get("candidates", ()))
+        if error.code == "invalid_model" and asked.model is None:
+            near = " Name one with --model; `weftline models` lists them and says why others are missing."
+        raise WeftlineError(error.message + near, code=error.code) from None
+    return run_id, await here.engine.locate(run_id, workspace=workspace)
+
+
+# Both
+
+
+async def _shown(events: AsyncGenerator[Event], screen: Screen) -> int:
+    """Shows all events; returns the exit code of the last."""
+    code: int | None = None
+    async for event in events:
+        code = screen.show(event)
+    return 1 if code is None else code
+
+
+async def _until_left(
+    following: Coroutine[Any, Any, int], leaving: asyncio.Event, leave: Callable[[], Coroutine[Any, Any, bool]]
+) -> int:
+    """The exit code of `following`, or that of an interruption if somebody leaves first.
+
+    `leave` returns whether `following` comes to its end by itself after that.
+    """
+    from weftline.cli.screen import INTERRUPTED
+
+    follow = asyncio.ensure_future(following)
+    left = asyncio.ensure_future(leaving.wait())
+    await asyncio.wait({follow, left}, return_when=asyncio.FIRST_COMPLETED)
+    if follow.done():
+        left.cancel()
+        return follow.result()
+    if await leave():
+        await asyncio.wait({follow}, timeout=_GOODBYE_S)
+    follow.cancel()
+    await asyncio.gather(follow, return_exceptions=True)
+    return INTERRUPTED

@@ -1,0 +1,129 @@
+"""How a run looks while it goes on.
+
+On a terminal the model's text appears as it comes, and what else happens is told on standard error. Elsewhere standard
+output has nothing but the final text, so that `answer=$(weftline run …)` is just that. With `--json` every event is a
+line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, TextIO
+
+import click
+
+from weftline.cli.terminal import clean, is_terminal, on_one_line, styled
+from weftline.client.events import (
+    AssistantDelta,
+    AssistantMessage,
+    Cancelled,
+    Event,
+    Failed,
+    LocalToolCall,
+    Result,
+    RunPaused,
+    Terminal,
+    ThinkingDelta,
+    ToolCall,
+    ToolResult,
+    TurnRestarted,
+)
+
+_WIDTH = 100
+SUCCEEDED, FAILED, CANCELLED, INTERRUPTED = 0, 3, 4, 130
+"""Exit codes of commands that follow a run; 1 and 2 are those of every command."""
+
+
+class Screen:
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._streams = not as_json and is_terminal()
+        self._tells = not as_json and is_terminal(sys.stderr)
+        self._mid_line: TextIO | None = None
+        """The stream whose last line is not complete."""
+
+    def show(self, event: Event) -> int | None:
+        """Shows an event; returns the exit code that it amounts to if it is the last."""
+        if self._as_json:
+            fields = {"runId": event.run_id, "seq": event.seq, "type": event.type, "data": event.data}
+            click.echo(json.dumps(fields, ensure_ascii=False))
+        else:
+            self._show(event)
+        return _exit_code(event) if isinstance(event, Terminal) else None
+
+    def note(self, text: str) -> None:
+        """Says something to whoever watches, whatever the output is."""
+        self._end_line()
+        click.echo(text, err=True)
+
+    def _show(self, event: Event) -> None:
+        match event:
+            case AssistantDelta():
+                self._write(event.text, sys.stdout, shown=self._streams)
+            case ThinkingDelta():
+                self._write(event.text, sys.stderr, shown=self._tells, dim=True)
+            case AssistantMessage():
+                self._end_line()
+            case ToolCall() | LocalToolCall():
+                self._tell(f"· {event.name} {json.dumps(event.args, ensure_ascii=False)}")
+            case ToolResult() if event.ok is False:
+                self._tell(f"  ✗ {event.summary or event.result or ''}", fg="red")
+            case ToolResult():
+                self._tell(f"  → {event.summary or event.result or ''}")
+            case TurnRestarted():
+                self._tell("· the model is asked again; what it said in this turn does not count")
+            case RunPaused():
+                self._tell("· paused" + (f": {event.reason}" if event.reason else ""))
+            case Terminal():
+                self._show_end(event)
+            case _:
+                pass
+
+    def _show_end(self, event: Terminal) -> None:
+        self._end_line()
+        match event:
+            case Result(ok=True):
+                if not self._streams:
+                    click.echo(event.text, color=True)  # as it is: nothing taken out of it
+                self._tell(_summary(event))
+            case Cancelled():
+                click.echo(styled(f"weftline: The run was cancelled ({clean(event.reason)}).", sys.stderr), err=True)
+            case Result() | Failed():
+                reason = event.error or (event.subtype if isinstance(event, Result) else "")
+                click.echo(styled(f"weftline: The run failed: {clean(reason)}", sys.stderr, fg="red"), err=True)
+            case _:
+                pass
+
+    def _write(self, text: str, stream: TextIO, *, shown: bool, **style: Any) -> None:
+        if not shown or not (text := clean(text)):
+            return
+        if self._mid_line is not stream:
+            self._end_line()
+        click.echo(styled(text, stream, **style), file=stream, nl=False)
+        self._mid_line = None if text.endswith("\n") else stream
+
+    def _tell(self, text: str, **style: Any) -> None:
+        if self._tells:
+            self._end_line()
+            click.echo(styled(on_one_line(text, _WIDTH), sys.stderr, **(style or {"dim": True})), err=True)
+
+    def _end_line(self) -> None:
+        if self._mid_line is not None:
+            click.echo("", file=self._mid_line)
+            self._mid_line = None
+
+
+def _exit_code(event: Terminal) -> int:
+    if isinstance(event, Cancelled):
+        return CANCELLED
+    return SUCCEEDED if isinstance(event, Result) and event.ok else FAILED
+
+
+def _summary(event: Terminal) -> str:
+    parts = [event.run_id, f"{event.turns} turn{'' if event.turns == 1 else 's'}"]
+    if event.tokens is not None:
+        parts.append(f"{event.tokens.input_tokens + event.tokens.output_tokens} tokens")
+    if event.model is not None:
+        parts.append(event.model.id)
+    return " · ".join(parts)

@@ -1,0 +1,80 @@
+"""What a terminal gets beyond plain text: colour, tables, and no control characters of strangers."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+import click
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_GAP = "  "
+_LEAST_WIDTH = 6
+STATUS_COLOURS = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "running": "cyan", "queued": "blue"}
+
+
+def is_terminal(stream: TextIO | None = None) -> bool:
+    return (stream or sys.stdout).isatty()
+
+
+def is_coloured(stream: TextIO | None = None) -> bool:
+    """Whether to colour: on a terminal that can, unless `NO_COLOR` is set."""
+    return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def styled(text: str, stream: TextIO | None = None, **style: Any) -> str:
+    return click.style(text, **style) if style and is_coloured(stream) else text
+
+
+def clean(text: str) -> str:
+    """Text from outside without the characters that steer a terminal; line breaks and tabs stay."""
+    return _CONTROL.sub("", text)
+
+
+def on_one_line(text: str, width: int) -> str:
+    text = " ".join(clean(text).split())
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def show_table(names: Sequence[str], rows: Sequence[Sequence[str]], *, colours: dict[str, str] | None = None) -> None:
+    """A table as wide as the terminal at the most: the widest columns give way.
+
+    `colours` has the colours of cells by their text.
+    """
+    cells = [[on_one_line(cell, 200) for cell in row] for row in rows]
+    widths = _fitting([max([len(name), *(len(row[at]) for row in cells)]) for at, name in enumerate(names)])
+    click.echo(styled(_line(names, widths), dim=True))
+    for row in cells:
+        line = _line(row, widths)
+        for cell in row:
+            if colours and cell in colours:
+                line = line.replace(cell, styled(cell, fg=colours[cell]), 1)
+        click.echo(line)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    fitted = [on_one_line(cell, width).ljust(width) for cell, width in zip(cells, widths, strict=True)]
+    return _GAP.join(fitted).rstrip()
+
+
+def _fitting(widths: list[int]) -> list[int]:
+    room = shutil.get_terminal_size().columns - len(_GAP) * (len(widths) - 1)
+    while sum(widths) > room and max(widths) > _LEAST_WIDTH:
+        widths[widths.index(max(widths))] -= 1
+    return widths
+
+
+def ago(time: str | None) -> str:
+    """How long ago a time of the wire was, in words."""
+    if not time:
+        return ""
+    seconds = (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds()
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit} ago"
+    return f"{max(0, int(seconds))} s ago"

@@ -1,0 +1,102 @@
+"""Where a command finds runs: at a server that `--url` names, or in a store of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import click
+from click.core import ParameterSource
+
+from weftline.errors import WeftlineError
+
+if TYPE_CHECKING:
+    from weftline.client import AsyncClient
+    from weftline.client.errors import ClientError
+
+_ANY_WORKSPACE = "-"
+"""No workspace has this slug: the refusal names the one that the key belongs to."""
+
+_PROBE_S = 15.0
+
+
+def _checked(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if not value:
+        return None
+    from weftline.net.address import InvalidAddress, parse
+
+    try:
+        address = parse(value)
+    except InvalidAddress:
+        raise click.BadParameter("must be an http or https address, such as http://127.0.0.1:8080") from None
+    if address.credentials:
+        raise click.BadParameter("must have no credentials in it; the API key is in WEFTLINE_API_KEY")
+    return value.rstrip("/")
+
+
+URL = click.option(
+    "--url",
+    envvar="WEFTLINE_BASE_URL",
+    metavar="ADDRESS",
+    callback=_checked,
+    help="A server; its API key is in WEFTLINE_API_KEY.",
+)
+WORKSPACE = click.option(
+    "--workspace", envvar="WEFTLINE_WORKSPACE_SLUG", metavar="SLUG", help="With --url: that of the key, by default."
+)
+
+
+def chosen_url(url: str | None) -> str | None:
+    """The server to ask; None for the store. What was typed goes before what the environment says."""
+    context = click.get_current_context()
+    typed = ParameterSource.COMMANDLINE
+    if url is None or context.get_parameter_source("db") is not typed:
+        return url
+    if context.get_parameter_source("url") is typed:
+        raise click.UsageError("--url and --db exclude each other.")
+    return None
+
+
+@asynccontextmanager
+async def connected(url: str, workspace: str | None) -> AsyncGenerator[AsyncClient]:
+    """A client of the server. What it raises is told as any refusal."""
+    from weftline.client import AsyncClient, ClientError
+    from weftline.client.credentials import setting
+
+    if not setting("API_KEY"):
+        raise WeftlineError(
+            f"Set WEFTLINE_API_KEY to an API key of {url}; `weftline keys create` makes one there.", code="unauthorized"
+        )
+    try:
+        async with AsyncClient(base_url=url, workspace=await _found(url, workspace)) as client:
+            yield client
+    except ClientError as error:
+        raise told(error) from None
+
+
+async def _found(url: str, workspace: str | None) -> str:
+    """The workspace to use. Asks once: whoever waits at a terminal is told at once if nobody answers."""
+    from weftline.client import AsyncClient, NetworkError, NotFound, Retry
+
+    async with AsyncClient(
+        base_url=url, workspace=workspace or _ANY_WORKSPACE, retry=Retry(attempts=0), timeout_s=_PROBE_S
+    ) as client:
+        try:
+            await client.list_models()
+        except NotFound as error:
+            if workspace is None and error.correct_slug:
+                return error.correct_slug
+            raise
+        except NetworkError as error:
+            raise WeftlineError(f"No server answers at {url}: {error}", code="unavailable") from None
+    if workspace is None:
+        raise WeftlineError(f"{url} does not tell which workspace the key belongs to; give --workspace.")
+    return workspace
+
+
+def told(error: ClientError) -> WeftlineError:
+    """The error of the client as one of a command."""
+    from weftline.client import ApiError
+
+    return WeftlineError(error.message if isinstance(error, ApiError) else str(error))

@@ -1,0 +1,105 @@
+"""What differs between the versions of A2A: method names, and the spelling of requests, results and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Any, ClassVar, Protocol
+
+from msgspec import Struct
+
+from weftline.server.a2a.rpc import RpcError, RpcFault
+from weftline.server.a2a.tasks import Task
+
+MAX_HISTORY = 1000
+"""Messages of a task's history that one answer has, however many were asked for."""
+USUAL_HISTORY = 100
+"""Those that it has when nothing was asked for."""
+
+
+class Operation(Enum):
+    SEND = auto()
+    STREAM = auto()
+    GET = auto()
+    LIST = auto()
+    CANCEL = auto()
+    SUBSCRIBE = auto()
+    PUSH = auto()
+    EXTENDED_CARD = auto()
+
+
+class SentMessage(Struct, frozen=True):
+    """A message that a caller sent. `text` has all of its parts, in words."""
+
+    id: str
+    text: str
+    context_id: str | None
+    task_id: str | None
+    blocking: bool
+    history: int
+
+
+class TaskQuery(Struct, frozen=True):
+    id: str
+    history: int = USUAL_HISTORY
+
+
+class ListQuery(Struct, frozen=True):
+    """`page` and `since` are as the caller gave them."""
+
+    context_id: str = ""
+    state: str = ""
+    limit: int = 50
+    page: str = ""
+    history: int = 0
+    since: str = ""
+    artifacts: bool = False
+
+
+class Dialect(Protocol):
+    """`message`, `task_query` and `list_query` raise `RpcError` for parameters that do not fit."""
+
+    version: str
+    methods: ClassVar[Mapping[str, Operation]]
+    extended_card_error: int
+    replays: bool
+    """Whether a subscriber gets a task's events from its first, also when it has ended."""
+    nothing_to_follow: int
+    """The HTTP status for a subscriber whose task does not exist."""
+
+    def message(self, params: bytes) -> SentMessage: ...
+    def task_query(self, params: bytes) -> TaskQuery: ...
+    def list_query(self, params: bytes) -> ListQuery: ...
+
+    def task(self, task: Task) -> Any:
+        """The task by itself: what getting and cancelling answer with."""
+        ...
+
+    def sent(self, task: Task, *, waited: bool) -> Any:
+        """The answer to a message. Raises `RpcError` if the version tells a failure that way."""
+        ...
+
+    def listed(self, tasks: list[Task], *, query: ListQuery, total: int, next_page: str) -> Any: ...
+
+    def first(self, task: Task) -> Any:
+        """The first event of a stream."""
+        ...
+
+    def chunk(self, task: Task, turn: int, text: str, *, append: bool) -> Any:
+        """An event with a piece of a turn's text; without `append` the text begins anew."""
+        ...
+
+    def status(self, task: Task, *, final: bool) -> Any:
+        """An event with the task's status; `final` if it is the stream's last."""
+        ...
+
+    def fault(self, error: RpcError) -> RpcFault: ...
+
+
+def history_length(asked: int | None, *, path: str) -> int:
+    """How many messages of the history to tell."""
+    if asked is None:
+        return USUAL_HISTORY
+    if asked < 0:
+        raise RpcError(-32602, "must not be negative.", path=path)
+    return min(asked, MAX_HISTORY)

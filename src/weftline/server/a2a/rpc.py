@@ -1,0 +1,146 @@
+"""JSON-RPC as A2A uses it: calls in, replies and errors out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import UNSET, DecodeError, Meta, Raw, Struct, UnsetType
+from msgspec.json import decode, encode
+
+from weftline.errors import WeftlineError
+from weftline.json_size import MAX_JSON_VALUES, has_more_values
+from weftline.wire.responses import JsonObject
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+TASK_NOT_FOUND = -32001
+TASK_NOT_CANCELABLE = -32002
+PUSH_NOT_SUPPORTED = -32003
+UNSUPPORTED_OPERATION = -32004
+CONTENT_TYPE_NOT_SUPPORTED = -32005
+EXTENDED_CARD_NOT_CONFIGURED = -32007
+VERSION_NOT_SUPPORTED = -32009
+
+REASONS = {
+    TASK_NOT_FOUND: "TASK_NOT_FOUND",
+    TASK_NOT_CANCELABLE: "TASK_NOT_CANCELABLE",
+    PUSH_NOT_SUPPORTED: "PUSH_NOTIFICATION_NOT_SUPPORTED",
+    UNSUPPORTED_OPERATION: "UNSUPPORTED_OPERATION",
+    CONTENT_TYPE_NOT_SUPPORTED: "CONTENT_TYPE_NOT_SUPPORTED",
+    EXTENDED_CARD_NOT_CONFIGURED: "EXTENDED_AGENT_CARD_NOT_CONFIGURED",
+    VERSION_NOT_SUPPORTED: "VERSION_NOT_SUPPORTED",
+}
+"""The errors of A2A's own, as version 1.0 names them beside their codes."""
+
+
+class RpcError(Exception):
+    """What a caller is told in place of a result.
+
+    Args:
+        path: The parameter that is wrong.
+        about: Facts that belong to the error, such as the task's id.
+        status: Of the HTTP answer.
+    """
+
+    def __init__(
+        self, code: int, message: str, *, path: str = "", about: dict[str, Any] | None = None, status: int = 200
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = f"{path}: {message}" if path else message
+        self.path = path
+        self.about = about or {}
+        self.status = status
+
+
+def invalid(path: str, message: str) -> RpcError:
+    return RpcError(INVALID_PARAMS, message, path=path)
+
+
+def as_rpc(error: RpcError | WeftlineError) -> RpcError:
+    """What the server refused by its own code, as an error of the call."""
+    if isinstance(error, RpcError):
+        return error
+    code = INVALID_PARAMS if error.status == 400 else INTERNAL_ERROR
+    return RpcError(code, error.message, about={"code": error.code})
+
+
+Identity: TypeAlias = Annotated[Any, Meta(extra_json_schema={"type": ["string", "number", "null"]})]
+
+
+class RpcCall(Struct, frozen=True):
+    """A JSON-RPC request. One without an `id` is carried out and gets no answer."""
+
+    jsonrpc: Literal["2.0"]
+    method: str
+    id: str | int | float | None = None
+    params: JsonObject | UnsetType = UNSET
+
+
+class Call(Struct, frozen=True):
+    """A request as it was read: `id` as the caller wrote it, UNSET if there was none."""
+
+    method: str
+    params: bytes
+    id: str | int | float | UnsetType | None
+
+
+class NotACall(Exception):
+    """The body is not a JSON-RPC request. The error goes to `id`, which is None if that cannot be read."""
+
+    def __init__(self, code: int, message: str, *, id: str | int | float | None = None) -> None:
+        super().__init__(message)
+        self.error = RpcError(code, message)
+        self.id = id
+
+
+def parse_call(body: bytes) -> Call:
+    """Raises `NotACall` for what is not a JSON-RPC request, or one with too many values."""
+    if has_more_values(body):
+        raise NotACall(INVALID_REQUEST, f"The body has more than {MAX_JSON_VALUES:,} JSON values.")
+    try:
+        sent = decode(body, type=dict[str, Raw])
+        version, identity, method = (decode(sent.get(name, b"null")) for name in ("jsonrpc", "id", "method"))
+    except (DecodeError, RecursionError, UnicodeDecodeError) as error:
+        if _is_json(body):
+            raise NotACall(INVALID_REQUEST, "The body is not a JSON-RPC request.") from None
+        raise NotACall(PARSE_ERROR, f"The body is not JSON: {error}") from None
+    if isinstance(identity, bool) or not isinstance(identity, str | int | float | None):
+        raise NotACall(INVALID_REQUEST, "id: must be a string or a number.")
+    if version != "2.0" or not isinstance(method, str):
+        raise NotACall(INVALID_REQUEST, 'jsonrpc must be "2.0" and method a string.', id=identity)
+    return Call(method, bytes(sent.get("params", b"{}")), identity if "id" in sent else UNSET)
+
+
+def _is_json(body: bytes) -> bool:
+    try:
+        decode(body)
+    except (DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+class RpcFault(Struct, omit_defaults=True):
+    code: int
+    message: str
+    data: dict[str, Any] | list[dict[str, Any]] | None = None
+
+
+class RpcReply(Struct):
+    """A JSON-RPC response: `result` or `error`."""
+
+    id: Identity
+    jsonrpc: Literal["2.0"] = "2.0"
+    result: Any | UnsetType = UNSET
+    error: RpcFault | UnsetType = UNSET
+
+
+def result_body(identity: Any, result: Any) -> bytes:
+    return encode(RpcReply(identity, result=result))
+
+
+def error_body(identity: Any, fault: RpcFault) -> bytes:
+    return encode(RpcReply(identity, error=fault))

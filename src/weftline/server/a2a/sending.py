@@ -1,0 +1,112 @@
+"""Brings a message to its task: a new one, or the one that it names. The same message again changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from hashlib import blake2b
+
+from msgspec.json import encode
+
+from weftline.errors import Conflict, NotFound
+from weftline.server import following
+from weftline.server.a2a.dialect import SentMessage
+from weftline.server.a2a.rpc import TASK_NOT_FOUND, UNSUPPORTED_OPERATION, RpcError, invalid
+from weftline.server.a2a.tasks import MESSAGE_KEY, context_of, has_taken, read_task
+from weftline.server.following import Host
+from weftline.server.views import run_view
+from weftline.store.base import RunRow
+from weftline.store.records.agents import AgentRow
+from weftline.tools.base import ToolOutput
+
+
+class Deliveries:
+    """One delivery at a time to each task, so that a message which comes twice at once is seen to."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._under_way: dict[int, asyncio.Task[None]] = {}
+
+    async def deliver(self, row: RunRow, sent: SentMessage) -> None:
+        while (other := self._under_way.get(row.key)) is not None:
+            await asyncio.wait({other})
+        task = self._under_way[row.key] = asyncio.ensure_future(self._deliver(row, sent))
+        task.add_done_callback(lambda _: self._under_way.pop(row.key))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # also if nobody waits any more
+        # Hangs on the commit: a caller that goes away must not let its retry be taken for another message.
+        await asyncio.shield(task)
+
+    async def _deliver(self, row: RunRow, sent: SentMessage) -> None:
+        engine = self._host.engine
+        if await has_taken(engine, row, sent.id, sent.text):
+            return
+        now = await engine.row(row.key)
+        assert now is not None
+        try:
+            task = await read_task(engine, now)
+            if task.ended:
+                raise _ended(now)
+            if task.question is not None:
+                await engine.answer(row.key, task.question, ToolOutput.of(sent.text), message_id=sent.id)
+            else:
+                await engine.steer(row.key, sent.text, message_id=sent.id)
+        except NotFound:
+            # Somebody else has answered the call since.
+            await engine.steer(row.key, sent.text, message_id=sent.id)
+        except Conflict as error:
+            if error.code != "run_terminal":
+                raise
+            raise _ended(row) from None
+
+
+async def find_task(app: Host, agent: AgentRow, task: str, *, status: int = 200) -> RunRow:
+    """The run of a task of this agent. `status` is that of the HTTP answer if there is none."""
+    try:
+        row = await app.engine.find(task, workspace=agent.workspace)
+    except NotFound:
+        row = None
+    if row is None or row.agent != agent.id:
+        about = {"taskId": task[:256]}
+        raise RpcError(TASK_NOT_FOUND, "There is no such task of this agent.", about=about, status=status)
+    return row
+
+
+async def send(app: Host, deliveries: Deliveries, agent: AgentRow, sent: SentMessage, *, sender: str) -> RunRow:
+    """The run of the task that has got the message. `sender` is whose names for messages these are."""
+    if sent.task_id is None:
+        return await _begin(app, agent, sent, sender=sender)
+    row = await find_task(app, agent, sent.task_id)
+    run = await run_view(app.engine, row)
+    if sent.context_id not in (None, context_of(run)):
+        raise invalid("message.contextId", "is not the context of the task.")
+    if run.metadata.get(MESSAGE_KEY) != sent.id or not await _began_with(app, row, sent):
+        await deliveries.deliver(row, sent)
+    after = await app.engine.row(row.key)
+    assert after is not None
+    return after
+
+
+async def _began_with(app: Host, row: RunRow, sent: SentMessage) -> bool:
+    """Whether it is the message that began the task, sent once more by somebody who knows the task's id by now."""
+    first = (await read_task(app.engine, row, history=1000)).history[:1]
+    return bool(first) and (first[0].id, first[0].text) == (sent.id, sent.text)
+
+
+async def _begin(app: Host, agent: AgentRow, sent: SentMessage, *, sender: str) -> RunRow:
+    """Starts the run of a message, on the session of its context."""
+    whole = encode((sender, sent.id, sent.context_id, sent.text))
+    name = blake2b(whole, digest_size=16).hexdigest()
+    # A repeated message without a context must find the context that it began.
+    thread = await following.session_of_context(app, agent, sent.context_id or f"ctx_{name}")
+    run_id = await following.send(
+        app,
+        thread,
+        sent.text,
+        metadata={MESSAGE_KEY: sent.id},
+        idempotency=(f"a2a/{agent.id}", name, b""),
+    )
+    return await app.engine.find(run_id, workspace=agent.workspace)
+
+
+def _ended(row: RunRow) -> RpcError:
+    told = f"This operation is not supported: the task has ended ({row.status}). Send a message without taskId."
+    return RpcError(UNSUPPORTED_OPERATION, told)

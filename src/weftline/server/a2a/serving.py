@@ -1,0 +1,214 @@
+"""Carries calls out for one caller of one agent: each operation once, for both versions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Any, TypeAlias, TypeVar, assert_never
+
+from weftline.runtime.engine import Follower
+from weftline.server import following
+from weftline.server.a2a.dialect import Dialect, ListQuery, Operation, SentMessage
+from weftline.server.a2a.rpc import (
+    INTERNAL_ERROR,
+    PUSH_NOT_SUPPORTED,
+    TASK_NOT_CANCELABLE,
+    UNSUPPORTED_OPERATION,
+    RpcError,
+    invalid,
+)
+from weftline.server.a2a.sending import Deliveries, find_task, send
+from weftline.server.a2a.tasks import STATES, Task, read_task
+from weftline.server.following import CONTEXT_KEY, Host
+from weftline.server.parsing import parsed
+from weftline.store.base import RunFilter, RunRow
+from weftline.store.records.agents import AgentRow
+
+T = TypeVar("T")
+UnlessGone: TypeAlias = Callable[[Coroutine[Any, Any, Task]], Awaitable[Task]]
+
+STREAMS = frozenset({Operation.STREAM, Operation.SUBSCRIBE})
+_NEWS = frozenset({"local_tool_call", "local_tool_result_in", "run_paused", "run_resumed"})
+"""Events with which a task may begin or cease to wait for input."""
+_TIME_CHARS = 40
+_PAGE_CHARS = 48
+
+
+class Serving:
+    """`sender` is whose names for messages these are."""
+
+    def __init__(self, app: Host, deliveries: Deliveries, agent: AgentRow, dialect: Dialect, *, sender: str) -> None:
+        self._app = app
+        self._engine = app.engine
+        self._deliveries = deliveries
+        self._agent = agent
+        self._dialect = dialect
+        self._sender = sender
+
+    async def result(self, operation: Operation, params: bytes, *, unless_gone: UnlessGone) -> Any:
+        """The result of an operation that does not stream. `unless_gone` gives up waiting when the caller has left."""
+        match operation:
+            case Operation.SEND:
+                sent = await self._read(self._dialect.message, params)
+                row = await self.send(sent)
+                if sent.blocking:
+                    return self._dialect.sent(await unless_gone(self._settled(row, sent.history)), waited=True)
+                return self._dialect.sent(await self._task(row, sent.history), waited=False)
+            case Operation.GET:
+                query = await self._read(self._dialect.task_query, params)
+                return self._dialect.task(await self._task(await self._find(query.id), query.history))
+            case Operation.LIST:
+                return await self._list(await self._read(self._dialect.list_query, params))
+            case Operation.CANCEL:
+                return self._dialect.task(await self._cancel(params))
+            case Operation.PUSH:
+                raise RpcError(PUSH_NOT_SUPPORTED, "Push notification is not supported.")
+            case Operation.EXTENDED_CARD:
+                code = self._dialect.extended_card_error
+                raise RpcError(code, "This operation is not supported: the agent has no extended card.")
+            case Operation.STREAM | Operation.SUBSCRIBE:
+                raise AssertionError(f"{operation} streams")
+            case _:
+                assert_never(operation)
+
+    async def notify(self, operation: Operation, params: bytes) -> None:
+        """Carries out what changes something, for a caller that wants no answer."""
+        if operation in (Operation.SEND, Operation.STREAM):
+            await self.send(await self._read(self._dialect.message, params))
+        elif operation is Operation.CANCEL:
+            await self._cancel(params)
+
+    async def stream(self, operation: Operation, params: bytes) -> AsyncGenerator[Any]:
+        """The events of a stream, None among them to keep it alive. What is refused is refused at once."""
+        if operation is Operation.STREAM:
+            sent = await self._read(self._dialect.message, params)
+            row = await self.send(sent)
+            task = await self._task(row, sent.history)
+            return self._events(row, task, after=0 if sent.task_id is None else task.turn_seq, until_asked=True)
+        query = await self._read(self._dialect.task_query, params)
+        row = await find_task(self._app, self._agent, query.id, status=self._dialect.nothing_to_follow)
+        task = await self._task(row, query.history)
+        if self._dialect.replays:
+            return self._events(row, task, after=0, until_asked=not task.waits)
+        if task.ended:
+            raise RpcError(UNSUPPORTED_OPERATION, "This operation is not supported: the task has ended.")
+        return self._events(row, task, after=task.turn_seq, until_asked=False)
+
+    async def send(self, sent: SentMessage) -> RunRow:
+        return await send(self._app, self._deliveries, self._agent, sent, sender=self._sender)
+
+    async def _read(self, read: Callable[[bytes], T], params: bytes) -> T:
+        return await parsed(read, params)
+
+    async def _find(self, id: str) -> RunRow:
+        return await find_task(self._app, self._agent, id)
+
+    async def _task(self, row: RunRow, history: int) -> Task:
+        return await read_task(self._engine, row, history=history)
+
+    async def _now(self, row: RunRow, history: int = 0) -> Task:
+        after = await self._engine.row(row.key)
+        assert after is not None
+        return await self._task(after, history)
+
+    async def _settled(self, row: RunRow, history: int) -> Task:
+        """The task once it has ended or waits for input."""
+        while True:
+            task = await self._now(row, history)
+            if task.ended or task.waits:
+                return task
+            async with aclosing(following.events_of(self._follow(row, task, after=task.seq))) as events:
+                async for event in events:
+                    if event.is_terminal or event.type in _NEWS:
+                        break
+                else:
+                    told = "The server is stopping; ask for the task's result later."
+                    raise RpcError(INTERNAL_ERROR, told, about={"taskId": task.id})
+
+    def _follow(self, row: RunRow, task: Task, *, after: int) -> Follower:
+        return self._engine.follow(row.key, task.id, after=after, workspace=row.workspace)
+
+    async def _cancel(self, params: bytes) -> Task:
+        query = await self._read(self._dialect.task_query, params)
+        row = await self._find(query.id)
+        if row.ended_at is not None:
+            about = {"taskId": query.id}
+            raise RpcError(TASK_NOT_CANCELABLE, f"The task has ended ({row.status}).", about=about)
+        await self._engine.cancel(row.key, requested_by=self._sender)
+        return await self._now(row, query.history)
+
+    async def _list(self, query: ListQuery) -> Any:
+        statuses = tuple(status for status, state in STATES.items() if _may_be(state, query.state))
+        if query.state and not statuses:
+            return self._dialect.listed([], query=query, total=0, next_page="")
+        wanted = RunFilter(
+            workspace=self._agent.workspace,
+            agents=(self._agent.id,),
+            limit=query.limit + 1,
+            statuses=statuses if query.state else (),
+            metadata=((CONTEXT_KEY, query.context_id),) if query.context_id else (),
+            changed_since=page_time(query.since) if query.since else None,
+            by_change=True,
+            before_change=page_cursor(query.page) if query.page else None,
+        )
+        rows = await self._engine.runs(wanted)
+        more, rows = len(rows) > query.limit, rows[: query.limit]
+        tasks = [await self._task(row, query.history) for row in rows]
+        shown = [task for task in tasks if query.state in ("", task.state)]
+        next_page = f"{rows[-1].changed_at}-{rows[-1].key}" if more else ""
+        total = await self._engine.count_runs(wanted)
+        return self._dialect.listed(shown, query=query, total=total, next_page=next_page)
+
+    async def _events(self, row: RunRow, task: Task, *, after: int, until_asked: bool) -> AsyncGenerator[Any]:
+        """The task as it is, the text of each turn as it is produced, each change of status.
+
+        Ends with the task, and if `until_asked` when it waits for input.
+        """
+        dialect = self._dialect
+        if task.waits and until_asked:
+            yield dialect.first(task)
+            yield dialect.status(task, final=True)
+            return
+        follower = self._follow(row, task, after=after)
+        async with aclosing(following.events_of(follower)) as events:
+            yield dialect.first(task)
+            begun, waits = False, task.waits
+            async for event in events:
+                if not event.type:
+                    yield None
+                elif event.type == "assistant_delta":
+                    yield dialect.chunk(task, event.payload["turn"], event.payload["text"], append=begun)
+                    begun = True
+                elif event.type in ("turn_restarted", "assistant_message"):
+                    begun = False
+                elif event.is_terminal:
+                    yield dialect.status(await self._now(row), final=True)
+                elif event.type in _NEWS:
+                    task = await self._now(row)
+                    if task.ended or task.waits == waits:
+                        continue
+                    waits = task.waits
+                    yield dialect.status(task, final=waits and until_asked)
+                    if waits and until_asked:
+                        return
+
+
+def _may_be(state: str, wanted: str) -> bool:
+    """A run whose status says that it works may be found to wait for input."""
+    return state == wanted or (state == "working" and wanted == "input-required")
+
+
+def page_time(text: str) -> int:
+    try:
+        at = datetime.fromisoformat(text[:_TIME_CHARS])
+    except ValueError:
+        raise invalid("statusTimestampAfter", "must be a time such as 2026-01-31T12:00:00Z.") from None
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000_000)
+
+
+def page_cursor(page: str) -> tuple[int, int]:
+    at, _, key = page.partition("-")
+    if len(page) > _PAGE_CHARS or not (at + key).isascii() or not at.isdigit() or not key.isdigit():
+        raise invalid("pageToken", "is not one that an earlier page gave.")
+    return min(int(at), 2**62), min(int(key), 2**62)

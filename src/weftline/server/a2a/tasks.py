@@ -1,0 +1,240 @@
+"""A run as the task that A2A callers see: a projection of its row and its entries.
+
+A task waits for input while a call of a `local` tool is open: the caller is the client, and its next message is that
+call's result.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from msgspec import Raw, Struct
+from msgspec.json import Decoder, decode, encode
+
+from weftline.kernel import bodies
+from weftline.kernel.entries import KIND, CallClosed, CallOpened, Fact, MessageQueued, TurnCompleted, decode_fact
+from weftline.messages import Assistant, User, joined_text
+from weftline.plan import UnknownPlan, decode_plan
+from weftline.runtime.engine import Engine
+from weftline.server.following import CONTEXT_KEY, usage
+from weftline.server.views import run_view
+from weftline.store.base import RunRow, Stored
+from weftline.wire.responses import RunView
+
+MESSAGE_KEY = "a2a_message_id"
+"""The metadata of a run that has the sender's name for the message it began with."""
+
+State: TypeAlias = Literal["submitted", "working", "input-required", "completed", "failed", "canceled"]
+STATES: dict[str, State] = {
+    "queued": "submitted",
+    "running": "working",
+    "paused": "input-required",
+    "succeeded": "completed",
+    "failed": "failed",
+    "cancelled": "canceled",
+}
+TERMINAL = frozenset({"completed", "failed", "canceled"})
+
+_TALK = (KIND[MessageQueued], KIND[TurnCompleted])
+_CALLS = (KIND[CallOpened], KIND[CallClosed])
+_LOOK_BACK = 200
+"""Entries that are read to find what is open, whatever the length of the history that was asked for."""
+_LOOK_BACK_BYTES = 2 * 1024 * 1024
+"""And how many bytes of them: a longer history begins later."""
+_QUESTION_ARGS = ("question", "message", "prompt", "text")
+
+
+class Spoken(Struct, frozen=True):
+    """A message of a task. `data` is what its text puts in words, for programs."""
+
+    id: str
+    role: Literal["user", "agent"]
+    text: str
+    data: Any = None
+
+
+class Task(Struct, frozen=True):
+    id: str
+    context_id: str
+    state: State
+    at_us: int
+    """When the run ended, else began, else was created."""
+    seq: int
+    """The last entry that is told of here."""
+    turn_seq: int
+    """The entry that completed the last turn; 0 if there was none."""
+    turns: int
+    said: Spoken | None
+    """What the agent says with this state: its answer, its error or its question."""
+    result: str | None
+    """The answer, if it succeeded."""
+    data: Raw | None
+    """The answer as JSON, if the agent has an output schema."""
+    error: str | None
+    error_class: str | None
+    history: tuple[Spoken, ...]
+    usage: dict[str, Any] | None
+    question: str | None = None
+    """The id of the call that the next message answers."""
+
+    @property
+    def ended(self) -> bool:
+        return self.state in TERMINAL
+
+    @property
+    def waits(self) -> bool:
+        return self.state == "input-required"
+
+
+class _Spec(Struct, rename="camel"):
+    output_schema: Raw = Raw(b"null")
+
+
+_spec = Decoder(_Spec)
+
+
+class _Read(NamedTuple):
+    seq: int
+    head: Fact
+    body: bytes
+
+
+def context_of(run: RunView) -> str:
+    """The context of a run; one that was started by other means is a context of its own."""
+    return run.metadata.get(CONTEXT_KEY) or run.session_id or run.id
+
+
+async def read_task(engine: Engine, row: RunRow, *, history: int = 0) -> Task:
+    """The task of a run, with the last `history` messages."""
+    run = await run_view(engine, row)
+    facts = await _facts(engine, row, run, history=history)
+    open_calls = _open_calls(facts) if row.ended_at is None else []
+    state = STATES[run.status]
+    question = open_calls[0] if open_calls and state == "working" else None
+    if question is not None:
+        state = "input-required"
+    return Task(
+        id=run.id,
+        context_id=context_of(run),
+        state=state,
+        at_us=row.changed_at,
+        seq=row.next_seq - 1,
+        turn_seq=max((fact.seq for fact in facts if type(fact.head) is TurnCompleted), default=0),
+        turns=run.turns,
+        said=_said(run) if question is None else _question(question),
+        result=(run.final_text or "") if run.status == "succeeded" else None,
+        data=_data(run),
+        error=run.error,
+        error_class=run.error_class,
+        history=await _history(engine, row, run, facts, history) if history else (),
+        usage=usage(run) if run.finished_us is not None else None,
+        question=question.head.id if question is not None and isinstance(question.head, CallOpened) else None,
+    )
+
+
+async def _facts(engine: Engine, row: RunRow, run: RunView, *, history: int) -> list[_Read]:
+    if row.ended_at is not None and not history:
+        return []
+    # Results of server tools can be large: calls are read only where a caller may be asked to answer one.
+    kinds = (*_TALK, *_CALLS) if b'"local"' in run.spec else _TALK
+    limit = max(_LOOK_BACK, history)
+    stored = await engine.newest_facts(row.key, kinds=kinds, limit=limit, max_bytes=_LOOK_BACK_BYTES)
+    return [_Read(one.seq, decode_fact.decode(one.head), one.body) for one in stored]
+
+
+def _open_calls(facts: list[_Read]) -> list[_Read]:
+    """The calls that wait for the client, in the order in which it was asked."""
+    waiting: dict[str, _Read] = {}
+    for fact in facts:
+        match fact.head:
+            case CallOpened(client="local", blocked=False) as head:
+                waiting[head.id] = fact
+            case CallClosed() as head:
+                waiting.pop(head.id, None)
+            case _:
+                pass
+    return list(waiting.values())
+
+
+def _said(run: RunView) -> Spoken | None:
+    text = run.final_text if run.status == "succeeded" else run.error
+    return Spoken(f"msg_{run.id}", "agent", text) if text else None
+
+
+def _data(run: RunView) -> Raw | None:
+    """A run with an output schema succeeds only with an answer that fits it, which is JSON."""
+    if run.status != "succeeded" or not run.final_text or b'"outputSchema"' not in run.spec:
+        return None
+    return Raw(run.final_text.encode()) if _spec.decode(run.spec).output_schema != b"null" else None
+
+
+def _question(fact: _Read) -> Spoken:
+    head = fact.head
+    assert isinstance(head, CallOpened)
+    args = bodies.decode_opened(fact.body).args
+    given = decode(args)
+    words = next((given[name] for name in _QUESTION_ARGS if isinstance(given.get(name), str)), None)
+    data = {"toolUseId": head.id, "name": head.name, "args": Raw(args)}
+    return Spoken(head.id, "agent", words or f"{head.name} {bytes(args).decode()}", data)
+
+
+async def _history(engine: Engine, row: RunRow, run: RunView, facts: list[_Read], length: int) -> tuple[Spoken, ...]:
+    spoken = [one for fact in facts if (one := _spoken(run, fact)) is not None]
+    if len(spoken) < length and len(facts) < max(_LOOK_BACK, length):
+        spoken = await _input(engine, row, run) + spoken
+    return tuple(spoken[-length:])
+
+
+def _spoken(run: RunView, fact: _Read) -> Spoken | None:
+    match fact.head:
+        case MessageQueued(id=identity):
+            queued = bodies.decode_queued(fact.body)
+            return Spoken(queued.message_id or f"{run.id}_{identity}", "user", joined_text(queued.parts))
+        case TurnCompleted(turn=turn):
+            text = bodies.decode_turn(fact.body).message.text
+            return Spoken(f"{run.id}_turn_{turn}", "agent", text) if text else None
+        case CallOpened(client="local", blocked=False):
+            return _question(fact)
+        case CallClosed(client="local", how="returned" | "failed") as head:
+            closed = bodies.decode_closed(fact.body)
+            return Spoken(closed.message_id or f"{head.id}_answer", "user", joined_text(closed.parts))
+        case _:
+            return None
+
+
+async def _input(engine: Engine, row: RunRow, run: RunView) -> list[Spoken]:
+    """What the run was given at its start; nothing if retention has removed it."""
+    first = await engine.entry(row.key, 1)
+    if first is None:
+        return []
+    try:
+        messages = decode_plan(bodies.decode_created(first.body).plan).messages
+    except UnknownPlan:
+        return []
+    given = [message for message in messages if isinstance(message, User | Assistant) and message.text]
+    spoken = [
+        Spoken(f"{run.id}_in_{number}", "user" if isinstance(message, User) else "agent", message.text)
+        for number, message in enumerate(given)
+    ]
+    if spoken and MESSAGE_KEY in run.metadata:
+        spoken[-1] = Spoken(run.metadata[MESSAGE_KEY], spoken[-1].role, spoken[-1].text)
+    return spoken
+
+
+async def has_taken(engine: Engine, row: RunRow, message_id: str, text: str) -> bool:
+    """Whether a message with this name and text has come to the run before, among the last ones that did."""
+    for kind in (KIND[MessageQueued], KIND[CallClosed]):
+        stored = await engine.newest_facts(row.key, kinds=(kind,), limit=1000, max_bytes=_DELIVERED_BYTES)
+        if any(_is_delivery(one, message_id, text) for one in stored):
+            return True
+    return False
+
+
+_DELIVERED_BYTES = 16 * 1024 * 1024
+
+
+def _is_delivery(one: Stored, message_id: str, text: str) -> bool:
+    if encode(message_id)[1:-1] not in one.body:
+        return False
+    body = bodies.decode_queued(one.body) if one.kind == KIND[MessageQueued] else bodies.decode_closed(one.body)
+    return body.message_id == message_id and joined_text(body.parts) == text

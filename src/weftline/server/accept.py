@@ -1,0 +1,42 @@
+"""What a client would rather have: JSON, or a stream of events."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from weftline.server.http import Request
+
+EVENTS, JSON = "text/event-stream", "application/json"
+_ANY = ("*/*", "application/*")
+
+
+class Wanted(NamedTuple):
+    events: bool
+    """Whether `Accept` names event streams, and puts them before JSON where it names that too."""
+    json: bool
+    """Whether JSON would do."""
+
+
+def wanted(request: Request) -> Wanted:
+    """A tie is JSON's: so it has always been answered. A wildcard alone asks for no stream."""
+    quality: dict[str, float] = {}
+    for line in request.header_lines(b"accept"):
+        for part in line.split(","):
+            kind, *parameters = part.split(";")
+            quality[kind.strip().lower()] = _quality(parameters)
+    if not quality:
+        return Wanted(events=False, json=True)
+    events = quality.get(EVENTS, 0.0)
+    any_json = max(quality.get(kind, 0.0) for kind in (JSON, *_ANY))
+    return Wanted(events=events > quality.get(JSON, 0.0), json=any_json > 0)
+
+
+def _quality(parameters: list[str]) -> float:
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "q":
+            try:
+                return min(1.0, max(0.0, float(value)))
+            except ValueError:
+                return 1.0
+    return 1.0

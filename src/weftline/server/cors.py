@@ -1,0 +1,170 @@
+"""Pages of other origins: what a browser needs to hear before a script there may use this server.
+
+Off unless `server.cors_origins` names origins. The pages on which people sign in and give consent are never open to
+scripts of another origin: what they show belongs to the person in front of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, MutableMapping
+from typing import Any, cast, get_args
+
+from msgspec import Struct
+
+from weftline.errors import Forbidden, WeftlineError
+from weftline.net.address import InvalidAddress, parse
+from weftline.server.http import Request, Response, Send
+from weftline.server.router import Match, Page, Redirect, Route, Router, WrongMethod
+
+SETTINGS = ("cors_origins", "cors_credentials")
+ANY = "*"
+
+REQUEST_HEADERS = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "Prefer", "X-API-Key")
+"""Always allowed. Others are allowed as they are asked for: the list of origins says who is trusted."""
+EXPOSED_HEADERS = (
+    "Location",
+    "X-Run-Id",
+    "X-Warnings",
+    "X-Request-Id",
+    "Retry-After",
+    "WWW-Authenticate",
+    "Mcp-Session-Id",
+)
+_EXPOSED = ", ".join(EXPOSED_HEADERS).encode()
+_METHODS = "GET, POST, PUT, PATCH, DELETE"
+_MAX_AGE_S = b"600"
+_MAX_ASKED = 50
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+_OTHER_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9._-]+(?::[0-9]{1,5})?")
+"""An origin of an extension or of an app that is a browser itself."""
+
+
+class Cors(Struct, frozen=True):
+    origins: frozenset[str]
+    """As browsers write them; `*` stands for every one."""
+    credentials: bool = False
+    """Whether cookies and the like may come along. API keys and tokens are headers and need no such permission."""
+
+    def allows(self, origin: str) -> bool:
+        return ANY in self.origins or origin in self.origins
+
+    def opened(self, request: Request, router: Router, *, origin: str | None) -> Send:
+        """`request.send`, which tells the browser in every answer, refusals too, whether a page may read it."""
+        send = request.send
+        headers: list[tuple[bytes, bytes]] = []
+        if ANY not in self.origins:
+            headers.append((b"vary", b"Origin"))
+        if origin is not None and self.allows(origin) and not is_page(router, request):
+            headers += [*self._grant(origin), (b"access-control-expose-headers", _EXPOSED)]
+        if not headers:
+            return send
+
+        async def opened(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *headers]}
+            await send(message)
+
+        return opened
+
+    def preflight(self, request: Request, router: Router, *, origin: str | None) -> Response | None:
+        """The answer to a browser that asks before it sends a page's request; None if this is not one."""
+        if request.method != "OPTIONS" or origin is None or request.header(b"access-control-request-method") is None:
+            return None
+        if is_page(router, request):
+            return None
+        if not self.allows(origin):
+            raise Forbidden(
+                f"Pages of {origin[:200]!r} may not use this server.", hint="Name the origin in server.cors_origins."
+            )
+        found = router.match("OPTIONS", request.path)
+        # An unknown path is told by the request itself: whoever refuses the preflight hides the reason from the page.
+        methods = ", ".join(found.allowed) if isinstance(found, WrongMethod) else _METHODS
+        return Response(
+            b"",
+            status=204,
+            headers=(
+                (b"access-control-allow-methods", methods.encode()),
+                (b"access-control-allow-headers", ", ".join(_allowed_headers(request)).encode()),
+                (b"access-control-max-age", _MAX_AGE_S),
+                (b"vary", b"Access-Control-Request-Headers"),
+            ),
+        )
+
+    def _grant(self, origin: str) -> list[tuple[bytes, bytes]]:
+        if ANY in self.origins:
+            return [(b"access-control-allow-origin", b"*")]
+        granted = [(b"access-control-allow-origin", origin.encode("latin-1"))]
+        return [*granted, (b"access-control-allow-credentials", b"true")] if self.credentials else granted
+
+
+def is_page(router: Router, request: Request) -> bool:
+    """Whether the path is one that people look at, or that a form on such a page is sent to."""
+    found = router.match("OPTIONS", request.path)
+    if not isinstance(found, WrongMethod):
+        return False
+    matches = [router.match(method, request.path) for method in found.allowed]
+    return any(isinstance(one, Match) and _is_page(one.route) for one in matches)
+
+
+def _is_page(route: Route) -> bool:
+    return any(kind in (Page, Redirect) for kind in (route.returns, *get_args(route.returns)))
+
+
+def _allowed_headers(request: Request) -> list[str]:
+    asked = [name.strip() for name in (request.header(b"access-control-request-headers") or "").split(",")]
+    known = {name.lower() for name in REQUEST_HEADERS}
+    more = [name for name in asked[:_MAX_ASKED] if _TOKEN.fullmatch(name) and name.lower() not in known]
+    return [*REQUEST_HEADERS, *dict.fromkeys(more)]
+
+
+def cors_from(server: Mapping[str, Any], *, origin: str = "") -> Cors | None:
+    """What the `[server]` table of a configuration says; None if nothing is open.
+
+        [server]
+        cors_origins = ["https://app.example.com", "http://localhost:5173"]   # or ["*"]
+        cors_credentials = false
+
+    Raises `WeftlineError` (`bad_config`) that names the setting at fault.
+    """
+    listed = server.get("cors_origins", [])
+    credentials = server.get("cors_credentials", False)
+    if not isinstance(listed, list):
+        raise _bad(origin, "cors_origins", 'must be a list of origins, such as ["https://app.example.com"]')
+    if not isinstance(credentials, bool):
+        raise _bad(origin, "cors_credentials", "must be true or false")
+    origins = frozenset(_origin(one, origin) for one in cast("list[object]", listed))
+    if credentials and ANY in origins:
+        raise _bad(origin, "cors_credentials", 'cannot be true while cors_origins has "*"; name the origins')
+    if credentials and not origins:
+        raise _bad(origin, "cors_credentials", "is of no use without cors_origins")
+    return Cors(origins, credentials) if origins else None
+
+
+def _origin(value: object, origin: str) -> str:
+    if value == ANY:
+        return ANY
+    if not isinstance(value, str):
+        raise _bad(origin, "cors_origins", f"{value!r} is not an origin")
+    if value == "null":
+        raise _bad(origin, "cors_origins", "'null' is what sandboxed pages of anybody send; name an origin")
+    if "*" in value:
+        raise _bad(origin, "cors_origins", f'{value!r}: a pattern is not possible; name each origin, or "*" alone')
+    scheme = value.partition("://")[0].lower()
+    if scheme not in ("http", "https"):
+        if _OTHER_SCHEME.fullmatch(value.lower()):
+            return value.lower()
+        raise _bad(origin, "cors_origins", f"{value!r} is not an origin; write it as https://app.example.com")
+    try:
+        address = parse(value)
+    except InvalidAddress:
+        raise _bad(origin, "cors_origins", f"{value!r} is not an origin; write it as https://app.example.com") from None
+    bare = address.bare_url.removesuffix(address.rest)
+    if address.rest or address.credentials:
+        raise _bad(origin, "cors_origins", f"an origin has no path; write {bare} instead")
+    return bare
+
+
+def _bad(origin: str, name: str, fault: str) -> WeftlineError:
+    key = f"server.{name}"
+    return WeftlineError(f"{origin}: {key}: {fault}", code="bad_config", file=origin, key=key)

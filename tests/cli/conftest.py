@@ -1,0 +1,76 @@
+"""One server for all commands, and the files that they are given."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weftline.testing import ServerProcess
+
+SCRIPTS: dict[str, Any] = {
+    "hello": {"turns": [{"deltas": ["Hel", "lo\x1b[31m there"]}]},
+    "add": {
+        "turns": [{"tool_calls": [{"name": "add", "args": {"a": 2, "b": 3}}]}, {"text": "It is {{tool_results.0}}."}]
+    },
+    "system": {"turns": [{"text": "{{system}}|{{user_messages}}"}]},
+    "refused": {"turns": [{"error": {"class": "auth", "message": "bad key", "retryable": False}}]},
+    "stuck": {"turns": [{"deltas": ["begun", "never"], "delay_ms": 600_000}]},
+}
+TOOLS = '''
+import weftline
+
+
+@weftline.tool(effect="read")
+def add(a: int, b: int, context: weftline.ToolContext) -> int:
+    """Adds."""
+    assert context.run_id.startswith("run_")
+    return a + b
+'''
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("server"), scripts=SCRIPTS) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def env(server: ServerProcess) -> dict[str, str | None]:
+    """Of somebody who uses that server."""
+    return {"WEFTLINE_API_KEY": server.create_key("acme"), "WEFTLINE_BASE_URL": server.url, "WEFTLINE_DB": None}
+
+
+@pytest.fixture(scope="session")
+def scripts(server: ServerProcess) -> str:
+    return str(server.folder / "scripts.json")
+
+
+@pytest.fixture(scope="session")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("tools") / "sums.py"
+    file.write_text(TOOLS)
+    return str(file)
+
+
+def started(env: Mapping[str, str | None], script: str) -> str:
+    """Creates a run on the server and leaves it to it; returns its id."""
+    request = urllib.request.Request(
+        f"{env['WEFTLINE_BASE_URL']}/api/v1/workspaces/acme/agent-runs",
+        data=json.dumps({"modelId": f"scripted:{script}", "prompt": "x"}).encode(),
+        headers={"Authorization": f"Bearer {env['WEFTLINE_API_KEY']}"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)["runId"]
+
+
+@pytest.fixture
+def agent_file(tmp_path: Path) -> str:
+    file = tmp_path / "agent.json"
+    spec = {"modelId": "scripted:system", "systemPrompt": "Be brief."}
+    file.write_text(json.dumps({"name": "Helper", "slug": "helper", "spec": spec}))
+    return str(file)

@@ -1,0 +1,158 @@
+"""`weftline run`: in this process and on a server, for people and for scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from commands import Done, weftline
+from weftline.store import open_store
+from weftline.testing import ServerProcess
+
+from .conftest import started
+
+ALONE: dict[str, str | None] = {
+    "WEFTLINE_BASE_URL": None,
+    "WEFTLINE_DB": None,
+    "WEFTLINE_WORKSPACE_SLUG": None,
+    # Without a key no test can reach a paid API by mistake.
+    **{name: None for name in os.environ if name.endswith("_API_KEY")},
+}
+
+
+def here(*arguments: str, scripts: str, stdin: str = "") -> Done:
+    return weftline("run", *arguments, "--scripts", scripts, env=ALONE, stdin=stdin)
+
+
+def new_store(folder: Path) -> str:
+    asyncio.run(open_store(folder / "store").close())
+    return str(folder / "store")
+
+
+@pytest.fixture(params=["here", "server"])
+def place(request: pytest.FixtureRequest, scripts: str, env: dict[str, str | None]) -> dict[str, str | None]:
+    """The environment of a command that runs in this process, and of one that uses a server."""
+    return {**ALONE, "WEFTLINE_SCRIPTS": scripts} if request.param == "here" else env
+
+
+def test_a_script_gets_the_final_text_and_nothing_else(place: dict[str, str | None]) -> None:
+    done = weftline("run", "hi", "--model", "scripted:hello", env=place)
+    assert done == Done(0, "Hello\x1b[31m there\n", "")
+
+
+def test_the_tools_of_a_file_run_here_wherever_the_run_is(place: dict[str, str | None], tools: str) -> None:
+    done = weftline("run", "2 + 3?", "--model", "scripted:add", "--tools", tools, env=place)
+    assert done == Done(0, "It is 5.\n", "")
+
+
+def test_every_event_is_a_line_of_json_on_request(place: dict[str, str | None]) -> None:
+    done = weftline("run", "hi", "--model", "scripted:hello", "--json", env=place)
+    events = [json.loads(line) for line in done.out.splitlines()]
+    assert [event["type"] for event in events if event["type"] != "assistant_delta"] == [
+        "started",
+        "assistant_message",
+        "result",
+    ]
+    assert [event["seq"] for event in events] == sorted(event["seq"] for event in events)
+    assert events[-1]["data"]["text"].startswith("Hello") and done.code == 0 and done.err == ""
+
+
+def test_the_prompt_may_come_from_standard_input(place: dict[str, str | None]) -> None:
+    arguments = ("run", "--model", "scripted:system", "--system", "Be kind.")
+    assert weftline(*arguments, env=place, stdin="from a pipe").out == "Be kind.|from a pipe\n"
+    assert weftline(*arguments, "-", env=place, stdin="the same").out == "Be kind.|the same\n"
+    empty = weftline(*arguments, env=place, stdin=" \n")
+    assert empty.code == 2 and "The prompt is empty." in empty.err
+
+
+def test_a_run_that_fails_has_an_exit_code_of_its_own(place: dict[str, str | None]) -> None:
+    done = weftline("run", "hi", "--model", "scripted:refused", env=place)
+    assert (done.code, done.out) == (3, "") and "weftline: The run failed: " in done.err and "bad key" in done.err
+
+
+def test_a_mistyped_model_is_refused_with_the_nearest_ones(place: dict[str, str | None]) -> None:
+    done = weftline("run", "hi", "--model", "scripted:helo", env=place)
+    assert (done.code, done.out) == (1, "") and "Did you mean 'scripted:hello'" in done.err, done
+    assert len(done.err.splitlines()) == 1
+
+
+def test_an_agent_is_named_by_its_slug(
+    place: dict[str, str | None], server: ServerProcess, tmp_path: Path, agent_file: str
+) -> None:
+    local = "WEFTLINE_API_KEY" not in place
+    db = new_store(tmp_path) if local else str(server.db)
+    made = weftline("agents", "create", "--workspace", "acme", "--file", agent_file, "--db", db)
+    assert made.code == 0, made
+    arguments = ("run", "hi", "--workspace", "acme", *(("--db", db) if local else ()))
+    try:
+        assert weftline(*arguments, "--agent", "helper", env=place).out == "Be brief.|hi\n"
+        unknown = weftline(*arguments, "--agent", "helpr", env=place)
+        assert unknown.code == 1 and "'helpr'" in unknown.err and "Did you mean 'helper'?" in unknown.err, unknown
+    finally:
+        weftline("agents", "delete", "helper", "--workspace", "acme", "--db", db)
+
+
+def test_a_run_can_be_kept_in_a_store_and_looked_at_later(tmp_path: Path, scripts: str) -> None:
+    missing = here("hi", "--model", "scripted:hello", "--db", str(tmp_path / "none"), scripts=scripts)
+    assert missing == Done(1, "", f"weftline: There is no store at {tmp_path / 'none'}.\n")
+    db = new_store(tmp_path)
+    for _ in range(2):
+        assert here("hi", "--model", "scripted:hello", "--db", db, scripts=scripts).code == 0
+    found = weftline("runs", "list", "--db", db).out.split()
+    assert len(found) == 2
+    shown = json.loads(weftline("runs", "show", found[0], "--db", db, "--json").out)
+    assert shown["status"] == "succeeded" and shown["finalText"].startswith("Hello")
+
+
+def test_a_store_that_a_server_has_open_is_not_run_in_and_the_way_to_the_server_is_told(
+    server: ServerProcess, scripts: str
+) -> None:
+    done = here("hi", "--model", "scripted:hello", "--db", str(server.db), scripts=scripts)
+    assert (done.code, done.out) == (1, "")
+    assert f"in use by process {server.pid}" in done.err and "--url" in done.err
+
+
+def test_nothing_is_run_beside_the_unfinished_runs_of_a_server_that_is_down(tmp_path: Path, scripts: str) -> None:
+    with ServerProcess(tmp_path, arguments=("--scripts", scripts)) as down:
+        env = {**ALONE, "WEFTLINE_API_KEY": down.create_key("acme")}
+        started({**env, "WEFTLINE_BASE_URL": down.url}, "stuck")
+        down.kill()
+        done = here("hi", "--model", "scripted:hello", "--db", str(down.db), scripts=scripts)
+    assert done.code == 1 and "1 unfinished run" in done.err and "weftline serve" in done.err, done
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "code", "says"),
+    [
+        (("hi", "--url", "http://127.0.0.1:1", "--db", "x"), {}, 2, "--url and --db exclude each other"),
+        (("hi", "--url", "http://127.0.0.1:1"), {"WEFTLINE_API_KEY": None}, 1, "WEFTLINE_API_KEY"),
+        (("hi", "--url", "ftp://nowhere"), {}, 2, "must be an http or https address"),
+        (("hi", "--url", "localhost:80"), {}, 2, "must be an http or https address"),
+        (("hi", "--url", "https://me:key@weft.example"), {}, 2, "no credentials"),
+        (
+            ("hi", "--url", "http://127.0.0.1:1"),
+            {"WEFTLINE_API_KEY": "k"},
+            1,
+            "No server answers at http://127.0.0.1:1",
+        ),
+        (("hi\udcff",), {}, 2, "not text in UTF-8"),
+        (("hi",), {}, 1, "--model; `weftline models`"),
+        (("hi", "--tools", "no.py"), {}, 1, "no.py"),
+        (("hi", "--config", "no.toml"), {}, 1, "no.toml"),
+        (("hi", "--modle", "x"), {}, 2, "--model"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_one_sentence(
+    arguments: tuple[str, ...], env: dict[str, str | None], code: int, says: str
+) -> None:
+    done = weftline("run", *arguments, env={**ALONE, "MANTYX_API_KEY": None, **env})
+    assert done.code == code and says in done.err and "Traceback" not in done.err, done
+
+
+def test_a_key_of_the_wrong_kind_is_told_as_the_server_tells_it(env: dict[str, str | None]) -> None:
+    done = weftline("run", "hi", env={**env, "WEFTLINE_API_KEY": "nonsense"})
+    assert done.code == 1 and "Invalid API key" in done.err, done

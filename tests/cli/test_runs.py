@@ -1,0 +1,81 @@
+"""`weftline runs`: the same runs, asked of a server or read beside it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from commands import Done, weftline
+from weftline.testing import ServerProcess
+
+from .conftest import started
+
+
+@pytest.fixture(scope="module")
+def ended(env: dict[str, str | None]) -> str:
+    """The id of a run that has ended."""
+    done = weftline("run", "hi", "--model", "scripted:hello", "--json", env=env)
+    return json.loads(done.out.splitlines()[-1])["runId"]
+
+
+@pytest.fixture(params=["server", "store"])
+def where(request: pytest.FixtureRequest, env: dict[str, str | None], server: ServerProcess) -> Where:
+    return Where(env, ()) if request.param == "server" else Where({}, ("--db", str(server.db)))
+
+
+class Where:
+    def __init__(self, env: dict[str, str | None], options: tuple[str, ...]) -> None:
+        self._env, self._options = env, options
+
+    def __call__(self, *arguments: str) -> Done:
+        return weftline("runs", *arguments, *self._options, env=self._env)
+
+
+def test_runs_are_listed_by_their_ids_and_as_json_with_everything(where: Where, ended: str) -> None:
+    assert ended in where("list").out.split()
+    listed = json.loads(where("list", "--json", "--status", "succeeded", "--limit", "50").out)
+    (one,) = [run for run in listed if run["id"] == ended]
+    assert (one["status"], one["turns"], one["model"]["id"]) == ("succeeded", 1, "scripted:hello")
+    assert len(where("list", "--limit", "1").out.split()) == 1
+    assert ended not in where("list", "--status", "failed").out
+
+
+def test_a_run_is_shown_to_people_and_to_programs(where: Where, ended: str) -> None:
+    shown = where("show", ended)
+    assert shown.code == 0 and "succeeded" in shown.out and "Hello[31m there" in shown.out and "\x1b" not in shown.out
+    assert json.loads(where("show", ended, "--json").out)["finalText"] == "Hello\x1b[31m there"
+
+
+def test_following_a_run_that_has_ended_tells_it_again_from_any_event(where: Where, ended: str) -> None:
+    assert where("follow", ended) == Done(0, "Hello\x1b[31m there\n", "")
+    whole = where("follow", ended, "--json").out.splitlines()
+    later = [line for line in whole if json.loads(line)["seq"] > 3]
+    assert where("follow", ended, "--json", "--after", "3").out.splitlines() == later and len(later) < len(whole)
+
+
+def test_an_unknown_run_is_named(where: Where) -> None:
+    for command in ("show", "follow", "cancel"):
+        done = where(command, "run_1aabbccddeeff")
+        assert (done.code, done.out) == (1, "") and len(done.err.splitlines()) == 1, done
+
+
+def test_a_run_is_cancelled_by_the_server_that_has_it(where: Where, env: dict[str, str | None]) -> None:
+    run = started(env, "stuck")
+    assert where("cancel", run) == Done(0, "cancelled\n", "")
+    assert json.loads(where("cancel", run, "--json").out)["status"] == "cancelled"
+    followed = where("follow", run)
+    assert (followed.code, followed.out) == (4, "") and "cancelled" in followed.err
+
+
+def test_of_a_run_that_goes_on_a_store_shows_what_it_has(env: dict[str, str | None], server: ServerProcess) -> None:
+    run = started(env, "stuck")
+    done = weftline("runs", "follow", run, "--db", str(server.db))
+    assert done.code == 0 and "has not ended" in done.err and "--url" in done.err
+    weftline("runs", "cancel", run, env=env)
+
+
+def test_without_a_server_nothing_is_cancelled_and_without_a_store_nothing_is_made(tmp_path: object) -> None:
+    for command in (("list",), ("show", "run_1"), ("follow", "run_1"), ("cancel", "run_1")):
+        done = weftline("runs", *command, "--db", f"{tmp_path}/none")
+        assert done == Done(1, "", f"weftline: There is no store at {tmp_path}/none.\n")

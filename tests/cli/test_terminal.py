@@ -1,0 +1,213 @@
+"""What people see at a terminal: text as it comes, tables, colour unless they want none, and what Ctrl-C says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from commands import weftline
+from weftline.cli.output import show_all
+from weftline.cli.screen import Screen
+from weftline.cli.suggestions import did_you_mean
+from weftline.cli.terminal import clean, on_one_line
+from weftline.client.events import event_of
+from weftline.store import open_store
+from weftline.testing import ServerProcess
+
+
+class Terminal:
+    """A command in a terminal of its own."""
+
+    def __init__(self, *arguments: str, env: Mapping[str, str | None]) -> None:
+        merged = {**os.environ, "TERM": "xterm", "COLUMNS": "100", **env}
+        self._master, slave = pty.openpty()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "weftline", *arguments],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env={name: value for name, value in merged.items() if value is not None},
+            start_new_session=True,
+        )
+        os.close(slave)
+        self.text = ""
+
+    def until(self, words: str) -> str:
+        """Reads on until the words are there."""
+        while words not in self.text:
+            data = self._read()
+            assert data, self.text
+            self.text += data
+        return self.text
+
+    def end(self) -> int:
+        """Reads to the end; returns the exit code."""
+        while data := self._read():
+            self.text += data
+        return self._process.wait(timeout=60)
+
+    def interrupt(self) -> None:
+        self._process.send_signal(signal.SIGINT)
+
+    def _read(self) -> str:
+        try:
+            return os.read(self._master, 65536).decode(errors="replace")
+        except OSError:
+            return ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._master)
+
+
+def test_a_run_appears_as_it_goes_and_the_first_interrupt_says_what_can_be_done(
+    env: dict[str, str | None], server: ServerProcess
+) -> None:
+    with Terminal("run", "hi", "--model", "scripted:stuck", env=env) as terminal:
+        terminal.until("begun")
+        terminal.interrupt()
+        said = terminal.until("Press Ctrl-C again to leave.")
+        found = re.search(r"weftline runs follow (run_\w+) --url (\S+)", said)
+        assert found is not None and found[2] == server.url and f"weftline runs cancel {found[1]}" in said
+        terminal.interrupt()
+        assert terminal.end() == 130 and "Traceback" not in terminal.text
+    # Leaving leaves the run to the server.
+    assert weftline("runs", "cancel", found[1], env=env).out == "cancelled\n"
+
+
+def test_a_run_in_this_process_is_cancelled_by_the_second_interrupt(
+    env: dict[str, str | None], scripts: str, tmp_path: Path
+) -> None:
+    asyncio.run(open_store(tmp_path / "store").close())
+    db = str(tmp_path / "store")
+    arguments = ("run", "hi", "--model", "scripted:stuck", "--scripts", scripts, "--db", db)
+    with Terminal(*arguments, env={**env, "WEFTLINE_BASE_URL": None}) as terminal:
+        terminal.until("begun")
+        terminal.interrupt()
+        terminal.until("Press Ctrl-C again to cancel it.")
+        terminal.interrupt()
+        assert terminal.end() == 130 and "Traceback" not in terminal.text
+    (run,) = weftline("runs", "list", "--db", db).out.split()
+    assert '"status": "cancelled"' in weftline("runs", "show", run, "--db", db, "--json").out
+
+
+def test_a_list_is_a_table_in_colour(env: dict[str, str | None]) -> None:
+    assert weftline("run", "hi", "--model", "scripted:hello", env=env).code == 0
+    with Terminal("runs", "list", "--status", "succeeded", env={**env, "NO_COLOR": None}) as terminal:
+        assert terminal.end() == 0
+    head, first, *_ = terminal.text.splitlines()
+    for name in ("RUN", "STATUS", "NAME", "MODEL", "CREATED", "TURNS", "COST"):
+        assert name in head
+    assert first.startswith("run_") and "\x1b[32msucceeded\x1b[0m" in first and "scripted:hello" in first
+
+
+@pytest.fixture
+def at_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def yes(stream: object = None) -> bool:
+        return True
+
+    for module in ("terminal", "screen", "output"):
+        monkeypatch.setattr(f"weftline.cli.{module}.is_terminal", yes)
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+@pytest.mark.usefixtures("at_terminal")
+def test_what_happens_in_a_run_is_told_beside_its_text(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Screen(as_json=False)
+    shown = [
+        ("started", {}),
+        ("thinking_delta", {"text": "hm"}),
+        ("assistant_delta", {"text": "let me \x1b[2Jsee"}),
+        ("assistant_message", {"text": "let me see"}),
+        ("tool_call", {"toolUseId": "c", "name": "add", "args": {"a": 2}}),
+        ("tool_result", {"toolUseId": "c", "name": "add", "ok": True, "summary": "5\nand more"}),
+        ("tool_result", {"toolUseId": "d", "name": "add", "ok": False, "summary": "no"}),
+        ("turn_restarted", {"turn": 1, "attempt": 2, "reason": "overloaded"}),
+        ("run_paused", {"reason": "lunch"}),
+        ("something_new", {"x": 1}),
+        ("assistant_delta", {"text": "5"}),
+        ("result", {"subtype": "success", "text": "5", "turns": 2, "tokens": {"inputTokens": 7, "outputTokens": 3}}),
+    ]
+    codes = [screen.show(event_of(kind, data, run_id="run_1", seq=at)) for at, (kind, data) in enumerate(shown)]
+    out, err = capsys.readouterr()
+    assert codes == [None] * (len(shown) - 1) + [0]
+    assert out == "let me [2Jsee\n5\n"
+    assert err.splitlines() == [
+        "hm",
+        '· add {"a": 2}',
+        "→ 5 and more",
+        "✗ no",
+        "· the model is asked again; what it said in this turn does not count",
+        "· paused: lunch",
+        "run_1 · 2 turns · 10 tokens",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "code", "says"),
+    [
+        ("cancelled", {"reason": "user"}, 4, "The run was cancelled (user)."),
+        ("error", {"error": "no key"}, 3, "The run failed: no key"),
+        ("result", {"subtype": "error_max_tool_turns"}, 3, "The run failed: error_max_tool_turns"),
+    ],
+)
+def test_every_end_has_words_and_an_exit_code(
+    kind: str, data: dict[str, str], code: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    event = event_of(kind, data, run_id="run_1", seq=1)
+    assert Screen(as_json=False).show(event) == code
+    assert capsys.readouterr() == ("", f"weftline: {says}\n")
+    assert Screen(as_json=True).show(event) == code
+    assert json.loads(capsys.readouterr().out) == {"runId": "run_1", "seq": 1, "type": kind, "data": data}
+
+
+@pytest.mark.usefixtures("at_terminal")
+def test_a_table_fits_the_terminal_and_steers_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    items = [{"id": "key_1", "name": "a long name\x1b[2J that goes on and on", "spec": {}, "agents": ["x", "y"]}]
+    show_all(items, id_field="id", as_json=False)
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split() == ["ID", "NAME", "AGENTS"] and row.startswith("key_1  a long") and len(row) <= 30
+    assert "\x1b" not in row and row.endswith("x y")
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [
+        ("plain\ttext\n", "plain\ttext\n"),
+        ("\x1b]0;title\x07\x1b[2J", "]0;title[2J"),
+        ("a\rb\x00c\x9b31m", "abc31m"),
+        ("user\u202egnp.exe", "usergnp.exe"),
+        ("für Ω 🧵", "für Ω 🧵"),
+    ],
+)
+def test_text_from_outside_steers_no_terminal(text: str, cleaned: str) -> None:
+    assert clean(text) == cleaned
+
+
+def test_a_line_is_as_long_as_it_may_be() -> None:
+    assert (on_one_line("a\n b", 10), on_one_line("abcdef", 4), on_one_line("abc", 0)) == ("a b", "abc…", "…")
+
+
+def test_the_nearest_words_are_suggested_and_far_ones_are_not() -> None:
+    assert did_you_mean("Helo", ["hello", "other"]) == " Did you mean 'hello'?"
+    assert did_you_mean("agent-1", ["agent-2", "agent-3"]) == " Did you mean 'agent-3' or 'agent-2'?"
+    assert did_you_mean("zzz", ["hello"]) == "" == did_you_mean("x", [])

@@ -1,0 +1,345 @@
+"""What becomes of a message over A2A, in both versions: which task it goes to, what it may hold, and what is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from weftline.testing import ServerProcess
+
+from ..kit import Api, Json, local_tool
+from ..scripts import SCRIPTS
+from .a2a_calls import Caller, answer, stored, texts
+
+PEER = {"kind": "a2a_local", "name": "peer", "agentCard": {"name": "Peer"}}
+ASK = local_tool("lookup")
+
+
+@pytest.fixture(params=["0.3", "1.0"])
+def caller(request: pytest.FixtureRequest, api: Api) -> Caller:
+    return Caller(api, request.param)
+
+
+async def runs(api: Api) -> list[str]:
+    return [run["runId"] for run in (await api.get("agent-runs")).json["runs"]]
+
+
+async def waiting(caller: Caller) -> tuple[Json, str]:
+    """A task that is under way, and the call that it waits for."""
+    task = await caller.call("send", caller.message("begin", config=caller.at_once))
+    async with caller.api.stream(task["id"]) as stream:
+        offer = await stream.until("local_tool_call")
+    return task, offer["toolUseId"]
+
+
+# Where it goes
+
+
+async def test_a_message_to_a_running_task_goes_to_that_task(caller: Caller) -> None:
+    api = caller.api
+    await stored(api, "steered", tools=[PEER])
+    task, call = await waiting(caller)
+    more = caller.message("and the floor", taskId=task["id"], config=caller.at_once)
+    same = await caller.call("send", more)
+    assert same["id"] == task["id"] and same["status"]["state"] == "working"
+    following = asyncio.ensure_future(caller.send("and the roof", taskId=task["id"], contextId=task["contextId"]))
+    async with asyncio.timeout(120):
+        while len((await caller.get(task["id"]))["history"]) < 3:
+            pass
+    assert (await api.answer(task["id"], call, result="done")).status == 200
+    ended = await following
+    assert ended["id"] == task["id"] and answer(ended) == "begin | and the floor | and the roof"
+    assert await runs(api) == [task["id"]]
+
+
+async def test_a_message_to_a_task_that_has_ended_is_refused(caller: Caller) -> None:
+    await stored(caller.api)
+    task = await caller.send("one")
+    for method in ("send", "stream"):
+        error = await caller.error(method, caller.message("two", taskId=task["id"]))
+        assert error["code"] == -32004 and "has ended" in error["message"]
+    assert await runs(caller.api) == [task["id"]]
+
+
+async def test_a_message_to_a_task_that_is_unknown_or_another_agents_is_refused(caller: Caller, other_api: Api) -> None:
+    api = caller.api
+    await stored(api)
+    await stored(api, name="Second")
+    await stored(other_api)
+    own = await caller.of("second").send("one")
+    foreign = await caller.of("helper", other_api).send("one")
+    for task in ("nope", "run_1", own["id"], foreign["id"]):
+        for method in ("send", "stream"):
+            error = await caller.error(method, caller.message("two", taskId=task))
+            assert error["code"] == -32001, task
+        assert (await caller.error("get", {"id": task}))["code"] == -32001
+        assert (await caller.error("cancel", {"id": task}))["code"] == -32001
+    assert await runs(api) == [own["id"]]
+
+
+async def test_a_task_and_a_context_that_do_not_belong_together_are_refused(caller: Caller) -> None:
+    await stored(caller.api, "steered", tools=[PEER])
+    task, _ = await waiting(caller)
+    error = await caller.error("send", caller.message("two", taskId=task["id"], contextId="another"))
+    assert error["code"] == -32602 and "message.contextId" in error["message"]
+
+
+async def test_nobody_to_subscribe_to_is_an_error_of_http_or_of_the_call(caller: Caller) -> None:
+    await stored(caller.api)
+    error = await caller.error("subscribe", {"id": "run_1"}, status=200 if caller.newer else 404)
+    assert error["code"] == -32001
+
+
+async def test_the_same_message_twice_is_one(caller: Caller) -> None:
+    await stored(caller.api)
+    message = caller.message("one", messageId="m-1")
+    first, *others = await asyncio.gather(*[caller.call("send", message) for _ in range(4)])
+    context = first["contextId"]
+    assert all(other == first for other in others)
+    assert len(await runs(caller.api)) == 1
+    assert (await caller.send("one", messageId="m-2"))["contextId"] != context
+    # A sender that always gives the same name still says something else.
+    assert (await caller.send("two", messageId="m-1"))["contextId"] != context
+    assert len(await runs(caller.api)) == 3
+
+
+async def test_the_same_message_twice_to_a_running_task_is_one_also_when_that_has_ended(caller: Caller) -> None:
+    api = caller.api
+    await stored(api, "steered", tools=[PEER])
+    task, call = await waiting(caller)
+    more = caller.message("more", taskId=task["id"], messageId="m-1", config=caller.at_once)
+    await asyncio.gather(*[caller.call("send", more) for _ in range(5)])
+    await api.answer(task["id"], call, result="done")
+    async with api.stream(task["id"]) as stream:
+        await stream.rest()
+    again = await caller.call("send", more)
+    assert (again["id"], again["status"]["state"]) == (task["id"], "completed")
+    assert texts(again["history"]) == ["user: begin", "user: more", "agent: begin | more"]
+    assert again["history"][1]["messageId"] == "m-1"
+    assert (await caller.error("send", caller.message("new", taskId=task["id"])))["code"] == -32004
+
+
+async def test_a_name_for_a_message_is_its_senders_own(caller: Caller, second_key: str) -> None:
+    await stored(caller.api)
+    message = caller.message("one", messageId="m-1")
+    await caller.call("send", message)
+    caller.api.key = second_key
+    await caller.call("send", message)
+    assert len(await runs(caller.api)) == 2
+
+
+async def test_the_same_message_is_one_also_when_the_server_was_killed_in_between(tmp_path: Path) -> None:
+    scripts = {name: SCRIPTS[name] for name in ("steered", "seen")}
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as http:
+        with ServerProcess(tmp_path, scripts=scripts) as server:
+            caller = Caller(Api(http, server.url, "acme", server.create_key("acme")), "1.0")
+            await stored(caller.api, "steered", tools=[PEER])
+            begun = caller.message("begin", config=caller.at_once)
+            task = await caller.call("send", begun)
+            async with caller.api.stream(task["id"]) as stream:
+                offer = await stream.until("local_tool_call")
+            more = caller.message("more", taskId=task["id"], config=caller.at_once)
+            await caller.call("send", more)
+            server.kill()
+            server.start()
+            assert (await caller.call("send", begun))["id"] == task["id"]
+            assert (await caller.call("send", more))["id"] == task["id"]
+            await caller.api.answer(task["id"], offer["toolUseId"], result="done")
+            async with caller.api.stream(task["id"]) as stream:
+                await stream.rest()
+            ended = await caller.get(task["id"])
+            assert texts(ended["history"]) == ["user: begin", "user: more", "agent: begin | more"]
+            assert await runs(caller.api) == [task["id"]]
+
+
+# What it waits for
+
+
+async def test_a_call_for_the_client_is_a_question_that_the_next_message_answers(caller: Caller) -> None:
+    await stored(caller.api, "twice", tools=[ASK])
+    task = await caller.send("please")
+    assert task["status"]["state"] == "input-required"
+    asked = task["status"]["message"]
+    assert asked["parts"][0]["text"] == 'lookup {"q":"a"}'
+    assert asked["parts"][1]["data"] == {"toolUseId": asked["messageId"], "name": "lookup", "args": {"q": "a"}}
+    first = caller.message("A", taskId=task["id"], messageId="m-a")
+    again = await caller.call("send", first)
+    assert again["id"] == task["id"] and again["status"]["message"]["parts"][0]["text"] == 'lookup {"q":"b"}'
+    # The same answer again is not the answer to the next question.
+    assert (await caller.call("send", first))["status"]["message"]["parts"][1]["data"]["args"] == {"q": "b"}
+    ended = await caller.send("B", taskId=task["id"], contextId=task["contextId"])
+    assert ended["status"]["state"] == "completed" and answer(ended) == "A || B"
+    assert texts(ended["history"]) == [
+        "user: please",
+        'agent: lookup {"q":"a"}',
+        "user: A",
+        'agent: lookup {"q":"b"}',
+        "user: B",
+        "agent: A || B",
+    ]
+
+
+async def test_a_stream_ends_when_the_caller_is_asked_and_goes_on_with_the_answer(caller: Caller) -> None:
+    await stored(caller.api, "lookup", tools=[ASK])
+    *_, last = await caller.events("stream", caller.message("please"))
+    assert last["status"]["state"] == "input-required" and "lookup" in last["status"]["message"]["parts"][0]["text"]
+    if not caller.newer:
+        assert last["final"] is True
+    *_, last = await caller.events("stream", caller.message("forty-two", taskId=last["taskId"]))
+    assert last["status"]["state"] == "completed"
+    assert last["status"]["message"]["parts"][0]["text"] == "found forty-two"
+
+
+# What is kept
+
+
+async def test_the_history_has_what_was_said_and_no_more_than_was_asked_for(caller: Caller) -> None:
+    await stored(caller.api, "echo", tools=[{"kind": "mantyx_plugin", "name": "echo"}])
+    task = await caller.send("one", messageId="m-1")
+    whole = texts(task["history"])
+    assert whole == ["user: one", "agent: let me see", "agent: heard echo said"]
+    assert task["history"][0]["messageId"] == "m-1"
+    assert {one["taskId"] for one in task["history"]} == {task["id"]}
+    for length in (1, 2, 3, 1000, 2**31 - 1):
+        shown = await caller.get(task["id"], historyLength=length)
+        assert texts(shown["history"]) == whole[-length:]
+    assert "history" not in await caller.get(task["id"], historyLength=0)
+    for wrong in (-1, "two", 1.5):
+        assert (await caller.error("get", {"id": task["id"], "historyLength": wrong}))["code"] == -32602
+    sent = await caller.call("send", caller.message("two", config={**caller.at_once, "historyLength": 0}))
+    assert "history" not in sent
+
+
+# What it may be
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"messageId": None}, "message.messageId"),
+        ({"messageId": ""}, "message.messageId"),
+        ({"messageId": 7}, "message.messageId"),
+        ({"messageId": "m" * 257}, "message.messageId"),
+        ({"role": None}, "message.role"),
+        ({"role": "agent"}, "message.role"),
+        ({"role": "ROLE_AGENT"}, "message.role"),
+        ({"role": ["user"]}, "message.role"),
+        ({"contextId": "c" * 257}, "message.contextId"),
+        ({"contextId": 7}, ""),
+        ({"taskId": 7}, ""),
+        ({"parts": []}, "message.parts"),
+        ({"parts": "hello"}, ""),
+        ({"parts": [7]}, ""),
+    ],
+)
+async def test_a_message_without_what_it_must_have_is_refused(caller: Caller, fields: Json, path: str) -> None:
+    await stored(caller.api)
+    for method in ("send", "stream"):
+        error = await caller.error(method, caller.message(**fields))
+        assert error["code"] == -32602 and error["message"].startswith(path)
+    assert await runs(caller.api) == []
+
+
+def part(caller: Caller, kind: str, **fields: Any) -> Json:
+    """A part in the caller's spelling: `data`, or a file by `raw` or `url`, with `media` and `name`."""
+    if kind == "data":
+        return {"data": fields["data"]} if caller.newer else {"kind": "data", "data": fields["data"]}
+    media, name = fields.get("media"), fields.get("name")
+    content = {name: value for name, value in fields.items() if name in ("raw", "url")}
+    if caller.newer:
+        return {**content, "mediaType": media, "filename": name}
+    older = {"bytes": content.get("raw"), "uri": content.get("url"), "mimeType": media, "name": name}
+    return {"kind": "file", "file": {key: value for key, value in older.items() if value is not None}}
+
+
+async def test_data_and_text_files_are_taken(caller: Caller) -> None:
+    await stored(caller.api)
+    text = {"text": "look:"} if caller.newer else {"kind": "text", "text": "look:"}
+    notes = part(caller, "file", raw=b64encode("Milch für zwei".encode()).decode(), media="text/markdown", name="a.md")
+    parts = [text, part(caller, "data", data={"a": [1, None]}), notes]
+    task = await caller.send(parts=parts)
+    assert answer(task) == 'look:\n{"a":[1,null]}\nAttached file "a.md":\nMilch für zwei / 1'
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"raw": b64encode(b"x").decode(), "media": "image/png", "name": "a.png"}, -32005),
+        ({"raw": b64encode(b"x").decode()}, -32005),
+        ({"url": "https://example.com/a.txt", "media": "text/plain"}, -32005),
+        ({"raw": "!!", "media": "text/plain"}, -32602),
+        ({"raw": b64encode(b"\xff\xfe\x00").decode(), "media": "text/plain"}, -32602),
+    ],
+)
+async def test_what_cannot_be_taken_is_refused_and_not_dropped(caller: Caller, fields: Json, code: int) -> None:
+    await stored(caller.api)
+    text = {"text": "look:"} if caller.newer else {"kind": "text", "text": "look:"}
+    error = await caller.error("send", caller.message(parts=[text, part(caller, "file", **fields)]))
+    assert error["code"] == code and "message.parts[1]" in error["message"]
+    assert await runs(caller.api) == []
+
+
+async def test_a_part_of_an_unknown_kind_is_refused(caller: Caller) -> None:
+    await stored(caller.api)
+    older: list[Json] = [{"kind": "video"}, {}, {"kind": "data"}]
+    newer: list[Json] = [{"video": "x"}, {}, {"text": "a", "raw": "eA=="}]
+    for one in newer if caller.newer else older:
+        assert (await caller.error("send", caller.message(parts=[one])))["code"] == -32602
+
+
+# What is not for this server
+
+
+@pytest.mark.parametrize("id", [1, ...])
+async def test_push_notifications_are_refused_by_their_own_code(caller: Caller, id: Any) -> None:
+    await stored(caller.api)
+    older = [f"tasks/pushNotificationConfig/{what}" for what in ("set", "get", "list", "delete")]
+    newer = [f"{what}TaskPushNotificationConfig" for what in ("Create", "Get", "Delete")]
+    for method in [*newer, "ListTaskPushNotificationConfigs"] if caller.newer else older:
+        reply = await caller.post(method, {"id": "x", "taskId": "x"}, id=id)
+        if id is ...:
+            assert (reply.status, reply.body) == (204, b"")
+        else:
+            assert reply.json["error"]["code"] == -32003
+    name = "taskPushNotificationConfig" if caller.newer else "pushNotificationConfig"
+    config = {name: {"url": "http://127.0.0.1:9/"}}
+    reply = await caller.post("send", caller.message(config=config), id=id)
+    assert reply.status == 204 if id is ... else reply.json["error"]["code"] == -32003
+    assert await runs(caller.api) == []
+
+
+async def test_an_extended_card_is_refused_by_its_own_code(caller: Caller) -> None:
+    await stored(caller.api)
+    method, code = ("GetExtendedAgentCard", -32004) if caller.newer else ("agent/getAuthenticatedExtendedCard", -32007)
+    assert (await caller.error(method, {}))["code"] == code
+
+
+async def test_a_call_without_an_id_is_carried_out_and_gets_no_answer(caller: Caller) -> None:
+    await stored(caller.api, "stuck")
+    for method in ("send", "stream"):
+        reply = await caller.post(method, caller.message(method), id=...)
+        assert (reply.status, reply.body) == (204, b"")
+    begun = await runs(caller.api)
+    assert len(begun) == 2
+    for method, params in [
+        ("cancel", {"id": begun[0]}),
+        ("get", {"id": begun[0]}),
+        ("get", {"id": "unknown"}),
+        ("none/such", {}),
+        ("send", {"message": 7}),
+        ("subscribe", {"id": begun[1]}),
+    ]:
+        reply = await caller.post(method, params, id=...)
+        assert (reply.status, reply.body) == (204, b"")
+    assert (await caller.api.snapshot(begun[0]))["status"] == "cancelled"
+    assert len(await runs(caller.api)) == 2
+    assert (await caller.post("get", {"id": "unknown"}, id=None)).json == {
+        "jsonrpc": "2.0",
+        "id": None,
+        "error": (await caller.error("get", {"id": "unknown"})),
+    }
