@@ -135,6 +135,12 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
         "[A file, report.pdf (application/pdf), that this model cannot read.]",
     ),
     ("attached_text", ("notes.txt", "Buy milk."), 'Attached file "notes.txt":\nBuy milk.'),
+    ("lost_attachment", ("image/png",), "[An attachment (image/png) that is no longer stored.]"),
+    (
+        "unfetched_attachment",
+        ("https://example.com/cat.png", "image/png"),
+        "[An attachment (image/png) at https://example.com/cat.png, which this model cannot fetch.]",
+    ),
 ]
 
 

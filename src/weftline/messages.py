@@ -17,20 +17,33 @@ class Text(Struct, frozen=True, tag="text"):
 
 
 class Image(Struct, frozen=True, tag="image", omit_defaults=True):
-    """An image, by value (`data`, base64) or by `url`."""
-
-    media_type: str
-    data: str | None = None
-    url: str | None = None
-
-
-class File(Struct, frozen=True, tag="file", omit_defaults=True):
-    """A document such as a PDF, by value (`data`, base64) or by `url`."""
+    """An image, by value (`data`, base64), by `url`, or by the id of a `Blob`, which is where its data comes from."""
 
     media_type: str
     data: str | None = None
     url: str | None = None
     name: str | None = None
+    blob: str | None = None
+    size: int | None = None
+    """Bytes of the content, where that is a blob."""
+
+
+class File(Struct, frozen=True, tag="file", omit_defaults=True):
+    """A document such as a PDF, by value (`data`, base64), by `url`, or by the id of a `Blob`."""
+
+    media_type: str
+    data: str | None = None
+    url: str | None = None
+    name: str | None = None
+    blob: str | None = None
+    size: int | None = None
+
+
+class Blob(Struct, frozen=True):
+    """Content that is kept once, beside the log, and named in messages by its id, the SHA-256 of `data` in hex."""
+
+    id: str
+    data: bytes
 
 
 class Thinking(Struct, frozen=True, tag="thinking", omit_defaults=True):
@@ -137,6 +150,17 @@ class OutputSchema(Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     schema: Raw
+
+
+class Sampling(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How a model chooses its words and when it stops. What is not set is left to the model."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    stop: tuple[str, ...] = ()
+    """The answer ends before any of these texts."""
+    max_output_tokens: int | None = None
+    """Of one answer; what the model thinks counts too."""
 
 
 class Usage(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -12,9 +12,9 @@ from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType
 from msgspec.json import Decoder, Encoder
 
 from weftline.kernel.entries import Limits
-from weftline.messages import Message, OutputSchema
+from weftline.messages import Message, OutputSchema, Sampling
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 
 
 class UnknownPlan(Exception):
@@ -111,6 +111,7 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     system: str | None = None
     reasoning: int | None = None
     """0–100; None when nothing was asked for."""
+    sampling: Sampling = Sampling()
     tools: tuple[ToolRef, ...] = ()
     output_schema: OutputSchema | None = None
     limits: Limits = Limits()

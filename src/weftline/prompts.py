@@ -175,3 +175,11 @@ def unread_file(name: str, media_type: str) -> str:
 def attached_text(name: str, content: str) -> str:
     """A text file that came with a message."""
     return f"Attached file {encode(name).decode()}:\n{content}"
+
+
+def lost_attachment(media_type: str) -> str:
+    return f"[An attachment ({media_type}) that is no longer stored.]"
+
+
+def unfetched_attachment(url: str, media_type: str) -> str:
+    return f"[An attachment ({media_type}) at {url}, which this model cannot fetch.]"

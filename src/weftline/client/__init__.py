@@ -13,9 +13,12 @@ __all__ = [
     "AsyncOAuthClient",
     "AsyncRun",
     "AsyncSession",
+    "Attachment",
+    "AttachmentInfo",
     "AuthError",
     "AuthorizationRequest",
     "BadRequest",
+    "CallName",
     "CancelReceipt",
     "Cancelled",
     "ChatMessage",
@@ -57,6 +60,7 @@ __all__ = [
     "ServerTool",
     "Session",
     "SessionInfo",
+    "SessionUsage",
     "Started",
     "Terminal",
     "ThinkingDelta",
@@ -86,6 +90,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from weftline.client.a2a import local_a2a
+    from weftline.client.attachments import Attachment
     from weftline.client.context import ToolContext
     from weftline.client.core import AsyncClient
     from weftline.client.credentials import TokenSource
@@ -137,7 +142,7 @@ if TYPE_CHECKING:
     from weftline.client.oauth import AsyncOAuthClient, AuthorizationRequest, OAuthClient, OAuthTokens
     from weftline.client.output import parse_output
     from weftline.client.results import (
-        CancelReceipt,
+        AttachmentInfo,
         ChatMessage,
         ModelInfo,
         Models,
@@ -147,6 +152,7 @@ if TYPE_CHECKING:
         RunResult,
         RunSnapshot,
         SessionInfo,
+        SessionUsage,
         Tokens,
         Totals,
     )
@@ -164,6 +170,7 @@ if TYPE_CHECKING:
         stored_tool,
         tool,
     )
+    from weftline.client.usage import CallName, CancelReceipt
 else:
     # Hidden from type checkers: they would take a module `__getattr__` to mean that every name exists.
     _HOMES = {
@@ -174,10 +181,13 @@ else:
         "AsyncOAuthClient": "oauth",
         "AsyncRun": "run",
         "AsyncSession": "session",
+        "Attachment": "attachments",
+        "AttachmentInfo": "results",
         "AuthError": "errors",
         "AuthorizationRequest": "oauth",
         "BadRequest": "errors",
-        "CancelReceipt": "results",
+        "CallName": "usage",
+        "CancelReceipt": "usage",
         "Cancelled": "events",
         "ChatMessage": "results",
         "Client": "sync",
@@ -218,6 +228,7 @@ else:
         "ServerTool": "tools",
         "Session": "sync",
         "SessionInfo": "results",
+        "SessionUsage": "results",
         "Started": "events",
         "Terminal": "events",
         "ThinkingDelta": "events",

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 if TYPE_CHECKING:
-    from weftline.client.usage import ModelUsed, Tokens
+    from weftline.client.usage import CancelReceipt, ModelUsed, Tokens
 
 
 class ClientError(Exception):
@@ -137,6 +137,8 @@ class RunFailed(ClientError):
         tokens: Tokens | None = None,
         turns: int = 0,
         model: ModelUsed | None = None,
+        attempts: int = 0,
+        cost_usd: float | None = None,
     ) -> None:
         super().__init__(f"run {run_id} failed ({error_class or subtype}): {message}")
         self.message = message
@@ -150,10 +152,12 @@ class RunFailed(ClientError):
         self.tokens = tokens
         self.turns = turns
         self.model = model
+        self.attempts = attempts
+        self.cost_usd = cost_usd
 
 
 class RunCancelled(ClientError):
-    """A run that was cancelled, by whomever."""
+    """A run that was cancelled, by whomever. `cancel_receipt` is there when it was this handle that cancelled it."""
 
     def __init__(
         self,
@@ -163,6 +167,9 @@ class RunCancelled(ClientError):
         tokens: Tokens | None = None,
         turns: int = 0,
         model: ModelUsed | None = None,
+        attempts: int = 0,
+        cost_usd: float | None = None,
+        cancel_receipt: CancelReceipt | None = None,
     ) -> None:
         super().__init__(f"run {run_id} was cancelled ({reason})")
         self.run_id = run_id
@@ -170,6 +177,9 @@ class RunCancelled(ClientError):
         self.tokens = tokens
         self.turns = turns
         self.model = model
+        self.attempts = attempts
+        self.cost_usd = cost_usd
+        self.cancel_receipt = cancel_receipt
 
 
 class DeadlineExceeded(RunCancelled, TimeoutError):

@@ -130,11 +130,13 @@ class RunResumed(Event, frozen=True):
 
 
 class Terminal(Event, frozen=True):
-    """The last event of a run."""
+    """The last event of a run. `cost_usd` is None when the price of some model call is not known."""
 
     tokens: Tokens | None = None
     turns: int = 0
     model: ModelUsed | None = None
+    attempts: int = 0
+    cost_usd: float | None = None
 
 
 class Result(Terminal, frozen=True):
@@ -229,7 +231,7 @@ def event_of(kind: str, payload: dict[str, Any], *, run_id: str, seq: int) -> Ev
 
 def _terminal(kind: str, payload: dict[str, Any], *, run_id: str, seq: int) -> Terminal:
     """Terminals are read field by field: whatever else is odd about one, the run has ended."""
-    turns = payload.get("turns")
+    turns, attempts, cost = payload.get("turns"), payload.get("attempts"), payload.get("costUsd")
     model = lenient(payload.get("model"), ModelUsed)
     told = model is not None and bool(model.provider)
     common: dict[str, Any] = {
@@ -240,6 +242,8 @@ def _terminal(kind: str, payload: dict[str, Any], *, run_id: str, seq: int) -> T
         "tokens": lenient(payload.get("tokens"), Tokens) if told or model is None else None,
         "turns": turns if isinstance(turns, int) else 0,
         "model": model if told else None,
+        "attempts": attempts if isinstance(attempts, int) else 0,
+        "cost_usd": float(cost) if isinstance(cost, int | float) else None,
     }
     error = text_of(payload, "error") or text_of(payload, "message")
     if kind == "cancelled":

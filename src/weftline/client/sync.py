@@ -12,7 +12,6 @@ from weftline.client.core import AsyncClient
 from weftline.client.credentials import TokenCallable, TokenSource
 from weftline.client.events import AssistantDelta, Event
 from weftline.client.results import (
-    CancelReceipt,
     ChatMessage,
     Models,
     Page,
@@ -26,6 +25,7 @@ from weftline.client.run import AsyncRun
 from weftline.client.session import AsyncSession
 from weftline.client.spec import MessageOptions, RunOptions, SessionOptions
 from weftline.client.tools import ToolLike
+from weftline.client.usage import CancelReceipt
 
 T = TypeVar("T")
 

@@ -39,7 +39,8 @@ def end(
         reason=reason,
         finish=s.answer.finish,
         usage=usage,
-        cost_nusd=None if s.totals.unpriced else s.totals.cost_nusd,
+        # What a call costs that is cut off here is not known here.
+        cost_nusd=None if s.totals.unpriced or s.attempt.open else s.totals.cost_nusd,
         turns=s.turn + (s.attempt.number > 0),
         attempts=s.totals.attempts,
         model=s.attempt.model,

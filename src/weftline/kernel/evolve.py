@@ -146,7 +146,7 @@ def _spent(totals: Totals, head: AttemptFailed | TurnCompleted, by_provider: boo
         calls_made=totals.calls_made + by_provider,
         usage=totals.usage + usage,
         cost_nusd=totals.cost_nusd + (head.cost_nusd or 0),
-        unpriced=totals.unpriced or (head.cost_nusd is None and bool(usage.input or usage.output)),
+        unpriced=totals.unpriced or head.cost_nusd is None,
         active_us=totals.active_us + max(head.active_us, 0),
     )
 

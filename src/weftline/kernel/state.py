@@ -165,7 +165,7 @@ class Totals(Room, frozen=True):
     usage: Usage = Usage()
     cost_nusd: int = 0
     unpriced: bool = False
-    """Some model call used tokens whose price is not known."""
+    """Some model call has no known price."""
     active_us: int = 0
 
 
@@ -208,7 +208,7 @@ class State(Room, frozen=True):
         return self.attempt.open or bool(self.batch.running)
 
 
-FOLD = 1
+FOLD = 2
 """The number of the fold: raised whenever `evolve` or `State` changes, so that stored states are folded anew.
 
 A run row says which fold made its state; one with another number is thrown away and made again from the log.

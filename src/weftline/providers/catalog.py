@@ -45,6 +45,8 @@ class Entry(Struct, frozen=True):
     reasoning: bool | None = None
     tools: bool | None = None
     icon: str | None = None
+    offer: str = ""
+    """What the configuration calls its provider; empty for one that a workspace brought, which names it itself."""
 
 
 class ResolvedModel(Struct, frozen=True):
@@ -88,14 +90,15 @@ class Catalog:
 
     def price(self, entry: Entry) -> Price | None:
         """The list price of a model, whoever serves it; None when it is not known."""
-        return self._prices.price(provider=entry.provider, model=entry.vendor_model_id)
+        return self._prices.price(provider=entry.provider, model=entry.vendor_model_id, offer=entry.offer)
 
     def cost_usd(self, usage: Usage, model: ResolvedModel) -> float | None:
         """What a model call cost; None when its price is not known."""
         if model.catalog_id in self._unpriced:
             return None
-        cost = self._prices.cost_usd(usage, provider=model.entry.provider, model=model.vendor_id)
-        if cost is None and self._prices.price(provider=model.entry.provider, model=model.vendor_id) is None:
+        entry = model.entry
+        cost = self._prices.cost_usd(usage, provider=entry.provider, model=model.vendor_id, offer=entry.offer)
+        if cost is None and self.price(entry) is None:
             self._unpriced.add(model.catalog_id)
         return cost
 
@@ -214,6 +217,7 @@ class Catalog:
     def _entry(self, offer: _Offer, info: ModelInfo) -> Entry:
         provider = offer.provider.name.lower()
         platform = offer.source == "platform_offering"
+        named = "" if offer.own else offer.name
         return Entry(
             id=f"{offer.name}:{info.vendor_id}",
             label=info.label or info.vendor_id,
@@ -221,12 +225,13 @@ class Catalog:
             vendor_model_id=info.vendor_id,
             source=offer.source,
             context_window_tokens=info.context_window_tokens,
-            pricing=self._prices.price(provider=provider, model=info.vendor_id) if platform else None,
+            pricing=self._prices.price(provider=provider, model=info.vendor_id, offer=named) if platform else None,
             max_output_tokens=info.max_output_tokens,
             vision=info.vision,
             reasoning=info.reasoning,
             tools=info.tools,
             icon=info.icon,
+            offer=named,
         )
 
     def _exact(self, model_id: str) -> ResolvedModel | None:

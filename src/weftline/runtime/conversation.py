@@ -6,7 +6,7 @@ it is appended. Messages are only ever added at the end; `native` keeps what a p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -26,7 +26,7 @@ from weftline.kernel.entries import (
     TurnCompleted,
     decode_fact,
 )
-from weftline.messages import Assistant, Image, Message, Text, ToolResult, ToolResults, User, UserPart
+from weftline.messages import Assistant, File, Image, Message, Text, ToolResult, ToolResults, User, UserPart
 from weftline.store.base import Stored
 
 _PARTS = (
@@ -63,6 +63,9 @@ class Conversation:
         self.partial = ""
         """The text that it had streamed by then."""
         self.size = size
+        self.contents: dict[str, str] = {}
+        """The blobs that messages name, in base64, by id."""
+        self._with_contents: list[Message] = []
         self._without_images: list[Message] = []
         self._results: list[tuple[int, ToolResult]] = []
         self._open = 0
@@ -84,10 +87,29 @@ class Conversation:
     def for_model(self, *, vision: bool | None) -> list[Message]:
         """The messages for a model; one that is known to see nothing reads in words that there was an image."""
         if vision is not False:
-            return self.messages
-        known = len(self._without_images)
-        self._without_images += [_without_images(message) for message in self.messages[known:]]
-        return self._without_images
+            if not self.contents:
+                return self.messages
+            shown = self._with_contents
+            shown += [_changed(message, self._filled) for message in self.messages[len(shown) :]]
+            return shown
+        shown = self._without_images
+        shown += [_changed(message, self._in_words) for message in self.messages[len(shown) :]]
+        return shown
+
+    def blobs(self) -> set[str]:
+        """The blobs that messages name and whose contents are not here yet."""
+        users = [message for message in self.messages if isinstance(message, User)]
+        named = {part.blob for user in users for part in user.parts if isinstance(part, Image | File)}
+        return {blob for blob in named if blob is not None and blob not in self.contents}
+
+    def _filled(self, part: UserPart) -> UserPart:
+        if isinstance(part, Text) or part.blob is None:
+            return part
+        content = self.contents.get(part.blob)
+        return Text(prompts.lost_attachment(part.media_type)) if not content else replace(part, data=content)
+
+    def _in_words(self, part: UserPart) -> UserPart:
+        return Text(prompts.unseen_image(part.media_type)) if isinstance(part, Image) else self._filled(part)
 
     def replay(self, rows: Sequence[Stored]) -> None:
         for row in rows:
@@ -97,6 +119,7 @@ class Conversation:
         """Puts the history of the run's thread before what the run itself was given."""
         self.messages[:0] = history
         self.native.clear()
+        self._with_contents.clear()
         self._without_images.clear()
         self.size += size
 
@@ -148,15 +171,18 @@ class Conversation:
         self.size += size
 
 
-def _without_images(message: Message) -> Message:
+def _changed(message: Message, change: Callable[[UserPart], UserPart]) -> Message:
+    """The message with each part of a user or of a tool's result changed."""
     match message:
         case User():
-            return replace(message, parts=_in_words(message.parts))
+            return replace(message, parts=_each(message.parts, change))
         case ToolResults():
-            return ToolResults(tuple([replace(result, parts=_in_words(result.parts)) for result in message.results]))
+            return ToolResults(
+                tuple([replace(result, parts=_each(result.parts, change)) for result in message.results])
+            )
         case _:
             return message
 
 
-def _in_words(parts: tuple[UserPart, ...]) -> tuple[UserPart, ...]:
-    return tuple([Text(prompts.unseen_image(part.media_type)) if isinstance(part, Image) else part for part in parts])
+def _each(parts: tuple[UserPart, ...], change: Callable[[UserPart], UserPart]) -> tuple[UserPart, ...]:
+    return tuple([change(part) for part in parts])

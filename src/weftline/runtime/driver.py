@@ -164,7 +164,7 @@ class Driver:
         """Books what a model call has cost that does not let itself be cancelled."""
         attempt = run.state.attempt
         if attempt.open and run.work.attempt_usage:
-            outcome = Outcome(abandoned(CallModel(run.state.turn, attempt.number), run.work))
+            outcome = Outcome(abandoned(CallModel(run.state.turn, attempt.number, choice=attempt.choice), run.work))
             self.record(run, self._accepted(run, outcome))
 
     def _accepted(self, run: LiveRun, outcome: Outcome) -> Sequence[Draft]:

@@ -12,13 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from msgspec import UNSET, Raw
 
-from weftline.errors import Conflict, NotFound, Unavailable
+from weftline.errors import Conflict, NotFound, Unavailable, invalid
 from weftline.kernel import bodies
 from weftline.kernel.accept import accepts, open_question
 from weftline.kernel.entries import (
@@ -32,7 +33,7 @@ from weftline.kernel.entries import (
     RunPaused,
     RunResumed,
 )
-from weftline.messages import Text
+from weftline.messages import Blob, Sampling, Text
 from weftline.plan import RunPlan, encode_plan
 from weftline.providers.catalog import Catalog
 from weftline.providers.workspace import WorkspaceCatalogs
@@ -47,6 +48,7 @@ from weftline.runtime.hub import Hub, StreamPlace, Subscription
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun, Residency, RunLog, WorkingSet
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
+from weftline.runtime.models import refused_sampling
 from weftline.runtime.names import StoredNames
 from weftline.runtime.opening import RunOpener
 from weftline.runtime.receipts import CancelReceipt, receipt
@@ -63,6 +65,7 @@ from weftline.tools.base import Tool, ToolOutput
 logger = logging.getLogger(__name__)
 
 DRAIN_S = 30.0
+_AS_THE_MODEL_DOES = Sampling()
 
 
 class EmbeddedEngine:
@@ -200,14 +203,17 @@ class EmbeddedEngine:
         return await self._store.records.write(workspaces.ensure(slug, now=self.clock.now_us()))
 
     async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
-        """Raises `WeftlineError` when the plan names models or tools that the workspace does not have.
+        """Raises `WeftlineError` for models and tools that the workspace lacks, and for settings that a model refuses.
 
         A plan that names no model needs a default model only if it `runs_now`.
         """
         catalog = await self._models.load(workspace)
         if plan.model is not None or runs_now:
-            for model in (plan.model, *plan.fallbacks):
-                catalog.resolve(model)
+            models = [catalog.resolve(model) for model in (plan.model, *plan.fallbacks)]
+            if plan.sampling != _AS_THE_MODEL_DOES:
+                issues = [issue for model in models for issue in refused_sampling(plan, model)]
+                if issues:
+                    raise invalid(issues)
         await self._tools.check(plan, workspace=workspace)
 
     async def create(
@@ -220,11 +226,12 @@ class EmbeddedEngine:
         metadata: str = "{}",
         idempotency: tuple[str, str, bytes] | None = None,
         secrets: bytes | None = None,
+        blobs: Sequence[Blob] = (),
     ) -> str:
         """Accepts a run durably and returns its id. `idempotency` is route, key and digest of the request's body.
 
         `sent` are the client's own bytes, given back in snapshots; `secrets` are the headers of the tools that the
-        server dials, sealed by the store's vault.
+        server dials, sealed by the store's vault; `blobs` are the contents that the plan's messages name.
         """
         self.require_accepting()
         await self.check(plan, workspace=workspace)
@@ -248,6 +255,7 @@ class EmbeddedEngine:
                 agent=plan.agent_id,
                 idempotency=idempotency,
                 secrets=secrets,
+                blobs=tuple(blobs),
             )
             run = self._new_run(plan, new, sent)
             durable = self._log.mark(run, outside=True)
@@ -255,6 +263,8 @@ class EmbeddedEngine:
             if slot is not None:
                 self._creating.pop(slot).set_result(None)
             raise
+        if run.work.blobs:
+            durable.add_done_callback(partial(_let_go_of_blobs, run))
         if slot is None:
             await durable
         else:
@@ -268,6 +278,7 @@ class EmbeddedEngine:
         encoded = encode_plan(plan)
         conversation = Conversation(plan.messages, size=len(encoded))
         work = WorkingSet(ids.run_id(key, new.salt), plan, conversation, secrets=new.secrets)
+        work.blobs = {blob.id: blob.data for blob in new.blobs}
         log = RunLog(self._log_store.next_epoch())
         run = LiveRun(key, new.salt, workspace=new.workspace, thread=new.thread, log=log, work=work)
         run.new = new
@@ -350,7 +361,7 @@ class EmbeddedEngine:
             await self._append(run, head)
         else:
             await self._settled(run)
-        return receipt(run.state.status, await self._log_store.facts(key, kinds=(KIND[CallClosed],)))
+        return await self._receipt(key, run.state.status)
 
     async def pause(self, key: int, *, reason: str = "", requested_by: str = "") -> None:
         """Starts nothing more after what is under way, until `resume`."""
@@ -452,6 +463,13 @@ class EmbeddedEngine:
     async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
         return await self._log_store.newest_facts(key, kinds=kinds, limit=limit, max_bytes=max_bytes)
 
+    async def receipt(self, key: int) -> CancelReceipt:
+        row = await self._log_store.run(key)
+        return await self._receipt(key, "" if row is None else row.status)
+
+    async def _receipt(self, key: int, status: str) -> CancelReceipt:
+        return receipt(status, await self._log_store.facts(key, kinds=(KIND[CallClosed],)))
+
     async def session_id(self, thread: int | None) -> str | None:
         return None if thread is None else await self._names.session(thread)
 
@@ -477,6 +495,12 @@ class EmbeddedEngine:
         found = await self._log_store.trim(before=before, after=after, workspace=workspace)
         self._hub.forget()
         return found
+
+
+def _let_go_of_blobs(run: LiveRun, durable: asyncio.Future[None]) -> None:
+    """Once they are durable they can be read, and a run may queue for long. A caller that went away proves nothing."""
+    if not durable.cancelled() and durable.exception() is None:
+        run.work.blobs.clear()
 
 
 def _message_id(run: LiveRun) -> str:

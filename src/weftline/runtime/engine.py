@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from weftline.kernel.entries import Fact
+from weftline.messages import Blob
 from weftline.plan import RunPlan
 from weftline.runtime.clock import Clock
 from weftline.runtime.hub import EntryBatch
@@ -77,7 +78,7 @@ class Engine(Protocol):
         ...
 
     async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
-        """Raises `WeftlineError` when the plan names models or tools that the workspace does not have.
+        """Raises `WeftlineError` for models and tools that the workspace lacks, and for settings that a model refuses.
 
         A plan that names no model needs a default model only if it `runs_now`.
         """
@@ -93,8 +94,11 @@ class Engine(Protocol):
         metadata: str = "{}",
         idempotency: tuple[str, str, bytes] | None = None,
         secrets: bytes | None = None,
+        blobs: Sequence[Blob] = (),
     ) -> str:
         """Accepts a run and returns its id. `sent` are the client's own bytes, given back in snapshots.
+
+        `blobs` are the contents that the plan's messages name.
 
         Raises `RateLimited` when too many runs of the workspace are queued.
         """
@@ -160,6 +164,10 @@ class Engine(Protocol):
 
     async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
         """The last facts of these kinds in a run's log, in order: as many as fit, one at the least."""
+        ...
+
+    async def receipt(self, key: int) -> CancelReceipt:
+        """How the calls of a run were closed; see `cancel`."""
         ...
 
     async def session_id(self, thread: int | None) -> str | None:

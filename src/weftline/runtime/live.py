@@ -135,6 +135,7 @@ class WorkingSet:
 
     __slots__ = (
         "attempt_usage",
+        "blobs",
         "catalog",
         "conversation",
         "due_at",
@@ -155,6 +156,8 @@ class WorkingSet:
         self.conversation = conversation
         self.secrets = secrets
         """Sealed header values of the tools that the server dials."""
+        self.blobs: dict[str, bytes] = {}
+        """What the run brought along, until it is opened."""
         self.opened = False
         """Whether tools, models and history are at hand, and what an earlier driver left is adopted."""
         self.toolbox: Toolbox | None = None

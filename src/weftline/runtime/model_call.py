@@ -26,7 +26,7 @@ from weftline.kernel.entries import (
 )
 from weftline.kernel.guards import signature
 from weftline.kernel.state import CallModel, State
-from weftline.messages import Assistant, AssistantPart, ProviderCall, ToolCall, joined_text
+from weftline.messages import Assistant, AssistantPart, ProviderCall, ToolCall, Usage, joined_text
 from weftline.providers.assemble import Assembler
 from weftline.providers.base import Chunk, ModelRequest, Provider, ProviderError, TextDelta, ThinkingDelta
 from weftline.providers.catalog import ResolvedModel
@@ -207,12 +207,14 @@ class _ModelCall:
 
 def abandoned(command: CallModel, work: WorkingSet) -> Draft:
     """The server stops: what the attempt has cost is known now and would only be estimated later."""
+    usage = work.attempt_usage or Usage()
     head = AttemptFailed(
         command.turn,
         command.attempt,
         "abandoned",
         reason="abandoned",
-        usage=work.attempt_usage or AttemptFailed(0, 0, "").usage,
+        usage=usage,
+        cost_nusd=cost_nusd(work, command.choice, usage),
     )
     return Draft(head, bodies.encode(bodies.FailedBody("abandoned")))
 
@@ -242,6 +244,7 @@ def _request(
     command: CallModel, state: State, work: WorkingSet, model: ResolvedModel, *, timeout_s: float
 ) -> ModelRequest:
     plan, conversation = work.plan, work.conversation
+    sampling = plan.sampling
     if conversation.native_for != model.catalog_id:
         conversation.native, conversation.native_for = [], model.catalog_id
     return ModelRequest(
@@ -253,6 +256,10 @@ def _request(
         reasoning=plan.reasoning,
         output_schema=plan.output_schema,
         cache_key=work.session_id or work.run_id,
+        max_output_tokens=sampling.max_output_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        stop=sampling.stop,
         call_index=state.totals.calls_made,
         timeout_s=timeout_s,
         native=conversation.native,

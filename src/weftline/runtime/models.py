@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from weftline.errors import WeftlineError
+from msgspec.structs import replace
+
+from weftline.errors import Issue, WeftlineError
 from weftline.kernel.entries import ModelRef
 from weftline.messages import Usage
+from weftline.plan import RunPlan
 from weftline.providers.catalog import ResolvedModel
+from weftline.providers.sampling import ANYTHING, SamplingLimits, issues_of
 from weftline.runtime.live import WorkingSet
 
 
@@ -38,6 +42,15 @@ def cost_nusd(work: WorkingSet, choice: int, usage: Usage) -> int | None:
     except WeftlineError:
         return None
     return None if cost is None else round(cost * 1_000_000_000)
+
+
+def refused_sampling(plan: RunPlan, model: ResolvedModel) -> list[Issue]:
+    """What of the plan's sampling settings the model does not take; a family that does not say takes everything."""
+    asked = getattr(model.provider, "sampling_limits", None)
+    limits: SamplingLimits = asked(model.vendor_id, reasoning=plan.reasoning) if asked is not None else ANYTHING
+    if limits.max_output_tokens is None and model.entry.max_output_tokens is not None:
+        limits = replace(limits, max_output_tokens=model.entry.max_output_tokens)
+    return issues_of(plan.sampling, limits, model=model.catalog_id)
 
 
 def _takes_reasoning(model: ResolvedModel) -> bool:

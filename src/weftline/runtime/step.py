@@ -134,9 +134,9 @@ def _cut_short(state: State, work: WorkingSet, head: AttemptFailed) -> Draft:
     """Closes an attempt that nobody will report on, with what it has cost as far as that is known."""
     usage: Usage | None = work.attempt_usage
     if usage is not None:
-        cost = cost_nusd(work, state.attempt.choice, usage)
-        head = replace(head, usage=usage, cost_nusd=cost, estimated=False)
+        head = replace(head, usage=usage, estimated=False)
         work.attempt_usage = None
+    head = replace(head, cost_nusd=cost_nusd(work, state.attempt.choice, head.usage))
     return Draft(head, bodies.encode(bodies.FailedBody(head.reason)))
 
 

@@ -25,6 +25,7 @@ from weftline.server.principal import NOBODY
 from weftline.server.refused import RefusedRequests
 from weftline.server.router import Route, Router, WrongMethod
 from weftline.server.sse import Backlog
+from weftline.server.unknown_fields import UnknownFields
 from weftline.store.base import Store
 from weftline.wire.responses import error_body
 from weftline.workspace.context import Change, Workspaces
@@ -73,6 +74,7 @@ class App:
         self.backlog = Backlog()
         self.refused = RefusedRequests()
         self._cors = options.cors
+        self.unknown_fields = UnknownFields(refused=options.unknown_fields == "refuse")
         self.webhooks_changed: Callable[[], None] = lambda: None
         """Called after webhooks were changed; set by whoever delivers them."""
         self._boot = secrets.token_hex(4)

@@ -32,6 +32,12 @@ _IDEMPOTENCY_KEY: Schema = {
     "description": "Sending the same key and body again returns the same response.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
 }
+_PREFER: Schema = {
+    "name": "Prefer",
+    "in": "header",
+    "description": "`handling=strict` refuses fields that are not known, which are named in `warnings` otherwise.",
+    "schema": {"type": "string"},
+}
 _NOT_JSON = (EventStream, Page, Redirect, OtherProtocol)
 
 
@@ -112,6 +118,8 @@ def _operation(route: Route, schemas: Schemas) -> Schema:
     ]
     if route.idempotent:
         parameters.append(_IDEMPOTENCY_KEY)
+    if route.warns:
+        parameters.append(_PREFER)
     if parameters:
         made["parameters"] = parameters
     if route.body is not None:

@@ -22,7 +22,7 @@ from weftline.server.oauth.administration import OPERATIONS as OAUTH
 from weftline.server.schemas.agents import Agent, agent_json, parse_agent
 from weftline.server.schemas.keys import Key, key_json
 from weftline.server.schemas.providers import Provider, parse_provider, provider_json
-from weftline.server.schemas.tools import Tool, parse_tool, tool_json
+from weftline.server.schemas.tools import Tool, parse_tool, tool_json, unknown_in_tool
 from weftline.server.schemas.webhooks import (
     CreatedWebhook,
     Delivery,
@@ -34,7 +34,7 @@ from weftline.server.schemas.webhooks import (
 from weftline.server.views import cancelled
 from weftline.store.base import LogStore, RunFilter, RunRow, Store
 from weftline.tools.mcp.login import Login
-from weftline.wire.responses import Cancelled, iso
+from weftline.wire.responses import Cancelled, iso, request_warnings
 from weftline.workspace import agents, keys, mcp_logins, providers, retention, tools, webhooks, workspaces
 from weftline.workspace.context import Workspaces
 
@@ -193,8 +193,9 @@ async def _set_feature(at: Workspaces, *, workspace: str, feature: str, on: bool
 
 async def _create_agent(at: Workspaces, *, workspace: str, definition: str) -> Agent:
     """`definition` is the JSON that the HTTP API takes."""
-    draft = parse_agent(definition.encode())
-    return agent_json(await agents.create(at, await workspaces.ensure(at, workspace), draft))
+    draft, unknown = parse_agent(definition.encode())
+    row = await agents.create(at, await workspaces.ensure(at, workspace), draft)
+    return agent_json(row, request_warnings(unknown))
 
 
 async def _list_agents(at: Workspaces, *, workspace: str) -> list[Agent]:
@@ -236,7 +237,8 @@ async def _delete_provider(at: Workspaces, *, workspace: str, id: str) -> str:
 
 async def _create_tool(at: Workspaces, *, workspace: str, tool: dict[str, Any]) -> Tool:
     spec, values = parse_tool(tool)
-    return tool_json(await tools.create(at, await workspaces.find(at, workspace), spec, values=values))
+    row = await tools.create(at, await workspaces.find(at, workspace), spec, values=values)
+    return tool_json(row, request_warnings(unknown_in_tool(tool)))
 
 
 async def _list_tools(at: Workspaces, *, workspace: str) -> list[Tool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from ipaddress import ip_network
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
@@ -63,6 +63,7 @@ SETTINGS = (
     "oauth_registration",
     "allowed_hosts",
     "trusted_proxies",
+    "unknown_fields",
     *_CONNECTIONS,
     *_WORKSPACES,
     *_EGRESS,
@@ -97,6 +98,8 @@ class ServerOptions(Struct, frozen=True):
     """Whose `X-Forwarded-For` is believed."""
     cors: Cors | None = None
     """Whose pages may use the server from a browser; None for nobody's."""
+    unknown_fields: Literal["warn", "refuse"] = "warn"
+    """What becomes of a request with fields that the protocol does not know."""
     connections: ConnectionLimits = ConnectionLimits()
     workspaces: WorkspaceLimits = WorkspaceLimits()
 
@@ -127,6 +130,8 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
             options = replace(options, webhook_retry_s=_waits(config, value))
         elif name == "trusted_proxies":
             options = replace(options, trusted_proxies=_networks(config, value))
+        elif name == "unknown_fields":
+            options = replace(options, unknown_fields=_unknown_fields(config, value))
         elif name in _CONNECTIONS:
             limits = replace(options.connections, **{name: _number(config, name, value, _CONNECTIONS[name])})
             options = replace(options, connections=limits)
@@ -157,6 +162,13 @@ def _schemes(config: Config, value: object) -> frozenset[str]:
         if not is_scheme_of_an_app(scheme):
             raise _bad(config, "oauth_redirect_schemes", f"{scheme!r} cannot be the scheme of an app")
     return schemes
+
+
+def _unknown_fields(config: Config, value: object) -> Literal["warn", "refuse"]:
+    try:
+        return convert(value, Literal["warn", "refuse"])
+    except ValidationError:
+        raise _bad(config, "unknown_fields", 'must be "warn" or "refuse"') from None
 
 
 def _switch(config: Config, name: str, value: object) -> bool:

@@ -69,6 +69,8 @@ class Route(Struct, frozen=True):
     query: tuple[QueryParameter, ...] = ()
     idempotent: bool = False
     """Whether it honours an `Idempotency-Key`."""
+    warns: bool = False
+    """Whether it names unknown fields in its response, and refuses them if the client prefers that."""
     returns: Any = None
     """The type of a success: a struct for JSON, one of the classes above, or a union of both."""
     status: int = 200

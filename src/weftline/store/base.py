@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 from msgspec import Struct
 
 from weftline.errors import WeftlineError
+from weftline.messages import Blob
 from weftline.store.secrets import Vault
 
 T = TypeVar("T")
@@ -61,6 +62,8 @@ class NewRun(Struct):
     """Route, key, and digest of the body."""
     secrets: bytes | None = None
     """Sealed header values of the tools that the server dials; dropped when the run ends."""
+    blobs: tuple[Blob, ...] = ()
+    """What its messages name. Each is kept once in a workspace, for as long as a run's log or a thread names it."""
 
 
 class ThreadEnd(Struct):
@@ -301,6 +304,10 @@ class LogReader(Protocol):
         """How many runs have not ended."""
         ...
 
+    async def blob(self, workspace: int, id: str) -> bytes | None:
+        """The content of a blob; None if nobody names it any more."""
+        ...
+
 
 class LogStore(LogReader, Protocol):
     """The log half of an open store. All methods are called from one event loop."""
@@ -378,6 +385,7 @@ class LogStore(LogReader, Protocol):
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
         """Removes the logs of the next runs above key `after` that ended before that time, but for their last entry.
 
+        Blobs that nobody names after that go too. The messages of a thread stay, and what they name.
         Returns the last key looked at (0 when no run is left) and how many runs had something to remove.
         """
         ...

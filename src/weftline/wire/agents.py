@@ -8,7 +8,19 @@ from weftline.plan import A2ARef, McpLocalRef, McpRef, StoredRef, ToolRef
 from weftline.wire.json_text import decode_fields, decode_items, encode
 from weftline.wire.plan import NULL, tool_ref
 
-DEFAULTS = ("name", "modelId", "reasoningLevel", "outputSchema", "loopDetection", "toolBudgets", "budgets")
+DEFAULTS = (
+    "name",
+    "modelId",
+    "reasoningLevel",
+    "outputSchema",
+    "loopDetection",
+    "toolBudgets",
+    "budgets",
+    "temperature",
+    "topP",
+    "stopSequences",
+    "maxOutputTokens",
+)
 """What a request may say anew; the agent's value stands where it does not."""
 
 

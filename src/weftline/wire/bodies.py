@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from weftline.messages import Blob
 from weftline.wire.limits import DEFAULT_RUN_NAME
+from weftline.wire.unknown_fields import UnknownField
 
 
 class SpecBody(Struct, frozen=True):
-    """`spec` is the JSON to store: every field as it was sent, but for the secrets, which are `[redacted]` there."""
+    """`spec` is the JSON to store: every field as it was sent, but for secrets, which are `[redacted]` there, and for
+    the contents of attachments."""
 
     spec: bytes
     name: str = DEFAULT_RUN_NAME
@@ -17,6 +20,10 @@ class SpecBody(Struct, frozen=True):
     metadata: dict[str, str] = {}
     secrets: dict[str, dict[str, str]] = {}
     """Header values by tool name and header name."""
+    unknown: tuple[UnknownField, ...] = ()
+    """Fields that were sent and mean nothing here."""
+    blobs: tuple[Blob, ...] = ()
+    """The contents of attachments, which `spec` names."""
 
 
 class RunBody(SpecBody, frozen=True):
@@ -34,6 +41,8 @@ class MessageBody(Struct, frozen=True):
     metadata: dict[str, str] = {}
     secrets: dict[str, dict[str, str]] = {}
     replaces_tools: bool = False
+    unknown: tuple[UnknownField, ...] = ()
+    blobs: tuple[Blob, ...] = ()
 
 
 class ToolResultBody(Struct, frozen=True):
@@ -43,3 +52,4 @@ class ToolResultBody(Struct, frozen=True):
     result: str | None = None
     error: str | None = None
     oversize: bool = False
+    unknown: tuple[UnknownField, ...] = ()

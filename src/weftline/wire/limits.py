@@ -48,6 +48,15 @@ MAX_TOOL_FILTER_NAMES = 512
 MAX_TOOL_FILTER_NAME_CHARS = 256
 MAX_HEADERS = 64
 
+MAX_ATTACHMENTS = 20
+"""Of one request, those of all its messages together."""
+MAX_ATTACHMENT_BYTES = 10 * MB
+"""Of the content itself, before it is written in base64."""
+MAX_ATTACHMENT_NAME_CHARS = 255
+IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+FILE_TYPES = ("application/pdf", "application/json", "application/xml", "application/yaml")
+"""Besides every `text/…`."""
+
 MAX_OUTPUT_SCHEMA_BYTES = 32 * KB
 MAX_TOOL_SCHEMA_BYTES = MAX_SCHEMA_BYTES
 
@@ -61,6 +70,12 @@ REASONING_LEVELS: Mapping[str, int] = MappingProxyType(
 )
 LOW_EFFORT_MAX = 35
 MEDIUM_EFFORT_MAX = 65
+
+MAX_TEMPERATURE = 2.0
+MAX_STOP_SEQUENCES = 16
+MAX_STOP_SEQUENCE_CHARS = 256
+MAX_OUTPUT_TOKENS = 10_000_000
+"""More than any model writes; what a model takes is checked against the catalog."""
 
 MIN_LOOP_SOFT = 2
 MIN_LOOP_HARD = 3

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import UNSET, Raw, Struct, UnsetType, json
 
 from weftline.kernel.entries import Limits
-from weftline.messages import Assistant, Message, OutputSchema, System, Text, User
+from weftline.messages import Assistant, Message, OutputSchema, Sampling, System, Text, User
 from weftline.plan import (
     A2ALocalRef,
     A2ARef,
@@ -20,6 +20,7 @@ from weftline.plan import (
     StoredRef,
     ToolRef,
 )
+from weftline.wire.attachments import StoredAttachment
 from weftline.wire.limits import (
     DEFAULT_LOCAL_TIMEOUT_MS,
     DEFAULT_LOOP_HARD,
@@ -177,6 +178,7 @@ class _Budgets(Struct, rename="camel"):
 class _Chat(Struct):
     role: Literal["user", "assistant", "system"]
     content: str
+    attachments: tuple[StoredAttachment, ...] | None = None
 
 
 class _OutputSchema(Struct):
@@ -193,11 +195,16 @@ class _Spec(Struct, rename="camel"):
     reasoning_level: str | int | float | None = None
     prompt: str | None = None
     messages: tuple[_Chat, ...] | None = None
+    attachments: tuple[StoredAttachment, ...] | None = None
     tools: tuple[_AnyWire, ...] | None = None
     output_schema: _OutputSchema | None = None
     loop_detection: bool | _Loop | None = None
     tool_budgets: dict[str, _ToolBudget] | None = None
     budgets: _Budgets | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stop_sequences: tuple[str, ...] | None = None
+    max_output_tokens: int | None = None
     metadata: dict[str, str] | None = None
 
 
@@ -219,6 +226,7 @@ def plan_from_spec(spec: bytes) -> RunPlan:
         fallbacks=sent.model_fallbacks or (),
         system=sent.system_prompt or None,
         reasoning=_reasoning(sent.reasoning_level),
+        sampling=Sampling(sent.temperature, sent.top_p, sent.stop_sequences or (), sent.max_output_tokens),
         tools=tools,
         output_schema=None if schema is None else OutputSchema(schema.name or DEFAULT_SCHEMA_NAME, schema.schema),
         limits=_limits(sent, tools),
@@ -290,14 +298,21 @@ def _reasoning(level: str | float | None) -> int | None:
 
 def _messages(sent: _Spec) -> tuple[Message, ...]:
     if sent.prompt is not None:
-        return (User.of(sent.prompt),)
+        return (_user(sent.prompt, sent.attachments),)
     return tuple([_message(chat) for chat in sent.messages]) if sent.messages else ()
+
+
+def _user(text: str, attachments: tuple[StoredAttachment, ...] | None) -> User:
+    """Attachments come first, as every vendor advises: the text is about them."""
+    if not attachments:
+        return User.of(text)
+    return User((*[attachment.part() for attachment in attachments], Text(text)))
 
 
 def _message(chat: _Chat) -> Message:
     match chat.role:
         case "user":
-            return User.of(chat.content)
+            return _user(chat.content, chat.attachments)
         case "assistant":
             return Assistant((Text(chat.content),))
         case "system":

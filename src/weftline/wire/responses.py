@@ -12,8 +12,9 @@ from msgspec.structs import asdict, replace
 
 from weftline.errors import TABLE, WeftlineError
 from weftline.kernel.entries import ModelRef
-from weftline.messages import Assistant, Message, System, Usage, User
+from weftline.messages import Assistant, Message, System, Text, Usage, User
 from weftline.wire.limits import DEFAULT_RUN_NAME, LOW_EFFORT_MAX, MEDIUM_EFFORT_MAX
+from weftline.wire.unknown_fields import UnknownField
 
 _encode = Encoder(enc_hook=str).encode
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -84,29 +85,53 @@ class Ok(Struct, frozen=True):
     ok: Literal[True] = True
 
 
+class RequestWarning(Struct, frozen=True, omit_defaults=True):
+    """Something that the server took and that was probably meant otherwise."""
+
+    code: str
+    """`unknown_field`."""
+    path: str
+    message: str
+    nearest: str = ""
+    """The known field that is most like it."""
+
+
+Warnings: TypeAlias = list[RequestWarning] | UnsetType
+"""Left out when there are none."""
+
+
+def request_warnings(unknown: Sequence[UnknownField]) -> Warnings:
+    if not unknown:
+        return UNSET
+    return [RequestWarning("unknown_field", field.path, field.message, field.nearest) for field in unknown]
+
+
 class CreatedRun(Struct, frozen=True, rename="camel"):
     run_id: str
     stream_url: str
+    warnings: Warnings = UNSET
 
 
 class CreatedSession(Struct, frozen=True, rename="camel"):
     session_id: str
     name: str
     created_at: Time
+    warnings: Warnings = UNSET
 
 
-def created_run(run_id: str, slug: str) -> bytes:
-    return _encode(CreatedRun(run_id, stream_url(run_id, slug)))
+def created_run(run_id: str, slug: str, warnings: Warnings = UNSET) -> bytes:
+    return _encode(CreatedRun(run_id, stream_url(run_id, slug), warnings))
 
 
-def created_session(session_id: str, *, name: str, created_us: int) -> bytes:
-    return _encode(CreatedSession(session_id, name, iso(created_us)))
+def created_session(session_id: str, *, name: str, created_us: int, warnings: Warnings = UNSET) -> bytes:
+    return _encode(CreatedSession(session_id, name, iso(created_us), warnings))
 
 
 class AcceptedResult(Ok, frozen=True):
     """`ignored` means that the call had been closed before."""
 
     ignored: bool | UnsetType = UNSET
+    warnings: Warnings = UNSET
 
 
 class CallName(Struct, frozen=True, rename="camel"):
@@ -114,13 +139,18 @@ class CallName(Struct, frozen=True, rename="camel"):
     name: str
 
 
-class Cancelled(Struct, frozen=True, rename="camel"):
+class CancelReceipt(Struct, frozen=True, rename="camel"):
     """What a cancel has stopped, what had finished before, and what may or may not have happened."""
 
     status: Annotated[str, Meta(extra_json_schema={"enum": list(get_args(Status))})]
     stopped: list[CallName]
     finished: list[CallName]
     in_doubt: list[CallName]
+
+
+class Cancelled(CancelReceipt, frozen=True, rename="camel"):
+    """The answer to a cancel."""
+
     ok: Literal[True] = True
 
 
@@ -235,6 +265,8 @@ class RunSummary(Struct, rename="camel", kw_only=True):
 class Run(RunSummary, rename="camel", kw_only=True):
     spec: JsonObject
     agent_spec: JsonObject
+    cancel_receipt: CancelReceipt | None
+    """Of a run that was cancelled, until retention removes its log."""
 
 
 class ListedRun(RunSummary, rename="camel", kw_only=True):
@@ -246,9 +278,9 @@ class RunPage(Struct, rename="camel"):
     next_cursor: str | None
 
 
-def snapshot(run: RunView) -> bytes:
+def snapshot(run: RunView, *, receipt: CancelReceipt | None = None) -> bytes:
     spec = Raw(run.spec)
-    return _encode(Run(**asdict(_summary(run)), spec=spec, agent_spec=spec))
+    return _encode(Run(**asdict(_summary(run)), spec=spec, agent_spec=spec, cancel_receipt=receipt))
 
 
 def listed_run(run: RunView, *, agent_id: str | None) -> ListedRun:
@@ -296,6 +328,7 @@ class SessionUsage(Struct, frozen=True):
     turns: int = 0
     tokens: Usage = Usage()
     cost_nusd: int | None = 0
+    attempts: int = 0
 
 
 class SessionView(Struct, frozen=True):
@@ -309,14 +342,26 @@ class SessionView(Struct, frozen=True):
     usage: SessionUsage = SessionUsage()
 
 
+class AttachmentInfo(Struct, rename="camel", omit_defaults=True):
+    """An attachment without its content."""
+
+    media_type: str
+    name: str | UnsetType = UNSET
+    url: str | UnsetType = UNSET
+    sha256: str | UnsetType = UNSET
+    size_bytes: int | UnsetType = UNSET
+
+
 class ChatMessage(Struct):
     role: Literal["user", "assistant", "system"]
     content: str
+    attachments: list[AttachmentInfo] | UnsetType = UNSET
 
 
 class UsedBySession(Struct, rename="camel"):
     runs: int
     turns: int
+    attempts: int
     tokens: Tokens
     cost_usd: float | None
 
@@ -370,9 +415,9 @@ def session_info(session: SessionView, messages: Iterable[Message]) -> bytes:
 
 
 def _session_usage(usage: SessionUsage) -> UsedBySession:
-    triple = usage_triple(usage.tokens, usage.turns, ModelRef(), attempts=0)
+    triple = usage_triple(usage.tokens, usage.turns, ModelRef(), attempts=usage.attempts)
     cost = None if usage.cost_nusd is None else usage.cost_nusd / 1_000_000_000
-    return UsedBySession(usage.runs, triple.turns, triple.tokens, cost)
+    return UsedBySession(usage.runs, triple.turns, triple.attempts, triple.tokens, cost)
 
 
 def _chat(message: Message) -> ChatMessage | None:
@@ -380,11 +425,21 @@ def _chat(message: Message) -> ChatMessage | None:
         case System(content):
             return ChatMessage("system", content)
         case User(injected=False):
-            return ChatMessage("user", message.text)
+            return ChatMessage("user", message.text, _attachments(message))
         case Assistant():
             return ChatMessage("assistant", message.text)
         case _:
             return None
+
+
+def _attachments(message: User) -> list[AttachmentInfo] | UnsetType:
+    parts = [part for part in message.parts if not isinstance(part, Text)]
+    if not parts:
+        return UNSET
+    return [
+        AttachmentInfo(part.media_type, part.name or UNSET, part.url or UNSET, part.blob or UNSET, part.size or UNSET)
+        for part in parts
+    ]
 
 
 class Pricing(Struct, frozen=True):

@@ -20,6 +20,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from weftline.wire.attachments import Attachments
 from weftline.wire.json_text import encode
 from weftline.wire.limits import (
     ID_PATTERN,
@@ -34,8 +35,12 @@ from weftline.wire.limits import (
     MAX_MODEL_FALLBACKS,
     MAX_MODEL_ID_CHARS,
     MAX_OUTPUT_SCHEMA_BYTES,
+    MAX_OUTPUT_TOKENS,
     MAX_REASONING_LEVEL,
     MAX_RUN_NAME_CHARS,
+    MAX_STOP_SEQUENCE_CHARS,
+    MAX_STOP_SEQUENCES,
+    MAX_TEMPERATURE,
     MAX_TOOL_BUDGETS,
     MAX_TOOLS,
     METADATA_KEY_PATTERN,
@@ -134,6 +139,7 @@ ToolBudgets: TypeAlias = Annotated[
 class ChatMessageModel(Part):
     role: Literal["user", "assistant", "system"]
     content: str
+    attachments: Attachments | None = None
 
 
 def _or_false(schema: dict[str, Any]) -> None:
@@ -158,6 +164,9 @@ def _tool_count(tools: list[ToolRefModel]) -> list[ToolRefModel]:
     return tools
 
 
+_StopSequence: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_SEQUENCE_CHARS)]
+
+
 class _Settings(Part):
     """What a run, a session and a message to a session can all set."""
 
@@ -170,6 +179,10 @@ class _Settings(Part):
     ] = None
     toolBudgets: ToolBudgets | None = None
     budgets: BudgetsModel | None = None
+    temperature: Annotated[float, Field(ge=0, le=MAX_TEMPERATURE)] | None = None
+    topP: Annotated[float, Field(ge=0, le=1)] | None = None
+    stopSequences: Annotated[list[_StopSequence], Field(max_length=MAX_STOP_SEQUENCES)] | None = None
+    maxOutputTokens: Annotated[int, Field(ge=1, le=MAX_OUTPUT_TOKENS)] | None = None
 
 
 _Messages: TypeAlias = Annotated[list[ChatMessageModel], Field(min_length=1, max_length=MAX_MESSAGES)]
@@ -180,6 +193,7 @@ class MessageModel(_Settings):
 
     prompt: str | None = None
     messages: _Messages | None = None
+    attachments: Attachments | None = None
 
 
 ModelId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX_MODEL_ID_CHARS)]
@@ -200,3 +214,4 @@ class RunModel(SessionModel):
 
     prompt: str | None = None
     messages: _Messages | None = None
+    attachments: Attachments | None = None

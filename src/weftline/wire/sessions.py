@@ -10,8 +10,9 @@ from weftline.wire.json_text import decode_fields, encode
 from weftline.wire.limits import MAX_METADATA_BYTES, MAX_METADATA_ENTRIES
 from weftline.wire.plan import NULL
 
-INPUT = frozenset({"prompt", "messages"})
-OVERRIDES = frozenset({"reasoningLevel", "outputSchema", "loopDetection", "toolBudgets", "budgets"})
+INPUT = frozenset({"prompt", "messages", "attachments"})
+SAMPLING = ("temperature", "topP", "stopSequences", "maxOutputTokens")
+OVERRIDES = frozenset({"reasoningLevel", "outputSchema", "loopDetection", "toolBudgets", "budgets", *SAMPLING})
 SESSION_ONLY = frozenset({"name", "agentId", "systemPrompt", "modelId"})
 """Fixed when the session is created; a message cannot change them."""
 
@@ -23,7 +24,8 @@ def effective_spec(session_spec: bytes, message: MessageBody) -> bytes:
 
     Raises `InvalidRequest` when the metadata of both together is over the limits of metadata.
     """
-    merged = decode_fields(session_spec)
+    # A session has no input of its own, but one from before there were attachments may have something by that name.
+    merged = {key: value for key, value in decode_fields(session_spec).items() if key not in INPUT}
     for key, value in decode_fields(message.spec).items():
         if key in SESSION_ONLY:
             continue

@@ -63,6 +63,7 @@ def session_usage(ends: Iterable[RunEnded]) -> SessionUsage:
         turns=sum(end.turns for end in ends),
         tokens=sum((end.usage for end in ends), Usage()),
         cost_nusd=sum(priced) if len(priced) == len(costs) else None,
+        attempts=sum(end.attempts for end in ends),
     )
 
 

@@ -6,7 +6,7 @@ Two kinds have two names: `mantyx` and `mantyx_plugin` are the protocol's, `stor
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, TypeAlias, cast
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
 from msgspec import Raw
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, StringConstraints
@@ -153,6 +153,10 @@ class McpToolModel(Ref):
 
 
 class McpLocalEntryModel(Ref):
+    """An MCP tool as its server describes it, handed on with everything that it has."""
+
+    passthrough: ClassVar[bool] = True
+
     name: ToolName
     description: str | None = None
     inputSchema: AnySchema = None

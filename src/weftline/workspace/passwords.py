@@ -93,14 +93,16 @@ class PasswordChecker:
 
     def _let_in_next(self) -> None:
         """Hands a place on to the next sender in turn."""
-        if not self._waiting:
-            self._free += 1
-            return
-        sender = next(iter(self._waiting))
-        queue = self._waiting.pop(sender)
-        queue.popleft().set_result(None)
-        if queue:
-            self._waiting[sender] = queue  # to the end of the round
+        while self._waiting:
+            sender = next(iter(self._waiting))
+            queue = self._waiting.pop(sender)
+            turn = queue.popleft()
+            if queue:
+                self._waiting[sender] = queue  # to the end of the round
+            if not turn.done():  # a client that has just gone stays in the queue until its task has run
+                turn.set_result(None)
+                return
+        self._free += 1
 
     def _send_one_away(self, *, more_than: int) -> None:
         """Makes room at the expense of the sender who has the most waiting, if that is more than the newcomer has."""
@@ -110,7 +112,8 @@ class PasswordChecker:
             raise full
         turn = queue[-1]
         self._forget(sender, turn)
-        turn.set_exception(full)
+        if not turn.done():
+            turn.set_exception(full)
 
     def _forget(self, sender: str, turn: asyncio.Future[None]) -> None:
         queue = self._waiting.get(sender)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
+from weftline.messages import Blob
 from weftline.store.base import Write
 from weftline.store.memory.run import MemoryRun
 from weftline.store.sqlite.database import records_in_memory
@@ -29,6 +30,8 @@ class MemoryDisk:
         self.records = records_in_memory()
         self.runs: dict[int, MemoryRun] = {}
         self.idempotency: dict[tuple[int, str, str], tuple[bytes, int]] = {}
+        self.blobs: dict[tuple[int, str], tuple[bytes, set[int]]] = {}
+        """By workspace and id: the content, and the runs that name it."""
         self._due: dict[int, MemoryRun] = {}
         self._of_thread: dict[int, list[MemoryRun]] = {}
 
@@ -45,6 +48,20 @@ class MemoryDisk:
         self.runs[run.row.key] = run
         if run.row.thread is not None:
             self._of_thread.setdefault(run.row.thread, []).append(run)
+
+    def keep(self, blobs: Sequence[Blob], *, run: int, workspace: int) -> None:
+        for blob in blobs:
+            self.blobs.setdefault((workspace, blob.id), (blob.data, set()))[1].add(run)
+
+    def let_go_of_blobs(self, run: MemoryRun) -> None:
+        """Removes what this run alone has named; its thread names the blobs of a run that succeeded."""
+        row = run.row
+        if row.thread is not None and row.status == "succeeded":
+            return
+        for place, (_, runs) in list(self.blobs.items()):
+            runs.discard(row.key)
+            if not runs:
+                del self.blobs[place]
 
     def apply(self, run: MemoryRun, write: Write) -> None:
         run.apply(write)

@@ -152,6 +152,10 @@ class MemoryLog:
     async def unfinished(self) -> int:
         return sum(run.row.ended_at is None for run in self._disk.runs.values())
 
+    async def blob(self, workspace: int, id: str) -> bytes | None:
+        found = self._disk.blobs.get((workspace, id))
+        return found[0] if found else None
+
     async def begin_trial(self, keys: Sequence[int]) -> None:
         self._set_trial(keys, self._owner_epoch)
 
@@ -193,6 +197,8 @@ class MemoryLog:
             and run.row.ended_at < before
             and workspace in (None, run.row.workspace)
         ][:_TRIM_BATCH]
+        for run in old:
+            self._disk.let_go_of_blobs(run)
         return (old[-1].row.key if old else 0), sum(run.trim() for run in old)
 
     def _shown(self, run: MemoryRun) -> RunRow:
@@ -247,6 +253,7 @@ class MemoryLog:
         run = MemoryRun(write, new)
         disk.add(run)
         disk.apply(run, write)
+        disk.keep(new.blobs, run=write.key, workspace=new.workspace)
         if new.thread is not None:
             place = thread_queue.take_place(self._records, new.thread, run=write.key, at=new.created_at)
             written.queued = place.queued

@@ -52,7 +52,7 @@ def records_in_memory() -> apsw.Connection:
     """A database for the records alone. Without the log's tables, a query that reads them there fails."""
     db = apsw.Connection(":memory:", statementcachesize=256)
     migrate(db, path=Path(":memory:"))
-    for table in ("runs", "entries", "deltas", "idempotency", "run_metadata"):
+    for table in ("runs", "entries", "deltas", "idempotency", "run_metadata", "blobs", "run_blobs"):
         db.execute(f"DROP TABLE {table}")
     return db
 

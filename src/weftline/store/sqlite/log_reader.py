@@ -121,6 +121,13 @@ class SqliteLogReader:
     async def unfinished(self) -> int:
         return self._one("SELECT count(*) FROM runs WHERE ended_at IS NULL")[0]
 
+    async def blob(self, workspace: int, id: str) -> bytes | None:
+        def read(db: apsw.Connection) -> bytes | None:
+            row: Any = db.execute("SELECT data FROM blobs WHERE workspace = ? AND id = ?", (workspace, id)).fetchone()
+            return row[0] if row else None
+
+        return await self._threads.read(read)
+
     def _one(self, query: str, *values: SqlValue) -> Any:
         """The first row, or None. Rows are typed by their queries, which no checker reads."""
         rows = self._all(query, *values)

@@ -1,6 +1,9 @@
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Removing the logs of runs that ended long ago. A run keeps its row and its last entry: how it ended stays known."""
+"""Removing the logs of runs that ended long ago. A run keeps its row and its last entry: how it ended stays known.
+
+The messages of a thread are not part of a log: they stay, and so do the blobs that they name.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +36,27 @@ def trim(db: apsw.Connection, *, before: int, after: int, workspace: int | None 
         gone = db.changes()
         db.execute("DELETE FROM deltas WHERE run = ? AND seq < ?", (last, next_seq - 1))
         trimmed += gone + db.changes() > 0
+        _let_go_of_blobs(db, last)
         if monotonic() > until_s:
             break
     return last, trimmed
+
+
+def _let_go_of_blobs(db: apsw.Connection, run: int) -> None:
+    """Removes what this run alone has named; its thread names the blobs of a run that succeeded."""
+    names: list[Any] = db.execute("SELECT workspace, blob FROM run_blobs WHERE run = ?", (run,)).fetchall()
+    if not names:
+        return
+    row: Any = db.execute("SELECT thread IS NOT NULL AND status = 'succeeded' FROM runs WHERE key = ?", (run,))
+    if row.fetchone()[0]:
+        return
+    db.execute("DELETE FROM run_blobs WHERE run = ?", (run,))
+    for workspace, blob in names:
+        db.execute(
+            "DELETE FROM blobs WHERE workspace = ?1 AND id = ?2"
+            " AND NOT EXISTS (SELECT 1 FROM run_blobs WHERE workspace = ?1 AND blob = ?2)",
+            (workspace, blob),
+        )
 
 
 def shrink(db: apsw.Connection) -> int:

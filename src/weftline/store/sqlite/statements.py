@@ -47,6 +47,8 @@ UPDATE_RUNS = (
     " AND runs.epoch <= v.epoch",
 )
 INSERT_RUN_METADATA = ("INSERT INTO run_metadata (workspace, name, value, run) VALUES ", 4, "")
+INSERT_BLOBS = ("INSERT INTO blobs (workspace, id, data) VALUES ", 3, " ON CONFLICT DO NOTHING")
+INSERT_RUN_BLOBS = ("INSERT INTO run_blobs (run, workspace, blob) VALUES ", 3, "")
 INSERT_IDEMPOTENCY = ("INSERT INTO idempotency (workspace, route, key, digest, run, at) VALUES ", 6, "")
 
 Statement = tuple[str, int, str]

@@ -41,6 +41,8 @@ class _Rows:
         self._updated: list[tuple[SqlValue, ...]] = []
         self._keyed: list[tuple[SqlValue, ...]] = []
         self._tagged: list[tuple[SqlValue, ...]] = []
+        self._blobs: list[tuple[SqlValue, ...]] = []
+        self._named: list[tuple[SqlValue, ...]] = []
         for write in writes:
             next_seq = self._number(write)
             if write.new is not None:
@@ -77,6 +79,11 @@ class _Rows:
             sql.run_many(db, sql.INSERT_IDEMPOTENCY, self._keyed)
         if self._tagged:
             sql.run_many(db, sql.INSERT_RUN_METADATA, self._tagged)
+        for row in self._blobs:
+            # One by one: they are few and large.
+            sql.run_many(db, sql.INSERT_BLOBS, [row])
+        if self._named:
+            sql.run_many(db, sql.INSERT_RUN_BLOBS, self._named)
 
     def _number(self, write: Write) -> int:
         """Gives the items their seqs; returns the next one."""
@@ -126,6 +133,9 @@ class _Rows:
         if new.metadata != "{}":
             tags = decode(new.metadata, type=dict[str, str])
             self._tagged += [(new.workspace, name, value, write.key) for name, value in tags.items()]
+        for blob in {blob.id: blob for blob in new.blobs}.values():
+            self._blobs.append((new.workspace, blob.id, blob.data))
+            self._named.append((write.key, new.workspace, blob.id))
         if new.idempotency is not None:
             route, key, digest = new.idempotency
             self._keyed.append((new.workspace, route, key, digest, write.key, new.created_at))

@@ -236,6 +236,9 @@ class SimulatedLog:
     async def unfinished(self) -> int:
         return await self._wires.read(self.inner.unfinished())
 
+    async def blob(self, workspace: int, id: str) -> bytes | None:
+        return await self._wires.read(self.inner.blob(workspace, id))
+
 
 class SimulatedRecords:
     def __init__(self, inner: Database, wires: Wires) -> None:

@@ -15,7 +15,7 @@ Every broken promise is an `AssertionError`.
 
 from __future__ import annotations
 
-from weftline.testing.store import appending, claims, queues, reading, records, starting
+from weftline.testing.store import appending, blobs, claims, queues, reading, records, starting
 from weftline.testing.store.chain import Chain, check_log, read_log
 from weftline.testing.store.subject import Check, Subject
 
@@ -28,5 +28,6 @@ CHECKS: tuple[Check, ...] = (
     *starting.CHECKS,
     *reading.CHECKS,
     *records.CHECKS,
+    *blobs.CHECKS,
 )
 """Every promise, each to be shown on a new store."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from weftline.messages import Blob
 from weftline.store.base import Item, LogReader, NewRun, Stored, ThreadEnd, Write
 
 EVERYTHING = 2**40
@@ -35,6 +36,7 @@ class Chain:
         rules: int = 1,
         secrets: bytes | None = None,
         idempotency: tuple[str, str, bytes] | None = None,
+        blobs: tuple[Blob, ...] = (),
     ) -> Write:
         """The first write of the run: its row and its first entry."""
         write = self.append(body, kind="run.created", status="queued", due_at=0)
@@ -48,6 +50,7 @@ class Chain:
             thread=self._thread,
             agent=agent,
             idempotency=idempotency,
+            blobs=blobs,
             secrets=secrets,
         )
         return write
@@ -82,9 +85,9 @@ class Chain:
         self.version = write.version
         return write
 
-    def end(self, *, messages: Sequence[bytes] = (), ended_at: int = 9_000) -> Write:
-        """The last write: the run has succeeded and leaves its thread, if it has one."""
-        write = self.append(b"{}", kind="run.ended", status="succeeded", due_at=None)
+    def end(self, *, messages: Sequence[bytes] = (), ended_at: int = 9_000, status: str = "succeeded") -> Write:
+        """The last write: the run has ended and leaves its thread, if it has one."""
+        write = self.append(b"{}", kind="run.ended", status=status, due_at=None)
         write.ended_at = ended_at
         if self._thread is not None:
             write.thread_end = ThreadEnd(self._thread, list(messages))
