@@ -62,6 +62,16 @@ class ToolCall(Event, frozen=True):
     args: dict[str, Any] = {}
 
 
+class ToolProgress(Event, frozen=True):
+    """How far a call on the server has come, in whatever its tool counts; `total` is None if the tool does not know."""
+
+    tool_use_id: str = ""
+    name: str = ""
+    progress: float | None = None
+    total: float | None = None
+    message: str = ""
+
+
 class ToolResult(Event, frozen=True):
     tool_use_id: str = ""
     name: str = ""
@@ -164,6 +174,7 @@ _KINDS: dict[str, type[Event]] = {
     "thinking_delta": ThinkingDelta,
     "assistant_message": AssistantMessage,
     "tool_call": ToolCall,
+    "tool_progress": ToolProgress,
     "tool_result": ToolResult,
     "local_tool_call": LocalToolCall,
     "local_tool_result_in": LocalToolResultIn,

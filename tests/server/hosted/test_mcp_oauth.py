@@ -17,6 +17,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from pydantic import AnyUrl
 
+from commands import weftline_beside
 from weftline.cli.admin import administer
 from weftline.testing import ServerProcess
 
@@ -91,6 +92,9 @@ async def test_the_official_client_connects_with_nothing_but_a_url(
     async with host(url, person, memory, mode) as client:
         assert (await client.list_tools()).tools
     assert len(person.asked) == 1
+    assert memory.client is not None
+    listed = await weftline_beside("oauth", "apps", "list", "--registered", "--db", str(server.db))
+    assert memory.client.client_id in listed.out.split()
     # What it got is for the MCP server and for nothing else.
     refused = await api.get("agent-runs", key=memory.tokens.access_token)
     assert refused.status == 401
