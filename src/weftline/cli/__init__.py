@@ -15,7 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "runs": ("weftline.cli.runs", "List, show, follow and cancel runs."),
     "keys": ("weftline.cli.keys", "API keys."),
     "models": ("weftline.cli.models", "The models that can be used."),
-    "providers": ("weftline.cli.providers", "Model providers of a workspace, with keys of its own."),
+    "providers": ("weftline.cli.providers", "Model providers of a workspace, with its own keys."),
     "workspaces": ("weftline.cli.workspaces", "Workspaces and their features."),
     "users": ("weftline.cli.users", "People who give OAuth apps access."),
     "agents": ("weftline.cli.agents", "Stored agents."),
@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "vacuum": ("weftline.cli.vacuum", "Give unused space of the store back to the disk."),
     "retention": ("weftline.cli.retention", "Removing old logs."),
     "oauth": ("weftline.cli.oauth", "OAuth apps and grants."),
+    "mcp": ("weftline.cli.mcp", "Logins at MCP servers that runs use."),
     "tools": ("weftline.cli.tools", "Manage the stored tools of a workspace."),
     "completion": ("weftline.cli.completion", "Complete commands and options in your shell."),
 }

@@ -8,7 +8,7 @@ from typing import Any, TextIO, cast
 
 import click
 
-from weftline.cli.output import DB, JSON, show_one
+from weftline.cli.output import DB, JSON, show_one, show_warnings
 from weftline.cli.resource import WORKSPACE, add_commands
 
 
@@ -37,6 +37,7 @@ def create(workspace: str, db: Path, source: TextIO, secrets: tuple[str, ...], a
     if secrets:
         tool["secrets"] = {**(tool.get("secrets") or {}), **dict(_secret(one) for one in secrets)}
     made = administer(db, "tools.create", workspace=workspace, tool=tool)
+    show_warnings(made)
     if as_json:
         show_one(made, as_json=True)
     else:

@@ -37,7 +37,7 @@ class Host(Protocol):
 
 
 class Event(NamedTuple):
-    """One event of a run; of type "" when nothing happened for a while."""
+    """One event of a run; of type "" if nothing happened for a while."""
 
     type: str
     payload: dict[str, Any]
@@ -104,7 +104,7 @@ def usage(run: RunView) -> dict[str, Any] | None:
 
 
 async def start(app: Host, agent: AgentRow, prompt: str, *, metadata: dict[str, str] | None = None) -> str:
-    """A run of the agent by itself; returns its id."""
+    """A stand-alone run of the agent; returns its id."""
     own = encode({"agentId": agent.id, "prompt": prompt, "metadata": metadata or {}})
     whole = merged(app.workspaces, agent, RunSpec(own, {}))
     return await app.engine.create(

@@ -115,7 +115,6 @@ async def test_tools_are_created_read_changed_and_deleted(server: ServerProcess,
         ({"parameters": {"type": "string"}}, "parameters"),
         ({"timeoutMs": 1}, "timeoutMs"),
         ({"effect": "maybe"}, "effect"),
-        ({"colour": "red"}, "colour"),
     ],
 )
 async def test_a_wrong_tool_is_refused_with_the_field_at_fault(api: Api, fields: Json, place: str) -> None:

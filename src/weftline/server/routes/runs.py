@@ -18,7 +18,7 @@ from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.parsing import parsed
 from weftline.server.router import EventStream, QueryParameter, Route
 from weftline.server.sse import resume_point, send_events
-from weftline.server.views import cancelled, run_view
+from weftline.server.views import cancelled, receipt_view, run_view
 from weftline.tools.base import ToolOutput
 from weftline.wire.requests import ToolResult, parse_tool_result
 from weftline.wire.responses import AcceptedResult, Cancelled, CreatedRun, Run, snapshot
@@ -33,12 +33,18 @@ _RESULT_BODY_BYTES = 32 * 1024 * 1024
 async def create(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
     raw = await request.body()
     once = idempotency(request, "agent-runs", raw)
-    return await answer_created(app, request, principal, partial(create_run, app, principal, raw, idempotency=once))
+    warn = partial(app.unknown_fields.warnings, request)
+    work = partial(create_run, app, principal, raw, idempotency=once, warn=warn)
+    return await answer_created(app, request, principal, work)
 
 
 async def read(app: App, request: Request, principal: Principal) -> Response:
     row = await find_run(app, request, principal)
-    return Response(snapshot(await run_view(app.engine, row)))
+    view = await run_view(app.engine, row)
+    # Retention has removed the calls of a run together with its spec.
+    known = view.status == "cancelled" and await app.engine.entry(row.key, 1) is not None
+    receipt = await app.engine.receipt(row.key) if known else None
+    return Response(snapshot(view, receipt=None if receipt is None else receipt_view(receipt)))
 
 
 async def stream(app: App, request: Request, principal: Principal) -> StreamedResponse:
@@ -52,6 +58,7 @@ async def tool_results(app: App, request: Request, principal: Principal) -> Resp
     key = await locate_run(app, request, principal)
     raw = await request.body(limit=_RESULT_BODY_BYTES)
     body = await parsed(partial(parse_tool_result, user_agent=request.header(b"user-agent") or ""), raw)
+    warnings = app.unknown_fields.warnings(request, body.unknown)
     if body.oversize:
         # The client may give up after this, so the model is told too and the run does not wait for the timeout.
         await app.engine.answer(key, body.tool_use_id, ToolOutput.of(prompts.RESULT_TOO_LARGE, is_error=True))
@@ -59,7 +66,7 @@ async def tool_results(app: App, request: Request, principal: Principal) -> Resp
     failed = body.error is not None
     output = ToolOutput.of(body.error or body.result or "", is_error=failed)
     accepted = await app.engine.answer(key, body.tool_use_id, output)
-    return Response(encode(AcceptedResult(ignored=UNSET if accepted else True)))
+    return Response(encode(AcceptedResult(ignored=UNSET if accepted else True, warnings=warnings)))
 
 
 async def cancel(app: App, request: Request, principal: Principal) -> Response:
@@ -86,6 +93,7 @@ ROUTES = (
         scopes=("runs:write",),
         summary="Create a run, and follow its events if the client accepts those",
         body=RunModel,
+        warns=True,
         idempotent=True,
         returns=CreatedRun | EventStream,
         status=202,
@@ -108,8 +116,9 @@ ROUTES = (
         tool_results,
         scopes=("runs:write",),
         limited=False,
-        summary="Response a client-side tool call",
+        summary="Answer a client-side tool call",
         body=ToolResult,
+        warns=True,
         returns=AcceptedResult,
         errors=(409,),
     ),
