@@ -113,7 +113,7 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
     (
         "repeating_results",
         (3,),
-        "Your last 3 rounds of tool calls returned the same, although their arguments differed. Give "
+        "Your last 3 rounds of tool calls returned the same results, although their arguments differed. Give "
         "your final answer now with what you know, or take a different approach.",
     ),
     (

@@ -1,25 +1,25 @@
-"""How many values a JSON text has, counted without making them.
+"""How many values a JSON text has, counted without building them.
 
-Making a Python object costs a hundred times its byte in the text: 16 MB of `[[],[],…` are five million lists, and the
-event loop stands still while they are made. Counting takes a hundredth of that.
+A Python object costs a hundred times its byte in the text: 16 MB of `[[],[],…` is five million lists, and the event
+loop stalls while they are built. Counting takes a hundredth of that.
 """
 
 from __future__ import annotations
 
 MAX_JSON_VALUES = 200_000
-"""Of one text from outside, names of fields included. Made in some 50 ms."""
+"""In one text from outside, field names included. Building them takes about 50 ms."""
 
 
-def has_more_values(text: bytes, most: int = MAX_JSON_VALUES) -> bool:
-    """Whether a JSON text has more than `most` values. What is not JSON may be told either way."""
-    # Each value but the first comes after one of these; most texts have few, also inside of their strings.
-    if _separators(text) < most:
+def has_more_values(text: bytes, limit: int = MAX_JSON_VALUES) -> bool:
+    """Whether a JSON text has more than `limit` values. For text that is not JSON, either answer may come back."""
+    # Every value but the first follows one of these; most texts have few, even counting those inside strings.
+    if _separators(text) < limit:
         return False
     bare = text.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in text else text
-    if bare.count(b'"') > 2 * most:
+    if bare.count(b'"') > 2 * limit:
         return True
     outside_of_strings = b"".join(bare.split(b'"')[::2])
-    return _separators(outside_of_strings) >= most
+    return _separators(outside_of_strings) >= limit
 
 
 def _separators(text: bytes) -> int:

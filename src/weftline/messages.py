@@ -1,8 +1,8 @@
-"""What a model reads and writes: messages, their parts, and what a model call used.
+"""What a model reads and writes: messages, their parts, and token usage.
 
-These types are stored in the log as JSON and are never changed after that, so their names are data.
-Everything here is provider-neutral; what only one provider understands travels as `opaque` JSON and is handed
-back, unchanged, to the provider that gave it.
+These types are stored in the log as JSON and never change after that, so their names are data.
+Everything here is provider-neutral; data that only one provider understands travels as `opaque` JSON and goes back,
+unchanged, to the provider that sent it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Thinking(Struct, frozen=True, tag="thinking", omit_defaults=True):
 class ToolCall(Struct, frozen=True, tag="tool_call", omit_defaults=True):
     """A call that the model asked for.
 
-    `args` is the JSON text exactly as the model wrote it; it may be malformed, which is for the tool pipeline to find.
+    `args` is the JSON text exactly as the model wrote it; it may be malformed, which the tool pipeline finds out.
     `id` is unique within the run (the provider's own id unless that repeats). `extra` is opaque provider data.
     """
 
@@ -70,7 +70,7 @@ class ToolCall(Struct, frozen=True, tag="tool_call", omit_defaults=True):
 
 
 class ProviderCall(Struct, frozen=True, tag="provider_call", omit_defaults=True):
-    """A tool that the provider ran by itself (web search and the like): recorded, never run here."""
+    """A tool that the provider ran itself (web search and the like): recorded, never run here."""
 
     id: str
     name: str

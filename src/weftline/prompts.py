@@ -1,8 +1,8 @@
-"""Every text of ours that a model reads: results that no tool gave, nudges and instructions.
+"""Every text of ours that a model reads: results that no tool produced, nudges and instructions.
 
 They are prompts. Each says what happened, whether anything took effect, and what to do next, in words that make sense
-to a reader who knows nothing of this server. A test pins them all. Where clients see a text too and compare it, it
-stays as they know it, and says so.
+to a reader who knows nothing about this server. A test pins them all. A text that clients also see and compare stays as
+they know it; a note next to it says so.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LONG_RUNNING = (
 
 TOO_MUCH_TO_CHECK = "too large or too deeply nested to be checked against its schema; send something simpler"
 TOO_MUCH_TO_LIST = "does not fit its schema, in more ways than can be listed; send something simpler"
-"""Both stand in lists of what is wrong with arguments and answers."""
+"""Both appear in lists of what is wrong with arguments and answers."""
 
 _ANSWER_NOW = "Give your final answer now with what you know, or take a different approach."
 _LAST_ANSWER = "Give your best final answer now, using what you already know."
@@ -136,14 +136,17 @@ def repeating_calls(count: int) -> str:
 
 
 def repeating_results(count: int) -> str:
-    return f"Your last {count} rounds of tool calls returned the same, although their arguments differed. {_ANSWER_NOW}"
+    return (
+        f"Your last {count} rounds of tool calls returned the same results, although their arguments differed. "
+        f"{_ANSWER_NOW}"
+    )
 
 
 FINAL_TURN = {
     "loop_detected": f"You keep making the same tool calls, so tools are no longer available. {_LAST_ANSWER}",
     "max_tool_turns": f"This run has reached its limit of tool turns, so tools are no longer available. {_LAST_ANSWER}",
 }
-"""By the reason of a forced final turn: its instruction."""
+"""The instruction for a forced final turn, by its reason."""
 
 ANSWER_MISFIT = "The answer does not fit the output schema."
 

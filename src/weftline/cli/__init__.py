@@ -15,7 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "runs": ("weftline.cli.runs", "List, show, follow and cancel runs."),
     "keys": ("weftline.cli.keys", "API keys."),
     "models": ("weftline.cli.models", "The models that can be used."),
-    "providers": ("weftline.cli.providers", "Model providers of a workspace, with keys of its own."),
+    "providers": ("weftline.cli.providers", "Model providers of a workspace, with its own keys."),
     "workspaces": ("weftline.cli.workspaces", "Workspaces and their features."),
     "users": ("weftline.cli.users", "People who give OAuth apps access."),
     "agents": ("weftline.cli.agents", "Stored agents."),

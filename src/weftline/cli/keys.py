@@ -79,7 +79,7 @@ def show(key_id: str, db: Path, as_json: bool) -> None:
 @DB
 @JSON
 def delete(key_id: str, db: Path, as_json: bool) -> None:
-    """Revoke a key, at once and for good."""
+    """Revoke a key, immediately and permanently."""
     from weftline.cli.admin import administer
 
     gone = administer(db, "keys.delete", id=key_id)

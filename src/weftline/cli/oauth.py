@@ -21,7 +21,7 @@ def apps() -> None:
 
 
 @apps.command()
-@click.option("--workspace", required=True, metavar="SLUG", help="The owner; created when it is new.")
+@click.option("--workspace", required=True, metavar="SLUG", help="The owner; created if it is new.")
 @click.option("--name", required=True, help="Shown to users who are asked.")
 @click.option("--redirect-uri", "redirect_uris", multiple=True, metavar="URI", help="May be repeated.")
 @click.option("--scope", "scopes", multiple=True, required=True, help="What it may ask for; may be repeated.")
@@ -43,7 +43,7 @@ def create(
     db: Path,
     as_json: bool,
 ) -> None:
-    """Register an app; prints the client id and the client secret, which is shown this once."""
+    """Register an app; prints the client id and the client secret, which is shown only once."""
     from weftline.cli.admin import administer
 
     app = administer(

@@ -67,10 +67,10 @@ class AsyncClient:
 
     Args:
         timeout_s: Of one request; streams have none.
-        idle_timeout_s: The longest silence of a stream before it is opened anew.
+        idle_timeout_s: The longest silence of a stream before it is reopened.
         retry: Pauses and attempts of requests and of reopening a stream.
         max_tool_threads: How many sync tool handlers run at once.
-        format_error: Makes the text that the model reads of an exception of a tool handler.
+        format_error: Makes the text that the model reads for an exception in a tool handler.
         trust_env: Whether to use the proxies that the environment names.
     """
 
@@ -143,7 +143,7 @@ class AsyncClient:
         output_type: Any = None,
         on_event: Callable[[Event], object] | None = None,
     ) -> AsyncRun:
-        """Follows a run that exists, from the event after `last_seq`.
+        """Follows an existing run, from the event after `last_seq`.
 
         Its open calls are answered with `tools`; those that have an answer are not carried out again. With
         `dispatch=False` none are: you watch. Only with `cancel_on_exit` does leaving cancel the run.
@@ -229,7 +229,7 @@ class AsyncClient:
         return AsyncSession(self, created.session_id, tools=tools)
 
     async def session(self, session_id: str, *, tools: Sequence[ToolLike] = ()) -> AsyncSession:
-        """Takes up a session that exists. `tools`, when given, are sent anew with every message."""
+        """Resumes an existing session. `tools`, if given, are sent again with every message."""
         toolset = Toolset(tools)
         await toolset.acquire()
         return AsyncSession(self, session_id, tools=toolset, sends_tools=bool(tools))
@@ -333,7 +333,7 @@ class AsyncClient:
                     made.stream.close()
                 await self.cancel_run(_created(made).run_id)
             except (ClientError, NetworkError) as error:
-                logger.warning("a run that nobody waits for could not be cancelled: %s", error)
+                logger.warning("an abandoned run could not be cancelled: %s", error)
 
         task = asyncio.get_running_loop().create_task(finish())
         self._late.add(task)

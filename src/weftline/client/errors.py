@@ -3,7 +3,7 @@
     ClientError
     ├── InvalidSpec (ValueError)   the call itself is wrong; nothing was sent
     ├── NetworkError               no usable answer: refused, cut, timed out, and the retries are used up
-    ├── ApiError                   the server answered with another status than 2xx
+    ├── ApiError                   the server answered with a status other than 2xx
     │   ├── BadRequest             400, 413, 422
     │   ├── AuthError              401
     │   ├── Forbidden              403
@@ -119,8 +119,8 @@ class RunFailed(ClientError):
     """A run that ended without success.
 
     `subtype` is that of a failing `result` (`error_max_tool_turns` …) or `error`. `error_class` is the server's word,
-    also one that this client does not know. `partial_text` is what the model had said when it was cut off; it is no
-    answer. `retryable` is None when the server did not say.
+    even one that this client does not know. `partial_text` is what the model had said when it was cut off; it is not an
+    answer. `retryable` is None if the server did not say.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class ToolError(ClientError):
 
 
 class ParseError(ClientError, ValueError):
-    """The final text is no JSON, or JSON of another shape. `text` is the text as the model wrote it."""
+    """The final text is not JSON, or JSON of another shape. `text` is the text as the model wrote it."""
 
     def __init__(self, message: str, *, text: str) -> None:
         super().__init__(message)

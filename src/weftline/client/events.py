@@ -114,7 +114,7 @@ class ToolBudgetExceeded(Event, frozen=True):
 
 
 class TurnRestarted(Event, frozen=True):
-    """A model call is made again: the deltas of this turn so far are void."""
+    """A model call is repeated: the deltas of this turn so far are void."""
 
     turn: int = 0
     attempt: int = 0
@@ -191,14 +191,14 @@ def parse_event(frame: SseEvent, *, run_id: str, last_seq: int = 0) -> Event:
     """The event of a frame, whether its body is flat, nested under `data`, or both.
 
     Raises:
-        NetworkError: when the frame has no JSON object; a stream that lies once is opened anew.
+        NetworkError: if the frame has no JSON object; the stream is then reopened.
     """
     try:
         body: object = msgspec.json.decode(frame.data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise NetworkError(f"the stream of {run_id} has a frame that is not JSON: {error}") from error
     if not isinstance(body, dict):
-        raise NetworkError(f"the stream of {run_id} has a frame that is no JSON object")
+        raise NetworkError(f"the stream of {run_id} has a frame that is not a JSON object")
     fields = cast("dict[str, Any]", body)
     nested = fields.get("data")
     payload = {name: value for name, value in fields.items() if name not in _ENVELOPE}

@@ -141,7 +141,7 @@ class AsyncRun:
 
     @property
     def done(self) -> bool:
-        """Whether the last event has come, or nobody follows the run any more."""
+        """Whether the last event has come, or the run is no longer followed."""
         return self._done
 
     async def events(self, *, raise_on_failure: bool = True) -> AsyncGenerator[Event]:
@@ -224,7 +224,7 @@ class AsyncRun:
         return await self._client.get_run(self.id)
 
     async def detach(self) -> None:
-        """Stops following. The run goes on; nobody here answers its calls any more."""
+        """Stops following. The run goes on; its calls are no longer answered here."""
         if self._goodbyes:
             await asyncio.wait(self._goodbyes, timeout=GOODBYE_S)
         if not self._done:
@@ -252,7 +252,7 @@ class AsyncRun:
         await self.close()
 
     async def _wait(self) -> None:
-        """Returns when something has happened. Whoever is cancelled here takes the run with them."""
+        """Returns when something has happened. A caller that is cancelled here takes the run with it."""
         if self._news is None:
             self._news = asyncio.get_running_loop().create_future()
         try:
@@ -369,7 +369,7 @@ class AsyncRun:
                 if self._terminal is not None:
                     return
                 if self._position == before > 0 and not rewound and (await self.snapshot()).ended:
-                    # Nothing comes after the last event, and that one was before our time: read it anew.
+                    # Nothing comes after the last event, and that one was before our time: read it again.
                     self._position, rewound = 0, True
                     continue
                 failure: NetworkError | ApiError = NetworkError(f"the stream of {self.id} closed before its end")

@@ -9,7 +9,7 @@ from weftline.net.errors import RequestFailed
 
 
 class SseEvent(NamedTuple):
-    """One event. `event` and `id` are empty when the event names none; the lines of `data` are joined by newlines."""
+    """One event. `event` and `id` are empty if the event has none; the lines of `data` are joined by newlines."""
 
     event: str
     data: bytes
@@ -17,10 +17,11 @@ class SseEvent(NamedTuple):
 
 
 class SseParser:
-    """Takes the bytes of a stream in any pieces and gives the events that became complete.
+    """Takes the bytes of a stream in any pieces and returns the completed events.
 
-    Lines end in CR, LF or CRLF. Comments and `retry` are left out, and so are events without data. An event that no
-    empty line ends is never given: the stream was cut. An event whose JSON has too many values raises `RequestFailed`.
+    Lines end in CR, LF or CRLF. Comments and `retry` are ignored, and so are events without data. An event without its
+    closing empty line is never returned: the stream was cut. An event whose JSON has too many values raises
+    `RequestFailed`.
     """
 
     __slots__ = ("_begun", "_data", "_event", "_held", "_id", "_skip_lf")

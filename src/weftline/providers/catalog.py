@@ -159,11 +159,11 @@ class Catalog:
     def default_id(self) -> str | None:
         """The id of the model that a request without one gets: the configured one, else the first provider's first."""
         if self._default_model is not None:
-            # One that the workspace's own provider of that name does not have is nobody's default.
+            # A model that the workspace's own provider of that name does not have cannot be the default.
             with suppress(WeftlineError):
                 return self.resolve(self._default_model).catalog_id
         for offer in self._offers.values():
-            # Scripts are for tests and demos: nobody gets one without naming it.
+            # Scripts are for tests and demos: they have to be named.
             if offer.entries and offer.provider.name != "scripted":
                 return next(iter(offer.entries.values())).id
         return None
@@ -202,7 +202,7 @@ class Catalog:
         return found
 
     def lister(self, name: str) -> Lists:
-        """The provider of that name, to ask its own API for models. Raises `WeftlineError` when it cannot be asked."""
+        """The provider of that name, to ask its own API for models. Raises `WeftlineError` if it cannot be asked."""
         offer = self._named(name)
         if offer is None:
             raise InvalidRequest(f"There is no provider {name!r}; there are {', '.join(self._offers) or 'none'}.")
@@ -275,7 +275,7 @@ class Catalog:
         return [_resolved(offer, offer.entries[model_id]) for offer in nearest]
 
     def _by_any_model(self, model_id: str) -> list[ResolvedModel]:
-        """An id with a colon asks for somebody in particular and is nobody else's."""
+        """An id with a colon names a particular provider and matches no other."""
         offers = [offer for offer in self._own.values() if offer.any_model and ":" not in model_id]
         return [found for offer in offers if (found := self._of_offer(offer, model_id)) is not None]
 

@@ -1,7 +1,7 @@
-"""The conversation of a run, built from its entries: what the next model request is made of.
+"""The conversation of a run, built from its entries: the input to the next model request.
 
 It takes in every fact of the run exactly once and in order: those of the log when the run is loaded, then each one as
-it is appended. Messages are only ever added at the end; `native` keeps what a provider encoded of each.
+it is appended. Messages are only ever added at the end; `native` keeps each one as encoded for a provider.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PARTS = (
     AttemptFailed,
 )
 KINDS: tuple[str, ...] = tuple([KIND[cls] for cls in _PARTS])
-"""The entries that a conversation is built from, besides the plan in `run.created`."""
+"""The entries that a conversation is built from, in addition to the plan in `run.created`."""
 _TYPES = frozenset(_PARTS)
 
 _BYTES_PER_TOKEN = 4
@@ -48,18 +48,18 @@ _BYTES_PER_TOKEN = 4
 
 class Conversation:
     def __init__(self, messages: Iterable[Message], *, size: int = 0) -> None:
-        """`size` is about how many bytes the messages have."""
+        """`size` is roughly the number of bytes in the messages."""
         self.messages: list[Message] = list(messages)
         self.native: list[bytes | None] = []
         self.native_for = ""
         """The model that `native` was encoded for."""
         self.call_ids: set[str] = set()
         self.turn: TurnBody | None = None
-        """The newest completed turn: the final arguments of its calls, and what is wrong with its answer."""
+        """The latest completed turn: the final arguments of its calls, and what is wrong with its answer."""
         self.args: list[bytes] = []
-        """The final arguments of the newest turn's calls, by index."""
+        """The final arguments of the latest turn's calls, by index."""
         self.failure = ""
-        """What the newest failed model call ended with."""
+        """The error that ended the latest failed model call."""
         self.partial = ""
         """The text that it had streamed by then."""
         self.size = size
@@ -73,7 +73,7 @@ class Conversation:
 
     @property
     def last_text(self) -> str:
-        """The text of the newest assistant message."""
+        """The text of the latest assistant message."""
         for message in reversed(self.messages):
             if isinstance(message, Assistant):
                 return message.text
@@ -81,11 +81,11 @@ class Conversation:
 
     @property
     def estimate(self) -> int:
-        """A rough count of the tokens of the whole conversation."""
+        """A rough count of the tokens in the whole conversation."""
         return self.size // _BYTES_PER_TOKEN
 
     def for_model(self, *, vision: bool | None) -> list[Message]:
-        """The messages for a model; one that is known to see nothing reads in words that there was an image."""
+        """The messages for a model. One known to have no vision reads a note in place of each image."""
         if vision is not False:
             if not self.contents:
                 return self.messages
@@ -116,7 +116,7 @@ class Conversation:
             self.take(decode_fact.decode(row.head), row.body)
 
     def begin(self, history: Iterable[Message], *, size: int) -> None:
-        """Puts the history of the run's thread before what the run itself was given."""
+        """Puts the history of the run's thread before the run's own input."""
         self.messages[:0] = history
         self.native.clear()
         self._with_contents.clear()
@@ -124,7 +124,7 @@ class Conversation:
         self.size += size
 
     def take(self, head: Fact, body: bytes, turn: TurnBody | None = None) -> None:
-        """Adds what a fact means for the conversation; `turn` spares decoding what was just encoded."""
+        """Adds what a fact means for the conversation; `turn` avoids decoding what was just encoded."""
         if type(head) not in _TYPES:
             return
         match head:

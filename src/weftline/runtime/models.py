@@ -1,4 +1,4 @@
-"""The models of a run, as its plan names them and its workspace's catalog has them today."""
+"""The models of a run: named by its plan, looked up in its workspace's catalog as it is now."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def model_id(work: WorkingSet, choice: int) -> str | None:
 
 
 def resolve(work: WorkingSet, choice: int) -> ResolvedModel:
-    """The run's own model (0) or one of its fallbacks. Raises `WeftlineError` when it is not there any more."""
+    """The run's own model (0) or one of its fallbacks. Raises `WeftlineError` if it no longer exists."""
     assert work.catalog is not None
     return work.catalog.resolve(model_id(work, choice))
 
@@ -34,7 +34,7 @@ def model_ref(work: WorkingSet, choice: int) -> ModelRef:
 
 
 def cost_nusd(work: WorkingSet, choice: int, usage: Usage) -> int | None:
-    """Billionths of a US dollar; None where the price is not known."""
+    """Billionths of a US dollar; None if the price is unknown."""
     if work.catalog is None:
         return None
     try:
@@ -54,6 +54,6 @@ def refused_sampling(plan: RunPlan, model: ResolvedModel) -> list[Issue]:
 
 
 def _takes_reasoning(model: ResolvedModel) -> bool:
-    """Whether the model has a reasoning knob at all; a family that does not say is taken to have one."""
+    """Whether the model has a reasoning setting at all; a family that does not say is assumed to have one."""
     asked = getattr(model.provider, "takes_reasoning", None)
     return True if asked is None else bool(asked(model.vendor_id))

@@ -1,4 +1,4 @@
-"""Making a run ready to be driven: its models, its tools, its thread's history, and what an earlier driver left."""
+"""Getting a run ready to be driven: its models, its tools, its thread's history, and what an earlier driver left."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ENCODED_HERE_BYTES = 64 * 1024
 
 
 class Names(Protocol):
-    """What keys are called outside."""
+    """Public names of keys."""
 
     async def workspace(self, key: int) -> str: ...
     async def session(self, thread: int) -> str | None: ...

@@ -86,7 +86,7 @@ async def reconcile(command: Reconcile, state: State, work: WorkingSet, services
 async def _ask(
     command: Reconcile, call: Call, work: WorkingSet, services: Services, tool: Tool
 ) -> ToolOutput | WillNotHappen | Unknown:
-    """The result of a call that happened, or that it will not, or doubt: whatever the tool does or answers."""
+    """The result of a call that happened, the news that it will not, or doubt, whatever the tool does or answers."""
     context = _context(command, call, work, services)
     try:
         async with services.deadlines.after(tool.timeout_s or TOOL_TIMEOUT_S):
@@ -109,7 +109,7 @@ def _closed(
 ) -> Outcome:
     try:
         content = bodies.encode(output.parts)
-    except UnicodeEncodeError:  # half a character: no JSON can hold it, and the call must be closed all the same
+    except UnicodeEncodeError:  # a lone surrogate: JSON cannot hold it, and the call must be closed all the same
         output = ToolOutput.of(prompts.result_not_text(call.name), is_error=True)
         content, how = bodies.encode(output.parts), "failed"
     head = CallClosed(
@@ -143,9 +143,9 @@ def _context(command: RunTool | Reconcile, call: Call, work: WorkingSet, service
 
 
 def _notify(context: ToolContext) -> None:
-    """Tells a tool that nobody waits for it any more."""
+    """Tells a tool that its result is no longer wanted."""
     while context.on_cancel:
         try:
             context.on_cancel.pop()()
         except Exception:
-            logger.exception("run %s: a cancel callback of %s failed", context.run_id, context.tool_name)
+            logger.exception("run %s: an on_cancel callback of %s failed", context.run_id, context.tool_name)

@@ -76,7 +76,7 @@ class App:
         self._cors = options.cors
         self.unknown_fields = UnknownFields(refused=options.unknown_fields == "refuse")
         self.webhooks_changed: Callable[[], None] = lambda: None
-        """Called after webhooks were changed; set by whoever delivers them."""
+        """Called after webhooks have changed; set by their delivery."""
         self._boot = secrets.token_hex(4)
         self._requests = 0
 

@@ -146,7 +146,7 @@ class HostedMcp:
         )
 
     async def _cancel(self, key: int, principal: Principal) -> None:
-        """The caller gave the call up. When it is the server that stops, the run goes on at its next start."""
+        """The caller cancelled the call. If the server is stopping instead, the run continues at its next start."""
         import anyio
 
         if not self._stop.is_set():

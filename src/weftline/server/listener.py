@@ -1,4 +1,4 @@
-"""Accepting connections, and going on when there is no descriptor left for another one.
+"""Accepting connections, and carrying on when there is no file descriptor left for another one.
 
 The event loops have their own ways here: one of them closes the listening socket for good when `accept` fails.
 """

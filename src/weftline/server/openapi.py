@@ -150,10 +150,11 @@ def _responses(route: Route, schemas: Schemas) -> Schema:
     if Page in kinds:
         content["text/html"] = {}
     successes: dict[str, Schema] = {str(route.status): {"description": "Done.", "content": content}}
-    if EventStream in kinds:
-        # Always 200, whatever the status of the JSON beside it.
-        stream = successes.setdefault("200", {"description": "The events of the run.", "content": {}})
-        stream["content"]["text/event-stream"] = {}
+    if EventStream in kinds and content and route.status != 200:
+        # In words only: to a generated client, one that never asks for events, every success would be a text else.
+        successes["200"] = {"description": "The events, as `text/event-stream`, if the request accepts those."}
+    elif EventStream in kinds:
+        content["text/event-stream"] = {}
     return {
         **successes,
         **({"204": {"description": "Done. There is no answer."}} if route.silent else {}),

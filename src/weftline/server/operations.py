@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 _MAX_DELIVERIES = 200
 _STINT_S = 1.0
-"""How long an order of upkeep takes at the most, so that whoever sent it can be stopped."""
+"""How long a maintenance order takes at most, so that its sender can be stopped."""
 _UNFINISHED = ("queued", "running", "paused")
 
 
@@ -58,7 +58,7 @@ class Logs(Protocol):
 
 
 class StoredLogs:
-    """The logs of a store that no engine runs."""
+    """The logs of a store without an engine."""
 
     def __init__(self, store: LogStore) -> None:
         self._store = store

@@ -266,7 +266,7 @@ async def _deliver(engine: Engine, deliveries: Deliveries) -> None:
 
 
 async def _beat(engine: Engine) -> None:
-    """Keeps silent streams open: one ticker for all of them."""
+    """Keeps idle streams open: one ticker for all of them."""
     while True:
         await asyncio.sleep(KEEP_ALIVE_S)
         engine.beat()

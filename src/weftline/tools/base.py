@@ -1,8 +1,8 @@
 """What a tool is to the runtime, whatever its kind.
 
 A tool has a model-facing spec and a declared effect. `prepare` turns the model's argument text into the final,
-canonical argument bytes: after it nothing changes them any more; approval, digest, idempotency key and execution all
-use exactly those bytes. Server tools are then invoked here; client tools are offered to the client over the stream.
+canonical argument bytes. Nothing changes them after that: approval, digest, idempotency key and execution all use
+exactly those bytes. Server tools are then invoked here; client tools are offered to the client over the stream.
 """
 
 from __future__ import annotations
@@ -36,10 +36,9 @@ def _nobody_looks(progress: ToolProgress) -> None:
 
 
 class ToolContext(Struct):
-    """What a server tool knows about the call it carries out.
+    """What a server tool knows about the call it is carrying out.
 
-    `idempotency_key` is the same whenever this call is carried out again after a crash; hand it to whatever the tool
-    talks to.
+    `idempotency_key` is the same whenever this call is repeated after a crash; pass it to whatever the tool talks to.
     """
 
     run_id: str
@@ -102,7 +101,7 @@ class Tool(Protocol):
     def client(self) -> ClientKind | None: ...
     @property
     def echo(self) -> Raw | None:
-        """JSON object of further fields that the offer of a client call carries (agent card, MCP server)."""
+        """JSON object of extra fields in the offer of a client call (agent card, MCP server)."""
         ...
 
     async def prepare(self, args: str) -> bytes:
@@ -110,9 +109,9 @@ class Tool(Protocol):
         ...
 
     async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
-        """Carries the call out. Any exception becomes an error result of this call alone."""
+        """Carries out the call. Any exception becomes an error result of this call alone."""
         ...
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
-        """For effect `reconcile`: whether a call that was begun and cut off took place."""
+        """For effect `reconcile`: whether a call that was cut off took place."""
         ...

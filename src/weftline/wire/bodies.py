@@ -1,4 +1,4 @@
-"""What a request body amounts to once it is valid."""
+"""A request body once it is valid."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class MessageBody(Struct, frozen=True):
 
 
 class ToolResultBody(Struct, frozen=True):
-    """The answer to one client-side call: `result` or `error`, or neither when it was too large to be taken."""
+    """The answer to one client-side call: `result` or `error`, or neither if it was too large."""
 
     tool_use_id: str
     result: str | None = None

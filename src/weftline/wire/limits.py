@@ -1,4 +1,4 @@
-"""Every number, pattern and fixed word of the protocol's requests.
+"""Every number, pattern and keyword of the protocol's requests.
 
 KB and MB are powers of 1024, measured in UTF-8 bytes. Patterns are meant for a whole string (`re.fullmatch`).
 """
@@ -15,9 +15,9 @@ KB = 1024
 MB = 1024 * KB
 
 MAX_BODY_BYTES = 16 * MB
-"""Of any request body: the longest tool result, every byte of it escaped, fits."""
+"""For any request body: the longest tool result fits even if every byte of it is escaped."""
 MAX_BODY_VALUES = MAX_JSON_VALUES
-"""JSON values of any request body, names of fields included."""
+"""JSON values in any request body, field names included."""
 MAX_JSON_DEPTH = 200
 """Bodies nested deeper may be refused: whatever reads the stored spec later has a stack of unknown depth."""
 
@@ -108,7 +108,7 @@ DEFAULT_TOOL_BUDGETS: Mapping[str, int] = MappingProxyType(
 )
 
 MAX_TOOL_TURNS = 100
-"""Both the default and the ceiling: a larger number acts as this one."""
+"""Both the default and the maximum: a larger number is treated as this one."""
 DEFAULT_LOCAL_TIMEOUT_MS = 300_000
 MAX_LOCAL_TIMEOUT_MS = 7 * 24 * 3600 * 1000
 

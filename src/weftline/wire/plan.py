@@ -1,4 +1,4 @@
-"""From what a client sent to the plan of a run. The bytes were checked when they came, and are trusted here."""
+"""From what a client sent to the plan of a run. The bytes were checked on arrival and are trusted here."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _is_object(raw: Raw | UnsetType) -> bool:
 
 
 def _object_schema(raw: Raw | UnsetType, *, with_properties: bool) -> Raw | UnsetType:
-    """The schema if its root is an object schema; what is none counts as not given."""
+    """The schema if its root is an object schema; anything else counts as absent."""
     if raw is UNSET or not _is_object(raw):
         return UNSET
     root = _decode_root(raw)
@@ -62,7 +62,7 @@ def _object_schema(raw: Raw | UnsetType, *, with_properties: bool) -> Raw | Unse
 
 
 class _Wire(Struct, tag_field="kind", rename="camel"):
-    """A tool ref in the client's words."""
+    """A tool ref as the client wrote it."""
 
 
 class _Stored(_Wire, tag="stored"):
@@ -252,7 +252,7 @@ def _limits(sent: _Spec, tools: tuple[ToolRef, ...]) -> Limits:
 
 
 def _loop(sent: bool | _Loop | None) -> tuple[int, int]:
-    """Both thresholds; the one that was not given makes way for the one that was."""
+    """Both thresholds; one that was not given yields to the one that was."""
     if sent is False:
         return 0, DEFAULT_LOOP_HARD
     if not isinstance(sent, _Loop):
@@ -274,12 +274,12 @@ def _tool_budgets(sent: dict[str, _ToolBudget] | None, tools: tuple[ToolRef, ...
 
 
 def _default_budgets(tools: tuple[ToolRef, ...]) -> dict[str, int]:
-    """The default table without the tools that the run does not have: it would stand in each of its rows."""
+    """The default table without the tools that the run does not have: it is stored with every run."""
     names: set[str] = set()
     for ref in tools:
         match ref:
             case McpRef() | StoredRef():
-                return dict(DEFAULT_TOOL_BUDGETS)  # what these bring is not known yet
+                return dict(DEFAULT_TOOL_BUDGETS)  # their tools are not known yet
             case McpLocalRef():
                 names.update([entry.name for entry in ref.tools])
             case ServerRef():
@@ -287,7 +287,7 @@ def _default_budgets(tools: tuple[ToolRef, ...]) -> dict[str, int]:
                 names.add(ref.name.rpartition("/")[2].replace("-", "_"))
             case LocalRef() | A2ALocalRef() | A2ARef():
                 names.add(ref.name)
-    return {name: most for name, most in DEFAULT_TOOL_BUDGETS.items() if name in names}
+    return {name: max_calls for name, max_calls in DEFAULT_TOOL_BUDGETS.items() if name in names}
 
 
 def _reasoning(level: str | float | None) -> int | None:

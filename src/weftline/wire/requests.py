@@ -130,7 +130,7 @@ def _inexact_tool_result(body: bytes) -> tuple[ToolResult, tuple[UnknownField, .
 
 
 def _tool_result_faults(body: bytes) -> InvalidRequest:
-    """Everything that is wrong with the fields of a result, where decoding has named the first fault only."""
+    """Everything that is wrong with the fields of a result; decoding names only the first fault."""
     try:
         refuse_many(body)
         sent = decode_shape(_any_tool_result, body)
@@ -217,7 +217,7 @@ def _issues(error: ValidationError) -> list[Issue]:
     found: list[Issue] = []
     for problem in error.errors(include_url=False, include_context=False, include_input=False):
         loc = problem["loc"]
-        # A tool's place is followed by the tag of the union, which the client never wrote.
+        # A tool's path includes the tag of the union, which the client never wrote.
         if len(loc) > 2 and loc[0] == "tools" and loc[2] in KINDS:
             loc = (*loc[:2], *loc[3:])
         if loc and loc[-1] == "[key]":

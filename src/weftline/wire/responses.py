@@ -20,7 +20,7 @@ _encode = Encoder(enc_hook=str).encode
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIXED = frozenset({"code", "message", "hint", "requestId"})
 _SENTENCES = frozenset({"unauthorized", "forbidden", "api_keys_plan", "oauth_apps_plan"})
-"""Codes whose `error` is the sentence for people: older clients show that field."""
+"""Codes whose `error` is the human-readable sentence: older clients show that field."""
 
 Status: TypeAlias = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
 ShownStatus: TypeAlias = Literal["queued", "running", "succeeded", "failed", "cancelled"]
@@ -28,11 +28,11 @@ ShownStatus: TypeAlias = Literal["queued", "running", "succeeded", "failed", "ca
 SessionStatus: TypeAlias = Literal["active", "ended"]
 Time: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 JsonObject: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
-"""An object as the bytes that are stored."""
+"""An object, as the stored bytes."""
 Words: TypeAlias = Annotated[
     Raw, Meta(extra_json_schema={"type": "object", "additionalProperties": {"type": "string"}})
 ]
-"""Metadata, as the bytes that are stored."""
+"""Metadata, as the stored bytes."""
 TERMINAL: frozenset[Status] = frozenset({"succeeded", "failed", "cancelled"})
 
 
@@ -54,8 +54,8 @@ def error_body(err: WeftlineError, request_id: str) -> bytes:
     """The body of any answer that is not 2xx.
 
     `error` is the code, as most clients want it, except where they have always shown it to people; a detail named
-    `error` sets it outright. Clients that are out there show `error` and `hint` and drop `message`, so where `error` is
-    the code the hint begins with the message. The other details become fields of the body, in camelCase.
+    `error` overrides it. Existing clients show `error` and `hint` and drop `message`, so if `error` is the code, the
+    hint begins with the message. The other details become fields of the body, in camelCase.
     """
     row = TABLE.get(err.code)
     hint = err.hint or (row.remedy if row else "")
@@ -128,7 +128,7 @@ def created_session(session_id: str, *, name: str, created_us: int, warnings: Wa
 
 
 class AcceptedResult(Ok, frozen=True):
-    """`ignored` means that the call had been closed before."""
+    """`ignored` means that the call was already closed."""
 
     ignored: bool | UnsetType = UNSET
     warnings: Warnings = UNSET
@@ -174,7 +174,7 @@ class UsageTriple(Struct, frozen=True):
     tokens: Tokens
     turns: int
     attempts: int
-    """Model calls, where `turns` counts each turn once."""
+    """Model calls, whereas `turns` counts each turn once."""
     model: ModelUsed
 
 
@@ -195,7 +195,7 @@ def usage_triple(usage: Usage, turns: int, model: ModelRef, *, attempts: int) ->
 
 
 def _count(number: int) -> int:
-    # Written so that a NaN of a careless provider becomes 0 too.
+    # Written so that a NaN from a careless provider also becomes 0.
     return int(number) if number > 0 else 0
 
 
@@ -210,7 +210,7 @@ def _effort(level: int | None) -> str | UnsetType:
 
 
 class RunView(Struct, frozen=True):
-    """A run as its row has it. `final_text` is the partial text where the output was truncated."""
+    """A run as its row has it. `final_text` is the partial text if the output was truncated."""
 
     id: str
     status: Status
@@ -232,7 +232,7 @@ class RunView(Struct, frozen=True):
     attempts: int = 0
     model: ModelRef = ModelRef()
     cost_nusd: int | None = None
-    """Billionths of a US dollar; None when some price is not known."""
+    """Billionths of a US dollar; None if any price is unknown."""
 
 
 class FailureReason(Struct, rename="camel"):
@@ -322,7 +322,7 @@ def _final_text(run: RunView) -> str | None:
 
 
 class SessionUsage(Struct, frozen=True):
-    """What the runs of a session that have ended used."""
+    """Usage of the ended runs of a session."""
 
     runs: int = 0
     turns: int = 0
@@ -460,10 +460,10 @@ class CatalogModel(Struct, frozen=True, rename="camel"):
     pricing: Pricing | None = None
     max_output_tokens: int | UnsetType = UNSET
     capabilities: dict[str, bool] | UnsetType = UNSET
-    """`vision`, `reasoning`, `tools`, as far as they are known."""
+    """`vision`, `reasoning`, `tools`, as far as known."""
     icon: str | UnsetType = UNSET
     builtin_tools: tuple[str, ...] | UnsetType = UNSET
-    """Tools that the provider itself runs, by its own names."""
+    """Tools that the provider itself runs, under its own names."""
 
 
 class Models(Struct, rename="camel"):
@@ -472,6 +472,6 @@ class Models(Struct, rename="camel"):
 
 
 def models_list(models: Sequence[CatalogModel], *, default_model_id: str | None) -> bytes:
-    """Prices are shown for platform offerings alone: what a workspace's own key costs is between it and its vendor."""
-    shown = [replace(one, pricing=None) if one.source == "workspace_provider" else one for one in models]
-    return _encode(Models(shown, default_model_id))
+    """Prices are shown for platform offerings only: what a workspace's own key costs is between it and its vendor."""
+    listed = [replace(one, pricing=None) if one.source == "workspace_provider" else one for one in models]
+    return _encode(Models(listed, default_model_id))

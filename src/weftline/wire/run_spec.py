@@ -1,6 +1,6 @@
-"""The bodies that create runs, sessions and session messages, as pydantic models: every limit of the spec.
+"""The bodies that create runs, sessions and session messages, as pydantic models, with every limit of the spec.
 
-The models only judge. What is stored are the bytes that were sent; `wire.plan` makes the run's plan from them.
+The models only validate. The bytes that were sent are what is stored; `wire.plan` makes the run's plan from them.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def _metadata_size(metadata: dict[str, str]) -> dict[str, str]:
     return metadata
 
 
-def _too_many_bytes(most: int) -> PydanticCustomError:
-    return PydanticCustomError("size", "has more than {most} bytes as JSON", {"most": most})
+def _too_many_bytes(limit: int) -> PydanticCustomError:
+    return PydanticCustomError("size", "has more than {limit} bytes as JSON", {"limit": limit})
 
 
 Metadata: TypeAlias = Annotated[
@@ -159,7 +159,7 @@ def _tool_count(tools: list[ToolRefModel]) -> list[ToolRefModel]:
     count = sum(len(tool.tools) if isinstance(tool, McpLocalToolModel) else 1 for tool in tools)
     if count > MAX_TOOLS:
         raise PydanticCustomError(
-            "tool_count", "has {count} tools; at most {most} are taken", {"count": count, "most": MAX_TOOLS}
+            "tool_count", "has {count} tools; at most {limit} are allowed", {"count": count, "limit": MAX_TOOLS}
         )
     return tools
 
@@ -200,7 +200,7 @@ ModelId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=M
 
 
 class SessionModel(_Settings):
-    """A session: everything that a run has but its input."""
+    """A session: everything that a run has except its input."""
 
     name: Annotated[str, StringConstraints(max_length=MAX_RUN_NAME_CHARS, pattern=NO_NUL)] | None = None
     agentId: Annotated[str, StringConstraints(pattern=whole(ID_PATTERN))] | None = None

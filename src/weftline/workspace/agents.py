@@ -27,15 +27,15 @@ class AgentDraft(Struct, frozen=True, kw_only=True):
 
     name: str
     slug: str = ""
-    """Its name in addresses. Empty: made of the name, or kept when an agent is replaced."""
+    """Its name in URLs. If empty, made from the name, or kept when an agent is replaced."""
     description: str = ""
     spec: bytes
-    """JSON of the shape of a run's spec, checked, without input and with header values `[redacted]`."""
+    """JSON shaped like a run's spec, checked, without input and with header values `[redacted]`."""
     headers: Headers = {}
-    """Those header values."""
+    """The header values."""
     metadata: dict[str, str] = {}
     system: bool = False
-    """Only for credentials that name it in their allow-list."""
+    """Only for credentials whose allow-list names it."""
 
 
 class RunSpec(Struct, frozen=True):
@@ -61,9 +61,9 @@ async def create(at: Workspaces, workspace: int, draft: AgentDraft) -> AgentRow:
 
 
 async def replace(at: Workspaces, workspace: int, id: str, draft: AgentDraft) -> AgentRow:
-    """Replaces a definition. Runs and threads keep what they began with.
+    """Replaces a definition. Existing runs and threads keep what they began with.
 
-    A secret that is sent as it was read, `[redacted]`, stays what it is, unless its tool gets another origin.
+    A secret that is sent as it was read, `[redacted]`, stays what it is, unless its tool gets a different origin.
     """
 
     def query() -> Query[AgentRow]:
@@ -96,7 +96,7 @@ async def delete(at: Workspaces, workspace: int, id: str) -> None:
 
 
 async def of_workspace(at: Workspaces, workspace: int) -> list[AgentRow]:
-    """The oldest first."""
+    """Oldest first."""
     return await at.records.read(agents.of_workspace(workspace))
 
 
@@ -109,7 +109,7 @@ async def find(at: Workspaces, workspace: int, name: str) -> AgentRow:
 
 
 async def visible(at: Workspaces, caller: Caller) -> list[AgentRow]:
-    """A caller that was narrowed to some agents sees those; any other sees all, system agents too."""
+    """A caller restricted to some agents sees those; any other sees all, including system agents."""
     return [row for row in await of_workspace(at, caller.workspace) if _is_visible(caller, row)]
 
 
@@ -157,13 +157,13 @@ def _usable(caller: Caller, row: AgentRow | None, name: str) -> AgentRow:
 
 
 async def effective(at: Workspaces, caller: Caller, agent_id: str | None, own: RunSpec) -> RunSpec:
-    """The spec to run: the request's own, laid over that of the agent it names.
+    """The spec to run: the agent's, overridden by the request's own.
 
-    A caller that was narrowed to some agents must name one of them.
+    A caller restricted to some agents must name one of them.
     """
     if agent_id is None:
         if caller.agents:
-            raise Forbidden("This credential is for some agents only.", hint="Name one of them in agentId.")
+            raise Forbidden("This credential is restricted to some agents.", hint="Name one of them in agentId.")
         return own
     return merged(at, await use(at, caller, agent_id), own)
 
@@ -178,7 +178,7 @@ def merged(at: Workspaces, agent: AgentRow, own: RunSpec) -> RunSpec:
 
 
 def owns(caller: Caller, agent: str | None) -> bool:
-    """Whether what belongs to this agent, or to none, is the caller's to see."""
+    """Whether the caller may see what belongs to this agent, or to none."""
     return not caller.agents or agent in caller.agents
 
 
@@ -191,7 +191,7 @@ def _is_visible(caller: Caller, row: AgentRow) -> bool:
 
 
 def _is_usable(caller: Caller, row: AgentRow) -> bool:
-    """An empty allow-list stands for every agent but those of the system."""
+    """An empty allow-list stands for every agent except system agents."""
     return row.id in caller.agents if caller.agents else not row.system
 
 

@@ -38,7 +38,7 @@ _MAX_STATE = 2000
 
 
 class InvalidConsent(Exception):
-    """A query or form that leads nowhere, by field. Nobody may be redirected on its word."""
+    """A query or form that is invalid, by field. No one may be redirected because of it."""
 
     def __init__(self, **details: str) -> None:
         super().__init__("Invalid authorize request")
@@ -87,7 +87,7 @@ class Decided(Struct, frozen=True):
 
 
 class _Consent(Struct, frozen=True):
-    """Inside the token: made for one request, one session and one use."""
+    """The token's content: for one request, one session and one use."""
 
     asked: Asked
     session: bytes
@@ -178,7 +178,7 @@ async def decide(at: Workspaces, user: User, decision: Decision, *, session: str
 
     def query() -> Query[None]:
         if not (yield from grants.spend(consent.nonce, expires_at=consent.expires_at, now=now)):
-            raise InvalidConsent(token="was used already")
+            raise InvalidConsent(token="was already used")
         if new is not None and code is not None:
             yield from grants.insert_code(new, secret=code.stored, now=now)
 

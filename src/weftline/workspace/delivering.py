@@ -1,7 +1,7 @@
-"""Delivering webhooks: what is due is in the store, and stays there until it was delivered or given up.
+"""Delivering webhooks: what is due is in the store, and stays there until it is delivered or given up.
 
-A delivery row is written in the transaction that ends its run, so that none is lost; after a crash between sending it
-and noting that, it is sent again under the same id. The body is made from the log when it is sent.
+A delivery row is written in the transaction that ends its run, so that none is lost; after a crash between sending and
+recording, it is sent again under the same id. The body is built from the log when it is sent.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _MAX_WAIT_S = 30.0
 _MAX_RESPONSE_BYTES = 4096
 
 Render: TypeAlias = Callable[[WebhookRow, DeliveryRow], Awaitable[bytes]]
-"""The body of a delivery. Raises `WeftlineError` when there is nothing to tell any more."""
+"""The body of a delivery. Raises `WeftlineError` if there is nothing left to report."""
 Watch: TypeAlias = Callable[[Callable[[], None] | None], None]
-"""Has a function called whenever a run has ended, or nobody with None."""
+"""Calls a function whenever a run has ended; None switches this off."""
 
 
 class Deliveries:
-    """Sends what is due: `run` until it is cancelled. Call `changed` after webhooks were changed.
+    """Sends what is due; `run` goes on until it is cancelled. Call `changed` after webhooks have changed.
 
     `retry_s` are the waits between attempts; after the last one a delivery has failed.
     """
@@ -64,8 +64,8 @@ class Deliveries:
         try:
             while True:
                 self._wake.clear()
-                # Without a webhook nobody needs to hear about the ends of runs. Watching begins before the look at
-                # what is due, so that a run that ends in between is not missed.
+                # Without a webhook, the ends of runs are of no interest. Watching begins before reading what is due, so
+                # that a run that ends in between is not missed.
                 enabled = await self._at.records.read(webhooks.any_enabled())
                 self._watch(self._wake.set if enabled else None)
                 now = self._at.clock.now_us()
@@ -78,7 +78,7 @@ class Deliveries:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _start_due(self, now: int) -> None:
-        """Begins what is due, a few of each webhook at once: a slow one does not hold up the others."""
+        """Starts what is due, a few of each webhook at once: a slow one does not hold up the others."""
         self._under_way = {key: one for key, one in self._under_way.items() if not one[1].done()}
         busy = Counter(webhook for webhook, _ in self._under_way.values())
         begun = True
@@ -127,11 +127,11 @@ class Deliveries:
         try:
             await self._at.records.write(deliveries.settle(row.key, attempt))
         except StoreError:
-            # Still due by the store: it is sent again once that takes writes.
+            # Still due in the store: it is sent again once the store accepts writes.
             await asyncio.sleep(_TIMEOUT_S)
 
     async def _send(self, webhook: WebhookRow, row: DeliveryRow) -> tuple[int | None, str]:
-        """The response's status and what is wrong with it, "" for nothing."""
+        """The response's status and what is wrong with it; "" if nothing."""
         try:
             body = await self._render(webhook, row)
             secret, url = opened(self._at, webhook)
@@ -155,8 +155,8 @@ class Deliveries:
         if 200 <= reply.status < 300:
             return reply.status, ""
         redactor = Redactor.of_request(url, headers, secrets=(secret.decode(),))
-        told = redactor.text(answer.decode(errors="replace"))
-        return reply.status, f"HTTP {reply.status}: {told[:200]}".strip()
+        excerpt = redactor.text(answer.decode(errors="replace"))
+        return reply.status, f"HTTP {reply.status}: {excerpt[:200]}".strip()
 
 
 def delivery_id(key: int) -> str:

@@ -1,4 +1,4 @@
-"""What apps get out of a user's consent: codes become grants, and grants and apps get access tokens."""
+"""What apps get from a user's consent: codes become grants, and grants and apps get access tokens."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The catalog of scopes, with the words in which a user is asked for them.
 
-Some scopes have two names: the protocol's own and ours. Either works everywhere, and is told back as it was sent; what
+Some scopes have two names: the protocol's own and ours. Either works everywhere, and is returned as it was sent; what
 an app may ask for and what a token is good for goes by meaning.
 """
 

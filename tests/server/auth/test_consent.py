@@ -111,7 +111,7 @@ async def test_a_consent_is_for_one_session_one_use_and_ten_minutes(world: World
     assert (await browser.decide(page, "maybe")).json["details"] == {"decision": "must be approve or deny"}
     assert (await browser.decide(page, "approve")).status == 302
     for decision in ("approve", "deny"):
-        assert (await browser.decide(page, decision)).json["details"] == {"token": "was used already"}
+        assert (await browser.decide(page, decision)).json["details"] == {"token": "was already used"}
     late = await browser.ask(client)
     world.clock.pass_s(601)
     assert (await browser.decide(late, "approve")).json["details"]["token"].startswith("has expired")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -28,6 +30,7 @@ from google.protobuf.json_format import ParseDict
 from ..kit import TIMEOUT_S, Api, Json
 from .a2a_calls import Caller, answer, stored
 
+pytestmark = pytest.mark.requirement("wire.a2a.send", "wire.a2a.tasks")
 ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 
 
@@ -149,6 +152,16 @@ async def test_a_refused_stream_is_told_as_an_event_to_those_who_asked_for_event
 
 
 # Results
+
+
+async def test_the_call_of_the_docs_works(caller: Caller) -> None:
+    await stored(caller.api)
+    page = Path(__file__).parents[3] / "docs" / "a2a.md"
+    shown = re.search(r"-H '(A2A-Version): (.+?)' -d '(.+?)'\n", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert shown is not None
+    name, version, body = shown.groups()
+    reply = await caller.api.post(caller.path, json.loads(body), headers={name: version})
+    assert answer(reply.json["result"]["task"]) == "What is on today? / 1"
 
 
 async def test_an_answer_that_fits_a_schema_is_data(caller: Caller) -> None:

@@ -200,6 +200,15 @@ def test_every_success_of_a_json_route_has_a_schema(page: Json) -> None:
             assert success["content"]["application/json"]["schema"], route.path
 
 
+def test_what_a_create_returns_has_one_type(page: Json) -> None:
+    """A generated client takes the types of all successes for that of each."""
+    for route in ROUTES:
+        if json_type(route) is not None and route.status != 200:
+            responses = page["paths"][route.path][route.method.lower()]["responses"]
+            described = [status for status, one in responses.items() if status < "300" and "content" in one]
+            assert described == [str(route.status)], route.path
+
+
 def test_no_field_has_a_default(page: Json) -> None:
     """Generators take a field with a default for one that is always there, also in what a client sends."""
     found = [path for path, _ in everything(page["components"]) if path[-1] == "default" and path[-2] != "properties"]

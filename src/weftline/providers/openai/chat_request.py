@@ -1,7 +1,8 @@
 """Conversations and tools in the form of Chat Completions.
 
 Every message becomes bytes once: an object, or several joined by commas (a turn's tool results are one message each).
-Content stands last in an object that may carry a cache marker, so that the marker can be put in without encoding anew.
+Content stands last in an object that may carry a cache marker, so that the marker can be inserted without encoding
+again.
 """
 
 from __future__ import annotations

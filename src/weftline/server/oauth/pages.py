@@ -120,7 +120,7 @@ def _agents(question: Question) -> str:
     return (
         '<label for="agents">Only these agents</label>\n'
         '<input id="agents" type="text" name="agents" aria-describedby="agents-note">\n'
-        '<p class="note" id="agents-note">Ids separated by blanks. Leave it empty to allow every agent.</p>\n'
+        '<p class="note" id="agents-note">Ids separated by spaces. Leave this empty to allow every agent.</p>\n'
     )
 
 

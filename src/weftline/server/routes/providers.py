@@ -61,7 +61,7 @@ ROUTES = (
         "POST",
         _BASE,
         create,
-        summary="Bring a model provider",
+        summary="Add a model provider",
         body=ProviderModel,
         returns=Provider,
         status=201,

@@ -116,7 +116,7 @@ ROUTES = (
         tool_results,
         scopes=("runs:write",),
         limited=False,
-        summary="Response a client-side tool call",
+        summary="Answer a client-side tool call",
         body=ToolResult,
         warns=True,
         returns=AcceptedResult,

@@ -12,7 +12,7 @@ from weftline.store.sqlite.database import records_in_memory
 
 
 class MemoryDisk:
-    """Stores are opened on it one after another; the one opened last is the owner.
+    """Stores are opened on it one after another; the last one is the owner.
 
     Args:
         id: Of the store; a random one by default.
@@ -26,7 +26,7 @@ class MemoryDisk:
         self.clean = True
         self.held = False
         self.died: int | None = None
-        """The epoch of the last owner that died uncleanly, until that is charged to somebody."""
+        """The epoch of the last owner that died uncleanly, until that death is charged."""
         self.records = records_in_memory()
         self.runs: dict[int, MemoryRun] = {}
         self.idempotency: dict[tuple[int, str, str], tuple[bytes, int]] = {}
@@ -44,7 +44,7 @@ class MemoryDisk:
         return self.owner_epoch
 
     def add(self, run: MemoryRun) -> None:
-        """A new run, the last in the queue of its thread."""
+        """A new run, last in its thread's queue."""
         self.runs[run.row.key] = run
         if run.row.thread is not None:
             self._of_thread.setdefault(run.row.thread, []).append(run)
@@ -79,6 +79,6 @@ class MemoryDisk:
         return self._of_thread.get(thread, ())
 
     def due(self) -> list[tuple[int, MemoryRun]]:
-        """Runs with a time at which they are due, by that time and by key."""
+        """Runs with a due time, sorted by it and by key."""
         found = [(run.row.due_at, key, run) for key, run in self._due.items() if run.row.due_at is not None]
         return [(at, run) for at, _, run in sorted(found, key=lambda one: one[:2])]

@@ -1,4 +1,4 @@
-"""The log in memory: what `store/base.py` promises, on dicts and lists. Thread rows are records and stay there."""
+"""The log in memory: what `store/base.py` promises, on dicts and lists. Thread rows stay with the records."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ class MemoryLog:
 
     def _shown(self, run: MemoryRun) -> RunRow:
         thread = run.row.thread
-        return run.shown(active_run=None if thread is None else thread_queue.active_run(self._records, thread))
+        return run.view(active_run=None if thread is None else thread_queue.active_run(self._records, thread))
 
     def _commit(self, writes: Sequence[Write]) -> list[Written]:
         results = [self._write(write) for write in writes]
@@ -213,7 +213,7 @@ class MemoryLog:
         return results
 
     def _write(self, write: Write) -> Written:
-        """Carries a write out as a whole, or not at all."""
+        """Carries out a write completely or not at all."""
         if self._claims.stale(write):
             return moved_on()
         try:

@@ -18,13 +18,13 @@ class AgentRow(Struct, frozen=True):
     name: str
     description: str
     spec: bytes
-    """The client's JSON, of the shape of a run's spec; header values of tools are `[redacted]`."""
+    """The client's JSON, shaped like a run's spec; header values of tools are `[redacted]`."""
     secrets: bytes | None
-    """Those header values, sealed."""
+    """The header values, sealed."""
     metadata: str
     """JSON, strings by name."""
     system: bool
-    """Only for credentials that name it in their allow-list."""
+    """Only for credentials whose allow-list names it."""
     created_at: int
     updated_at: int
 
@@ -52,7 +52,7 @@ def by_slug(slug: str, *, workspace: int) -> Query[AgentRow | None]:
 
 
 def of_workspace(workspace: int) -> Query[list[AgentRow]]:
-    """The oldest first."""
+    """Oldest first."""
     rows = yield from statement(f"{_AGENT} WHERE workspace = $1 ORDER BY key", workspace)
     return [_row(row) for row in rows]
 

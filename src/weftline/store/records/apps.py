@@ -119,9 +119,9 @@ def use(key: int, *, now: int) -> Query[bool]:
 
 
 def lock(key: int) -> Query[int | None]:
-    """Holds an app until the transaction ends, and returns its workspace; None if it has been deleted.
+    """Locks an app until the transaction ends, and returns its workspace; None if it has been deleted.
 
-    Both databases lock a row that is written, and no other way of locking is spelled alike in both.
+    Both databases lock a row that is written, and no other kind of locking has the same syntax in both.
     """
     row = yield from one("UPDATE oauth_apps SET name = name WHERE key = $1 RETURNING workspace", key)
     return row[0] if row else None

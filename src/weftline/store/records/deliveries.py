@@ -1,4 +1,4 @@
-"""What is to be delivered to webhooks. A row is added by the transaction that ends its run; see `note_ends`."""
+"""Webhook deliveries. A row is added by the transaction that ends its run; see `note_ends`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class DeliveryRow(Struct, frozen=True):
     """pending, delivered or failed"""
     attempts: int
     due_at: int | None
-    """None once it was delivered or given up."""
+    """None once it is delivered or given up."""
     created_at: int
     last_at: int | None
     last_status: int | None
@@ -54,7 +54,7 @@ def due(now: int, *, limit: int, without: Sequence[int] = ()) -> Query[list[Deli
 
 
 def next_due(after: int) -> Query[int | None]:
-    """The first time after `after` at which a delivery is due."""
+    """The next time after `after` at which a delivery is due."""
     row = yield from one(f"SELECT min(due_at) FROM deliveries WHERE due_at > $1 AND {_ENABLED}", after)
     return None if row is None else row[0]
 
@@ -76,7 +76,7 @@ def settle(key: int, attempt: Attempt) -> Query[None]:
 def of_webhook(
     webhook: int, *, status: str | None = None, before: int | None = None, limit: int = 50
 ) -> Query[list[DeliveryRow]]:
-    """The newest first, below the key `before`."""
+    """Newest first, below the key `before`."""
     where, values = "webhook = $1", list[SqlValue]([webhook])
     if before is not None:
         values.append(before)
@@ -90,7 +90,7 @@ def of_webhook(
 
 
 def redeliver(key: int, *, webhook: int, now: int) -> Query[DeliveryRow | None]:
-    """Makes a delivery due again, whatever became of it."""
+    """Makes a delivery due again, whatever its status."""
     row = yield from one(
         "UPDATE deliveries SET status = 'pending', attempts = 0, due_at = $1 WHERE key = $2 AND webhook = $3"
         f" RETURNING {_COLUMNS}",
@@ -102,7 +102,7 @@ def redeliver(key: int, *, webhook: int, now: int) -> Query[DeliveryRow | None]:
 
 
 def forget_settled(before: int, *, workspace: int | None = None, limit: int) -> Query[int]:
-    """Removes deliveries that were settled and are from before that time; returns how many."""
+    """Removes settled deliveries from before that time; returns how many."""
     where, values = "due_at IS NULL AND created_at < $1", list[SqlValue]([before])
     if workspace is not None:
         values.append(workspace)

@@ -1,7 +1,7 @@
 """OAuth codes, grants and tokens.
 
-What ends is deleted, not marked: a token that is not in its table is not valid. Only a code stays until it expires, so
-that its second use can be told from its first.
+Ended rows are deleted, not marked: a token that is not in its table is not valid. Only a code stays until it expires,
+so that a second use can be told from the first.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def insert_code(new: NewCode, *, secret: SecretHash, now: int) -> Query[None]:
 
 
 def take_code(secret: SecretHash, *, app: int) -> Query[Code | None]:
-    """Finds a code and holds it until the transaction ends, so that of two exchanges one sees the other's mark."""
+    """Finds a code and locks it until the transaction ends, so that of two exchanges one sees the other's mark."""
     rows = yield from statement(
         "UPDATE oauth_codes SET prefix = prefix WHERE prefix = $1 AND app = $2"
         ' RETURNING hash, app, "user", workspace, scopes, agents, redirect_uri, challenge, resource, expires_at, key,'
@@ -150,7 +150,7 @@ def mark_code_spent(key: int, *, grant: int) -> Query[None]:
 
 
 def insert_grant(code: Code, *, id: str, refresh: SecretHash, now: int) -> Query[int]:
-    """The key of a new grant of what the user's code stands for."""
+    """The key of a new grant for what the user's code stands for."""
     row = yield from one(
         'INSERT INTO oauth_grants (id, prefix, hash, app, "user", workspace, scopes, agents, created_at, resource)'
         " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING key",
@@ -234,7 +234,7 @@ def add_grant_token(grant: int, token: NewToken) -> Query[bool]:
 
 
 def add_app_token(app: int, token: NewToken) -> Query[bool]:
-    """Gives an app an access token of its own, for its owner's workspace; False if the app has been deleted."""
+    """Gives an app its own access token for its owner's workspace; False if the app has been deleted."""
     workspace = yield from apps.lock(app)
     if workspace is None:
         return False
@@ -253,7 +253,7 @@ def delete_token(key: int) -> Query[None]:
 
 
 def _insert_token(new: NewToken, *, app: int, grant: int | None, workspace: int, agents: str) -> Query[None]:
-    # Some expired tokens go with every new one, so that the table stays small.
+    # Every new token deletes some expired ones, so that the table stays small.
     yield from statement(
         "DELETE FROM oauth_tokens WHERE key IN"
         " (SELECT key FROM oauth_tokens WHERE expires_at <= $1 ORDER BY expires_at LIMIT 50)",

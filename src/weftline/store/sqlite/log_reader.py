@@ -63,11 +63,11 @@ class SqliteLogReader:
     async def page(self, key: int, *, after: int, max_bytes: int) -> Page | None:
         try:
             with snapshot(self._reader) as db:
-                return read_page(db, key, after=after, max_bytes=max_bytes, most=ON_THE_LOOP)
+                return read_page(db, key, after=after, max_bytes=max_bytes, limit=ON_THE_LOOP)
         except NotOnTheLoop:
             pass
         return await self._threads.read(
-            lambda db: read_page(db, key, after=after, max_bytes=max_bytes, most=IN_A_THREAD)
+            lambda db: read_page(db, key, after=after, max_bytes=max_bytes, limit=IN_A_THREAD)
         )
 
     async def under_way(self, *, after: int, limit: int) -> list[UnderWay]:
@@ -129,7 +129,7 @@ class SqliteLogReader:
         return await self._threads.read(read)
 
     def _one(self, query: str, *values: SqlValue) -> Any:
-        """The first row, or None. Rows are typed by their queries, which no checker reads."""
+        """The first row, or None. The query determines the row's type, which a type checker cannot see."""
         rows = self._all(query, *values)
         return rows[0] if rows else None
 

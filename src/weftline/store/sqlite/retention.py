@@ -14,14 +14,14 @@ import apsw
 
 BATCH = 100
 BATCH_S = 0.02
-"""How many runs one transaction looks at, and how long it takes, so that runs under way do not wait for long."""
+"""How many runs one transaction examines, and for how long, so that runs under way do not wait long."""
 SHRINK_PAGES = 256
 
 
 def trim(db: apsw.Connection, *, before: int, after: int, workspace: int | None = None) -> tuple[int, int]:
     """Trims the next runs with a key above `after` that ended before that time.
 
-    Returns the last key looked at (0 when no run is left) and how many runs had something to remove.
+    Returns the last key examined (0 if no run is left) and how many runs had something to remove.
     """
     # Without a workspace the condition is one that every row meets.
     rows: list[Any] = db.execute(
@@ -60,7 +60,7 @@ def _let_go_of_blobs(db: apsw.Connection, run: int) -> None:
 
 
 def shrink(db: apsw.Connection) -> int:
-    """Takes some unused pages off the end of the file; returns how many bytes, 0 when none are left."""
+    """Truncates some unused pages from the end of the file; returns how many bytes, 0 if none are left."""
     before = _pages(db)
     for _ in db.execute(f"PRAGMA incremental_vacuum({SHRINK_PAGES})"):
         pass

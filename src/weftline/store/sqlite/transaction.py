@@ -1,6 +1,6 @@
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""One flush as one transaction: what it writes, in which order, and what it checks before it commits."""
+"""One flush as one transaction: what it writes, in what order, and what it checks before it commits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from weftline.store.sqlite.thread_queue import Place
 
 
 def write_batch(db: apsw.Connection, writes: Sequence[Write]) -> list[Written]:
-    """Writes all of it, inside a transaction that the caller has begun; raises and has written nothing of use."""
+    """Writes everything, inside a transaction that the caller has begun. If it raises, the caller must roll back."""
     places: dict[int, Place] = {}
     results = [_take_place(db, write, places) for write in writes]
     accepted = [write for write, result in zip(writes, results, strict=True) if result.outcome == "ok"]
@@ -86,7 +86,7 @@ class _Rows:
             sql.run_many(db, sql.INSERT_RUN_BLOBS, self._named)
 
     def _number(self, write: Write) -> int:
-        """Gives the items their seqs; returns the next one."""
+        """Assigns the items their seqs; returns the next one."""
         key, seq = write.key, write.base_seq
         for item in write.items:
             if item.head:

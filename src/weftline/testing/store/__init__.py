@@ -1,4 +1,4 @@
-"""A conformance suite for stores: shows that a store keeps the promises of `store/base.py`.
+"""A conformance suite for stores: checks that a store keeps the promises of `store/base.py`.
 
 It needs a `Subject` around a new, empty store, and runs on any of them:
 
@@ -30,4 +30,4 @@ CHECKS: tuple[Check, ...] = (
     *records.CHECKS,
     *blobs.CHECKS,
 )
-"""Every promise, each to be shown on a new store."""
+"""Every promise, each checked on a new store."""

@@ -12,7 +12,7 @@ EVERYTHING = 2**40
 
 
 class Chain:
-    """The writes of one run in order, each resting on the one before.
+    """The writes of one run in order, each based on the one before.
 
     Args:
         epoch: Of the claim that they are made under; `LogStore.next_epoch()` for a run that is created.
@@ -94,7 +94,7 @@ class Chain:
         return write
 
     def take_back(self, write: Write) -> None:
-        """After a refusal: the next write rests on what `write` rested on."""
+        """After a refusal: the next write is based on what `write` was based on."""
         self.seq, self.version = write.base_seq, write.base_version
 
 
