@@ -1,4 +1,4 @@
-"""The seven kinds of tool refs as clients send them: their shape, their names, and the secrets they carry.
+"""The seven kinds of tool refs as clients send them: their shapes, their names, and the secrets they carry.
 
 Two kinds have two names: `mantyx` and `mantyx_plugin` are the protocol's, `stored` and `server` are ours.
 """
