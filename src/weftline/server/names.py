@@ -18,13 +18,15 @@ _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 class OwnNames:
-    """Args:
-    url: The address that the server listens on.
-    public_url: Where it is found from outside, if that is another.
-    hosts: Further names that it goes by.
-    cors: Which pages of other origins may use the server.
-    local: Whether the server is there for its own machine alone. One that listens on every address without a
-        `public_url` does not know all of its names.
+    """What the server is called, by itself and by others.
+
+    Args:
+        url: The address that the server listens on.
+        public_url: Where it is found from outside, if that is another.
+        hosts: Further names that it goes by.
+        local: Whether the server is there for its own machine alone. One that listens on every address without a
+            `public_url` does not know all of its names.
+        cors: Which pages of other origins may use the server.
     """
 
     def __init__(

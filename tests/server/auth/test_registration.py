@@ -8,6 +8,7 @@ import pytest
 
 from weftline.config import Config
 from weftline.errors import WeftlineError
+from weftline.server.cors import Cors
 from weftline.server.options import ServerOptions, server_options
 from weftline.workspace import registration
 
@@ -277,6 +278,7 @@ PUBLIC = ServerOptions(url="http://localhost:8080", public_url="https://weft.exa
 LISTED = ServerOptions(url="http://localhost:8080", allowed_hosts=frozenset({"weft.internal"}))
 OPEN = ServerOptions(url="http://localhost:8080")
 """Listens on every address, and was not told its name."""
+PAGES = ServerOptions(url="http://localhost:8080", cors=Cors(frozenset({"https://app.example"})))
 
 Pairs: TypeAlias = list[tuple[str, str | None]]
 HOSTS: list[tuple[ServerOptions, Pairs, Pairs]] = [
@@ -309,10 +311,11 @@ HOSTS: list[tuple[ServerOptions, Pairs, Pairs]] = [
     ),
     (LISTED, [("weft.internal:8080", None)], [("evil.example", None)]),
     (OPEN, [("weft:8080", None)], [("evil.example", "http://evil.example")]),
+    (PAGES, [("weft:8080", "https://app.example")], [("weft:8080", "https://app.example.evil.example")]),
 ]
 
 
-@pytest.mark.parametrize(("options", "good", "bad"), HOSTS, ids=["local", "public", "listed", "open"])
+@pytest.mark.parametrize(("options", "good", "bad"), HOSTS, ids=["local", "public", "listed", "open", "cors"])
 async def test_host_and_origin_of_mcp_requests_are_checked(world: World, good: Pairs, bad: Pairs) -> None:
     key = await world.key()
     for host, origin in (*good, *bad):
