@@ -13,7 +13,7 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.weftline-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep torture clients pythons a2a-kit lint bench docs clean
+.PHONY: help demo test test-deep torture clients pythons a2a-kit mcp-kit lint bench docs clean
 
 help:
 	@echo "make demo       run an agent end to end, offline"
@@ -23,6 +23,7 @@ help:
 	@echo "make clients    generate clients from the OpenAPI page and try them; needs npm"
 	@echo "make pythons    install, import and serve with every Python that is here"
 	@echo "make a2a-kit    the public A2A compatibility kit, from a checkout: KIT=../a2a-tck"
+	@echo "make mcp-kit    the public MCP conformance suite and the official TypeScript clients"
 	@echo "make lint       ruff and pyright"
 	@echo "make bench      measure this machine"
 	@echo "make docs       check the documentation and run its examples"
@@ -42,6 +43,9 @@ clients: $(READY)
 
 torture: $(READY)
 	@$(PY) -m weftline.testing.torture $(ARGS)
+
+mcp-kit: $(READY)
+	@PYTHONPATH=tests $(PY) -m kits.mcp $(ARGS)
 
 # Installs the package as a user would, without the tools of development, and has it serve a run.
 pythons:

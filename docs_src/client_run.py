@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from weftline.client import ApiError, AssistantDelta, Client, RunFailed, ToolError, tool
+from weftline.client import ApiError, AssistantDelta, Attachment, Client, RunFailed, ToolError, tool
 from weftline.testing import ServerProcess
 
 SCRIPTS = {
@@ -18,8 +18,13 @@ SCRIPTS = {
         ]
     },
     "report": {"turns": [{"text": '{"city": "Oslo", "degrees": 4}'}]},
+    "look": {"turns": [{"text": "I see {{attachments}}."}]},
     "cut": {"turns": [{"text": "It is the", "finish_reason": "max_tokens"}]},
 }
+
+
+PNG = bytes.fromhex("89504e470d0a1a0a")
+"""The beginning of a picture: enough for a model that only pretends to look."""
 
 
 class Report(BaseModel):
@@ -59,6 +64,12 @@ def structured(client: Client) -> None:
     print(repr(result.output))
 
 
+def attached(client: Client) -> None:
+    picture = Attachment(data=PNG, name="dot.png")
+    result = client.run("What is this?", model_id="scripted:look", attachments=[picture, "https://example.com/a.pdf"])
+    print(result.text, result.cost_usd)
+
+
 def failures(client: Client) -> None:
     try:
         client.run("Go on.", model_id="scripted:cut")
@@ -77,6 +88,7 @@ def main() -> None:
             ask(client)
             follow(client)
             structured(client)
+            attached(client)
             failures(client)
 
 

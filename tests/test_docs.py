@@ -93,6 +93,6 @@ def test_the_settings_of_the_docs_are_those_of_the_server() -> None:
     wrong = {
         name: (default, values[name])
         for name, default in rows
-        if isinstance(values.get(name), int | float) and name != "stall_s" and default != f"{values[name]:g}"
+        if type(values.get(name)) in (int, float) and name != "stall_s" and default != f"{values[name]:g}"
     }
     assert wrong == {}

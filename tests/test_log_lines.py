@@ -81,6 +81,19 @@ def test_nobody_writes_lines_of_their_own_by_what_is_quoted(configure: Configure
     assert line.encode()
 
 
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_a_line_is_bounded_whatever_was_raised(configure: Configure, style: LogStyle) -> None:
+    log = configure(style)
+    secret = "https://x.example/?token=hush"
+    try:
+        raise ValueError("x" * 1990 + f" {secret} " + "y" * 1_000_000 + f"\n{secret}" * 10_000)
+    except ValueError as error:
+        logging.getLogger("weftline.x").exception("%s", str(error))
+    text = log.getvalue()
+    assert len(text) < 100_000 and "hush" not in text
+    assert "more characters)" in text and "Traceback" in text and "lines" in text
+
+
 def note(refused: RefusedRequests, workspace: str = "", *, status: int = 404, code: str = "not_found") -> None:
     refused.note(status=status, code=code, method="GET", path="/x" * 1000, workspace=workspace)
 

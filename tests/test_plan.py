@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET, Raw
+from msgspec.structs import replace
 
 from weftline.kernel.entries import Limits
 from weftline.messages import (
@@ -18,6 +19,7 @@ from weftline.messages import (
     File,
     Image,
     OutputSchema,
+    Sampling,
     System,
     Text,
     ToolCall,
@@ -45,7 +47,8 @@ PLANS = Path(__file__).parent / "fixtures" / "plans"
 """One file per version, as that version wrote it; `python tests/test_plan.py` writes today's. One that a release has
 written is never changed: what changes the bytes below is a new version."""
 
-EXAMPLE = RunPlan(
+VERSION_1 = RunPlan(
+    v=1,
     messages=(
         System("Be kind."),
         User((Text("What is this?"), Image("image/png", data="iVBORw0KGgo="), File("text/plain", url="https://f"))),
@@ -83,6 +86,16 @@ EXAMPLE = RunPlan(
         interrupts_allowed=False,
     ),
     metadata={"team": "zoo"},
+)
+EXAMPLE = replace(
+    VERSION_1,
+    v=2,
+    messages=(
+        *VERSION_1.messages,
+        User((Image("image/png", name="cat.png", blob="ab" * 32, size=68), Text("And this?"))),
+        User((File("application/pdf", blob="cd" * 32, size=9_000), Text("And this?"))),
+    ),
+    sampling=Sampling(0.5, 0.9, ("END", "\n\n"), 1_000),
 )
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -132,6 +145,13 @@ plans = st.builds(
     fallbacks=st.lists(texts, max_size=3).map(tuple),
     system=maybe,
     reasoning=st.none() | st.integers(0, 100),
+    sampling=st.builds(
+        Sampling,
+        st.none() | st.floats(0, 2),
+        st.none() | st.floats(0, 1),
+        st.lists(texts, max_size=2).map(tuple),
+        st.none() | st.integers(1, 10_000),
+    ),
     tools=st.lists(refs, max_size=4).map(tuple),
     output_schema=st.none() | st.builds(OutputSchema, texts, raws),
     limits=limits,
@@ -161,7 +181,7 @@ def test_every_field_is_stored_defaults_too() -> None:
 
 
 def test_the_example_of_version_1_is_read() -> None:
-    assert decode_plan((PLANS / "v1.json").read_bytes()) == EXAMPLE
+    assert decode_plan((PLANS / "v1.json").read_bytes()) == VERSION_1
 
 
 def test_each_version_has_left_an_example_that_is_still_read() -> None:

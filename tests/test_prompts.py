@@ -82,6 +82,11 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
     ),
     ("tool_failed", ("look", "there was a fire"), "look failed: there was a fire"),
     (
+        "nobody_to_ask",
+        ("Which city?",),
+        "The tool asked a person: 'Which city?'. Nobody can be asked during this run, so the question was declined.",
+    ),
+    (
         "tool_timed_out",
         ("look", 2.5),
         "look did not finish within 2.5 seconds and was stopped. Parts of it may have taken effect: "
@@ -108,7 +113,7 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
     (
         "repeating_results",
         (3,),
-        "Your last 3 rounds of tool calls returned the same, although their arguments differed. Give "
+        "Your last 3 rounds of tool calls returned the same results, although their arguments differed. Give "
         "your final answer now with what you know, or take a different approach.",
     ),
     (
@@ -130,6 +135,12 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
         "[A file, report.pdf (application/pdf), that this model cannot read.]",
     ),
     ("attached_text", ("notes.txt", "Buy milk."), 'Attached file "notes.txt":\nBuy milk.'),
+    ("lost_attachment", ("image/png",), "[An attachment (image/png) that is no longer stored.]"),
+    (
+        "unfetched_attachment",
+        ("https://example.com/cat.png", "image/png"),
+        "[An attachment (image/png) at https://example.com/cat.png, which this model cannot fetch.]",
+    ),
 ]
 
 

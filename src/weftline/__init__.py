@@ -1,7 +1,7 @@
 """Weftline: a self-hosted, durable runtime for LLM agents.
 
-What is named in `__all__` is public and stays; everything else may change. Each name is imported when it is first
-used, so that `import weftline` costs next to nothing.
+The names in `__all__` are public and stable; everything else may change. Each name is imported on first use, so `import
+weftline` costs next to nothing.
 """
 
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from weftline.tools.base import Happened, ToolContext, ToolFailed, ToolOutput, Unknown, WillNotHappen
     from weftline.tools.function import tool
 else:
-    # Hidden from type checkers: they would take a module `__getattr__` to mean that every name exists.
+    # Hidden from type checkers, which take a module `__getattr__` to mean that every name exists.
     _HOMES = {
         "Engine": ("weftline.runtime.embedded", "EmbeddedEngine"),
         "Happened": ("weftline.tools.base", "Happened"),

@@ -1,14 +1,14 @@
-"""Canonical JSON: one byte string for one value, so that digests, signatures and keys agree everywhere.
+"""Canonical JSON: exactly one byte string per value, so that digests, signatures and keys agree everywhere.
 
 The rule:
 
-* UTF-8, no white space outside strings; `"`, `\\` and control characters are escaped (`\\b \\t \\n \\f \\r`, otherwise
-  `\\u00xx`), everything else stands as itself.
-* Object keys are sorted by code point. Of a repeated key the last value counts.
+* UTF-8, no whitespace outside strings; `"`, `\\` and control characters are escaped (`\\b \\t \\n \\f \\r`, otherwise
+  `\\u00xx`), everything else is written literally.
+* Object keys are sorted by code point. When a key is repeated, the last value wins.
 * Integers stay integers at any size up to 4,300 digits. `-0` is `0`.
 * Other numbers are IEEE doubles in the shortest form that reads back equal, and always look like one: `1.0`, `1e16`,
   `1e-6`. `1` and `1.0` are two values, and so are `0.0` and `-0.0`.
-* Refused, as `NotCanonical`: NaN, infinities and numbers too large for a double, lone surrogates, keys that are no
+* Refused, as `NotCanonical`: NaN, infinities and numbers too large for a double, lone surrogates, keys that are not
   strings, nesting over 100 levels, values that JSON does not have, and text that is not JSON.
 """
 
@@ -31,10 +31,10 @@ class NotCanonical(ValueError):
 
 
 def parse(text: str | bytes) -> object:
-    """The value of a JSON text, held to the rule of this module.
+    """The value of a JSON text that obeys this module's rule.
 
     Raises:
-        NotCanonical: when the text is not JSON, or is JSON that the rule refuses.
+        NotCanonical: if the text is not JSON, or is JSON that the rule refuses.
     """
     try:
         value: object = _decode(text)
@@ -55,7 +55,7 @@ def canonical(text: str | bytes) -> bytes:
     """The canonical form of a JSON text: `canonical('{"b": 1, "a": 2.50}') == b'{"a":2.5,"b":1}'`.
 
     Raises:
-        NotCanonical: when the text is not JSON, or is JSON that the rule refuses.
+        NotCanonical: if the text is not JSON, or is JSON that the rule refuses.
     """
     return _encode(parse(text))
 
@@ -66,7 +66,7 @@ def canonical_value(obj: object) -> bytes:
     Subclasses and other types are refused, never converted.
 
     Raises:
-        NotCanonical: when any part of the value is refused by the rule.
+        NotCanonical: if the rule refuses any part of the value.
     """
     _check(obj, MAX_DEPTH)
     try:

@@ -1,4 +1,4 @@
-"""The configuration file: providers, the default model, prices, and settings of the server.
+"""The configuration file: providers, the default model, prices and server settings.
 
     default_model = "claude:claude-sonnet-4-5"
 
@@ -7,7 +7,7 @@
     api_key = "env:ANTHROPIC_API_KEY"
     models = ["claude-sonnet-4-5", {id = "claude-opus-4-5", label = "Opus"}]
 
-Without a file, or with one that names no providers, the usual environment variables decide which ones there are.
+Without a file, or with one that names no providers, the usual environment variables decide which providers exist.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PROVIDER_SETTINGS = frozenset(
         "tokens_per_minute",
     }
 )
-"""Those that every family has; any other is an option of its class."""
+"""Settings that every family has; any other is an option of its class."""
 _SOURCES = ("workspace_provider", "platform_offering")
 _RESERVED = ("platform", "provider", "scripted")
 _FAMILY_KEYS: dict[str, tuple[str, ...]] = {
@@ -60,7 +60,7 @@ _FAMILY_KEYS: dict[str, tuple[str, ...]] = {
 
 
 class Config(Struct, frozen=True, kw_only=True):
-    """What a configuration file says, checked."""
+    """The checked contents of a configuration file."""
 
     path: str = ""
     default_model: str | None = None
@@ -71,7 +71,7 @@ class Config(Struct, frozen=True, kw_only=True):
     def catalog(
         self, *, transport: Transport, scripted: Provider | None = None, environ: Mapping[str, str] | None = None
     ) -> Catalog:
-        """The catalog of these providers, or of the usual ones when none are configured."""
+        """The catalog of these providers, or of the usual ones if none are configured."""
         return build_catalog(
             self.providers or usual_providers(),
             transport=transport,
@@ -95,7 +95,7 @@ def load_config(path: Path | str) -> Config:
 
 
 def provider_settings(name: str, table: Table) -> ProviderSettings:
-    """One provider from a table as the configuration file has it. Raises `WeftlineError` (`bad_config`)."""
+    """One provider, from a table of the configuration file. Raises `WeftlineError` (`bad_config`)."""
     return _Reader("").provider(name, table)
 
 
@@ -144,7 +144,7 @@ class _Reader:
             raise self._bad(f"{at}.source", f"must be one of {', '.join(_SOURCES)}")
         options = {key: item for key, item in table.items() if key not in _PROVIDER_SETTINGS}
         if family == "openai_chat" and base_url is not None and "profile" not in options:
-            # A server of one's own is not OpenAI: neither its quirks nor its key nor its prices apply.
+            # A self-hosted server is not OpenAI: its quirks, key and prices do not apply.
             options["profile"] = "compatible"
         if options.get("profile") == "compatible":
             options.setdefault("name", name)
@@ -177,9 +177,9 @@ class _Reader:
         return settings
 
     def _key_source(self, at: str, family: str, base_url: str | None, options: Table) -> tuple[tuple[str, ...], bool]:
-        """Where the key comes from when none is given, and whether the provider works without one.
+        """Where the key comes from if none is given, and whether the provider works without one.
 
-        An address of one's own never gets a key from the environment unasked: that key belongs to somebody else.
+        A custom address never gets a key from the environment unless asked to: that key belongs to another service.
         """
         if family not in ("openai_chat", "openai_responses"):
             return (() if base_url else _FAMILY_KEYS.get(family, ())), base_url is not None
@@ -227,10 +227,10 @@ class _Reader:
         return PriceOverride(names[0], names[1], price)
 
     def _converted(self, at: str, fields: Table, kind: type[T]) -> T:
-        known = {field.name for field in msgspec.structs.fields(kind)}
+        allowed = {field.name for field in msgspec.structs.fields(kind)}
         for key in fields:
-            if key not in known:
-                raise self._bad(f"{at}.{key}", f"is not a setting; there are {', '.join(sorted(known))}")
+            if key not in allowed:
+                raise self._bad(f"{at}.{key}", f"is not a setting; there are {', '.join(sorted(allowed))}")
         try:
             return msgspec.convert(fields, kind)
         except msgspec.ValidationError as error:

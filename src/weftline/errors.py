@@ -1,18 +1,18 @@
-"""The error table: every failure that a caller can meet, by stable code.
+"""The error table: every failure a caller can see, by stable code.
 
     WeftlineError
     ├── InvalidRequest      400  the request itself is wrong; `path` names the field
-    ├── Unauthorized        401  no credential, or one that is not valid (any more)
-    ├── Forbidden           403  a valid credential that may not do this
-    ├── NotFound            404  unknown, or of another workspace (never told apart)
-    ├── Conflict            409  right request, wrong moment: the run has ended, the key was used otherwise
+    ├── Unauthorized        401  no credential, or one that is invalid or has expired
+    ├── Forbidden           403  a valid credential that is not allowed to do this
+    ├── NotFound            404  unknown, or in another workspace (indistinguishable)
+    ├── Conflict            409  right request, wrong moment: the run has ended, the key was used for something else
     ├── TooLarge            413  the body is over its limit
     ├── RateLimited         429  try again after `retry_after_s`
     ├── Unavailable         503  the store refuses writes or the server is stopping; try again
     └── StoreError          –    the store cannot be opened: in use, newer, not a store, read-only
 
-Callers match on the class or on `code`, never on the message. `TABLE` says for each code which HTTP status it has,
-whether the same request may succeed later, and what to do.
+Callers match on the class or on `code`, never on the message. For each code, `TABLE` gives the HTTP status, whether the
+same request may succeed later, and what to do.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ TABLE: dict[str, Row] = {
     "oauth_apps_plan": Row(403, False, "Enable OAuth applications for this workspace."),
     "not_found": Row(404, False, "Check the id and the workspace; ids of other workspaces are not shown."),
     "method_not_allowed": Row(405, False, "Use one of the methods in the Allow header."),
-    "unknown_tool_use": Row(404, False, "The call was answered already or never existed; nothing is left to do."),
+    "unknown_tool_use": Row(404, False, "The call was already answered or never existed; there is nothing left to do."),
     "unknown_run": Row(404, False, "Check the run id."),
     "run_terminal": Row(409, False, "The run has ended; read its snapshot."),
     "session_ended": Row(409, False, "Create a new session."),
     "idempotency_conflict": Row(409, False, "Use a new Idempotency-Key for a different request."),
-    "conflict": Row(409, False, "Read the present state and decide again."),
+    "conflict": Row(409, False, "Read the current state and decide again."),
     "unsupported_run": Row(409, False, "Use the version of Weftline that wrote the run, or a newer one."),
     "not_paused": Row(409, False, "The run is not paused; there is nothing to resume."),
     "request_timeout": Row(408, True, "Send the whole request without pauses."),
     "body_too_large": Row(413, False, "Send a smaller body."),
     "head_too_large": Row(431, False, "Send fewer or shorter headers."),
     "rate_limited": Row(429, True, "Wait for the time in Retry-After."),
-    "too_many_runs": Row(429, True, "Wait until some of the workspace's runs have begun; `limit` may be queued."),
-    "too_many_streams": Row(429, True, "Close streams of the workspace that nobody reads; `limit` may be open."),
+    "too_many_runs": Row(429, True, "Wait until some of the workspace's runs begin; at most `limit` may be queued."),
+    "too_many_streams": Row(429, True, "Close unused streams of the workspace; at most `limit` may be open."),
     "too_many_large_responses": Row(429, True, "Read the large responses that are under way, then ask again."),
     "internal_error": Row(500, True, "Try again; the server's log has the details under the request id."),
     "unavailable": Row(503, True, "The server or its store cannot take this now; try again after Retry-After."),
-    "worker_error": Row(500, False, "The run could not be carried on; the server's log has the details."),
+    "worker_error": Row(500, False, "The run could not continue; the server's log has the details."),
     "store_in_use": Row(503, False, "Stop the process that owns the store, or send the request to it."),
     "store_newer": Row(503, False, "Upgrade Weftline to the version that wrote the store."),
     "store_unusable": Row(503, False, "Check the path, its permissions and the disk."),
@@ -66,7 +66,7 @@ TABLE: dict[str, Row] = {
 
 
 class WeftlineError(Exception):
-    """Anything Weftline refuses or cannot do. `details` are extra fields of the HTTP error body."""
+    """Anything Weftline refuses or cannot do. `details` become extra fields of the HTTP error body."""
 
     default_code: ClassVar[str] = "internal_error"
 
@@ -123,19 +123,19 @@ class StoreError(WeftlineError):
 
 
 MAX_ISSUES = 100
-"""Issues in one error; a body with more has them left out."""
+"""Issues listed in one error; any more are left out."""
 _ISSUES_IN_MESSAGE = 3
 
 
 class Issue(NamedTuple):
-    """What is wrong with one field, which is named as the caller names it."""
+    """What is wrong with one field, named as the caller names it."""
 
     path: str
     message: str
 
 
 def invalid(issues: Sequence[Issue]) -> InvalidRequest:
-    """One error for all these issues; its message has the first few."""
+    """One error for all these issues; its message quotes the first few."""
     message = "; ".join(f"{path}: {text}" if path else text for path, text in issues[:_ISSUES_IN_MESSAGE])
     more = len(issues) - _ISSUES_IN_MESSAGE
     listed = [{"path": path, "message": text} for path, text in issues[:MAX_ISSUES]]

@@ -1,7 +1,7 @@
-"""What a log line is about: the run and the request that the running code works for.
+"""What a log line is about: the run and the request that the current code works for.
 
-Whoever begins such work says so once. Everything that is awaited or started from there inherits it, also the threads
-that plain tools run in, so a line that a tool logs by itself names its run too.
+The code that begins such work says so once. Everything awaited or started from there inherits it, including the threads
+that plain tools run in, so a line that a tool itself logs also names its run.
 """
 
 from __future__ import annotations

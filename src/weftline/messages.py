@@ -1,8 +1,8 @@
-"""What a model reads and writes: messages, their parts, and what a model call used.
+"""What a model reads and writes: messages, their parts, and token usage.
 
-These types are stored in the log as JSON and are never changed after that, so their names are data.
-Everything here is provider-neutral; what only one provider understands travels as `opaque` JSON and is handed
-back, unchanged, to the provider that gave it.
+These types are stored in the log as JSON and never change after that, so their names are data.
+Everything here is provider-neutral; data that only one provider understands travels as `opaque` JSON and goes back,
+unchanged, to the provider that sent it.
 """
 
 from __future__ import annotations
@@ -17,20 +17,33 @@ class Text(Struct, frozen=True, tag="text"):
 
 
 class Image(Struct, frozen=True, tag="image", omit_defaults=True):
-    """An image, by value (`data`, base64) or by `url`."""
-
-    media_type: str
-    data: str | None = None
-    url: str | None = None
-
-
-class File(Struct, frozen=True, tag="file", omit_defaults=True):
-    """A document such as a PDF, by value (`data`, base64) or by `url`."""
+    """An image, by value (`data`, base64), by `url`, or by the id of a `Blob`, which is where its data comes from."""
 
     media_type: str
     data: str | None = None
     url: str | None = None
     name: str | None = None
+    blob: str | None = None
+    size: int | None = None
+    """Bytes of the content, where that is a blob."""
+
+
+class File(Struct, frozen=True, tag="file", omit_defaults=True):
+    """A document such as a PDF, by value (`data`, base64), by `url`, or by the id of a `Blob`."""
+
+    media_type: str
+    data: str | None = None
+    url: str | None = None
+    name: str | None = None
+    blob: str | None = None
+    size: int | None = None
+
+
+class Blob(Struct, frozen=True):
+    """Content that is kept once, beside the log, and named in messages by its id, the SHA-256 of `data` in hex."""
+
+    id: str
+    data: bytes
 
 
 class Thinking(Struct, frozen=True, tag="thinking", omit_defaults=True):
@@ -45,7 +58,7 @@ class Thinking(Struct, frozen=True, tag="thinking", omit_defaults=True):
 class ToolCall(Struct, frozen=True, tag="tool_call", omit_defaults=True):
     """A call that the model asked for.
 
-    `args` is the JSON text exactly as the model wrote it; it may be malformed, which is for the tool pipeline to find.
+    `args` is the JSON text exactly as the model wrote it; it may be malformed, which the tool pipeline finds out.
     `id` is unique within the run (the provider's own id unless that repeats). `extra` is opaque provider data.
     """
 
@@ -57,7 +70,7 @@ class ToolCall(Struct, frozen=True, tag="tool_call", omit_defaults=True):
 
 
 class ProviderCall(Struct, frozen=True, tag="provider_call", omit_defaults=True):
-    """A tool that the provider ran by itself (web search and the like): recorded, never run here."""
+    """A tool that the provider ran itself (web search and the like): recorded, never run here."""
 
     id: str
     name: str
@@ -137,6 +150,17 @@ class OutputSchema(Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     schema: Raw
+
+
+class Sampling(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How a model chooses its words and when it stops. What is not set is left to the model."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    stop: tuple[str, ...] = ()
+    """The answer ends before any of these texts."""
+    max_output_tokens: int | None = None
+    """Of one answer; what the model thinks counts too."""
 
 
 class Usage(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -1,7 +1,7 @@
-"""What a run is to do, in our own words and with a version. It is stored in the run's first entry.
+"""What a run should do, in our own words and with a version. It is stored in the run's first entry.
 
-The names here are data: they stand in every log ever written. A field that older code must not ignore, also one of a
-message or of the limits, comes with a new `PLAN_VERSION`; `decode_plan` reads every version up to this one.
+The names here are data: every log ever written contains them. A field that older code must not ignore, including one of
+a message or of the limits, comes with a new `PLAN_VERSION`; `decode_plan` reads every version up to this one.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType
 from msgspec.json import Decoder, Encoder
 
 from weftline.kernel.entries import Limits
-from weftline.messages import Message, OutputSchema
+from weftline.messages import Message, OutputSchema, Sampling
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 
 
 class UnknownPlan(Exception):
@@ -29,7 +29,7 @@ class UnknownPlan(Exception):
 
 
 class _Ref(Struct, frozen=True, tag_field="kind", omit_defaults=True, forbid_unknown_fields=True):
-    """A tool that the run may use. JSON that is handed on (schemas, cards) keeps its bytes."""
+    """A tool that the run may use. JSON that is passed on (schemas, cards) keeps its bytes."""
 
 
 class LocalRef(_Ref, frozen=True, tag="local"):
@@ -88,7 +88,7 @@ class StoredRef(_Ref, frozen=True, tag="stored"):
 
 
 class ServerRef(_Ref, frozen=True, tag="server"):
-    """A tool of the server itself, installed or loaded, by name."""
+    """A tool of the server itself, by name: installed as a package or loaded from a file."""
 
     name: str
 
@@ -97,20 +97,21 @@ ToolRef: TypeAlias = LocalRef | A2ALocalRef | McpLocalRef | A2ARef | McpRef | St
 
 
 class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Stored whole, defaults too: a default that changes later must not reach a run that exists."""
+    """Stored in full, defaults included: a default that changes later must not affect an existing run."""
 
     v: int = PLAN_VERSION
     messages: tuple[Message, ...]
-    """Those of this run alone; a thread's history comes before them."""
+    """The messages of this run only; the thread's history precedes them."""
     name: str = "ephemeral"
     agent_id: str | None = None
     model: str | None = None
     """The model as the client named it; None asks for the default."""
     fallbacks: tuple[str, ...] = ()
-    """Models to ask, in order, when the one before has used up its retries."""
+    """Models to try, in order, when the previous one has used up its retries."""
     system: str | None = None
     reasoning: int | None = None
-    """0–100; None when nothing was asked for."""
+    """0–100; None if nothing was requested."""
+    sampling: Sampling = Sampling()
     tools: tuple[ToolRef, ...] = ()
     output_schema: OutputSchema | None = None
     limits: Limits = Limits()
@@ -131,7 +132,7 @@ def encode_plan(plan: RunPlan) -> bytes:
 
 
 def decode_plan(stored: bytes | Raw) -> RunPlan:
-    """The plan that `encode_plan` wrote, by this code or by older code. Raises `UnknownPlan` when it cannot be read."""
+    """The plan that `encode_plan` wrote, by this code or by older code. Raises `UnknownPlan` if it cannot be read."""
     try:
         version = _decode_version(stored).v
     except DecodeError as error:

@@ -1,8 +1,8 @@
-"""Every text of ours that a model reads: results that no tool gave, nudges and instructions.
+"""Every text of ours that a model reads: results that no tool produced, nudges and instructions.
 
 They are prompts. Each says what happened, whether anything took effect, and what to do next, in words that make sense
-to a reader who knows nothing of this server. A test pins them all. Where clients see a text too and compare it, it
-stays as they know it, and says so.
+to a reader who knows nothing about this server. A test pins them all. A text that clients also see and compare stays as
+they know it; a note next to it says so.
 """
 
 from __future__ import annotations
@@ -29,10 +29,14 @@ LONG_RUNNING = (
 
 TOO_MUCH_TO_CHECK = "too large or too deeply nested to be checked against its schema; send something simpler"
 TOO_MUCH_TO_LIST = "does not fit its schema, in more ways than can be listed; send something simpler"
-"""Both stand in lists of what is wrong with arguments and answers."""
+"""Both appear in lists of what is wrong with arguments and answers."""
 
 _ANSWER_NOW = "Give your final answer now with what you know, or take a different approach."
 _LAST_ANSWER = "Give your best final answer now, using what you already know."
+
+
+def nobody_to_ask(question: str) -> str:
+    return f"The tool asked a person: {question!r}. Nobody can be asked during this run, so the question was declined."
 
 
 # In place of a result: the call never began
@@ -132,14 +136,17 @@ def repeating_calls(count: int) -> str:
 
 
 def repeating_results(count: int) -> str:
-    return f"Your last {count} rounds of tool calls returned the same, although their arguments differed. {_ANSWER_NOW}"
+    return (
+        f"Your last {count} rounds of tool calls returned the same results, although their arguments differed. "
+        f"{_ANSWER_NOW}"
+    )
 
 
 FINAL_TURN = {
     "loop_detected": f"You keep making the same tool calls, so tools are no longer available. {_LAST_ANSWER}",
     "max_tool_turns": f"This run has reached its limit of tool turns, so tools are no longer available. {_LAST_ANSWER}",
 }
-"""By the reason of a forced final turn: its instruction."""
+"""The instruction for a forced final turn, by its reason."""
 
 ANSWER_MISFIT = "The answer does not fit the output schema."
 
@@ -171,3 +178,11 @@ def unread_file(name: str, media_type: str) -> str:
 def attached_text(name: str, content: str) -> str:
     """A text file that came with a message."""
     return f"Attached file {encode(name).decode()}:\n{content}"
+
+
+def lost_attachment(media_type: str) -> str:
+    return f"[An attachment ({media_type}) that is no longer stored.]"
+
+
+def unfetched_attachment(url: str, media_type: str) -> str:
+    return f"[An attachment ({media_type}) at {url}, which this model cannot fetch.]"

@@ -1,7 +1,7 @@
-"""What must not be shown, and the mark that stands in its place.
+"""What must not be shown, and the mark that replaces it.
 
 A secret that goes out comes back: peers repeat headers in their errors, and addresses carry tokens. Whatever a peer
-says goes through a `Redactor` made of what it was sent, before anybody reads, stores or logs it.
+says goes through a `Redactor` built from what it was sent, before anyone reads, stores or logs it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from urllib.parse import parse_qsl, quote, quote_plus, unquote
 
 REDACTED: Final = "[redacted]"
 SEALED_URL: Final = ":url"
-"""Where the whole address of a tool is kept, beside its secret headers, when it holds a secret itself. No header can
-have this name."""
+"""Where a tool's whole address is kept, next to its secret headers, if the address contains a secret. No header can
+have this name.
+"""
 
 _SECRET_NAME = re.compile(
     r"token|secret|passw|passphrase|credential|key$|api[_-]?key"
@@ -30,25 +31,32 @@ _PLAIN_HEADERS = frozenset(
 _RANDOM = re.compile(r"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9_.~+/=%-]{16,}")
 _PLACEHOLDERS = re.compile(r"(?:\{\{[^{}]*\}\})+")
 _MIN_SECRET_CHARS = 3
-"""A declared secret that is shorter would black out half of every text."""
+"""A shorter declared secret would black out half of every text."""
 _MIN_HEADER_CHARS, _MIN_OTHER_CHARS = 4, 8
 """Of a header or parameter with a name that speaks of secrets, and of any other."""
 
 
 class Redactor:
-    """Blackens these secrets wherever they stand, also as JSON, in an address, in HTML or in base64."""
+    """Blacks out these secrets wherever they appear, including as JSON, in an address, in HTML or in base64."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         forms = {form for secret in secrets if len(secret) >= _MIN_SECRET_CHARS for form in _forms(secret)}
-        # The longest first: one secret may be a part of another.
+        # Longest first: one secret may be part of another.
         self._forms = sorted(forms, key=len, reverse=True)
         self.longest = len(self._forms[0]) if self._forms else 0
         """Of what it looks for, in characters."""
 
     @classmethod
     def of_request(cls, url: str, headers: Mapping[str, str], *, secrets: Iterable[str] = ()) -> Redactor:
-        """Of what a request carries: its headers, the secrets in its address, and whatever else is declared secret."""
+        """For what a request carries: its headers, the secrets in its address, and anything else declared secret."""
         return cls([*secrets, *_of_headers(headers), *_of_url(url)])
+
+    def __or__(self, other: Redactor) -> Redactor:
+        """One that blackens the secrets of both."""
+        both = Redactor()
+        both._forms = sorted({*self._forms, *other._forms}, key=len, reverse=True)
+        both.longest = max(self.longest, other.longest)
+        return both
 
     def __bool__(self) -> bool:
         return bool(self._forms)
@@ -70,7 +78,7 @@ def shown_url(url: str) -> str:
 
 
 def shown_template(url: str) -> str:
-    """Like `shown_url` for a template, whose reader needs to see what it does: only what looks like a token goes."""
+    """Like `shown_url`, for a template, whose reader must see what it does: only what looks like a token goes."""
     return _shown(url, _is_secret_parameter)
 
 
@@ -112,7 +120,7 @@ def _of_headers(headers: Mapping[str, str]) -> Iterator[str]:
 
 
 def _basic(encoded: str) -> list[str]:
-    """The user and password of HTTP Basic, together and the password alone."""
+    """The user and password of HTTP Basic together, and the password alone."""
     try:
         decoded = base64.b64decode(encoded, validate=True).decode()
     except (binascii.Error, ValueError):
@@ -125,7 +133,7 @@ def _of_url(url: str) -> Iterator[str]:
     credentials, at, _ = rest.partition("://")[2].partition("/")[0].rpartition("@")
     if at:
         user, colon, password = credentials.partition(":")
-        # A token may stand in the place of the user.
+        # A token may be given in place of the user.
         yield from (one for one in (unquote(password) if colon else unquote(user), credentials) if len(one) > 3)
     for name, value in parse_qsl(query):
         least = _MIN_HEADER_CHARS if _SECRET_NAME.search(name) else _MIN_OTHER_CHARS
@@ -137,12 +145,19 @@ def _forms(secret: str) -> set[str]:
     """How a secret may be spelled when it comes back."""
     data = secret.encode("utf-8", "surrogatepass")
     html = secret.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+    in_json = json.dumps(secret)[1:-1]
     return {
         secret,
-        json.dumps(secret)[1:-1],
+        in_json,
         json.dumps(secret, ensure_ascii=False)[1:-1],
+        in_json.replace("/", "\\/"),  # as PHP writes it
+        json.dumps(in_json)[1:-1],  # JSON inside of JSON
+        "".join([f"\\u{ord(char):04x}" for char in secret]),
         quote(data, safe=""),
         quote_plus(data),
+        "".join([f"%{byte:02X}" for byte in data]),
+        data.hex(),
+        data.hex().upper(),
         html,
         base64.b64encode(data).decode().rstrip("="),
         base64.urlsafe_b64encode(data).decode().rstrip("="),

@@ -1,12 +1,12 @@
-"""What a JSON Schema can cost, known before it is used.
+"""What a JSON Schema can cost, measured before it is used.
 
-A schema of two kilobytes can ask for more work than there is time: `$ref` lets thirty definitions that name the next
+Two kilobytes of schema can demand more work than there is time: with `$ref`, thirty definitions that each name the next
 one twice stand for a billion subschemas. So a schema is measured as if every reference were written out, in time that
-grows with its bytes alone, and refused when that is too much.
+grows only with its bytes, and refused if that is too much.
 
 Where `Cost.bounded` holds, checking a value takes at most `values` steps for each JSON value in it. A schema that is
 recursive, or that looks back at what its parts have seen (`unevaluatedProperties`), has no such bound: a union that
-names itself may try every variant at every level. Whoever checks values against it must be ready to stop.
+names itself may try every variant at every level. Checking values against it must be interruptible.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_PATTERN_STATES = 1_000_000_000
 
 
 class TooCostly(ValueError):
-    """The schema is too large; the message says how, for whoever sent it."""
+    """The schema is too large; the message tells the sender how."""
 
 
 class Cost(Struct, frozen=True):
@@ -37,7 +37,7 @@ class Cost(Struct, frozen=True):
     depth: int
     bounded: bool
     pattern_states: int
-    """About as many states as the regular expressions have, together."""
+    """Roughly the number of states that the regular expressions have together."""
 
 
 def measured(schema: object) -> Cost:
@@ -51,7 +51,7 @@ def refusal(schema: object, *, encoded: bytes, max_bytes: int = MAX_SCHEMA_BYTES
     """Why a schema cannot be taken, or None. `encoded` is the schema as JSON without escapes in names."""
     if len(encoded) > max_bytes:
         return f"has more than {max_bytes} bytes as JSON"
-    # Without references a schema is no more than its bytes, and most are small: then there is nothing to measure.
+    # Without references a schema costs no more than its bytes, and most are small: nothing to measure then.
     if b'ef"' not in encoded and encoded.count(b"{") + encoded.count(b"[") < MAX_SCHEMA_DEPTH:
         return None
     try:
@@ -62,11 +62,11 @@ def refusal(schema: object, *, encoded: bytes, max_bytes: int = MAX_SCHEMA_BYTES
 
 
 class _Walk:
-    """Every value is looked at once, however many references lead to it."""
+    """Each value is visited once, however many references lead to it."""
 
     def __init__(self, root: object) -> None:
         self._root = root
-        self._known: dict[int, tuple[int, int]] = {}
+        self._measured: dict[int, tuple[int, int]] = {}
         self._path: set[int] = set()
         self.bounded = True
         self.pattern_states = 0
@@ -79,18 +79,18 @@ class _Walk:
         if identity in self._path:
             self.bounded = False
             return 1, 1
-        known = self._known.get(identity)
-        if known is None:
+        cached = self._measured.get(identity)
+        if cached is None:
             if level >= MAX_SCHEMA_DEPTH:
                 raise _too_deep()
             self._path.add(identity)
-            known = self._known[identity] = self._container(cast("dict[str, object] | list[object]", value), level)
+            cached = self._measured[identity] = self._container(cast("dict[str, object] | list[object]", value), level)
             self._path.discard(identity)
-        if known[0] > MAX_SCHEMA_VALUES:
+        if cached[0] > MAX_SCHEMA_VALUES:
             raise TooCostly(f"has more than {MAX_SCHEMA_VALUES} JSON values when its references are followed")
-        if level + known[1] > MAX_SCHEMA_DEPTH:
+        if level + cached[1] > MAX_SCHEMA_DEPTH:
             raise _too_deep()
-        return known
+        return cached
 
     def _container(self, value: dict[str, object] | list[object], level: int) -> tuple[int, int]:
         children = list(value.values()) if isinstance(value, dict) else value
@@ -136,7 +136,7 @@ def _below(place: object, step: str) -> object:
 
 
 def _is_resource(schema: dict[str, object]) -> bool:
-    """Whether the schema is a document of its own, inside of which references mean something else."""
+    """Whether the schema is a document of its own, inside which references mean something else."""
     return isinstance(schema.get("$id"), str) or isinstance(schema.get("id"), str)
 
 
@@ -145,7 +145,7 @@ def _keys(value: object) -> list[object]:
 
 
 def _states(pattern: str) -> int:
-    """As many states as the pattern can have, repetitions written out one inside the other."""
+    """The number of states that the pattern can have, with nested repetitions written out."""
     states = len(pattern) + 1
     for least, most in _COUNTED.findall(pattern):
         states = min(states * max(int(least), int(most or 0), 1), _MAX_PATTERN_STATES)

@@ -98,7 +98,8 @@ def test_an_agent_is_named_by_its_slug(
 
 def test_a_run_can_be_kept_in_a_store_and_looked_at_later(tmp_path: Path, scripts: str) -> None:
     missing = here("hi", "--model", "scripted:hello", "--db", str(tmp_path / "none"), scripts=scripts)
-    assert missing == Done(1, "", f"weftline: There is no store at {tmp_path / 'none'}.\n")
+    assert missing.code == 1 and f"There is no store at {tmp_path / 'none'}" in missing.err
+    assert not (tmp_path / "none").exists()
     db = new_store(tmp_path)
     for _ in range(2):
         assert here("hi", "--model", "scripted:hello", "--db", db, scripts=scripts).code == 0

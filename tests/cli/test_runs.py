@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from pathlib import Path
 
 import pytest
 
 from commands import Done, weftline
+from weftline.store import open_store
 from weftline.testing import ServerProcess
 
 from .conftest import started
@@ -75,7 +78,11 @@ def test_of_a_run_that_goes_on_a_store_shows_what_it_has(env: dict[str, str | No
     weftline("runs", "cancel", run, env=env)
 
 
-def test_without_a_server_nothing_is_cancelled_and_without_a_store_nothing_is_made(tmp_path: object) -> None:
+def test_without_a_server_nothing_is_cancelled_and_without_a_store_nothing_is_made(tmp_path: Path) -> None:
     for command in (("list",), ("show", "run_1"), ("follow", "run_1"), ("cancel", "run_1")):
-        done = weftline("runs", *command, "--db", f"{tmp_path}/none")
-        assert done == Done(1, "", f"weftline: There is no store at {tmp_path}/none.\n")
+        done = weftline("runs", *command, "--db", str(tmp_path / "none"))
+        assert (done.code, done.out) == (1, "") and f"There is no store at {tmp_path / 'none'}" in done.err
+    assert not (tmp_path / "none").exists()
+    asyncio.run(open_store(tmp_path / "store").close())
+    done = weftline("runs", "cancel", "run_1aabbccddeeff", "--db", str(tmp_path / "store"))
+    assert (done.code, done.out) == (1, "") and "'run_1aabbccddeeff'" in done.err

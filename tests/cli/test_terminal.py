@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -130,7 +130,7 @@ def at_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("at_terminal")
 def test_what_happens_in_a_run_is_told_beside_its_text(capsys: pytest.CaptureFixture[str]) -> None:
     screen = Screen(as_json=False)
-    shown = [
+    shown: list[tuple[str, dict[str, Any]]] = [
         ("started", {}),
         ("thinking_delta", {"text": "hm"}),
         ("assistant_delta", {"text": "let me \x1b[2Jsee"}),
@@ -182,7 +182,9 @@ def test_a_table_fits_the_terminal_and_steers_nothing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "30")
-    items = [{"id": "key_1", "name": "a long name\x1b[2J that goes on and on", "spec": {}, "agents": ["x", "y"]}]
+    items: list[dict[str, Any]] = [
+        {"id": "key_1", "name": "a long name\x1b[2J that goes on and on", "spec": {}, "agents": ["x", "y"]}
+    ]
     show_all(items, id_field="id", as_json=False)
     head, row = capsys.readouterr().out.splitlines()
     assert head.split() == ["ID", "NAME", "AGENTS"] and row.startswith("key_1  a long") and len(row) <= 30

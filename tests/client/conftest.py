@@ -31,6 +31,7 @@ SCRIPTS: dict[str, Any] = {
     "refused": {"turns": [{"error": {"class": "auth", "message": "bad key", "retryable": False}}]},
     "endless": {"turns": [{"deltas": ["."] * 2000, "delay_ms": 100}]},
     "json": {"turns": [{"text": '{"city": "Oslo", "degrees": 4}'}]},
+    "attached": {"turns": [{"text": "{{attachments}}"}]},
     "echo": {"turns": [{"text": "{{user_messages}}"}]},
     "peer": {
         "turns": [

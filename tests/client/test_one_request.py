@@ -117,3 +117,14 @@ async def test_leaving_early_cancels_the_run_and_closing_the_client_does_not(ser
     async with AsyncClient(api_key=key, workspace="acme", base_url=server.url) as client:
         assert (await client.get_run(kept.id)).status == "running"
         await client.cancel_run(kept.id)
+
+
+async def test_warnings_of_a_stream_are_pythons_warnings_and_nonsense_is_none(
+    stand_in: StandIn, to_stand_in: AsyncClient
+) -> None:
+    notice = '[{"code": "unknown_field", "path": "modelid", "message": "is not known"}]'
+    noticed = stream(success(1), headers={**MINE, "X-Warnings": notice})
+    stand_in.on("POST", RUNS, noticed, stream(success(1), headers={**MINE, "X-Warnings": "[{"}))
+    with pytest.warns(UserWarning, match="modelid is not known"):
+        await to_stand_in.run("hi")
+    assert (await to_stand_in.run("hi")).text == "done"

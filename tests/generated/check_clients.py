@@ -76,6 +76,7 @@ def test_the_page_is_valid_openapi(page: Path, tools: Path) -> None:
 def test_a_generated_typescript_client_compiles_under_strict_and_works(
     server: ServerProcess, page: Path, tmp_path: Path
 ) -> None:
+    assert shutil.which("npm"), "npm is not installed; it comes with Node.js"
     (tmp_path / "package.json").write_text('{"type": "module"}', encoding="utf-8")
     (tmp_path / "tsconfig.json").write_text(
         json.dumps({"compilerOptions": COMPILER, "include": ["*.ts"]}), encoding="utf-8"

@@ -5,8 +5,8 @@ import type { components, paths } from "./api.js";
 const [baseUrl, slug, key] = process.argv.slice(2) as [string, string, string];
 const api = createClient<paths>({ baseUrl, headers: { Authorization: `Bearer ${key}` } });
 
-function must<T>(answer: { data?: T; error?: components["schemas"]["Error"] }): T {
-  if (answer.data === undefined) throw new Error(`refused: ${answer.error?.code} ${answer.error?.message}`);
+function must<T>(answer: { data?: T; error?: components["schemas"]["Error"] }): NonNullable<T> {
+  if (answer.data == null) throw new Error(`refused: ${answer.error?.code} ${answer.error?.message}`);
   return answer.data;
 }
 

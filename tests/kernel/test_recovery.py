@@ -228,7 +228,7 @@ def test_a_damaged_log_ends_its_run_instead_of_the_server(impossible: Fact) -> N
     assert world.state.broken
     world.settle()
     assert (world.end.status, world.end.code) == ("failed", "worker_error")
-    assert world.texts(RunEnded) == ["The run's log is damaged and it cannot be carried on."]
+    assert world.texts(RunEnded) == ["The run's log is damaged, so the run cannot continue."]
     assert [head.how for head in world.heads(CallClosed) if head.index in (1, 2)] == ["in_doubt", "not_run"]
 
 

@@ -73,7 +73,7 @@ class Proxy:
         self._kit = kit
         self._server = server
         self._key = key
-        self._tasks: dict[str, str] = {}
+        self.tasks: dict[str, str] = {}
         """Which agent has which task."""
 
     def _address(self, agent: str, path: str = "") -> str:
@@ -89,7 +89,7 @@ class Proxy:
                 headers["A2A-Version"] = "1.0"
             agent, body = AGENTS[self._kit.version][0], b""
         else:
-            agent, body = self._routed(await request.read())
+            agent, body = self.routed(await request.read())
         address = self._address(agent, request.path if is_card else "")
         async with (
             aiohttp.ClientSession() as http,
@@ -102,11 +102,11 @@ class Proxy:
             with contextlib.suppress(ConnectionResetError):
                 async for data in answer.content.iter_any():
                     for task in _RUN_ID.findall(data):
-                        self._tasks.setdefault(task.decode(), agent)
+                        self.tasks.setdefault(task.decode(), agent)
                     await response.write(_ENDPOINT.sub(self.url.encode(), data))
             return response
 
-    def _routed(self, body: bytes) -> tuple[str, bytes]:
+    def routed(self, body: bytes) -> tuple[str, bytes]:
         """The agent that a call is for, and the call."""
         usual, by_prefix = AGENTS[self._kit.version]
         try:
@@ -116,12 +116,12 @@ class Proxy:
         except (ValueError, LookupError, TypeError, AttributeError):
             return usual, body
         if not isinstance(sent, dict):
-            return self._tasks.get(str(params.get("id")), usual), body
+            return self.tasks.get(str(params.get("id")), usual), body
         message = cast("dict[str, Any]", sent)
         name = str(message.get("messageId"))
         agent = next((agent for prefix, agent in by_prefix.items() if name.startswith(prefix)), usual)
         if "taskId" in message:
-            agent = self._tasks.get(str(message["taskId"]), usual)
+            agent = self.tasks.get(str(message["taskId"]), usual)
         if self._kit.version == "1.0" and "messageId" in message:
             message["messageId"] = f"{name}-{uuid.uuid4()}"
             body = json.dumps(call).encode()

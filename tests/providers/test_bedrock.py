@@ -559,3 +559,15 @@ async def test_the_claude_models_of_a_region_are_listed_with_a_signed_request() 
     (sent,) = transport.sent
     assert sent.url == "https://bedrock.us-east-1.amazonaws.com/foundation-models?byProvider=anthropic"
     assert sent.headers["authorization"].startswith("AWS4-HMAC-SHA256 ")
+
+
+def test_an_attachment_at_an_address_is_told_in_words_because_bedrock_fetches_nothing() -> None:
+    parts = (Image("image/png", url="https://example.com/cat.png"), Image("image/png", data="aGk="), Text("See?"))
+    body = Bedrock(api_key="key", region="eu-central-1").native_request(
+        ModelRequest("claude-sonnet-4-5", [User(parts)])
+    )
+    content = json.loads(body.body)["messages"][0]["content"]
+    assert content[0]["text"] == (
+        "[An attachment (image/png) at https://example.com/cat.png, which this model cannot fetch.]"
+    )
+    assert [part["type"] for part in content] == ["text", "image", "text"]

@@ -25,7 +25,7 @@ from weftline.kernel.entries import (
     OutputRejected,
     TurnCompleted,
 )
-from weftline.messages import Assistant, Image, Text, ToolCall, ToolResult, ToolResults, User
+from weftline.messages import Assistant, File, Image, Text, ToolCall, ToolResult, ToolResults, User
 from weftline.runtime.conversation import KINDS, Conversation
 from weftline.store.base import Stored
 from weftline.testing.simulation.conversation import naive_conversation
@@ -128,3 +128,23 @@ def test_a_model_that_sees_or_does_not_say_gets_the_images() -> None:
     conversation = Conversation([User((PICTURE,))])
     assert conversation.for_model(vision=True) is conversation.messages
     assert conversation.for_model(vision=None) is conversation.messages
+
+
+def test_content_is_put_into_what_a_model_reads_and_never_into_the_conversation() -> None:
+    known, lost = Image("image/png", blob="a" * 64), File("application/pdf", blob="b" * 64)
+    conversation = Conversation([User((known, lost, Text("see")))])
+    assert conversation.blobs() == {known.blob, lost.blob}
+    conversation.contents |= {"a" * 64: "aGk=", "b" * 64: ""}
+    gone = Text("[An attachment (application/pdf) that is no longer stored.]")
+    assert conversation.blobs() == set()
+    for _ in range(2):
+        assert conversation.for_model(vision=None) == [
+            User((Image("image/png", data="aGk=", blob=known.blob), gone, Text("see")))
+        ]
+        assert conversation.for_model(vision=False) == [User((SEEN_IN_WORDS, gone, Text("see")))]
+    assert conversation.messages == [User((known, lost, Text("see")))]
+    conversation.begin([User.of("before")], size=6)
+    assert [message.text for message in conversation.for_model(vision=True) if isinstance(message, User)] == [
+        "before",
+        f"{gone.text}see",
+    ]

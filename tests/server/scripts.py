@@ -29,6 +29,8 @@ def deep(levels: int) -> dict[str, Any]:
 
 
 SCRIPTS: dict[str, Any] = {
+    "attached": {"turns": [{"text": "{{user_messages}}: {{attachments}}"}]},
+    "settings": {"turns": [{"text": "{{sampling}}"}]},
     "hello": {"turns": [{"deltas": ["Hel", "lo ", "wörld"]}]},
     "seen": {"turns": [{"text": "{{user_messages}} / {{message_count}}"}]},
     "inside": {"turns": [{"text": "{{system}}|{{tools}}|{{reasoning}}"}]},

@@ -8,8 +8,8 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from weftline.kernel.entries import TEXT_DELTA, THINKING_DELTA
-from weftline.server.routes import health, models, runs, sessions
+from weftline.kernel.entries import TEXT_DELTA, THINKING_DELTA, TOOL_PROGRESS
+from weftline.server.routes import health, models, root, runs, sessions
 from weftline.wire import events
 
 from .kit import Api, Frame, Json, local_tool, parse_frame
@@ -33,6 +33,8 @@ def produced() -> set[str]:
     deltas = [
         events.delta_frames(1, kind, b'{"text":"x"}', after=0, upto=1)[0] for kind in (TEXT_DELTA, THINKING_DELTA)
     ]
+    note = b'{"call":"c","name":"n","progress":1}'
+    deltas += events.delta_frames(1, TOOL_PROGRESS, note, after=0, upto=1)
     found = {parse_frame(frame.strip()).type for frame in deltas}
     for node in ast.walk(ast.parse(Path(events.__file__).read_text(encoding="utf-8"))):
         value: ast.expr | None = None
@@ -85,12 +87,12 @@ async def test_the_page_has_every_field_that_real_runs_show(api: Api, project_ro
             seen[frame.type] |= frame.payload.keys()
     undocumented = {kind: fields - page[kind] for kind, fields in seen.items() if fields - page[kind]}
     assert undocumented == {}
-    assert seen.keys() == page.keys() - {"run_paused", "run_resumed"}
+    assert seen.keys() == page.keys() - {"run_paused", "run_resumed", "tool_progress"}
 
 
 def test_the_page_about_serving_has_every_route_of_runs_sessions_models_and_health(project_root: Path) -> None:
     text = (project_root / "docs" / "http.md").read_text(encoding="utf-8")
     shown = set(re.findall(r"^\| (\w+) \| `([^`]+)` \|", text, re.MULTILINE))
-    routes = (*runs.ROUTES, *sessions.ROUTES, *models.ROUTES, *health.ROUTES)
+    routes = (*runs.ROUTES, *sessions.ROUTES, *models.ROUTES, *root.ROUTES, *health.ROUTES)
     there = {(route.method, route.path.replace("/api/v1/workspaces/{slug}", "…")) for route in routes}
     assert shown == there

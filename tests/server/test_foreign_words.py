@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,3 +92,12 @@ def test_the_log_speaks_our_words() -> None:
 def test_tools_of_a_workspaces_knowledge_have_their_budget_under_both_names(name: str) -> None:
     spec = b'{"prompt": "hi", "tools": [{"kind": "local", "name": "%s"}]}' % name.encode()
     assert plan_from_spec(parse_run(spec).spec).limits.tool_budgets == {name: 5}
+
+
+def test_every_foreign_word_of_the_source_is_explained_on_its_page() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "foreign-words.md").read_text(encoding="utf-8")
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (root / "src").rglob("*.py"))
+    words = set(re.findall(r"(?i)\b(?:mantyx|hive)(?:[_.:]\w+)*", source))
+    assert {"mantyx_plugin", "hive:read", "mantyx_oas_"} <= words
+    assert sorted(word for word in words if word not in page) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -160,3 +161,17 @@ def test_an_event_stream_is_what_accept_names_and_prefers_to_json(accept: list[s
     headers = [(b"accept", line.encode()) for line in accept]
     request = Request({"method": "POST", "path": "/", "headers": headers}, nothing, nothing, "req_1")
     assert wanted(request) == (events, json)
+
+
+async def test_warnings_come_in_a_header_of_the_stream_and_strictness_is_a_400(api: Api) -> None:
+    wrong = {**HELLO, "modelid": "x", "ünknown": 1, **{f"field{number}": 1 for number in range(500)}}
+    async with posted(api, wrong) as stream:
+        await stream.rest()
+    told = json.loads(stream.response.headers["X-Warnings"])
+    plain = (await api.post("agent-runs", wrong)).json["warnings"]
+    assert told == plain[: len(told)] and told and "modelId" in {one.get("nearest") for one in told}
+    assert len(stream.response.headers["X-Warnings"]) < 8000
+    async with posted(api, HELLO) as stream:
+        assert "X-Warnings" not in stream.response.headers
+    strict = {**EVENTS, "Prefer": "handling=strict"}
+    check_error(await api.post("agent-runs", wrong, headers=strict), 400, "invalid_request")

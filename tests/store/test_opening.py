@@ -329,3 +329,25 @@ def test_looking_for_damage_ends_in_time(tmp_path: Path) -> None:
     assert not find_damage(db, path=tmp_path, limit_s=-1.0)
     assert find_damage(db, path=tmp_path, limit_s=None)
     db.close()
+
+
+def test_apps_codes_grants_and_tokens_of_the_first_schema_stay(tmp_path: Path) -> None:
+    """F78: they were made before clients could register themselves, and tokens be for one resource."""
+    db = connect(tmp_path / "weftline.db")
+    migrate(db, path=tmp_path, steps=migrations()[:1])
+    db.execute("INSERT INTO workspaces VALUES (7, 'acme', 'Acme', 1)")
+    db.execute("INSERT INTO users VALUES (3, 'user_1', 'ann@example.com', 'x', 1)")
+    db.execute("INSERT INTO oauth_apps VALUES (5, 'app', 7, 'p', x'01', 'Notes', '', '', 'private', '[]', 'a b', 1, 2)")
+    db.execute("INSERT INTO oauth_codes VALUES (1, 'p', x'02', 5, 3, 7, 'a', '[]', 'https://x', 'c', 9, NULL)")
+    db.execute("INSERT INTO oauth_grants VALUES (4, 'grant_1', 'p', x'03', 5, 3, 7, 'a', '[\"agent\"]', 2)")
+    db.execute("INSERT INTO oauth_tokens VALUES (6, 'p', x'04', 5, 4, 7, 'a', '[]', 2, 9)")
+    migrate(db, path=tmp_path)
+    tables = ("oauth_apps", "oauth_codes", "oauth_grants", "oauth_tokens")
+    rows = [db.execute(f"SELECT * FROM {table}").fetchall() for table in tables]
+    assert rows == [
+        [(5, "app", 7, "p", b"\x01", "Notes", "", "", "private", "[]", "a b", 1, 2, 0, 0, None)],
+        [(1, "p", b"\x02", 5, 3, 7, "a", "[]", "https://x", "c", "", 9, None)],
+        [(4, "grant_1", "p", b"\x03", 5, 3, 7, "a", '["agent"]', 2, "", None, None)],
+        [(6, "p", b"\x04", 5, 4, 7, "a", "[]", 2, 9, "")],
+    ]
+    db.close()

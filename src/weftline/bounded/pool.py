@@ -2,8 +2,8 @@
 
     text = await shared_workers().run("weftline.tools.builtin.page:page_job", html, url)
 
-Processes start when they are needed and end when nobody has needed them for a while. Whoever waits is served round
-robin over owners (workspaces), so that one who sends nothing but bombs delays himself.
+Processes start when needed and end after being idle for a while. Waiting jobs are served round robin over owners
+(workspaces), so that an owner who sends nothing but bombs delays only itself.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ import msgspec
 from weftline.bounded.worker import Order, Reply, write_frame
 
 CPU_S = 2.0
-"""Processor time of one job, which is the same however busy the machine is."""
+"""CPU time of one job, which is the same however busy the machine is."""
 WALL_S = 60.0
-"""For a job that waits instead of working, and for a machine that has no time at all."""
+"""Wall-clock limit, for a job that waits instead of working and for an overloaded machine."""
 MAX_PROCESSES = 2
 IDLE_S = 60.0
 MAX_REPLY_BYTES = 64 * 1024 * 1024
@@ -42,11 +42,11 @@ _decode_reply = msgspec.msgpack.Decoder(Reply).decode
 
 
 class GaveUp(Exception):
-    """The work took more time or memory than it may, or failed."""
+    """The work took more time or memory than allowed, or failed."""
 
 
 class _Gone(Exception):
-    """The process ended before it had taken the order."""
+    """The process ended before it took the order."""
 
 
 class _Job:
@@ -80,7 +80,7 @@ class Workers:
         self._threads = 0
 
     async def run(self, job: str, *arguments: bytes) -> bytes:
-        """What `job` (`module:function`) makes of the arguments. Raises `GaveUp`."""
+        """The result of `job` (`module:function`) for these arguments. Raises `GaveUp`."""
         order = _encode_order(Order(job, list(arguments), self._cpu_s))
         waiting = _Job(order, on_behalf_of.get())
         with self._changed:
@@ -104,7 +104,7 @@ class Workers:
                 try:
                     value = process.ask(job.order)
                 except _Gone:
-                    # It died of something else while it had nothing to do.
+                    # It died of something else while idle.
                     process.kill()
                     process = _Process(self._wall_s)
                     value = process.ask(job.order)
@@ -123,13 +123,13 @@ class Workers:
             process.kill()
 
     def _next(self) -> _Job | None:
-        """The next job of the owner whose turn it is; None when there has been none for a while."""
+        """The next job of the owner whose turn it is; None if there has been none for a while."""
         with self._changed:
             while not self._waiting:
                 self._idle += 1
-                told = self._changed.wait(self._idle_s)
+                notified = self._changed.wait(self._idle_s)
                 self._idle -= 1
-                if not told and not self._waiting:
+                if not notified and not self._waiting:
                     self._threads -= 1
                     return None
             owner, jobs = self._waiting.popitem(last=False)
@@ -143,7 +143,7 @@ class Workers:
 class _Process:
     def __init__(self, wall_s: float) -> None:
         self._wall_s = wall_s
-        # Nothing of the server's environment goes along: its secrets are none of a page's business.
+        # The server's environment is not passed on: its secrets are none of a page's business.
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-c", _START, *[path or os.getcwd() for path in sys.path]],
             stdin=subprocess.PIPE,
@@ -183,7 +183,7 @@ class _Process:
                 raise GaveUp("it took too long")
             piece = os.read(self._replies, size)
             if not piece:
-                raise GaveUp("it took too much processor time or memory")
+                raise GaveUp("it took too much CPU time or memory")
             size -= len(piece)
             pieces.append(piece)
         return b"".join(pieces)

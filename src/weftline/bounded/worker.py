@@ -1,6 +1,6 @@
 """The process that does the work: one order after another from stdin, replies to stdout.
 
-An order that takes more processor time than it may ends the process, wherever it is, also inside a library.
+An order that takes more CPU time than allowed ends the process, wherever it is, even inside a library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 MEMORY_BYTES = 1 << 30
 _NICENESS = 5
-"""The server comes first where processors are few."""
+"""Where CPUs are scarce, the server comes first."""
 
 
 class Order(msgspec.Struct, array_like=True):
@@ -64,7 +64,7 @@ def _confine() -> None:
 
 
 def read_frame(source: BinaryIO) -> bytes | None:
-    """The next frame; None when the other side has gone."""
+    """The next frame; None if the other side is gone."""
     head = source.read(4)
     if len(head) < 4:
         return None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from weftline.cli.output import DB, JSON
+from weftline.cli.output import DB, JSON, show_warnings
 from weftline.cli.resource import NEW_WORKSPACE, add_commands
 
 
@@ -34,6 +34,7 @@ def create(workspace: str, file: Path, db: Path, as_json: bool) -> None:
     with click.open_file(str(file), encoding="utf-8") as source:
         definition = source.read()
     made = administer(db, "agents.create", workspace=workspace, definition=definition)
+    show_warnings(made)
     click.echo(json.dumps(made) if as_json else made["id"])
 
 

@@ -17,7 +17,7 @@ from weftline.cli.output import DB, JSON
 def command(dest: Path, db: Path, as_json: bool) -> None:
     """Copy the store to the new directory DEST, while a server uses it or without one, and print its path.
 
-    The copy is one moment of the store, checked, with the keys that its secrets need. Copying the files themselves is
+    The copy is a checked snapshot of the store, with the keys that its secrets need. Copying the files themselves is
     not a backup.
     """
     from weftline.cli.admin import administer

@@ -23,7 +23,7 @@ from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.tool_source import DialledTools
 from weftline.server.logs import configure_logs
 from weftline.server.options import server_options
-from weftline.server.serve import server_tools
+from weftline.server.own_tools import server_tools
 from weftline.store import open_store
 from weftline.store.base import Store
 from weftline.store.memory import MemoryStore
@@ -48,7 +48,7 @@ async def engine_here(
 ) -> AsyncGenerator[Here]:
     """An engine that carries out what it is given and nothing else. Without `db` nothing is kept."""
     if not logging.getLogger().handlers:
-        configure_logs("warning")
+        configure_logs("error")
     settings = load_config(config) if config is not None else Config()
     options = server_options(settings)
     async with AsyncExitStack() as stack:
@@ -77,6 +77,7 @@ async def engine_here(
                 models=catalogs,
                 tools=dialled,
                 model_timeout_s=options.model_timeout_s,
+                slow_turn_s=options.slow_turn_s,
                 limits=options.workspaces,
             )
             await engine.start()

@@ -43,7 +43,7 @@ def create(workspace: str, db: Path, name: str, usage: str, agents: tuple[str, .
 @click.option("--name", default="", help="A note to tell keys apart.")
 @JSON
 def import_key(workspace: str, db: Path, name: str, as_json: bool) -> None:
-    """Take over a key that clients hold already, read from standard input; prints its id."""
+    """Import a key that clients already hold, read from standard input; prints its id."""
     from weftline.cli.admin import administer
 
     secret = sys.stdin.readline().strip()
@@ -79,7 +79,7 @@ def show(key_id: str, db: Path, as_json: bool) -> None:
 @DB
 @JSON
 def delete(key_id: str, db: Path, as_json: bool) -> None:
-    """Revoke a key, at once and for good."""
+    """Revoke a key, immediately and permanently."""
     from weftline.cli.admin import administer
 
     gone = administer(db, "keys.delete", id=key_id)

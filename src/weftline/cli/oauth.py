@@ -21,7 +21,7 @@ def apps() -> None:
 
 
 @apps.command()
-@click.option("--workspace", required=True, metavar="SLUG", help="The owner; created when it is new.")
+@click.option("--workspace", required=True, metavar="SLUG", help="The owner; created if it is new.")
 @click.option("--name", required=True, help="Shown to users who are asked.")
 @click.option("--redirect-uri", "redirect_uris", multiple=True, metavar="URI", help="May be repeated.")
 @click.option("--scope", "scopes", multiple=True, required=True, help="What it may ask for; may be repeated.")
@@ -43,7 +43,7 @@ def create(
     db: Path,
     as_json: bool,
 ) -> None:
-    """Register an app; prints the client id and the client secret, which is shown this once."""
+    """Register an app; prints the client id and the client secret, which is shown only once."""
     from weftline.cli.admin import administer
 
     app = administer(
@@ -62,14 +62,20 @@ def create(
 
 
 @apps.command("list")
-@click.option("--workspace", required=True, metavar="SLUG")
+@click.option("--workspace", metavar="SLUG")
+@click.option("--registered", is_flag=True, help="Those that registered themselves, which belong to no workspace.")
 @DB
 @JSON
-def list_apps(workspace: str, db: Path, as_json: bool) -> None:
-    """Print the client ids of a workspace's apps."""
+def list_apps(workspace: str | None, registered: bool, db: Path, as_json: bool) -> None:
+    """Print the client ids of a workspace's apps, or of those that registered themselves."""
     from weftline.cli.admin import administer
 
-    show_all(administer(db, "oauth.apps.list", workspace=workspace), id_field="clientId", as_json=as_json)
+    if registered == (workspace is not None):
+        raise click.UsageError("Give --workspace or --registered.")
+    found = administer(db, "oauth.apps.registered") if registered else None
+    if found is None:
+        found = administer(db, "oauth.apps.list", workspace=workspace)
+    show_all(found, id_field="clientId", as_json=as_json)
 
 
 @apps.command()
@@ -116,7 +122,7 @@ def list_grants(email: str, db: Path, as_json: bool) -> None:
 @DB
 @JSON
 def delete_grant(grant_id: str, db: Path, as_json: bool) -> None:
-    """End a grant with all its tokens, at once."""
+    """End a grant with all its tokens, immediately."""
     from weftline.cli.admin import administer
 
     administer(db, "oauth.grants.delete", id=grant_id)

@@ -59,6 +59,12 @@ def _is_short(value: Any) -> bool:
     return not isinstance(value, dict)
 
 
+def show_warnings(made: dict[str, Any]) -> None:
+    """What the server took but probably misunderstood, on stderr."""
+    for warning in made.get("warnings", ()):
+        click.echo(f"Warning: {warning['path']} {warning['message']}", err=True)
+
+
 def _text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return " ".join(map(str, cast("list[object]", value)))

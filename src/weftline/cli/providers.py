@@ -16,7 +16,7 @@ from weftline.cli.resource import WORKSPACE, add_commands
 
 @click.group()
 def command() -> None:
-    """Model providers that a workspace brings, with keys of its own."""
+    """Model providers that a workspace adds, with its own keys."""
 
 
 @command.command()
@@ -24,7 +24,7 @@ def command() -> None:
 @WORKSPACE
 @DB
 @click.option("--family", required=True, help="anthropic, google, openai_chat, openai_responses, or an installed one.")
-@click.option("--base-url", metavar="URL", help="Another address than the vendor's.")
+@click.option("--base-url", metavar="URL", help="An address other than the vendor's.")
 @click.option("--api-key-env", metavar="NAME", help="The environment variable that holds the key.")
 @click.option("--api-key-stdin", is_flag=True, help="Read the key from standard input.")
 @click.option("--model", "models", multiple=True, metavar="ID", help="A model to offer; may be repeated.")

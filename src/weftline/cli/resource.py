@@ -1,4 +1,4 @@
-"""The commands that every kind of stored thing has alike: list, show, delete."""
+"""The commands shared by every kind of stored thing: list, show, delete."""
 
 from __future__ import annotations
 

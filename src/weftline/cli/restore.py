@@ -15,9 +15,9 @@ from weftline.cli.output import DB, JSON
 @DB
 @JSON
 def command(backup: Path, db: Path, as_json: bool) -> None:
-    """Make a store of a backup, at a path where there is none, and print that path.
+    """Turn a backup into a store, at a path that has none, and print that path.
 
-    The store is held: a server on it answers reads, and carries no run on before `weftline resume --all`.
+    The store is held: a server on it answers reads, but continues no run before `weftline resume --all`.
     """
     from weftline.store import restore_store
 

@@ -15,7 +15,7 @@ from weftline.cli.output import DB, JSON
 @DB
 @JSON
 def command(everything: bool, db: Path, as_json: bool) -> None:
-    """Let the runs of a restored store go on; print how many have not ended.
+    """Let the runs of a restored store continue; print how many have not ended.
 
     On a store that is not held this changes nothing.
     """

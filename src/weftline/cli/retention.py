@@ -15,18 +15,18 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 @click.group()
 def command() -> None:
-    """Removing old logs. Nothing is removed unless this is asked for."""
+    """Removing old logs. Nothing is removed unless you ask for it."""
 
 
 @command.command()
 @click.option("--older-than", required=True, metavar="AGE", help="Such as 90d, 12h or 30m.")
-@click.option("--workspace", metavar="SLUG", help="The runs of this workspace alone.")
+@click.option("--workspace", metavar="SLUG", help="Only runs of this workspace.")
 @DB
 @JSON
 def run(older_than: str, workspace: str | None, db: Path, as_json: bool) -> None:
     """Remove the logs of runs that ended longer ago than that.
 
-    Each keeps its row and its last entry, so that its snapshot still tells how it ended; a reader of its stream gets a
+    Each keeps its row and its last entry, so that its snapshot still says how it ended; a reader of its stream gets a
     `gap` event for what is gone. The file shrinks by what that frees. Prints how many runs had something to remove.
     """
     from weftline.cli.admin import administer, now_us

@@ -226,9 +226,9 @@ async def _created(here: Here, asked: Asked) -> tuple[str, int]:
                 f"There is no agent {asked.agent!r} in the workspace {slug!r}.{did_you_mean(asked.agent, known)}",
                 code="not_found",
             ) from None
-    tools = [{"kind": "mantyx_plugin", "name": name} for name in here.own_tools]
+    tools = [{"kind": "server", "name": name} for name in here.own_tools]
     try:
-        run_id = await create_run(
+        made = await create_run(
             here, Principal("command line", workspace, slug), asked.body(agent_id=agent_id, tools=tools)
         )
     except WeftlineError as error:
@@ -236,7 +236,7 @@ async def _created(here: Here, asked: Asked) -> tuple[str, int]:
         if error.code == "invalid_model" and asked.model is None:
             near = " Name one with --model; `weftline models` lists them and says why others are missing."
         raise WeftlineError(error.message + near, code=error.code) from None
-    return run_id, await here.engine.locate(run_id, workspace=workspace)
+    return made.run_id, await here.engine.locate(made.run_id, workspace=workspace)
 
 
 # Both

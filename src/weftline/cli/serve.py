@@ -65,7 +65,7 @@ def command(
     """Run the server. A store that is not there yet is made.
 
     Prints one line `ready http://HOST:PORT` on stdout when it accepts requests; logs go to stderr. SIGTERM and SIGINT
-    stop it cleanly: nothing new begins, streams are closed between events, and the next process carries on.
+    stop it cleanly: nothing new begins, streams are closed between events, and the next process continues.
     """
     from weftline.server.logs import configure_logs
     from weftline.server.serve import Settings, run

@@ -8,8 +8,9 @@ from typing import Any, TextIO, cast
 
 import click
 
-from weftline.cli.output import DB, JSON, show_one
+from weftline.cli.output import DB, JSON, show_one, show_warnings
 from weftline.cli.resource import WORKSPACE, add_commands
+from weftline.cli.terminal import is_terminal, show_table
 
 
 @click.group()
@@ -37,6 +38,7 @@ def create(workspace: str, db: Path, source: TextIO, secrets: tuple[str, ...], a
     if secrets:
         tool["secrets"] = {**(tool.get("secrets") or {}), **dict(_secret(one) for one in secrets)}
     made = administer(db, "tools.create", workspace=workspace, tool=tool)
+    show_warnings(made)
     if as_json:
         show_one(made, as_json=True)
     else:
@@ -63,11 +65,13 @@ def list_tools(workspace: str | None, file: Path | None, db: Path, as_json: bool
     if as_json:
         click.echo(json.dumps([*loaded, *stored], indent=2))
         return
-    rows = [("server", tool["name"], tool["description"]) for tool in loaded]
-    rows += [("stored", tool["id"], f"{tool['name']}: {tool['description']}".rstrip(": ")) for tool in stored]
-    width = max(len(name) for _, name, _ in rows)
-    for kind, name, about in rows:
-        click.echo(f"{kind}  {name:<{width}}  {about.partition(chr(10))[0]}".rstrip())
+    rows = [(tool["name"], "server", tool["description"]) for tool in loaded]
+    rows += [(tool["id"], "stored", f"{tool['name']}: {tool['description']}".rstrip(": ")) for tool in stored]
+    if is_terminal():
+        show_table(("NAME", "KIND", "DESCRIPTION"), rows)
+        return
+    for name, *_ in rows:
+        click.echo(name)
 
 
 add_commands(command, kind="tools", by="its id", lists=False)

@@ -14,7 +14,7 @@ from weftline.cli.output import DB, JSON
 @DB
 @JSON
 def command(db: Path, as_json: bool) -> None:
-    """Give the space that nothing uses any more back to the disk, and print how many bytes.
+    """Return unused space to the disk, and print how many bytes.
 
     It works in small steps that leave at least half of the time to others. `weftline retention run` ends with it.
     """

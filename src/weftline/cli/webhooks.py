@@ -13,18 +13,18 @@ from weftline.cli.resource import NEW_WORKSPACE, WORKSPACE, add_commands
 
 @click.group()
 def command() -> None:
-    """Webhooks that are told when runs end."""
+    """Webhooks that are called when runs end."""
 
 
 @command.command()
 @NEW_WORKSPACE
-@click.option("--url", required=True, help="Where deliveries are posted to.")
+@click.option("--url", required=True, help="Where to post deliveries.")
 @click.option(
     "--event",
     "events",
     multiple=True,
     type=click.Choice(["succeeded", "failed", "cancelled"]),
-    help="Which ends to tell; may be repeated. All by default.",
+    help="Which ends to report; may be repeated. All by default.",
 )
 @DB
 @JSON
@@ -43,7 +43,7 @@ def create(workspace: str, url: str, events: tuple[str, ...], db: Path, as_json:
 @DB
 @JSON
 def deliveries(webhook_id: str, workspace: str, status: str | None, db: Path, as_json: bool) -> None:
-    """Show what was and what will be delivered, the newest first."""
+    """Show what was and what will be delivered, newest first."""
     from weftline.cli.admin import administer
 
     found = administer(db, "webhooks.deliveries", workspace=workspace, id=webhook_id, status=status)

@@ -33,7 +33,7 @@ def list_workspaces(db: Path, as_json: bool) -> None:
 @DB
 @JSON
 def features(slug: str, on: tuple[str, ...], off: tuple[str, ...], db: Path, as_json: bool) -> None:
-    """Show or switch which kinds of credential a workspace takes. All are on unless switched off."""
+    """Show or switch which kinds of credential a workspace accepts. All are on unless switched off."""
     from weftline.cli.admin import administer
 
     for names, state in ((on, True), (off, False)):

@@ -13,9 +13,12 @@ __all__ = [
     "AsyncOAuthClient",
     "AsyncRun",
     "AsyncSession",
+    "Attachment",
+    "AttachmentInfo",
     "AuthError",
     "AuthorizationRequest",
     "BadRequest",
+    "CallName",
     "CancelReceipt",
     "Cancelled",
     "ChatMessage",
@@ -57,6 +60,7 @@ __all__ = [
     "ServerTool",
     "Session",
     "SessionInfo",
+    "SessionUsage",
     "Started",
     "Terminal",
     "ThinkingDelta",
@@ -68,6 +72,7 @@ __all__ = [
     "ToolDeliveryError",
     "ToolDeliveryFailed",
     "ToolError",
+    "ToolProgress",
     "ToolResult",
     "Totals",
     "TurnRestarted",
@@ -85,6 +90,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from weftline.client.a2a import local_a2a
+    from weftline.client.attachments import Attachment
     from weftline.client.context import ToolContext
     from weftline.client.core import AsyncClient
     from weftline.client.credentials import TokenSource
@@ -127,6 +133,7 @@ if TYPE_CHECKING:
         ToolBudgetExceeded,
         ToolCall,
         ToolDeliveryFailed,
+        ToolProgress,
         ToolResult,
         TurnRestarted,
         UnknownEvent,
@@ -135,7 +142,7 @@ if TYPE_CHECKING:
     from weftline.client.oauth import AsyncOAuthClient, AuthorizationRequest, OAuthClient, OAuthTokens
     from weftline.client.output import parse_output
     from weftline.client.results import (
-        CancelReceipt,
+        AttachmentInfo,
         ChatMessage,
         ModelInfo,
         Models,
@@ -145,6 +152,7 @@ if TYPE_CHECKING:
         RunResult,
         RunSnapshot,
         SessionInfo,
+        SessionUsage,
         Tokens,
         Totals,
     )
@@ -162,6 +170,7 @@ if TYPE_CHECKING:
         stored_tool,
         tool,
     )
+    from weftline.client.usage import CallName, CancelReceipt
 else:
     # Hidden from type checkers: they would take a module `__getattr__` to mean that every name exists.
     _HOMES = {
@@ -172,10 +181,13 @@ else:
         "AsyncOAuthClient": "oauth",
         "AsyncRun": "run",
         "AsyncSession": "session",
+        "Attachment": "attachments",
+        "AttachmentInfo": "results",
         "AuthError": "errors",
         "AuthorizationRequest": "oauth",
         "BadRequest": "errors",
-        "CancelReceipt": "results",
+        "CallName": "usage",
+        "CancelReceipt": "usage",
         "Cancelled": "events",
         "ChatMessage": "results",
         "Client": "sync",
@@ -216,6 +228,7 @@ else:
         "ServerTool": "tools",
         "Session": "sync",
         "SessionInfo": "results",
+        "SessionUsage": "results",
         "Started": "events",
         "Terminal": "events",
         "ThinkingDelta": "events",
@@ -227,6 +240,7 @@ else:
         "ToolDeliveryError": "errors",
         "ToolDeliveryFailed": "events",
         "ToolError": "errors",
+        "ToolProgress": "events",
         "ToolResult": "events",
         "Totals": "results",
         "TurnRestarted": "events",

@@ -89,7 +89,7 @@ class LocalA2A:
         return self if call.kind == "a2a_local" and call.name == self.name else None
 
     async def card(self) -> dict[str, Any]:
-        """The agent's card, fetched anew every five minutes."""
+        """The agent's card, fetched again every five minutes."""
         if self._card is not None and monotonic() < self._card_until:
             return self._card
         assert self._url is not None

@@ -98,7 +98,7 @@ class SchemaArguments:
         return (args,), {}
 
     def check(self, args: dict[str, Any]) -> None:
-        # A schema that nobody can compile binds nobody.
+        # A schema that cannot be compiled is not enforced.
         issues = ArgsValidator.of(msgspec.json.encode(self._schema)).validate(msgspec.json.encode(args))
         if issues:
             raise ToolError(described(self._name, issues))

@@ -9,8 +9,8 @@ from time import monotonic
 class ToolContext:
     """Give a handler a parameter of this type and it gets one; the model does not see that parameter.
 
-    `cancelled` turns true when nobody waits for the answer any more: the run has ended or the call's time is up. A
-    handler in a thread cannot be stopped, so a long one should look at it now and then.
+    `cancelled` turns true when the answer is no longer wanted: the run has ended or the call's time is up. A handler in
+    a thread cannot be stopped, so a long one should check it now and then.
     """
 
     __slots__ = ("_cancelled", "_until", "name", "run_id", "session_id", "tool_use_id")
@@ -30,7 +30,7 @@ class ToolContext:
         return self._cancelled.is_set()
 
     def seconds_left(self) -> float | None:
-        """Until the tool's `timeout_s` is over; None when it has none."""
+        """Until the tool's `timeout_s` is over; None if it has none."""
         return None if self._until is None else max(0.0, self._until - monotonic())
 
     def cancel(self) -> None:

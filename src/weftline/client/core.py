@@ -15,8 +15,8 @@ from weftline.client.credentials import DEFAULT_BASE_URL, Credentials, TokenCall
 from weftline.client.errors import ClientError, InvalidSpec, NetworkError
 from weftline.client.events import Event
 from weftline.client.http import Created, Http, logger
+from weftline.client.notices import warn_of
 from weftline.client.results import (
-    CancelReceipt,
     Models,
     Page,
     RunResult,
@@ -30,6 +30,7 @@ from weftline.client.run import GOODBYE_S, AsyncRun
 from weftline.client.session import AsyncSession
 from weftline.client.spec import MessageOptions, RunOptions, SessionOptions, body_of
 from weftline.client.tools import ToolLike, Toolset
+from weftline.client.usage import CancelReceipt
 from weftline.client.workers import HandlerWorkers
 
 T = TypeVar("T")
@@ -37,10 +38,12 @@ T = TypeVar("T")
 
 class _CreatedRun(Struct, rename="camel"):
     run_id: str
+    warnings: Any = None
 
 
 class _CreatedSession(Struct, rename="camel"):
     session_id: str
+    warnings: Any = None
 
 
 class _Runs(Struct, rename="camel"):
@@ -64,10 +67,10 @@ class AsyncClient:
 
     Args:
         timeout_s: Of one request; streams have none.
-        idle_timeout_s: The longest silence of a stream before it is opened anew.
+        idle_timeout_s: The longest silence of a stream before it is reopened.
         retry: Pauses and attempts of requests and of reopening a stream.
         max_tool_threads: How many sync tool handlers run at once.
-        format_error: Makes the text that the model reads of an exception of a tool handler.
+        format_error: Makes the text that the model reads for an exception in a tool handler.
         trust_env: Whether to use the proxies that the environment names.
     """
 
@@ -140,7 +143,7 @@ class AsyncClient:
         output_type: Any = None,
         on_event: Callable[[Event], object] | None = None,
     ) -> AsyncRun:
-        """Follows a run that exists, from the event after `last_seq`.
+        """Follows an existing run, from the event after `last_seq`.
 
         Its open calls are answered with `tools`; those that have an answer are not carried out again. With
         `dispatch=False` none are: you watch. Only with `cancel_on_exit` does leaving cancel the run.
@@ -216,14 +219,17 @@ class AsyncClient:
         try:
             body = body_of(options, tools=tools.refs, asks=False)
             key = secrets.token_urlsafe(18)
-            reply = await self.http.call("POST", "/agent-sessions", body=body, idempotency_key=key)
+            created = decoded(
+                await self.http.call("POST", "/agent-sessions", body=body, idempotency_key=key), _CreatedSession
+            )
+            warn_of(created.warnings)
         except BaseException:
             await tools.release()
             raise
-        return AsyncSession(self, decoded(reply, _CreatedSession).session_id, tools=tools)
+        return AsyncSession(self, created.session_id, tools=tools)
 
     async def session(self, session_id: str, *, tools: Sequence[ToolLike] = ()) -> AsyncSession:
-        """Takes up a session that exists. `tools`, when given, are sent anew with every message."""
+        """Resumes an existing session. `tools`, if given, are sent again with every message."""
         toolset = Toolset(tools)
         await toolset.acquire()
         return AsyncSession(self, session_id, tools=toolset, sends_tools=bool(tools))
@@ -286,13 +292,14 @@ class AsyncClient:
             except asyncio.CancelledError:
                 await self._cancel_unborn(creating)
                 raise
-            run_id = _run_id(made)
+            created = _created(made)
+            await self._warn_of(made, created)
         except BaseException:
             await tools.release()
             raise
         run = AsyncRun(
             self,
-            run_id,
+            created.run_id,
             tools=tools,
             owned=True,
             stream=made.stream,
@@ -306,17 +313,27 @@ class AsyncClient:
         self._live.add(run)
         return run
 
+    async def _warn_of(self, made: Created, created: _CreatedRun) -> None:
+        try:
+            warn_of(created.warnings)
+        except Warning:
+            # Where warnings are errors, nobody gets a handle on the run.
+            if made.stream is not None:
+                made.stream.close()
+            await self.cancel_run(created.run_id)
+            raise
+
     async def _cancel_unborn(self, creating: asyncio.Task[Created]) -> None:
-        """The caller went away while the run was being created: it may exist, and then nobody would ever know."""
+        """The caller went away while the run was being created: it may exist without anyone knowing."""
 
         async def finish() -> None:
             try:
                 made = await creating
                 if made.stream is not None:
                     made.stream.close()
-                await self.cancel_run(_run_id(made))
+                await self.cancel_run(_created(made).run_id)
             except (ClientError, NetworkError) as error:
-                logger.warning("a run that nobody waits for could not be cancelled: %s", error)
+                logger.warning("an abandoned run could not be cancelled: %s", error)
 
         task = asyncio.get_running_loop().create_task(finish())
         self._late.add(task)
@@ -324,8 +341,10 @@ class AsyncClient:
         await asyncio.wait([task], timeout=GOODBYE_S)
 
 
-def _run_id(made: Created) -> str:
-    return made.run_id if made.stream is not None else decoded(made.body, _CreatedRun).run_id
+def _created(made: Created) -> _CreatedRun:
+    if made.stream is not None:
+        return _CreatedRun(made.run_id, made.warnings)
+    return decoded(made.body, _CreatedRun)
 
 
 def _filters(**values: str | int | None) -> list[tuple[str, str]]:

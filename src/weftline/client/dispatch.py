@@ -25,7 +25,7 @@ _FOR_AS_LONG_AS_IT_RUNS = 1_000_000
 
 
 class Dispatcher:
-    """`failed` is told of every answer that the server would not take."""
+    """`failed` is called with every answer that the server did not accept."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Dispatcher:
         self._contexts: set[ToolContext] = set()
 
     def skip(self, tool_use_id: str) -> None:
-        """This call has its answer already."""
+        """This call already has its answer."""
         self._seen.add(tool_use_id)
 
     def offer(self, call: LocalToolCall) -> None:
@@ -63,7 +63,7 @@ class Dispatcher:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """The run needs no more answers: nobody waits for handlers that are still busy."""
+        """The run needs no more answers: handlers that are still busy no longer matter."""
         for context in self._contexts:
             context.cancel()
         tasks = list(self._tasks)

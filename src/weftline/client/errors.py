@@ -3,7 +3,7 @@
     ClientError
     ├── InvalidSpec (ValueError)   the call itself is wrong; nothing was sent
     ├── NetworkError               no usable answer: refused, cut, timed out, and the retries are used up
-    ├── ApiError                   the server answered with another status than 2xx
+    ├── ApiError                   the server answered with a status other than 2xx
     │   ├── BadRequest             400, 413, 422
     │   ├── AuthError              401
     │   ├── Forbidden              403
@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 if TYPE_CHECKING:
-    from weftline.client.usage import ModelUsed, Tokens
+    from weftline.client.usage import CancelReceipt, ModelUsed, Tokens
 
 
 class ClientError(Exception):
@@ -119,8 +119,8 @@ class RunFailed(ClientError):
     """A run that ended without success.
 
     `subtype` is that of a failing `result` (`error_max_tool_turns` …) or `error`. `error_class` is the server's word,
-    also one that this client does not know. `partial_text` is what the model had said when it was cut off; it is no
-    answer. `retryable` is None when the server did not say.
+    even one that this client does not know. `partial_text` is what the model had said when it was cut off; it is not an
+    answer. `retryable` is None if the server did not say.
     """
 
     def __init__(
@@ -137,6 +137,8 @@ class RunFailed(ClientError):
         tokens: Tokens | None = None,
         turns: int = 0,
         model: ModelUsed | None = None,
+        attempts: int = 0,
+        cost_usd: float | None = None,
     ) -> None:
         super().__init__(f"run {run_id} failed ({error_class or subtype}): {message}")
         self.message = message
@@ -150,10 +152,12 @@ class RunFailed(ClientError):
         self.tokens = tokens
         self.turns = turns
         self.model = model
+        self.attempts = attempts
+        self.cost_usd = cost_usd
 
 
 class RunCancelled(ClientError):
-    """A run that was cancelled, by whomever."""
+    """A run that was cancelled, by anyone. `cancel_receipt` is there when it was this handle that cancelled it."""
 
     def __init__(
         self,
@@ -163,6 +167,9 @@ class RunCancelled(ClientError):
         tokens: Tokens | None = None,
         turns: int = 0,
         model: ModelUsed | None = None,
+        attempts: int = 0,
+        cost_usd: float | None = None,
+        cancel_receipt: CancelReceipt | None = None,
     ) -> None:
         super().__init__(f"run {run_id} was cancelled ({reason})")
         self.run_id = run_id
@@ -170,6 +177,9 @@ class RunCancelled(ClientError):
         self.tokens = tokens
         self.turns = turns
         self.model = model
+        self.attempts = attempts
+        self.cost_usd = cost_usd
+        self.cancel_receipt = cancel_receipt
 
 
 class DeadlineExceeded(RunCancelled, TimeoutError):
@@ -191,7 +201,7 @@ class ToolError(ClientError):
 
 
 class ParseError(ClientError, ValueError):
-    """The final text is no JSON, or JSON of another shape. `text` is the text as the model wrote it."""
+    """The final text is not JSON, or JSON of another shape. `text` is the text as the model wrote it."""
 
     def __init__(self, message: str, *, text: str) -> None:
         super().__init__(message)

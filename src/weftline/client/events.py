@@ -62,6 +62,16 @@ class ToolCall(Event, frozen=True):
     args: dict[str, Any] = {}
 
 
+class ToolProgress(Event, frozen=True):
+    """How far a call on the server has come, in whatever its tool counts; `total` is None if the tool does not know."""
+
+    tool_use_id: str = ""
+    name: str = ""
+    progress: float | None = None
+    total: float | None = None
+    message: str = ""
+
+
 class ToolResult(Event, frozen=True):
     tool_use_id: str = ""
     name: str = ""
@@ -104,7 +114,7 @@ class ToolBudgetExceeded(Event, frozen=True):
 
 
 class TurnRestarted(Event, frozen=True):
-    """A model call is made again: the deltas of this turn so far are void."""
+    """A model call is repeated: the deltas of this turn so far are void."""
 
     turn: int = 0
     attempt: int = 0
@@ -120,11 +130,13 @@ class RunResumed(Event, frozen=True):
 
 
 class Terminal(Event, frozen=True):
-    """The last event of a run."""
+    """The last event of a run. `cost_usd` is None when the price of some model call is not known."""
 
     tokens: Tokens | None = None
     turns: int = 0
     model: ModelUsed | None = None
+    attempts: int = 0
+    cost_usd: float | None = None
 
 
 class Result(Terminal, frozen=True):
@@ -162,6 +174,7 @@ _KINDS: dict[str, type[Event]] = {
     "thinking_delta": ThinkingDelta,
     "assistant_message": AssistantMessage,
     "tool_call": ToolCall,
+    "tool_progress": ToolProgress,
     "tool_result": ToolResult,
     "local_tool_call": LocalToolCall,
     "local_tool_result_in": LocalToolResultIn,
@@ -178,14 +191,14 @@ def parse_event(frame: SseEvent, *, run_id: str, last_seq: int = 0) -> Event:
     """The event of a frame, whether its body is flat, nested under `data`, or both.
 
     Raises:
-        NetworkError: when the frame has no JSON object; a stream that lies once is opened anew.
+        NetworkError: if the frame has no JSON object; the stream is then reopened.
     """
     try:
         body: object = msgspec.json.decode(frame.data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise NetworkError(f"the stream of {run_id} has a frame that is not JSON: {error}") from error
     if not isinstance(body, dict):
-        raise NetworkError(f"the stream of {run_id} has a frame that is no JSON object")
+        raise NetworkError(f"the stream of {run_id} has a frame that is not a JSON object")
     fields = cast("dict[str, Any]", body)
     nested = fields.get("data")
     payload = {name: value for name, value in fields.items() if name not in _ENVELOPE}
@@ -218,7 +231,7 @@ def event_of(kind: str, payload: dict[str, Any], *, run_id: str, seq: int) -> Ev
 
 def _terminal(kind: str, payload: dict[str, Any], *, run_id: str, seq: int) -> Terminal:
     """Terminals are read field by field: whatever else is odd about one, the run has ended."""
-    turns = payload.get("turns")
+    turns, attempts, cost = payload.get("turns"), payload.get("attempts"), payload.get("costUsd")
     model = lenient(payload.get("model"), ModelUsed)
     told = model is not None and bool(model.provider)
     common: dict[str, Any] = {
@@ -229,6 +242,8 @@ def _terminal(kind: str, payload: dict[str, Any], *, run_id: str, seq: int) -> T
         "tokens": lenient(payload.get("tokens"), Tokens) if told or model is None else None,
         "turns": turns if isinstance(turns, int) else 0,
         "model": model if told else None,
+        "attempts": attempts if isinstance(attempts, int) else 0,
+        "cost_usd": float(cost) if isinstance(cost, int | float) else None,
     }
     error = text_of(payload, "error") or text_of(payload, "message")
     if kind == "cancelled":

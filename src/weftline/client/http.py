@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
@@ -65,6 +66,8 @@ class Created(NamedTuple):
     run_id: str = ""
     stream: EventStream | None = None
     """Of `run_id`; None if the answer is `body`."""
+    warnings: object = None
+    """What came with the stream; those of `body` are in there."""
 
 
 class Http:
@@ -210,7 +213,7 @@ class Http:
                     stream = EventStream(response, idle_timeout_s=self._idle_timeout_s)
                     run_id = response.headers.get("X-Run-Id", "")
                     if run_id:
-                        return Created(b"", run_id, stream)
+                        return Created(b"", run_id, stream, _notices(response.headers.get("X-Warnings")))
                     stream.close()
                     return None
                 async with response:
@@ -335,3 +338,10 @@ async def _body(response: ClientResponse) -> bytes:
 
 def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _notices(header: str | None) -> object:
+    try:
+        return json.loads(header) if header else None
+    except ValueError:
+        return None  # another server's affair

@@ -294,8 +294,9 @@ class _McpCall:
 
 
 def content_text(result: Any) -> str:
-    """The text blocks of a result, one below the other. What is no text is named; structured content stands in when
-    there is nothing else."""
+    """The text blocks of a result, one below the other. Anything that is not text is named; structured content is used
+    if there is nothing else.
+    """
     lines: list[str] = []
     for block in result.content:
         if block.type == "text":

@@ -18,14 +18,14 @@ def parse_output(result: RunResult | str, output_type: type[T]) -> T:
     """The final text of a run as `output_type`: a pydantic model, a msgspec struct, or any type that pydantic knows.
 
     Raises:
-        ParseError: when the text is no JSON or does not match; its `text` is the text.
+        ParseError: if the text is not JSON or does not match; its `text` is the text.
     """
     text = result if isinstance(result, str) else result.text
     if _is_struct(output_type):
         try:
             return msgspec.json.decode(text, type=output_type)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise ParseError(f"the answer is no {output_type.__name__}: {error}", text=text) from error
+            raise ParseError(f"the answer is not a {output_type.__name__}: {error}", text=text) from error
     from pydantic import TypeAdapter, ValidationError
 
     try:

@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Struct, field
 
 from weftline.client.errors import NetworkError
-from weftline.client.events import Event
-from weftline.client.usage import ModelUsed, Tokens
+from weftline.client.events import Event, Terminal
+from weftline.client.usage import CancelReceipt, ModelUsed, Tokens
 
 T = TypeVar("T")
 
@@ -17,7 +17,9 @@ T = TypeVar("T")
 class RunResult(Struct, frozen=True):
     """A run that succeeded. `tokens` and `model` are None when the server told nothing about usage.
 
-    `output` is the final text as the run's `output_type`, when it was given one.
+    `output` is the final text as the run's `output_type`, when it was given one. `attempts` counts model calls, where
+    `turns` counts each turn once. `cost_usd` is None when the price of some call is not known. `cancel_receipt` is the
+    answer to a cancel that came too late.
     """
 
     run_id: str
@@ -27,6 +29,9 @@ class RunResult(Struct, frozen=True):
     model: ModelUsed | None = None
     events: tuple[Event, ...] = ()
     output: Any = None
+    attempts: int = 0
+    cost_usd: float | None = None
+    cancel_receipt: CancelReceipt | None = None
 
 
 class FailureReason(Struct, frozen=True, rename="camel"):
@@ -35,7 +40,10 @@ class FailureReason(Struct, frozen=True, rename="camel"):
 
 
 class RunSnapshot(Struct, frozen=True, rename="camel"):
-    """A run as it is now. `status` is queued, running, succeeded, failed or cancelled."""
+    """A run as it is now. `status` is queued, running, succeeded, failed or cancelled.
+
+    `cost_usd` is None before the end, and when the price of some model call is not known.
+    """
 
     id: str
     status: str
@@ -54,19 +62,47 @@ class RunSnapshot(Struct, frozen=True, rename="camel"):
     model: ModelUsed | None = None
     paused: bool = False
     reason: str | None = None
+    attempts: int | None = None
+    cost_usd: float | None = None
+    cancel_receipt: CancelReceipt | None = None
+    """Of a run that was cancelled; a page of runs comes without."""
 
     @property
     def ended(self) -> bool:
         return self.status in ("succeeded", "failed", "cancelled")
 
 
+class AttachmentInfo(Struct, frozen=True, rename="camel"):
+    """An attachment of a session's message, without its content."""
+
+    media_type: str = ""
+    name: str | None = None
+    url: str | None = None
+    sha256: str | None = None
+    size_bytes: int | None = None
+
+
 class ChatMessage(Struct, frozen=True):
     role: str
     content: str
+    attachments: tuple[AttachmentInfo, ...] = ()
+
+
+class SessionUsage(Struct, frozen=True, rename="camel"):
+    """What the runs of a session that have ended used. `cost_usd` is None when the price of some call is not known."""
+
+    runs: int = 0
+    turns: int = 0
+    attempts: int = 0
+    tokens: Tokens = Tokens()
+    cost_usd: float | None = None
 
 
 class SessionInfo(Struct, frozen=True, rename="camel"):
-    """A session as it is now. `status` is active or ended; a page of sessions comes without their messages."""
+    """A session as it is now. `status` is active or ended.
+
+    A page of sessions comes without their messages and usage.
+    """
 
     id: str
     status: str = "active"
@@ -77,6 +113,7 @@ class SessionInfo(Struct, frozen=True, rename="camel"):
     agent_spec: dict[str, Any] = {}
     messages: tuple[ChatMessage, ...] = ()
     metadata: dict[str, str] = {}
+    usage: SessionUsage | None = None
 
 
 class Pricing(Struct, frozen=True):
@@ -119,24 +156,26 @@ class Page(Struct, Generic[T], frozen=True):
     next_cursor: str | None = None
 
 
-class CancelReceipt(Struct, frozen=True):
-    """`status` is the run's after the call: `cancelled`, or how it had ended before."""
-
-    status: str = ""
-
-
 class Totals(Struct):
-    """Usage of the runs that a client or a session has seen end."""
+    """Usage of the runs that a client or a session has seen end.
+
+    `cost_usd` is None as soon as one of them has no known cost.
+    """
 
     runs: int = 0
     turns: int = 0
     tokens: Tokens = Tokens()
+    attempts: int = 0
+    cost_usd: float | None = 0.0
 
-    def add(self, *, turns: int, tokens: Tokens | None) -> None:
+    def add(self, end: Terminal) -> None:
         self.runs += 1
-        self.turns += turns
-        if tokens is not None:
-            self.tokens = self.tokens + tokens
+        self.turns += end.turns
+        self.attempts += end.attempts
+        if end.tokens is not None:
+            self.tokens = self.tokens + end.tokens
+        known = self.cost_usd is not None and end.cost_usd is not None
+        self.cost_usd = (self.cost_usd or 0.0) + (end.cost_usd or 0.0) if known else None
 
 
 def decoded(body: bytes, kind: type[T]) -> T:

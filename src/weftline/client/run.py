@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager, closing
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from msgspec.structs import replace
+
 from weftline.client.dispatch import Dispatcher
 from weftline.client.errors import (
     ApiError,
@@ -34,8 +36,9 @@ from weftline.client.events import (
     text_of,
 )
 from weftline.client.http import RETRIED, EventStream, Http
-from weftline.client.results import CancelReceipt, RunResult, RunSnapshot, Totals
+from weftline.client.results import RunResult, RunSnapshot, Totals
 from weftline.client.tools import Toolset
+from weftline.client.usage import CancelReceipt
 from weftline.client.workers import HandlerWorkers
 from weftline.net.sse import SseParser
 
@@ -113,6 +116,7 @@ class AsyncRun:
         self._held: dict[str, LocalToolCall] = {}
         self._terminal: Terminal | None = None
         self._failure: ClientError | None = None
+        self._receipt: CancelReceipt | None = None
         self._expired = False
         self._done = False
         self._news: asyncio.Future[None] | None = None
@@ -137,7 +141,7 @@ class AsyncRun:
 
     @property
     def done(self) -> bool:
-        """Whether the last event has come, or nobody follows the run any more."""
+        """Whether the last event has come, or the run is no longer followed."""
         return self._done
 
     async def events(self, *, raise_on_failure: bool = True) -> AsyncGenerator[Event]:
@@ -183,13 +187,22 @@ class AsyncRun:
         self.check()
         assert isinstance(self._terminal, Result)
         end = self._terminal
-        result = RunResult(self.id, end.text, end.tokens, end.turns, end.model, tuple(self._events))
+        result = RunResult(
+            self.id,
+            end.text,
+            end.tokens,
+            end.turns,
+            end.model,
+            tuple(self._events),
+            attempts=end.attempts,
+            cost_usd=end.cost_usd,
+            cancel_receipt=self._receipt,
+        )
         if self._output_type is None:
             return result
         from weftline.client.output import parse_output
 
-        output = parse_output(result, self._output_type)
-        return RunResult(self.id, end.text, end.tokens, end.turns, end.model, result.events, output)
+        return replace(result, output=parse_output(result, self._output_type))
 
     def check(self, *, raise_on_failure: bool = True) -> None:
         """Raises what is wrong with a run that is `done`, if anything."""
@@ -204,13 +217,14 @@ class AsyncRun:
 
     async def cancel(self) -> CancelReceipt:
         """Cancels the run on the server; one that has ended stays as it is."""
-        return await self._client.cancel_run(self.id)
+        self._receipt = await self._client.cancel_run(self.id)
+        return self._receipt
 
     async def snapshot(self) -> RunSnapshot:
         return await self._client.get_run(self.id)
 
     async def detach(self) -> None:
-        """Stops following. The run goes on; nobody here answers its calls any more."""
+        """Stops following. The run goes on; its calls are no longer answered here."""
         if self._goodbyes:
             await asyncio.wait(self._goodbyes, timeout=GOODBYE_S)
         if not self._done:
@@ -238,7 +252,7 @@ class AsyncRun:
         await self.close()
 
     async def _wait(self) -> None:
-        """Returns when something has happened. Whoever is cancelled here takes the run with them."""
+        """Returns when something has happened. A caller that is cancelled here takes the run with it."""
         if self._news is None:
             self._news = asyncio.get_running_loop().create_future()
         try:
@@ -279,7 +293,16 @@ class AsyncRun:
             case Cancelled() as end:
                 kind = DeadlineExceeded if self._expired else RunCancelled
                 reason = "deadline" if self._expired else end.reason
-                raise kind(self.id, reason=reason, tokens=end.tokens, turns=end.turns, model=end.model)
+                raise kind(
+                    self.id,
+                    reason=reason,
+                    tokens=end.tokens,
+                    turns=end.turns,
+                    model=end.model,
+                    attempts=end.attempts,
+                    cost_usd=end.cost_usd,
+                    cancel_receipt=self._receipt,
+                )
             case Result() | Failed() as end:
                 retryable = end.data.get("retryable")
                 raise RunFailed(
@@ -294,6 +317,8 @@ class AsyncRun:
                     tokens=end.tokens,
                     turns=end.turns,
                     model=end.model,
+                    attempts=end.attempts,
+                    cost_usd=end.cost_usd,
                 )
             case _:
                 raise NetworkError(f"run {self.id} is no longer followed")
@@ -328,7 +353,7 @@ class AsyncRun:
             logger.exception("the tools of run %s could not be released", self.id)
         if self._terminal is not None:
             for totals in self._totals:
-                totals.add(turns=self._terminal.turns, tokens=self._terminal.tokens)
+                totals.add(self._terminal)
         if self._on_end is not None:
             self._on_end(self)
 
@@ -344,7 +369,7 @@ class AsyncRun:
                 if self._terminal is not None:
                     return
                 if self._position == before > 0 and not rewound and (await self.snapshot()).ended:
-                    # Nothing comes after the last event, and that one was before our time: read it anew.
+                    # Nothing comes after the last event, and that one was before our time: read it again.
                     self._position, rewound = 0, True
                     continue
                 failure: NetworkError | ApiError = NetworkError(f"the stream of {self.id} closed before its end")

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 
 import msgspec
 
+from weftline.client.attachments import AttachmentLike, attachments_on_wire
 from weftline.client.errors import InvalidSpec
 from weftline.client.events import Event
 from weftline.client.tools import ToolLike
@@ -18,7 +19,8 @@ class MessageOptions(TypedDict, total=False):
     """What may differ from run to run. What is left out is not sent; `output_schema`, `loop_detection`, `tool_budgets`
     and `budgets` are sent as they are given, `False` and `{}` included."""
 
-    messages: Sequence[Mapping[str, str]] | None
+    messages: Sequence[Mapping[str, Any]] | None
+    attachments: Sequence[AttachmentLike] | None
     tools: Sequence[ToolLike] | None
     reasoning_level: Reasoning | None
     output_schema: Mapping[str, Any] | None
@@ -26,6 +28,10 @@ class MessageOptions(TypedDict, total=False):
     loop_detection: Mapping[str, int] | Literal[False] | None
     tool_budgets: Mapping[str, Mapping[str, int]] | None
     budgets: Mapping[str, Any] | None
+    temperature: float | None
+    top_p: float | None
+    stop_sequences: Sequence[str] | None
+    max_output_tokens: int | None
     metadata: Mapping[str, str] | None
     deadline_s: float | None
     idempotency_key: str | None
@@ -45,6 +51,10 @@ class SessionOptions(TypedDict, total=False):
     loop_detection: Mapping[str, int] | Literal[False] | None
     tool_budgets: Mapping[str, Mapping[str, int]] | None
     budgets: Mapping[str, Any] | None
+    temperature: float | None
+    top_p: float | None
+    stop_sequences: Sequence[str] | None
+    max_output_tokens: int | None
     metadata: Mapping[str, str] | None
 
 
@@ -68,9 +78,13 @@ _WIRE = {
     "loop_detection": "loopDetection",
     "tool_budgets": "toolBudgets",
     "budgets": "budgets",
+    "temperature": "temperature",
+    "top_p": "topP",
+    "stop_sequences": "stopSequences",
+    "max_output_tokens": "maxOutputTokens",
     "metadata": "metadata",
 }
-_LOCAL = frozenset({"tools", "output_type", "deadline_s", "idempotency_key", "on_event"})
+_LOCAL = frozenset({"attachments", "tools", "output_type", "deadline_s", "idempotency_key", "on_event"})
 
 
 def body_of(
@@ -91,6 +105,9 @@ def body_of(
             body[wire] = value
     if asks and ("prompt" in body) == ("messages" in body):
         raise InvalidSpec("give either a prompt or messages")
+    attachments = options.get("attachments")
+    if attachments:
+        body["attachments"] = attachments_on_wire(attachments)
     output_type = options.get("output_type")
     if output_type is not None:
         if "outputSchema" in body:

@@ -12,7 +12,6 @@ from weftline.client.core import AsyncClient
 from weftline.client.credentials import TokenCallable, TokenSource
 from weftline.client.events import AssistantDelta, Event
 from weftline.client.results import (
-    CancelReceipt,
     ChatMessage,
     Models,
     Page,
@@ -26,6 +25,7 @@ from weftline.client.run import AsyncRun
 from weftline.client.session import AsyncSession
 from weftline.client.spec import MessageOptions, RunOptions, SessionOptions
 from weftline.client.tools import ToolLike
+from weftline.client.usage import CancelReceipt
 
 T = TypeVar("T")
 
@@ -107,7 +107,7 @@ class Client:
         output_type: Any = None,
         on_event: Callable[[Event], object] | None = None,
     ) -> Run:
-        """Follows a run that exists, from the event after `last_seq`; see `AsyncClient.attach`."""
+        """Follows an existing run, from the event after `last_seq`; see `AsyncClient.attach`."""
         attached = self._core.attach(
             run_id,
             tools=tools,
@@ -169,7 +169,7 @@ class Client:
         return Session(self, self.wait(self._core.create_session(**options)))
 
     def session(self, session_id: str, *, tools: Sequence[ToolLike] = ()) -> Session:
-        """Takes up a session that exists. `tools`, when given, are sent anew with every message."""
+        """Resumes an existing session. `tools`, if given, are sent again with every message."""
         return Session(self, self.wait(self._core.session(session_id, tools=tools)))
 
     def get_session(self, session_id: str) -> SessionInfo:
@@ -246,7 +246,7 @@ class Run:
         return self._client.wait(self._run.snapshot())
 
     def detach(self) -> None:
-        """Stops following. The run goes on; nobody here answers its calls any more."""
+        """Stops following. The run goes on; its calls are no longer answered here."""
         self._client.wait(self._run.detach())
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class Handler(Protocol):
-    """Answers one call. What it raises is told to the model."""
+    """Answers one call. The model reads what it raises."""
 
     timeout_s: float | None
 
@@ -297,4 +297,4 @@ def _as_tool(given: ToolLike) -> Tool:
         return given  # pyright: ignore[reportReturnType]  (a function has no such attribute)
     if callable(given):
         return LocalTool(given)
-    raise InvalidSpec(f"{given!r} is no tool")
+    raise InvalidSpec(f"{given!r} is not a tool")

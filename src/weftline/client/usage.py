@@ -1,4 +1,4 @@
-"""What runs used, and how parts of events are read: an unknown shape is no error."""
+"""What runs used and what cancels did, and how parts of events are read: an unknown shape is not an error."""
 
 from __future__ import annotations
 
@@ -32,6 +32,24 @@ class ModelUsed(Struct, frozen=True, rename="camel"):
     provider: str = ""
     vendor_model_id: str = ""
     reasoning_effort: str | None = None
+
+
+class CallName(Struct, frozen=True, rename="camel"):
+    tool_use_id: str = ""
+    name: str = ""
+
+
+class CancelReceipt(Struct, frozen=True, rename="camel"):
+    """What a cancel found: every call of the run is in exactly one list.
+
+    `status` is the run's after the cancel: `cancelled`, or how it had ended before. Calls `in_doubt` were under way and
+    may have taken effect.
+    """
+
+    status: str = ""
+    stopped: tuple[CallName, ...] = ()
+    finished: tuple[CallName, ...] = ()
+    in_doubt: tuple[CallName, ...] = ()
 
 
 def lenient(value: object, kind: type[T]) -> T | None:

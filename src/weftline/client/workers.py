@@ -1,7 +1,7 @@
 """Threads for tool handlers that block.
 
-A thread cannot be stopped from outside. When a run ends while one of its handlers is still busy, nobody waits for it:
-the thread is left to itself, and being a daemon it does not keep the process alive.
+A thread cannot be stopped from outside. When a run ends while one of its handlers is still busy, its thread is left to
+itself; being a daemon, it does not keep the process alive.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class HandlerWorkers:
-    """At most `size` handlers at once that somebody waits for."""
+    """At most `size` handlers at once, not counting abandoned ones."""
 
     def __init__(self, size: int) -> None:
         self._free = asyncio.Semaphore(size)
@@ -47,7 +47,7 @@ class HandlerWorkers:
                 try:
                     loop.call_soon_threadsafe(settle, value, failure)
                 except RuntimeError:
-                    pass  # the loop is closed: nobody is there to be told
+                    pass  # the loop is closed: there is no one to notify
 
             threading.Thread(target=work, name="weftline-handler", daemon=True).start()
             return await future

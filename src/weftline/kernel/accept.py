@@ -1,8 +1,8 @@
-"""The append contract's checks: whether a fact from outside the kernel still rests on something.
+"""The append contract's checks: whether a fact from outside the kernel still has a basis.
 
 A *decision* rests on the exact version it was made on, which the driver compares. Everything else is judged here: an
 *outcome* on its command still being outstanding, an *answer* on its open question, a request on a run that is open.
-First come wins; what is refused changes nothing.
+First come, first served; a refused fact changes nothing.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from weftline.kernel.entries import (
 from weftline.kernel.state import Call, Question, State
 
 MAX_QUEUED = 256
-"""Messages that may wait for one run at a time."""
+"""Messages that may be waiting for one run at a time."""
 
 
 def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
     """Whether `head`, an outcome, an answer or a request, may be appended to a run in this state.
 
-    `attempt` is the attempt of the call that an outcome belongs to; 0 for the answer of a client. The outcome of
-    `Reconcile` is a `CallClosed`, or a `CallStarted` with the next attempt when the call will not happen by itself.
+    `attempt` is the attempt of the call that an outcome belongs to; 0 for a client's answer. The outcome of `Reconcile`
+    is a `CallClosed`, or a `CallStarted` with the next attempt if the call will not happen on its own.
     """
     if s.ended or s.rules not in KNOWN_RULES:
         return False
-    # Identity of types, the most frequent first: a failed match on a struct costs several times as much.
+    # Compares types by identity, most frequent first: a failed match on a struct costs several times as much.
     if type(head) is CallClosed:
         return _closes(s, head, attempt)
     if type(head) is TurnCompleted or type(head) is AttemptFailed:
@@ -61,7 +61,7 @@ def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
 
 
 def open_question(s: State, id: str) -> Question | None:
-    """The question that waits for an answer under this id: of a client call, its `toolUseId`."""
+    """The question waiting for an answer under this id; for a client call that is its `toolUseId`."""
     return s.questions.open.get(id)
 
 
@@ -75,7 +75,7 @@ def _closes(s: State, head: CallClosed, attempt: int) -> bool:
 
 
 def _starts_again(s: State, head: CallStarted, attempt: int) -> bool:
-    """The one start from outside: the tool made sure that what was begun before a crash will not happen."""
+    """The only start from outside: the tool made sure that a call begun before a crash will not happen."""
     call = _call(s, head)
     if call is None or s.control.cancel or s.control.paused:
         return False

@@ -1,4 +1,4 @@
-"""Decisions on the calls of a turn: which are admitted, which begin, which are answered in their tool's place."""
+"""Decisions on the calls of a turn: which are admitted, which begin, which are answered in place of their tool."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def carry_on(s: State) -> Decision:
 
 
 def _recover(s: State, index: int, call: Call, append: list[New], start: list[Command]) -> None:
-    """A call that was begun before a crash: its effect says what may be done about it."""
+    """A call begun before a crash: its effect says what may be done about it."""
     if call.effect == "once":
         append.append(closed(s, index, "in_doubt", prompts.in_doubt(call.name)))
     elif s.control.paused:
@@ -60,7 +60,7 @@ def _recover(s: State, index: int, call: Call, append: list[New], start: list[Co
 
 
 def _begin(s: State, append: list[New]) -> None:
-    """Begins as many of the waiting calls as may run now; steering skips those of a sequential batch instead."""
+    """Begins as many waiting calls as may run now; in a sequential batch, steering skips them instead."""
     batch = s.batch
     calls, index = batch.calls, batch.next
     if batch.concurrent:
@@ -83,7 +83,7 @@ def _is_steered(s: State) -> bool:
 
 
 def _admit(s: State) -> Decision:
-    """Decides on every call of a fresh turn at once: which are announced and may begin, and which are answered here."""
+    """Decides on every call of a new turn at once: which are announced and may begin, and which are answered here."""
     if s.answer.finish == "max_tokens":
         return truncated(s)
     if s.guards.final:
@@ -102,7 +102,7 @@ def _admit(s: State) -> Decision:
 
 
 class _Budgets:
-    """What is used of the run's budgets, while calls that are not folded yet are added."""
+    """How much of the run's budgets is used, counting calls that are not folded yet."""
 
     def __init__(self, s: State) -> None:
         self.limits = s.limits.tool_budgets
@@ -110,7 +110,7 @@ class _Budgets:
         self.blocked = {tool: use.blocked for tool, use in s.guards.budgets.items()}
 
     def exceeded(self, tool: str) -> BudgetExceeded | None:
-        """The fact about one call more of `tool` than its budget has."""
+        """The fact about a call of `tool` that is over its budget."""
         max_calls, used = self.limits.get(tool), self.used.get(tool, 0)
         if max_calls is None or used < max_calls:
             return None
@@ -133,7 +133,7 @@ def _admission(s: State, index: int, call: Call, budgets: _Budgets) -> tuple[New
     if call.verdict == "unknown":
         return blocked(s, index, "unknown", prompts.unknown_tool(name))
     if call.verdict == "invalid":
-        return blocked(s, index, "invalid", "")  # what the model reads stands with the turn
+        return blocked(s, index, "invalid", "")  # the text for the model is stored with the turn
     timeout_us = None if call.client is None else s.limits.local_timeout_us
     return (New(CallOpened(s.turn - 1, index, call.id, name, call.digest, call.effect, call.client, timeout_us)),)
 
@@ -189,7 +189,7 @@ def _after(s: State) -> Decision:
 
 
 def _expired(s: State) -> list[int]:
-    """The indexes of the calls whose answer has not come in time."""
+    """The indexes of the calls whose answer did not come in time."""
     return [
         question.index
         for question in s.questions.open.values()

@@ -1,8 +1,8 @@
-"""The content of entries: what stands in a log beside the facts. Read by projections and by whoever builds requests,
-never by the kernel.
+"""The content of entries: what a log holds besides facts. Read by projections and request builders, never by the
+kernel.
 
-Bodies are our own words; the protocols outside are projections of them. Fields that a reader does not know are passed
-over: a field whose absence would mislead needs a new entry, which older code then does not know.
+Bodies are our own words; the protocols outside are projections of them. Readers ignore fields they do not know, so a
+field whose absence would mislead needs a new entry, which older code then rejects.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from weftline.messages import Assistant, Message, ProviderCall, UserPart
 
 
 class CreatedBody(Struct, omit_defaults=True):
-    """Of `run.created`: the plan in our own words, and what the client sent, to be given back exactly."""
+    """Of `run.created`: the plan in our own words, and what the client sent, to be returned exactly."""
 
     plan: Raw
     sent: Raw | UnsetType = UNSET
 
 
 class TurnCall(Struct, omit_defaults=True):
-    """What became of one call of the message before anything was decided about it.
+    """What the tool pipeline made of one call of the message before anything was decided about it.
 
-    `args` are the final argument bytes, absent where they are the message's own text. `invalid` is what the model reads
-    in place of a result when they do not fit the tool.
+    `args` are the final argument bytes, absent if they are the message's own text. `invalid` is what the model reads in
+    place of a result if they do not fit the tool.
     """
 
     args: Raw | UnsetType = UNSET
@@ -36,7 +36,7 @@ class TurnCall(Struct, omit_defaults=True):
 
 
 class TurnBody(Struct, omit_defaults=True):
-    """Of `turn.completed`. `calls` is as long as the message's, or empty when each call is as the message has it."""
+    """Of `turn.completed`. `calls` is as long as the message's, or empty if every call is as in the message."""
 
     message: Assistant
     calls: tuple[TurnCall, ...] = ()
@@ -52,7 +52,7 @@ class OpenedBody(Struct, omit_defaults=True):
 
 
 class ClosedBody(Struct, omit_defaults=True):
-    """Of `call.closed`: what the model reads, and the arguments once more unless they are long.
+    """Of `call.closed`: what the model reads, and the arguments again unless they are long.
 
     `message_id` is the sender's name for the message that answered the call, if it had one.
     """
@@ -94,10 +94,20 @@ class EndedBody(Struct, omit_defaults=True):
 
 
 class ProviderNote(Struct):
-    """Of `note.provider_call`: the call as the message has it, without what only the provider understands."""
+    """Of `note.provider_call`: the call as in the message, without the parts that only the provider understands."""
 
     call: ProviderCall
     turn: int
+
+
+class ProgressNote(Struct, omit_defaults=True):
+    """Of `note.tool_progress`: the call, and how far it has come in whatever its tool counts."""
+
+    call: str
+    name: str
+    progress: float
+    total: float | None = None
+    message: str = ""
 
 
 encode = Encoder().encode
@@ -111,6 +121,7 @@ decode_ended = Decoder(EndedBody).decode
 decode_queued = Decoder(QueuedBody).decode
 decode_message = Decoder(Message).decode
 decode_note = Decoder(ProviderNote).decode
+decode_progress = Decoder(ProgressNote).decode
 
 
 def turn_body(message: Assistant, *, args: Sequence[bytes], invalid: Mapping[int, str]) -> TurnBody:
@@ -124,7 +135,7 @@ def turn_body(message: Assistant, *, args: Sequence[bytes], invalid: Mapping[int
 
 
 def turn_args(body: TurnBody) -> list[bytes]:
-    """The final argument bytes of every call: what digest, idempotency key and execution go by."""
+    """The final argument bytes of every call: digest, idempotency key and execution all use these."""
     if not body.calls:
         return [asked.args.encode() for asked in body.message.calls]
     return [
@@ -139,7 +150,7 @@ def note_body(call: ProviderCall, *, turn: int) -> bytes:
 
 
 def _line(raw: Raw | UnsetType) -> Raw | UnsetType:
-    """JSON without white space; what is not JSON becomes a string."""
+    """JSON without whitespace; anything that is not JSON becomes a string."""
     if raw is UNSET:
         return UNSET
     text = bytes(raw).decode(errors="replace")

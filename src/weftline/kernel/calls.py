@@ -1,6 +1,6 @@
-"""The fold's half about calls: from the turn that asked for them to the result of the last.
+"""The half of the fold that handles calls: from the turn that asked for them to the last result.
 
-The counts and cursors of the batch are kept here, so that nobody has to walk over all calls for each fact.
+The batch's counts and cursors are kept here, so that no fact needs a walk over all calls.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def asked(wanted: Sequence[AskedCall]) -> Batch:
 
 
 def lost(batch: Batch, effects: dict[str, Effect]) -> Batch:
-    """The batch after an adoption: what was running was begun by an earlier epoch.
+    """The batch after an adoption: whatever was running was begun by an earlier epoch.
 
-    The stricter of the recorded and the present effect rules; a tool that is gone counts as the strictest.
+    The stricter of the recorded and the current effect applies; a tool that is gone counts as the strictest.
     """
     if not batch.running:
         return batch
@@ -54,7 +54,7 @@ def lost(batch: Batch, effects: dict[str, Effect]) -> Batch:
 
 
 def opened(s: State, head: CallOpened, at: int) -> State | None:
-    """The state after the fact; None when it cannot be true of the call. So do the next two."""
+    """The state after the fact; None if it cannot be true of the call. The next two work the same way."""
     call = _unclosed(s, head)
     if call is None or call.stage != "asked" or head.client != call.client:
         return None
@@ -109,7 +109,7 @@ def closed(s: State, head: CallClosed) -> State | None:
 
 
 def next_waiting(calls: Sequence[Call], index: int) -> int:
-    """The first server-side call from `index` on that has not begun; their number when there is none."""
+    """The first server-side call from `index` on that has not begun; the number of calls if there is none."""
     while index < len(calls):
         call = calls[index]
         if call.client is None and (call.stage == "opened" or call.stage == "asked"):
@@ -140,7 +140,7 @@ def _with(calls: tuple[Call, ...], index: int, call: Call) -> tuple[Call, ...]:
 
 
 def _cursor(batch: Batch, calls: tuple[Call, ...], changed: int) -> int:
-    """Moves on only from the call that it stood at, so that over a whole batch each call is looked at once."""
+    """Advances only past the call it points at, so that each call is visited once per batch."""
     return next_waiting(calls, changed) if changed == batch.next else batch.next
 
 
@@ -158,7 +158,7 @@ def _without_question(questions: Questions, id: str) -> Questions:
 
 
 def _remember(s: State, call: Call, head: CallClosed) -> Guards:
-    """What the guards keep of a call that its tool did not answer."""
+    """What the guards remember about a call that its tool did not answer."""
     match head.how:
         case "unknown" | "invalid":
             return _count(s.guards, s.limits, call.name, used=1)

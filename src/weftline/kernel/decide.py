@@ -19,11 +19,11 @@ NOTHING = Decision()
 
 
 def decide(s: State) -> Decision:
-    """What to append, or else what to start, and when to ask again; nothing for a run whose rules are not known."""
+    """What to append, or else what to start, and when to ask again; nothing for a run with unknown rules."""
     if s.step == "ended" or not s.created or s.rules not in KNOWN_RULES:
         return NOTHING
     if s.broken:
-        return end(s, "failed", code="worker_error", text="The run's log is damaged and it cannot be carried on.")
+        return end(s, "failed", code="worker_error", text="The run's log is damaged, so the run cannot continue.")
     if s.control.cancel:
         return _cancelled(s)
     attempt = s.attempt

@@ -1,4 +1,4 @@
-"""How things are closed: a call without its tool, an attempt without its outcome, a run."""
+"""How things end: a call without its tool, an attempt without its outcome, a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def end(
 ) -> Decision:
     """The last append of a run: every open call closed, then the one terminal entry.
 
-    `how` and `closing` are for calls that never began; `skip` has the indexes of those that are closed already.
+    `how` and `closing` are for calls that never began; `skip` has the indexes of those already closed.
     """
     append: list[New] = []
     if s.batch.unclosed:
@@ -39,7 +39,8 @@ def end(
         reason=reason,
         finish=s.answer.finish,
         usage=usage,
-        cost_nusd=None if s.totals.unpriced else s.totals.cost_nusd,
+        # What a call costs that is cut off here is not known here.
+        cost_nusd=None if s.totals.unpriced or s.attempt.open else s.totals.cost_nusd,
         turns=s.turn + (s.attempt.number > 0),
         attempts=s.totals.attempts,
         model=s.attempt.model,
@@ -65,7 +66,7 @@ def _close_all(s: State, how: How, closing: str, skip: frozenset[int]) -> list[N
 
 
 def settled(s: State, reason: Literal["abandoned", "cancelled"]) -> AttemptFailed:
-    """Closes an attempt whose outcome nobody will report, with what it may have cost."""
+    """Closes an attempt whose outcome will never be reported, with what it may have cost."""
     return AttemptFailed(
         s.turn, s.attempt.number, reason, reason=reason, usage=Usage(input=s.attempt.estimate), estimated=True
     )

@@ -2,9 +2,9 @@
 
 An entry is a head, which is folded into the state, and a body, which is not: bodies are content (messages, arguments,
 results), heads are facts about it (ids, names, counts, digests, sizes, times). Facts change the state; observations
-(`delta.*`, `note.*`) are shown to readers and folded by nobody. The names are data: they stand in every log ever
-written, so a changed meaning gets a new name (`call.closed@2`), and the old one stays here. A head with a field that
-this code does not know comes from newer code and is not decoded: half understood is worse than unknown.
+(`delta.*`, `note.*`) are shown to readers and never folded. The names are data: every log ever written contains them,
+so a changed meaning gets a new name (`call.closed@2`), and the old one stays here. A head with a field that this code
+does not know comes from newer code and is not decoded: half-understood is worse than unknown.
 
 `at` and all times are integer microseconds since the epoch, UTC.
 """
@@ -19,15 +19,15 @@ from msgspec.json import Decoder
 from weftline.messages import Usage
 
 RULES = 1
-"""The number of the rules that new runs follow; a run keeps the one it was created with."""
+"""The number of the rules that new runs follow; a run keeps the rules it was created with."""
 KNOWN_RULES = frozenset({1})
 """The rules that `decide` can follow. A run with others was made by newer code and is left alone."""
 
 Effect: TypeAlias = Literal["read", "idempotent", "reconcile", "once"]
-"""What running a tool again would mean, from harmless to never.
+"""What running a tool again would mean, from harmless to forbidden.
 
 `read` changes nothing. `idempotent` may run again with the same idempotency key. `reconcile` can be asked whether it
-happened. `once` must never run twice: after a crash in its middle the call is in doubt.
+happened. `once` must never run twice: if a crash cuts it off, the call is in doubt.
 """
 STRICTNESS: dict[Effect, int] = {"read": 0, "idempotent": 1, "reconcile": 2, "once": 3}
 FinalReason: TypeAlias = Literal["loop_detected", "max_tool_turns"]
@@ -51,34 +51,34 @@ EXECUTED: frozenset[How] = frozenset({"returned", "failed", "timeout"})
 
 
 class Head(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The folded part of an entry, and what it is made of."""
+    """The folded part of an entry, and its parts."""
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     """The thresholds of one run, fixed when it is created.
 
-    Stored whole, defaults too: a default that changes later must not reach a run that exists.
+    Stored in full, defaults included: a default that changes later must not affect an existing run.
     """
 
     max_tool_turns: int = 100
     on_max_tool_turns: Literal["error", "finalize"] = "error"
     loop_soft: int = 3
-    """Same turns in a row from which a batch is skipped; 0 switches loop detection off."""
+    """Number of identical turns in a row at which a batch is skipped; 0 switches loop detection off."""
     loop_hard: int = 6
     tool_budgets: dict[str, int] = {}
     local_timeout_us: int = 300_000_000
     on_local_timeout: Literal["end", "report"] = "end"
     max_retries: int = 3
     fallbacks: int = 0
-    """How many further models may be asked when one has used up its retries."""
+    """How many further models may be tried when one has used up its retries."""
     in_doubt_followup: Literal["block", "allow"] = "block"
     interrupts_allowed: bool = True
     max_concurrent_calls: int = 64
-    """How many server-side calls of a concurrent batch run at once."""
+    """How many server-side calls of a concurrent batch may run at once."""
 
 
 class ModelRef(Head, frozen=True):
-    """The model that an attempt asked: catalog id, family, the vendor's id, the reasoning level where one was set."""
+    """The model that an attempt asked: catalog id, family, vendor id, and the reasoning level if one was set."""
 
     id: str = ""
     provider: str = ""
@@ -87,7 +87,7 @@ class ModelRef(Head, frozen=True):
 
 
 class AskedCall(Head, frozen=True):
-    """One call of a completed turn, with what the tool pipeline found out about it before anything was decided."""
+    """One call of a completed turn, with what the tool pipeline found before anything was decided."""
 
     id: str
     name: str
@@ -99,7 +99,7 @@ class AskedCall(Head, frozen=True):
 
 
 class RunCreated(Head, frozen=True, tag="run.created"):
-    """Body: `CreatedBody`, everything that was given at the start."""
+    """Body: `CreatedBody`, everything given at the start."""
 
     rules: int
     limits: Limits
@@ -113,9 +113,9 @@ class HistoryPinned(Head, frozen=True, tag="history.pinned"):
 
 
 class RunAdopted(Head, frozen=True, tag="run.adopted"):
-    """A new driver took a run with work in flight: what earlier epochs had begun is lost to it.
+    """A new driver took over a run with work in flight: what earlier epochs had begun is lost.
 
-    `effects` has, for each tool with an open call, the effect that it declares now (absent: the tool is gone).
+    For each tool with an open call, `effects` has the effect that it declares now (absent: the tool is gone).
     """
 
     epoch: int
@@ -131,9 +131,9 @@ class AttemptStarted(Head, frozen=True, tag="attempt.started"):
     final: bool = False
     estimate: int = 0
     cause: str = ""
-    """Of a further attempt: the class of the failure before it, or `abandoned`."""
+    """For a repeated attempt: the class of the failure before it, or `abandoned`."""
     choice: int = 0
-    """Which of the run's models is asked: 0 the one it named, then its fallbacks in order."""
+    """Which of the run's models is asked: 0 is the one it named, then its fallbacks in order."""
 
 
 class AttemptFailed(Head, frozen=True, tag="attempt.failed"):
@@ -167,19 +167,19 @@ class TurnCompleted(Head, frozen=True, tag="turn.completed"):
     output_invalid: bool = False
     active_us: int = 0
     cost_nusd: int | None = None
-    """Billionths of a US dollar; None where the model's price is not known."""
+    """Billionths of a US dollar; None if the model's price is unknown."""
     metadata: dict[str, str] = {}
-    """What the provider told of its answer once that was complete, such as an id to ask its support about."""
+    """What the provider said about its completed answer, such as an id to quote to its support."""
 
 
 class OutputRejected(Head, frozen=True, tag="output.rejected"):
-    """The answer does not fit the output schema and the model is asked once more. Body: `TextBody`."""
+    """The answer does not fit the output schema, and the model is asked once more. Body: `TextBody`."""
 
     turn: int
 
 
 class CallOpened(Head, frozen=True, tag="call.opened"):
-    """A call was announced. Body: `OpenedBody`, its arguments and what an offer to a client carries besides.
+    """A call was announced. Body: `OpenedBody`, its arguments and the other fields of an offer to a client.
 
     `blocked` calls are closed in the same append and never begin.
     """
@@ -192,7 +192,7 @@ class CallOpened(Head, frozen=True, tag="call.opened"):
     effect: Effect = "once"
     client: str | None = None
     timeout_us: int | None = None
-    """Of a client call: how long after `at` its answer may come."""
+    """For a client call: how long after `at` its answer may arrive."""
     blocked: bool = False
 
 
@@ -240,7 +240,7 @@ class FinalForced(Head, frozen=True, tag="final.forced"):
 
 
 class MessageQueued(Head, frozen=True, tag="message.queued"):
-    """Somebody outside sent a message to the running run. Body: the user message."""
+    """Someone outside sent a message to the running run. Body: the user message."""
 
     id: str
     mode: Literal["steer", "follow_up"]
@@ -268,7 +268,7 @@ class CancelRequested(Head, frozen=True, tag="cancel.requested"):
 
 
 class TimerFired(Head, frozen=True, tag="timer.fired"):
-    """The wall clock was seen at `now`: the only way in which time enters the state."""
+    """The wall clock read `now`: the only way time enters the state."""
 
     now: int
 
@@ -278,20 +278,20 @@ class RunEnded(Head, frozen=True, tag="run.ended"):
 
     status: Literal["succeeded", "failed", "cancelled"]
     code: str = ""
-    """Of a failure: its class (`rate_limit`, `truncation`, …) or a small token (`max_tool_turns`, `worker_error`)."""
+    """For a failure: its class (`rate_limit`, `truncation`, …) or a short token (`max_tool_turns`, `worker_error`)."""
     reason: str = ""
-    """Of a cancel: who; of an end that a limit brought about: which."""
+    """For a cancel: who; for a run ended by a limit: which one."""
     finish: str | None = None
     usage: Usage = Usage()
     turns: int = 0
-    """Model turns, each counted once however often it was tried."""
+    """Model turns, each counted once however many attempts it took."""
     attempts: int = 0
-    """Model calls begun, failed and repeated ones included."""
+    """Model calls begun, including failed and repeated ones."""
     model: ModelRef = ModelRef()
     active_us: int = 0
     undelivered: tuple[str, ...] = ()
     cost_nusd: int | None = None
-    """Of all model calls; None when one of them had no known price."""
+    """Of all model calls; None if the price of any of them is unknown."""
 
 
 Fact: TypeAlias = (
@@ -320,11 +320,13 @@ Fact: TypeAlias = (
 TEXT_DELTA = "delta.text"
 THINKING_DELTA = "delta.thinking"
 PROVIDER_CALL = "note.provider_call"
-"""A tool that the provider ran by itself while it answered. Body: `ProviderNote`, one line; the message has it too."""
-OBSERVATIONS = frozenset({TEXT_DELTA, THINKING_DELTA, PROVIDER_CALL})
+"""A tool that the provider ran itself while answering. Body: `ProviderNote`, one line; also part of the message."""
+TOOL_PROGRESS = "note.tool_progress"
+"""How far a call of a tool has come. Body: `ProgressNote`, one line."""
+OBSERVATIONS = frozenset({TEXT_DELTA, THINKING_DELTA, PROVIDER_CALL, TOOL_PROGRESS})
 
 FACTS: dict[str, type[Fact]] = {str(cls.__struct_config__.tag): cls for cls in get_args(Fact)}
 KIND: dict[type[Fact], str] = {cls: kind for kind, cls in FACTS.items()}
 
 decode_fact: Decoder[Fact] = Decoder(Fact)
-"""Its `decode` raises `msgspec.ValidationError` on an entry that this code does not know."""
+"""`decode` raises `msgspec.ValidationError` on an entry that this code does not know."""

@@ -1,10 +1,10 @@
 """`evolve`: folds one fact into the state.
 
-It never raises on a decodable fact, in whatever order facts come, and never makes a decision again: whatever changed
-the course of the run is a fact of its own. A fact that cannot be true marks the state as broken, and `decide` then
-ends the run instead of every start failing on it.
+It never raises on a decodable fact, whatever the order, and never repeats a decision: anything that changed the course
+of the run is a fact of its own. A fact that cannot be true marks the state as broken, and `decide` then ends the run,
+so that it does not fail at every start.
 
-Each fact costs the same in a batch of a thousand calls as in one of ten, but for the copy of a tuple or a dict.
+Each fact costs the same in a batch of a thousand calls as in one of ten, except for the copy of a tuple or a dict.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NO_CALLS = Batch()
 
 
 def evolve(state: State, head: Fact, at: int) -> State:
-    """The state after one more fact, which stands in the log with the time `at`."""
+    """The state after one more fact, logged at the time `at`."""
     if state.ended:
         return _broken(state, "a fact after the terminal entry")
     return FOLDS[type(head)](state, head, at)
@@ -91,7 +91,7 @@ def _attempt_started(s: State, head: AttemptStarted, at: int) -> State:
         number=head.attempt,
         open=True,
         estimate=head.estimate,
-        failures=before.failures if head.choice == before.choice else 0,  # another model begins with its own retries
+        failures=before.failures if head.choice == before.choice else 0,  # each model has its own retries
         choice=head.choice,
         model=head.model,
     )
@@ -146,7 +146,7 @@ def _spent(totals: Totals, head: AttemptFailed | TurnCompleted, by_provider: boo
         calls_made=totals.calls_made + by_provider,
         usage=totals.usage + usage,
         cost_nusd=totals.cost_nusd + (head.cost_nusd or 0),
-        unpriced=totals.unpriced or (head.cost_nusd is None and bool(usage.input or usage.output)),
+        unpriced=totals.unpriced or head.cost_nusd is None,
         active_us=totals.active_us + max(head.active_us, 0),
     )
 
@@ -252,4 +252,4 @@ FOLDS: dict[type[Fact], Callable[[State, Any, int], State]] = {
     TimerFired: _timer_fired,
     RunEnded: _run_ended,
 }
-"""By type, which is a fraction of the cost of a `match` over twenty structs; a test holds it to `FACTS`."""
+"""By type, at a fraction of the cost of a `match` over twenty structs; a test checks it against `FACTS`."""

@@ -15,13 +15,13 @@ PERIODS = (1, 2, 3, 4)
 
 
 def signature(calls: Iterable[tuple[str, str]]) -> str:
-    """One value for a turn's calls (name, argument digest), whatever their order."""
+    """One value for a turn's calls (name and argument digest), regardless of order."""
     joined = "\n".join(sorted([f"{name} {digest}" for name, digest in calls]))
     return blake2b(joined.encode(), digest_size=12).hexdigest()
 
 
 def after_turn(streak: Streak, sign: str, limits: Limits) -> Streak:
-    """The streak with one more turn of calls. A turn that continues no repetition ends the reported one."""
+    """The streak with one more turn of calls. A turn that continues no repetition ends the one that was reported."""
     recent, before = streak.recent, streak.matches
     matches = [before[p - 1] + 1 if len(recent) >= p and recent[-p] == sign else 0 for p in PERIODS]
     new = replace(streak, recent=(*recent, sign)[-4:], matches=tuple(matches))
@@ -29,14 +29,14 @@ def after_turn(streak: Streak, sign: str, limits: Limits) -> Streak:
 
 
 def repetitions(streak: Streak) -> tuple[int, Literal["calls", "cycle"]]:
-    """How often the newest sequence of turns was played in a row, the first time included."""
+    """How often the latest sequence of turns occurred in a row, including the first time."""
     one, two, three, four = streak.matches
     same, cycle = one + 1, max(two // 2, three // 3, four // 4) + 1
     return (same, "calls") if same >= cycle else (cycle, "cycle")
 
 
 def after_batch(streak: Streak, calls: Sequence[Call]) -> Streak:
-    """Counts turns that call the same tools with other arguments and read equal results."""
+    """Counts turns that call the same tools with different arguments and get equal results."""
     for call in calls:
         if call.effect != "read" or call.how not in EXECUTED:
             return replace(streak, results="", same_results=0)

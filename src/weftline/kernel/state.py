@@ -1,4 +1,4 @@
-"""What the kernel knows of a run: a fold of its facts, about a kilobyte, without any content.
+"""What the kernel knows about a run: a fold of its facts, about a kilobyte, without any content.
 
 Someone who has read `entries.py` and this page knows the product: entries are what happened, the state is what
 follows from it, `decide` is what to do about it.
@@ -14,18 +14,18 @@ from weftline.kernel.entries import Effect, Fact, How, Limits, ModelRef
 from weftline.messages import Usage
 
 Stage: TypeAlias = Literal["asked", "opened", "started", "closed"]
-"""Of a call: the model wants it, it was announced, it has begun, it has its one result.
+"""Of a call: the model asked for it, it was announced, it has begun, it has its one result.
 
-What must come between wanting and announcing (gates, approvals) is a stage of its own between the first two.
+Whatever must come between asking and announcing (gates, approvals) is a stage of its own between the first two.
 """
 
 
 class Room(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A part of the state. A stored one with fields that this code does not know is refused, never half understood."""
+    """A part of the state. A stored one with unknown fields is refused, never half-understood."""
 
 
 class Call(Room, frozen=True):
-    """A call of the present turn, from the model's request to its one result."""
+    """A call of the current turn, from the model's request to its one result."""
 
     id: str
     name: str
@@ -36,51 +36,51 @@ class Call(Room, frozen=True):
     stage: Stage = "asked"
     attempt: int = 0
     lost: bool = False
-    """Begun by an earlier epoch; whether it happened is not known here."""
+    """Begun by an earlier epoch; it is not known here whether it happened."""
     how: How | None = None
     result: str = ""
     """Digest of the result."""
 
 
 class Batch(Room, frozen=True):
-    """The calls of the newest turn. The counts and cursors spare `decide` a walk over all of them for each result."""
+    """The calls of the latest turn. The counts and cursors save `decide` a walk over all calls for each result."""
 
     calls: tuple[Call, ...] = ()
     concurrent: bool = False
-    """Whether its calls may run side by side: every tool involved allows it."""
+    """Whether its calls may run concurrently: every tool involved allows it."""
     asked: int = 0
     """How many are still `asked`."""
     unclosed: int = 0
     """How many have no result yet."""
     running: tuple[int, ...] = ()
-    """The indexes of those that have begun and have no result, in order."""
+    """The indexes of those that have begun and have no result yet, in order."""
     next: int = 0
     """No server-side call below this index waits to begin."""
 
 
 class Question(Room, frozen=True):
-    """Something that the run asked of somebody outside and that is not answered yet.
+    """Something that the run asked someone outside and that is not answered yet.
 
     A client-side call is one kind; an await for a person is another.
     """
 
     index: int
-    """Of the call in the batch."""
+    """The call's, in the batch."""
     deadline_at: int | None = None
     kind: Literal["call"] = "call"
 
 
 class Questions(Room, frozen=True):
     open: dict[str, Question] = {}
-    """By id: of a call, the call's."""
+    """By id; for a call, the call's id."""
     due_at: int | None = None
-    """No deadline comes before this; it may be that of a question that was answered since."""
+    """No deadline is earlier than this; it may belong to a question that has been answered since."""
     ignored: tuple[str, ...] = ()
-    """Those that were open when the run was cancelled: their answers are accepted and change nothing."""
+    """Questions that were open when the run was cancelled: their answers are accepted and change nothing."""
 
 
 class Attempt(Room, frozen=True):
-    """The model call of the present turn: the one under way, or what came of those before."""
+    """The model call of the current turn: the one under way, or what came of the earlier ones."""
 
     number: int = 0
     """Counts from 1 within the turn; 0 before the first."""
@@ -89,18 +89,18 @@ class Attempt(Room, frozen=True):
     """Begun by an earlier epoch."""
     estimate: int = 0
     failures: int = 0
-    """Failed attempts of this turn on this model, crashes aside."""
+    """Failed attempts of this turn on this model, not counting crashes."""
     failure: str = ""
-    """Class of the failure that the last attempt ended with; empty when it succeeded or was cut by a crash."""
+    """Class of the failure that ended the last attempt; empty if it succeeded or was cut off by a crash."""
     failure_final: bool = False
     retry_at: int | None = None
     choice: int = 0
-    """Which of the run's models is asked: 0 the one it named, then its fallbacks."""
+    """Which of the run's models is asked: 0 is the one it named, then its fallbacks."""
     model: ModelRef = ModelRef()
 
 
 class Answer(Room, frozen=True):
-    """What the newest completed turn brought besides calls."""
+    """What the latest completed turn brought besides calls."""
 
     finish: str | None = None
     has_text: bool = False
@@ -111,13 +111,13 @@ class Answer(Room, frozen=True):
 
 
 class Streak(Room, frozen=True):
-    """What loop detection remembers: the last signatures, and for each period how long the turns have repeated."""
+    """What loop detection remembers: the last signatures, and for each period how long turns have been repeating."""
 
     recent: tuple[str, ...] = ()
     matches: tuple[int, int, int, int] = (0, 0, 0, 0)
     reported: bool = False
     results: str = ""
-    """Tools and results of the last batch, when all of it was executed and only read."""
+    """Tools and results of the last batch, if every call was executed and only read."""
     same_results: int = 0
 
 
@@ -127,14 +127,14 @@ class BudgetUse(Room, frozen=True):
 
 
 class Doubt(Room, frozen=True):
-    """A call that may or may not have happened; the same call is not made again."""
+    """A call that may or may not have happened; the same call is not repeated."""
 
     tool: str
     digest: str
 
 
 class Guards(Room, frozen=True):
-    """What the guards remember over turns."""
+    """What the guards remember across turns."""
 
     tool_turns: int = 0
     budgets: dict[str, BudgetUse] = {}
@@ -161,11 +161,11 @@ class Totals(Room, frozen=True):
     attempts: int = 0
     """Model calls begun."""
     calls_made: int = 0
-    """Model calls that the provider itself brought to an end."""
+    """Model calls that the provider itself ended."""
     usage: Usage = Usage()
     cost_nusd: int = 0
     unpriced: bool = False
-    """Some model call used tokens whose price is not known."""
+    """Some model call has no known price."""
     active_us: int = 0
 
 
@@ -176,9 +176,9 @@ class State(Room, frozen=True):
     rules: int = 0
     limits: Limits = Limits()
     version: int = 0
-    """How many facts were folded: what a decision rests on."""
+    """How many facts were folded: the version that a decision is based on."""
     epoch: int = 0
-    """Of the claim that last adopted the run."""
+    """The epoch of the claim that last adopted the run."""
     now: int = 0
     """The latest wall-clock time that the log has seen; deadlines are judged by it alone."""
     created: bool = False
@@ -188,7 +188,7 @@ class State(Room, frozen=True):
 
     step: Step = "model"
     turn: int = 0
-    """The next model turn; the calls at hand were asked for by the one before it."""
+    """The next model turn; the current calls were asked for by the one before it."""
     attempt: Attempt = Attempt()
     answer: Answer = Answer()
     batch: Batch = Batch()
@@ -208,10 +208,10 @@ class State(Room, frozen=True):
         return self.attempt.open or bool(self.batch.running)
 
 
-FOLD = 1
-"""The number of the fold: raised whenever `evolve` or `State` changes, so that stored states are folded anew.
+FOLD = 2
+"""The number of the fold: raised whenever `evolve` or `State` changes, so that stored states are folded again.
 
-A run row says which fold made its state; one with another number is thrown away and made again from the log.
+A run row says which fold produced its state; a state with another number is discarded and rebuilt from the log.
 """
 
 encode_state = msgpack.Encoder().encode
@@ -236,7 +236,7 @@ class RunTool(Struct, frozen=True):
 
 
 class Reconcile(Struct, frozen=True):
-    """Ask the tool whether a call that was begun before a crash took place."""
+    """Ask the tool whether a call begun before a crash took place."""
 
     turn: int
     index: int
@@ -249,7 +249,7 @@ Command: TypeAlias = CallModel | RunTool | Reconcile
 class New(Struct, frozen=True):
     """An entry to append. The driver encodes its body and adds the content that the kernel does not know.
 
-    `text` is what the kernel itself has to say in it: a synthetic result, a nudge, an instruction, an error.
+    `text` is the kernel's own contribution: a synthetic result, a nudge, an instruction, an error.
     """
 
     head: Fact
@@ -257,9 +257,9 @@ class New(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True):
-    """Entries first: they are committed and folded and decide is asked again; commands start only when there are none.
+    """Entries first: they are committed and folded, and decide is asked again; commands start only when there are none.
 
-    `due_at` is the time at which decide wants to be asked again; None when only something outside can move the run.
+    `due_at` is when decide wants to be asked again; None if only something outside can move the run.
     """
 
     append: tuple[New, ...] = ()

@@ -1,4 +1,4 @@
-"""Decisions on the model: when it is asked, which of the run's models, and what follows from its answer."""
+"""Decisions on the model: when to ask it, which of the run's models to ask, and what follows from its answer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def answered(s: State) -> Decision:
     if s.answer.finish == "max_tokens":
         return truncated(s)
     if s.answer.finish == "pause_turn" and s.turn <= s.limits.max_tool_turns:
-        return ask_model(s)  # the provider stopped in the middle of tools of its own and wants to be asked again
+        return ask_model(s)  # the provider stopped in the middle of its own tools and wants to be asked again
     if s.guards.final:
         return final_answer(s)
     if s.answer.invalid:
@@ -54,7 +54,7 @@ def truncated(s: State) -> Decision:
 
 
 def final_answer(s: State) -> Decision:
-    """After the forced final turn, which has no tools: its text is the answer, whatever it called besides."""
+    """After the forced final turn, which has no tools: its text is the answer, whatever else it called."""
     final = s.guards.final
     if s.answer.has_text and s.answer.invalid:
         return end(s, "failed", code="invalid_output", reason=final)

@@ -1,7 +1,7 @@
-"""An address, read once. Whoever judges a URL, compares its origin or dials it uses this reading and no other.
+"""An address, parsed once. Judging a URL, comparing its origin and dialling it all use this parse and no other.
 
-Two readers of one URL can be made to disagree about the host: full-width or circled digits, ideographic dots, `127.1`,
-a backslash. So a host is first brought to its one form, and anything that has none is refused.
+Two parsers of one URL can be made to disagree about the host: full-width or circled digits, ideographic dots, `127.1`,
+a backslash. So a host is first normalized, and one that has no normal form is refused.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _NEEDS_NO_QUOTING = "%/:=&?~#+!$,;'@()*[]"
 
 
 class InvalidAddress(ValueError):
-    """This is not an http or https URL. The message names the host at most, never what may be secret."""
+    """This is not an http or https URL. The message names at most the host, never anything that may be secret."""
 
 
 class Address(Struct, frozen=True):
-    """`host` is a lower-case ASCII name or an IP address in its one spelling, an IPv6 address without brackets.
+    """`host` is a lower-case ASCII name or an IP address in normal form, IPv6 without brackets.
 
-    `url` is the whole, all ASCII, with this host in it; `bare_url` is what is sent, without `credentials`.
+    `url` is the whole URL, all ASCII, with this host in it; `bare_url` is what is sent, without `credentials`.
     """
 
     scheme: str
@@ -43,7 +43,7 @@ class Address(Struct, frozen=True):
     rest: str
     """Path, query and fragment."""
     credentials: str = ""
-    """What stands before the host, as it stands there."""
+    """The part before the host, verbatim."""
 
     @property
     def origin(self) -> Origin:
@@ -79,7 +79,7 @@ class Address(Struct, frozen=True):
 
 def parse(url: str) -> Address:
     """Reads an http or https URL. Raises `InvalidAddress`."""
-    # As browsers do, wherever they stand.
+    # As browsers do, wherever they appear.
     match = _URL.fullmatch(url.translate(_DROPPED))
     scheme = match[1].lower() if match else ""
     if match is None or scheme not in _PORTS:
@@ -102,7 +102,7 @@ def origin_of(url: str) -> Origin:
 
 
 def canonical_host(text: str) -> str:
-    """The one form of a host. Raises `InvalidAddress` for a host that has none."""
+    """The normal form of a host. Raises `InvalidAddress` if it has none."""
     if text.startswith("["):
         address = literal(text[1:-1])
         if not isinstance(address, IPv6Address):
@@ -113,14 +113,15 @@ def canonical_host(text: str) -> str:
     host = (text if text.isascii() else _ascii(text)).lower().removesuffix(".")
     if not _NAME.fullmatch(host):
         raise InvalidAddress(f"{text!r} is not a host.")
-    # What ends in a number is an IPv4 address to every browser and resolver, and each reads the odd ones its own way.
+    # Browsers and resolvers take anything that ends in a number for an IPv4 address, and each reads odd ones its own
+    # way.
     if _NUMBER.fullmatch(host.rpartition(".")[2]) and literal(host) is None:
         raise InvalidAddress(f"{text!r} is not a host; an IPv4 address has four decimal numbers.")
     return host
 
 
 def literal(host: str) -> IPv4Address | IPv6Address | None:
-    """The IP address that a host is; None for a name, and for an address with a zone."""
+    """The host as an IP address; None for a name, and for an address with a zone."""
     try:
         return ip_address(host) if "%" not in host else None
     except ValueError:
@@ -137,7 +138,7 @@ def _ascii(host: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """What is encoded already stays as it is; anything else is encoded, blanks above all."""
+    """What is already encoded stays as it is; anything else is encoded, spaces above all."""
     if text.isascii() and text.isprintable() and " " not in text:
         return text
     return quote(text, safe=_NEEDS_NO_QUOTING)

@@ -1,15 +1,15 @@
-"""Bytes as text, in the encoding that the other side names."""
+"""Bytes as text, in the encoding that the peer names."""
 
 from __future__ import annotations
 
 import codecs
 
 _UNFIT = frozenset({"idna", "punycode", "raw_unicode_escape", "unicode_escape", "undefined"})
-"""Python's own, which no page is written in. Decoding the first two takes time that grows with the square."""
+"""Python's own, which no page is written in. Decoding the first two takes quadratic time."""
 
 
 def decoded(data: bytes, charset: str | None) -> str:
-    """`data` in `charset`, or in UTF-8 when that is unknown; what cannot be decoded is replaced."""
+    """`data` in `charset`, or in UTF-8 if that is unknown; undecodable bytes are replaced."""
     try:
         name = codecs.lookup(charset or "utf-8").name.replace("-", "_")
         return data.decode("utf-8" if name in _UNFIT else name, "replace")

@@ -23,7 +23,7 @@ class HttpClient:
     """Sends requests over kept-alive connections. Belongs to one event loop.
 
     `check` judges each address before it is connected to. `proxies` are those of the environment unless given. `tls`
-    says whose certificates to trust, in place of the system's authorities. Bodies over `max_body_bytes` fail.
+    says whose certificates to trust, instead of the system's authorities. Bodies over `max_body_bytes` fail.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class HttpClient:
         limits: TimeLimits,
         resend: bool = False,
     ) -> HttpResponse:
-        """See `HttpSession.send`. Whoever gets the response closes it."""
+        """See `HttpSession.send`. The caller closes the response."""
         session = self._session or await self._open()
         return await session.send(method, url, headers=headers, body=body, limits=limits, resend=resend)
 

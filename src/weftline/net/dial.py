@@ -1,4 +1,4 @@
-"""Outgoing HTTP of tools and webhooks, to addresses that somebody else has named."""
+"""Outgoing HTTP of tools and webhooks, to addresses that other people supplied."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from urllib.parse import urljoin
 
 from msgspec.structs import replace
 
+from weftline.framing import without_framing
 from weftline.net.address import InvalidAddress, parse
 from weftline.net.client import HttpClient
 from weftline.net.egress import Egress, is_loopback
@@ -26,7 +27,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 class Dialer:
     """Carries requests to where `egress` allows. Keeps no cookies. Belongs to one event loop; see `HttpClient`.
 
-    A request that may have been carried out is never sent again.
+    A request that may have taken effect is never sent again.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Dialer:
     ) -> None:
         self.egress = egress
         self._connect_s = connect_s
-        # This machine is for those who name it; a page of somebody else's does not get to send us there.
+        # Only a caller may name this machine; someone else's page must not redirect us here.
         outside = replace(egress, reach="public") if egress.reach == "loopback" else egress
         self._client, self._outside = (
             HttpClient(check=policy.check, proxies=proxies, tls=tls, max_connections=256, max_per_host=64)
@@ -59,12 +60,12 @@ class Dialer:
     ) -> AsyncGenerator[HttpResponse]:
         """Sends one request and follows up to `redirects` redirects, each under the same policy.
 
-        Headers and body stay with the origin that they were meant for: another one gets a bare GET or HEAD, and any
-        other request ends there. `timeout_s` bounds each request, its body included; None is for streams that never
-        end. Raises `RequestFailed`.
+        Headers and body go only to the origin they were meant for: another one gets a bare GET or HEAD, and any other
+        request ends there. `timeout_s` bounds each request, its body included; None is for streams that never end.
+        Raises `RequestFailed`.
         """
         limits = TimeLimits(connect_s=self._connect_s, first_byte_s=None, idle_s=None, total_s=timeout_s)
-        response = await self._follow(method, url, dict(headers or {}), body, limits, redirects)
+        response = await self._follow(method, url, without_framing(headers or {}), body, limits, redirects)
         try:
             yield response
         finally:
@@ -82,7 +83,7 @@ class Dialer:
             try:
                 response = await client.send(method, url, headers=headers, body=body, limits=limits)
             except RequestFailed as error:
-                # What happens on the way of a redirect does not undo the request that was answered with it.
+                # Whatever happens while following a redirect does not undo the request that was answered with it.
                 error.sent = error.sent or not first
                 raise
             first = False
@@ -94,7 +95,7 @@ class Dialer:
             try:
                 here, there = parse(url), parse(urljoin(url, location))
             except (InvalidAddress, ValueError):
-                raise RequestFailed("invalid", "The redirect does not lead to a valid address.", sent=True) from None
+                raise RequestFailed("invalid", "The redirect does not point to a valid address.", sent=True) from None
             if response.status == 303 or (response.status in (301, 302) and method == "POST"):
                 method, body = "GET", None
             if there.origin != here.origin:

@@ -1,8 +1,8 @@
-"""Which addresses the server may connect to on somebody's behalf.
+"""Which addresses the server may connect to on someone's behalf.
 
 A URL that a tenant or a model names must not lead into the server's own network. The name is resolved first, the
-addresses are judged, and the connection goes to a judged address: what the name resolves to a moment later is of no
-account. Every redirect is judged anew.
+addresses are judged, and the connection goes to a judged address: what the name resolves to a moment later does not
+matter. Every redirect is judged again.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from weftline.net.address import InvalidAddress, canonical_host, literal
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
 AddressCheck: TypeAlias = Callable[[str, str], None]
-"""Takes a host and an address of it; raises `EgressRefused` when that is not to be connected to."""
+"""Takes a host and one of its addresses; raises `EgressRefused` if connecting to it is not allowed."""
 Kind: TypeAlias = Literal["public", "loopback", "private", "guarded"]
 Reach: TypeAlias = Literal["public", "loopback", "private"]
-"""`loopback` adds this machine, `private` also private networks. Nothing adds guarded addresses but naming them."""
+"""`loopback` adds this machine, `private` also private networks. Guarded addresses must be named explicitly."""
 
 _GUARDED: tuple[Network, ...] = (
     ip_network("169.254.0.0/16"),
@@ -35,11 +35,12 @@ _GUARDED: tuple[Network, ...] = (
     ip_network("fd00:42::42/128"),
     ip_network("64:ff9b:1::/48"),
 )
-"""Where clouds hand out credentials to whoever asks from the inside, link-local addresses, and the local prefix for
-address translation, which may stand for any of them."""
+"""Where clouds hand out credentials to anyone inside who asks, link-local addresses, and the local prefix for address
+translation, which may stand for any of them.
+"""
 _LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 _GLOBAL_V6 = ip_network("2000::/3")
-"""The only IPv6 addresses that are given out for the public internet."""
+"""The only IPv6 addresses allocated for the public internet."""
 _CARRIES_V4 = (ip_network("64:ff9b::/96"), ip_network("::ffff:0:0:0/96"))
 
 
@@ -48,7 +49,7 @@ class EgressRefused(OSError):
 
 
 class Egress(Struct, frozen=True):
-    """What may be reached. `hosts` are lower-case names, and `networks` address ranges, that are allowed besides.
+    """What may be reached. `hosts` (lower-case names) and `networks` (address ranges) are allowed in addition.
 
     A range opens guarded addresses only if it lies inside a guarded range: `0.0.0.0/0` does not mean those.
     """
@@ -87,7 +88,7 @@ _REFUSALS: dict[Kind, tuple[str, str]] = {
 
 
 def allowed(check: AddressCheck, host: str, addresses: Iterable[str]) -> list[str]:
-    """The addresses of `host` that may be connected to. Raises `EgressRefused` when there are none."""
+    """The addresses of `host` that may be connected to. Raises `EgressRefused` if there are none."""
     found: list[str] = []
     refused: EgressRefused | None = None
     for address in addresses:
@@ -145,7 +146,7 @@ def kind_of(address: Address) -> Kind:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine by its very name."""
+    """Whether a host's name alone says that it is this machine."""
     address = literal(host)
     return host == "localhost" if address is None else kind_of(address) == "loopback"
 
@@ -163,7 +164,7 @@ def _is_inside(inner: Network, outer: Network) -> bool:
 
 
 def _carried(address: Address) -> Address:
-    """The IPv4 address that an IPv6 one stands for, and any other as it is."""
+    """The IPv4 address that an IPv6 one stands for; any other address unchanged."""
     if isinstance(address, IPv4Address):
         return address
     if address.ipv4_mapped is not None:

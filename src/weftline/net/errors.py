@@ -18,12 +18,13 @@ Reason: TypeAlias = Literal[
     "unknown",
 ]
 """`invalid`: the request cannot be sent as it is. `refused`: this server does not connect there. `redirected`: the
-answer leads to another origin, which must not get the request. `proxy`: the proxy
-said no. `broken`: the connection, or what came over it. `closed`: the client is shut down."""
+answer leads to another origin, which must not get the request. `proxy`: the proxy refused. `broken`: the connection, or
+what came over it. `closed`: the client is shut down.
+"""
 
 
 class RequestFailed(Exception):
-    """No answer came, or it broke off. `sent` is False when the request surely did not reach anybody.
+    """No answer came, or it broke off. `sent` is False if the request certainly reached no one.
 
     `message` may be shown to a model and to users: it names the host, never path, query, headers or body.
     """
@@ -36,7 +37,7 @@ class RequestFailed(Exception):
 
 
 class BodyTooLarge(RequestFailed):
-    """The body of an answer is over the limit, counted after decompression."""
+    """The body of an answer is over the limit, measured after decompression."""
 
     def __init__(self, host: str, limit_bytes: int) -> None:
         super().__init__("too_large", f"The answer of {host} is over {limit_bytes} bytes.", sent=True)

@@ -7,14 +7,14 @@ from msgspec.structs import replace
 
 
 class TimeLimits(Struct, frozen=True, kw_only=True):
-    """Seconds; None is no limit. The defaults are those of the vendors' own clients: 5 to connect, 600 in all."""
+    """Seconds; None means no limit. The defaults are those of the vendors' own clients: 5 to connect, 600 in all."""
 
     connect_s: float | None = 5.0
-    """Until the connection stands: name lookup, every address, TLS."""
+    """Until the connection is established: name lookup, every address, TLS."""
     first_byte_s: float | None = 300.0
-    """From the start until the head of the answer is there."""
+    """From the start until the head of the answer has arrived."""
     idle_s: float | None = 300.0
-    """Between two pieces of the body, while somebody waits for the next. A live answer never runs into it."""
+    """Between two pieces of the body, while a reader waits for the next. A live answer never hits it."""
     total_s: float | None = 600.0
     """From the start to the end of the body."""
 
@@ -32,7 +32,7 @@ class TimeLimits(Struct, frozen=True, kw_only=True):
 
     @property
     def head_s(self) -> float | None:
-        """Until the head of the answer must be there, by whichever limit comes first."""
+        """Until the head of the answer must have arrived, by whichever limit comes first."""
         if self.first_byte_s is None or self.total_s is None:
             return self.total_s if self.first_byte_s is None else self.first_byte_s
         return min(self.first_byte_s, self.total_s)

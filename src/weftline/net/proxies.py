@@ -1,6 +1,6 @@
 """Proxies, as the environment names them: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, in either case.
 
-The lower-case name wins. Loopback is never reached through a proxy: a proxy's loopback is another machine's.
+The lower-case name wins. Loopback is never reached through a proxy: the proxy's loopback is a different machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Exempt(Struct, frozen=True):
 
 
 class Proxies(Struct, frozen=True):
-    """Which proxy leads to an address. Falsy when the environment names none, so that nobody has to ask."""
+    """Which proxy leads to an address. Falsy if the environment names none, so that callers need not ask."""
 
     by_scheme: dict[str, str] = {}
     exempt: tuple[_Exempt, ...] = ()
@@ -61,14 +61,14 @@ class Proxies(Struct, frozen=True):
         """The proxy for an address, None for a direct connection.
 
         Raises:
-            RequestFailed: when it is a proxy of a kind that we cannot use. Passing it by would be worse.
+            RequestFailed: if it is a kind of proxy that we cannot use. Bypassing it would be worse.
         """
         proxy = self.by_scheme.get(scheme)
         if proxy is None or self.exempt_all or self._is_exempt(host.lower().rstrip("."), port):
             return None
         kind = urlsplit(proxy).scheme.lower()
         if kind not in ("http", "https"):
-            raise RequestFailed("invalid", f"The proxy is of kind {kind!r}; only http and https work.", sent=False)
+            raise RequestFailed("invalid", f"{kind!r} proxies are not supported; use http or https.", sent=False)
         return proxy
 
     def _is_exempt(self, host: str, port: int | None) -> bool:

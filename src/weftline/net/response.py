@@ -1,4 +1,4 @@
-"""An answer whose head has arrived, and its body, read in pieces or whole."""
+"""An answer whose head has arrived, and its body, read piecemeal or whole."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class HttpResponse:
         return self._response.charset
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body in pieces, each being what had arrived when it was asked for; 256 KiB or so at most."""
-        # Not a generator: an iterator that is given up in the middle leaves nothing to be closed.
+        """The body in pieces, each being what had arrived when it was requested; about 256 KiB at most."""
+        # Not a generator: an iterator abandoned in the middle leaves nothing to close.
         return self
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -61,8 +61,8 @@ class HttpResponse:
         try:
             piece = await self._content.readany()
         except Exception as error:
-            # aiohttp forgets what it has not handed over yet. The last events of an answer may be among it, since some
-            # servers hang up without the proper end.
+            # aiohttp drops what it has not handed over yet. That may include the last events of an answer, since some
+            # servers hang up without a proper end.
             piece = self._content._read_nowait(-1)  # pyright: ignore[reportPrivateUsage]
             if not piece:
                 raise failure(error, host=self._host, begun=True) from None
@@ -87,7 +87,7 @@ class HttpResponse:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def read_up_to(self, limit: int) -> tuple[bytes, bool]:
-        """The body, or its first `limit` bytes; and whether that is all of it."""
+        """The body, or its first `limit` bytes, and whether that is all of it."""
         pieces: list[bytes] = []
         left = limit
         async for piece in self:
@@ -98,7 +98,7 @@ class HttpResponse:
         return b"".join(pieces), True
 
     def close(self) -> None:
-        """Closes the connection, unless the body was read to its end: then it is back in the pool already."""
+        """Closes the connection, unless the body was read to its end: then it is already back in the pool."""
         self._watch.stop()
         if not self._response.closed:
             self._response.close()

@@ -1,7 +1,7 @@
-"""The one place that knows aiohttp. Importing this module imports it, which takes a while: `client.py` does so late.
+"""The one place that knows aiohttp. Importing this module imports it, which takes a while, so `client.py` does it late.
 
-What was measured to matter (docs/decisions/0003-direct-transport.md): one session, no look at the environment per
-request, no traces, no timer of aiohttp's own per request, and bodies as the pieces that the socket gave.
+What measurably matters (docs/decisions/0003-direct-transport.md): one session, no look at the environment per request,
+no traces, no aiohttp timer per request, and bodies in the pieces that the socket delivered.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 USER_AGENT = f"weftline/{__version__}"
 _ENCODINGS = "gzip, deflate"
-"""Only what aiohttp inflates with a bound; others would be offered as soon as their package is installed."""
+"""Only what aiohttp inflates with a bound; others would be offered as soon as their package was installed."""
 _KEEP_ALIVE_S = 30.0
 _MAX_BYTES_AT_ONCE = 1024 * 1024
-"""From here on aiohttp warns of a body of plain bytes, which it would write in one go; a file it writes in pieces."""
+"""From this size on aiohttp warns about plain bytes, which it writes in one go; a file it writes in pieces."""
 
 _reused: ContextVar[bool] = ContextVar("_reused", default=False)
-"""Whether the present request went over a connection that had carried another."""
+"""Whether the current request uses a connection that has carried another."""
 _seen: WeakSet[ResponseHandler] = WeakSet()
 """The connections that have carried a request."""
 
@@ -95,7 +95,7 @@ class HttpSession:
         """Sends a request and waits for the head of its answer. Raises `RequestFailed`.
 
         With `resend` a request of any method goes out once more when it met a kept-alive connection that the server
-        had closed, on condition that not a byte of an answer had arrived. Without it only idempotent ones do.
+        had closed, provided that not a single byte of an answer had arrived. Without it only idempotent ones do.
         """
         started = asyncio.get_running_loop().time()
         host = "the server"
@@ -147,9 +147,9 @@ class HttpSession:
                 resend = False
 
     async def _route(self, address: Address) -> str | None:
-        """The proxy to go through, if any. Raises `EgressRefused` for an address that is not to be connected to.
+        """The proxy to go through, if any. Raises `EgressRefused` for an address that must not be connected to.
 
-        A host that is connected to directly is judged by the resolver, when its addresses are known.
+        A host that is connected to directly is judged by the resolver, once its addresses are known.
         """
         host = address.host
         proxy = self._proxies.find(address.scheme, host, address.port) if self._proxies else None
@@ -167,7 +167,7 @@ class HttpSession:
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
         except OSError:
-            # What cannot be judged is treated as the worst; a host that is allowed by name passes even so.
+            # What cannot be judged is treated as the worst case; a host that is allowed by name passes even so.
             try:
                 check(host, "169.254.169.254")
             except EgressRefused:
@@ -179,7 +179,7 @@ class HttpSession:
             check(host, address)
 
     def _timeout(self, connect_s: float | None) -> aiohttp.ClientTimeout:
-        # Where requests queue for a connection, waiting in that queue is not connecting.
+        # Waiting in the queue for a connection does not count as connecting.
         made = aiohttp.ClientTimeout(
             connect=None if self._queues else connect_s,
             sock_connect=connect_s,
@@ -191,7 +191,7 @@ class HttpSession:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Notes whether a request gets a connection that has carried another. Traces would tell too, at a price."""
+    """Records whether a request gets a connection that has carried another. Traces would show that too, at a price."""
 
     async def connect(
         self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
@@ -224,12 +224,12 @@ def _dialled(address: Address) -> URL:
     """The address as the HTTP library dials it, which must be the one that was judged."""
     url = URL(address.bare_url, encoded=True)
     if (url.scheme, url.raw_host, url.port) != address.origin:
-        raise InvalidAddress("The host of the address can be read in two ways.")
+        raise InvalidAddress("The host of the address is ambiguous.")
     return url
 
 
 def _is_unanswered(error: Exception) -> bool:
     if isinstance(error, aiohttp.ServerDisconnectedError):
-        # Bytes of an answer that broke off are handed over as a half-parsed message in place of the text.
+        # If an answer broke off, its bytes are handed over as a half-parsed message in place of the text.
         return isinstance(error.message, str)
     return not isinstance(error, aiohttp.ClientConnectorError)

@@ -12,7 +12,7 @@ MAX_IDLE_LINES = 500_000
 
 
 class SseEvent(NamedTuple):
-    """One event. `event` and `id` are empty when the event names none; the lines of `data` are joined by newlines."""
+    """One event. `event` and `id` are empty if the event has none; the lines of `data` are joined by newlines."""
 
     event: str
     data: bytes
@@ -20,7 +20,7 @@ class SseEvent(NamedTuple):
 
 
 class SseParser:
-    """Takes the bytes of a stream in any pieces and gives the events that became complete.
+    """Takes the bytes of a stream in any pieces and returns the completed events.
 
     Lines end in CR, LF or CRLF. Comments and `retry` are left out, and so are events without data. An event that no
     empty line ends is never given: the stream was cut. An event whose JSON costs too much to read raises

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from weftline.net.response import HttpResponse
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
-"""What a model may answer, decompressed. Images come as base64 in JSON, hence so much."""
+"""The largest answer of a model, decompressed. Images come as base64 in JSON, hence the size."""
 
 
 class Response(Protocol):
@@ -28,7 +28,7 @@ class Response(Protocol):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Looked up without regard to case."""
+        """Case-insensitive."""
         ...
 
     async def read(self) -> bytes:
@@ -36,7 +36,7 @@ class Response(Protocol):
         ...
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body in pieces, each being what the socket had when it was asked."""
+        """The body in pieces, each being what the socket had at the time."""
         ...
 
 
@@ -61,8 +61,8 @@ class Transport(Protocol):
 class AiohttpTransport:
     """The transport over aiohttp, which is imported at first use or by `preload`. See `HttpClient`.
 
-    A request on a kept-alive connection that the server had already closed is sent once more, on condition that not a
-    byte of an answer had arrived; any other failure is the caller's to retry.
+    A request on a kept-alive connection that the server had already closed is sent once more, provided that not a
+    single byte of an answer had arrived; any other failure is the caller's to retry.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class AiohttpTransport:
 
 
 class _Call:
-    """A class and not a generator: every model call goes through here."""
+    """A class rather than a generator, for speed: every model call goes through here."""
 
     __slots__ = ("_body", "_client", "_headers", "_limits", "_method", "_response", "_url")
 

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class BodyWatch:
-    """One timer for a body, which is not moved at every read: when it fires it looks how things stand.
+    """One timer per body, which is not moved at every read: when it fires, it checks where things stand.
 
-    Whoever reads sets `waiting_since` while it waits for the next piece.
+    The reader sets `waiting_since` while it waits for the next piece.
     """
 
     __slots__ = ("_content", "_deadline", "_host", "_limits", "_timer", "now", "waiting_since")
@@ -31,7 +31,7 @@ class BodyWatch:
         self._timer: asyncio.TimerHandle | None = None
         if not content.is_eof():
             self._look()
-            # A body that has arrived whole may be read at leisure.
+            # A body that has fully arrived may be read at leisure.
             content.on_eof(self.stop)
 
     def stop(self) -> None:

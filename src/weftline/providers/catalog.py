@@ -45,6 +45,8 @@ class Entry(Struct, frozen=True):
     reasoning: bool | None = None
     tools: bool | None = None
     icon: str | None = None
+    offer: str = ""
+    """What the configuration calls its provider; empty for one that a workspace brought, which names it itself."""
 
 
 class ResolvedModel(Struct, frozen=True):
@@ -88,14 +90,15 @@ class Catalog:
 
     def price(self, entry: Entry) -> Price | None:
         """The list price of a model, whoever serves it; None when it is not known."""
-        return self._prices.price(provider=entry.provider, model=entry.vendor_model_id)
+        return self._prices.price(provider=entry.provider, model=entry.vendor_model_id, offer=entry.offer)
 
     def cost_usd(self, usage: Usage, model: ResolvedModel) -> float | None:
         """What a model call cost; None when its price is not known."""
         if model.catalog_id in self._unpriced:
             return None
-        cost = self._prices.cost_usd(usage, provider=model.entry.provider, model=model.vendor_id)
-        if cost is None and self._prices.price(provider=model.entry.provider, model=model.vendor_id) is None:
+        entry = model.entry
+        cost = self._prices.cost_usd(usage, provider=entry.provider, model=model.vendor_id, offer=entry.offer)
+        if cost is None and self.price(entry) is None:
             self._unpriced.add(model.catalog_id)
         return cost
 
@@ -156,11 +159,11 @@ class Catalog:
     def default_id(self) -> str | None:
         """The id of the model that a request without one gets: the configured one, else the first provider's first."""
         if self._default_model is not None:
-            # One that the workspace's own provider of that name does not have is nobody's default.
+            # A model that the workspace's own provider of that name does not have cannot be the default.
             with suppress(WeftlineError):
                 return self.resolve(self._default_model).catalog_id
         for offer in self._offers.values():
-            # Scripts are for tests and demos: nobody gets one without naming it.
+            # Scripts are for tests and demos: they have to be named.
             if offer.entries and offer.provider.name != "scripted":
                 return next(iter(offer.entries.values())).id
         return None
@@ -199,7 +202,7 @@ class Catalog:
         return found
 
     def lister(self, name: str) -> Lists:
-        """The provider of that name, to ask its own API for models. Raises `WeftlineError` when it cannot be asked."""
+        """The provider of that name, to ask its own API for models. Raises `WeftlineError` if it cannot be asked."""
         offer = self._named(name)
         if offer is None:
             raise InvalidRequest(f"There is no provider {name!r}; there are {', '.join(self._offers) or 'none'}.")
@@ -214,6 +217,7 @@ class Catalog:
     def _entry(self, offer: _Offer, info: ModelInfo) -> Entry:
         provider = offer.provider.name.lower()
         platform = offer.source == "platform_offering"
+        named = "" if offer.own else offer.name
         return Entry(
             id=f"{offer.name}:{info.vendor_id}",
             label=info.label or info.vendor_id,
@@ -221,12 +225,13 @@ class Catalog:
             vendor_model_id=info.vendor_id,
             source=offer.source,
             context_window_tokens=info.context_window_tokens,
-            pricing=self._prices.price(provider=provider, model=info.vendor_id) if platform else None,
+            pricing=self._prices.price(provider=provider, model=info.vendor_id, offer=named) if platform else None,
             max_output_tokens=info.max_output_tokens,
             vision=info.vision,
             reasoning=info.reasoning,
             tools=info.tools,
             icon=info.icon,
+            offer=named,
         )
 
     def _exact(self, model_id: str) -> ResolvedModel | None:
@@ -270,7 +275,7 @@ class Catalog:
         return [_resolved(offer, offer.entries[model_id]) for offer in nearest]
 
     def _by_any_model(self, model_id: str) -> list[ResolvedModel]:
-        """An id with a colon asks for somebody in particular and is nobody else's."""
+        """An id with a colon names a particular provider and matches no other."""
         offers = [offer for offer in self._own.values() if offer.any_model and ":" not in model_id]
         return [found for offer in offers if (found := self._of_offer(offer, model_id)) is not None]
 

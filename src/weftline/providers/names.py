@@ -55,7 +55,7 @@ class NameMap:
             self._out[name] = sent
 
     def out(self, name: str) -> str:
-        """The name to send. Names of tools that this request does not have (any more) are repaired alike."""
+        """The name to send. Names of tools that this request does not have are repaired the same way."""
         sent = self._out.get(name)
         if sent is None:
             sent = repaired(name, allowed=self._allowed, limit=self._limit, first=self._first)

@@ -52,7 +52,8 @@ class Price(Struct, frozen=True, omit_defaults=True):
 
 
 class PriceOverride(Struct, frozen=True):
-    """The price of one model of one provider (`provider` as the catalog names it), before any other source."""
+    """The price of one model, before any other source. `provider` is a provider's name in the configuration, or a
+    family, whose every provider it holds for."""
 
     provider: str
     model: str
@@ -74,9 +75,12 @@ class Prices:
         """Loads the price table in a thread, so that the first price does not stall the event loop."""
         await asyncio.to_thread(_package)
 
-    def price(self, *, provider: str, model: str) -> Price | None:
-        """The list price of a model, of its lowest tier where prices grow with the size of the prompt."""
-        override = self._overrides.get((provider.lower(), model))
+    def price(self, *, provider: str, model: str, offer: str = "") -> Price | None:
+        """The list price of a model, of its lowest tier where prices grow with the size of the prompt.
+
+        `provider` is the family, whose prices are known; `offer` is what the configuration calls this provider of it.
+        """
+        override = self._override(provider, model, offer)
         if override is not None:
             return override
         found = _find(provider, model)
@@ -91,9 +95,9 @@ class Prices:
         )
         return None if price == Price() else price
 
-    def cost_usd(self, usage: Usage, *, provider: str, model: str) -> float | None:
+    def cost_usd(self, usage: Usage, *, provider: str, model: str, offer: str = "") -> float | None:
         """What `usage` cost, tiers included; None when the model, or a price that the usage needs, is unknown."""
-        override = self._overrides.get((provider.lower(), model))
+        override = self._override(provider, model, offer)
         if override is not None:
             return override.cost_usd(usage)
         # The package counts tokens without a price as free; only a price that is there makes a cost.
@@ -116,6 +120,10 @@ class Prices:
         except ValueError:
             # A mix of counts that the package cannot take apart; the list price is the next best thing.
             return price.cost_usd(usage)
+
+    def _override(self, provider: str, model: str, offer: str) -> Price | None:
+        named = self._overrides.get((offer.lower(), model)) if offer else None
+        return named if named is not None else self._overrides.get((provider.lower(), model))
 
 
 def _first(*values: float | None) -> float | None:

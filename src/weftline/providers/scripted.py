@@ -7,6 +7,7 @@ model per script. What a script may say is in `scripts.py`.
 from __future__ import annotations
 
 import asyncio
+from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeAlias, cast
@@ -14,7 +15,7 @@ from typing import Self, TypeAlias, cast
 import msgspec
 from msgspec.structs import replace
 
-from weftline.messages import Assistant, System, ToolResults, User
+from weftline.messages import Assistant, File, Image, System, ToolResults, User
 from weftline.providers.base import (
     CallArgs,
     CallDone,
@@ -322,8 +323,33 @@ def _value(slot: Slot, request: ModelRequest) -> str | None:
         case "system":
             systems = [message.content for message in request.messages if isinstance(message, System)]
             return "\n\n".join([request.system, *systems] if request.system else systems)
+        case "sampling":
+            return _sampling(request)
+        case "attachments":
+            return ", ".join(_attachments(request))
         case _:
             return "none" if request.reasoning is None else str(request.reasoning)
+
+
+def _sampling(request: ModelRequest) -> str:
+    """The settings that were asked for, as JSON."""
+    asked = {
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "stop": list(request.stop) or None,
+        "max_output_tokens": request.max_output_tokens,
+    }
+    return msgspec.json.encode({name: value for name, value in asked.items() if value is not None}).decode()
+
+
+def _attachments(request: ModelRequest) -> list[str]:
+    """The images and files of the user's messages: what each is, and its content's size or its address."""
+    parts = [part for message in request.messages if isinstance(message, User) for part in message.parts]
+    return [
+        f"{part.media_type} {part.url if part.data is None else f'{len(b64decode(part.data))} bytes'}"
+        for part in parts
+        if isinstance(part, Image | File)
+    ]
 
 
 def _last_result(request: ModelRequest, number: int) -> str | None:

@@ -36,6 +36,8 @@ TEMPLATES = (
     "tool_desc.NAME",
     "system",
     "reasoning",
+    "sampling",
+    "attachments",
 )
 
 

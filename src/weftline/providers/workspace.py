@@ -1,4 +1,4 @@
-"""The models of each workspace: what the server offers to everybody, and the providers that the workspace brought.
+"""The models of each workspace: what the server offers to everyone, and the providers that the workspace added.
 
 catalogs = WorkspaceCatalogs(base, own=load, transport=transport)
 model = (await catalogs.load(workspace)).resolve("mine:gpt-5.5")

@@ -1,7 +1,7 @@
-"""The one timer of the engine: rings when the earliest run is due, by the wall clock.
+"""The engine's one timer: rings when the earliest run is due, by the wall clock.
 
-Event loop timers stand still while a machine is suspended, so it never sleeps longer than half a minute without
-looking at the wall clock. When it rings late, something had stalled the process; it then says by how much.
+Event loop timers stop while a machine is suspended, so it never sleeps longer than half a minute without checking the
+wall clock. If it rings late, something stalled the process; it then says by how much.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Alarm:
         self._planned = 0.0
 
     def at(self, due_at: int) -> None:
-        """Rings at `due_at` at the latest; an earlier time that was set before stays."""
+        """Rings at `due_at` at the latest; an earlier time set before still holds."""
         if self._due_at is None or due_at < self._due_at:
             self._due_at = due_at
             self._arm()
@@ -48,7 +48,7 @@ class Alarm:
         if self._due_at is None:
             return
         if self._clock.now_us() < self._due_at:
-            self._arm()  # early, or only half a minute over: look again, never drop it
+            self._arm()  # early, or only half a minute late: look again, never drop it
             return
         self._due_at = None
         late_us = int((self._loop.time() - self._planned) * 1_000_000)

@@ -1,4 +1,4 @@
-"""`carry_out`: a command in, its outcome out. Whoever calls it appends the outcome; the command itself appends nothing.
+"""`carry_out`: a command in, its outcome out. The caller appends the outcome; the command itself appends nothing.
 
 Observations (streamed text) go to the sink while the command is under way.
 """
@@ -15,7 +15,7 @@ from weftline.runtime.tool_call import reconcile, run_tool
 
 
 async def carry_out(command: Command, state: State, work: WorkingSet, services: Services, sink: Sink) -> Outcome | None:
-    """`state` is the one that `command` was decided on; None when nobody waits for the outcome any more."""
+    """`state` is the one that `command` was decided on. Returns None if the outcome is no longer wanted."""
     match command:
         case CallModel():
             return await call_model(command, state, work, services, sink)

@@ -1,4 +1,4 @@
-"""The wall clock, as a thing that can be replaced. Waiting is the event loop's."""
+"""The wall clock, replaceable. Waiting is the event loop's job."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""The conversation of a run, built from its entries: what the next model request is made of.
+"""The conversation of a run, built from its entries: the input to the next model request.
 
 It takes in every fact of the run exactly once and in order: those of the log when the run is loaded, then each one as
-it is appended. Messages are only ever added at the end; `native` keeps what a provider encoded of each.
+it is appended. Messages are only ever added at the end; `native` keeps each one as encoded for a provider.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -26,7 +26,7 @@ from weftline.kernel.entries import (
     TurnCompleted,
     decode_fact,
 )
-from weftline.messages import Assistant, Image, Message, Text, ToolResult, ToolResults, User, UserPart
+from weftline.messages import Assistant, File, Image, Message, Text, ToolResult, ToolResults, User, UserPart
 from weftline.store.base import Stored
 
 _PARTS = (
@@ -40,7 +40,7 @@ _PARTS = (
     AttemptFailed,
 )
 KINDS: tuple[str, ...] = tuple([KIND[cls] for cls in _PARTS])
-"""The entries that a conversation is built from, besides the plan in `run.created`."""
+"""The entries that a conversation is built from, in addition to the plan in `run.created`."""
 _TYPES = frozenset(_PARTS)
 
 _BYTES_PER_TOKEN = 4
@@ -48,21 +48,24 @@ _BYTES_PER_TOKEN = 4
 
 class Conversation:
     def __init__(self, messages: Iterable[Message], *, size: int = 0) -> None:
-        """`size` is about how many bytes the messages have."""
+        """`size` is roughly the number of bytes in the messages."""
         self.messages: list[Message] = list(messages)
         self.native: list[bytes | None] = []
         self.native_for = ""
         """The model that `native` was encoded for."""
         self.call_ids: set[str] = set()
         self.turn: TurnBody | None = None
-        """The newest completed turn: the final arguments of its calls, and what is wrong with its answer."""
+        """The latest completed turn: the final arguments of its calls, and what is wrong with its answer."""
         self.args: list[bytes] = []
-        """The final arguments of the newest turn's calls, by index."""
+        """The final arguments of the latest turn's calls, by index."""
         self.failure = ""
-        """What the newest failed model call ended with."""
+        """The error that ended the latest failed model call."""
         self.partial = ""
         """The text that it had streamed by then."""
         self.size = size
+        self.contents: dict[str, str] = {}
+        """The blobs that messages name, in base64, by id."""
+        self._with_contents: list[Message] = []
         self._without_images: list[Message] = []
         self._results: list[tuple[int, ToolResult]] = []
         self._open = 0
@@ -70,7 +73,7 @@ class Conversation:
 
     @property
     def last_text(self) -> str:
-        """The text of the newest assistant message."""
+        """The text of the latest assistant message."""
         for message in reversed(self.messages):
             if isinstance(message, Assistant):
                 return message.text
@@ -78,30 +81,50 @@ class Conversation:
 
     @property
     def estimate(self) -> int:
-        """A rough count of the tokens of the whole conversation."""
+        """A rough count of the tokens in the whole conversation."""
         return self.size // _BYTES_PER_TOKEN
 
     def for_model(self, *, vision: bool | None) -> list[Message]:
-        """The messages for a model; one that is known to see nothing reads in words that there was an image."""
+        """The messages for a model. One known to have no vision reads a note in place of each image."""
         if vision is not False:
-            return self.messages
-        known = len(self._without_images)
-        self._without_images += [_without_images(message) for message in self.messages[known:]]
-        return self._without_images
+            if not self.contents:
+                return self.messages
+            shown = self._with_contents
+            shown += [_changed(message, self._filled) for message in self.messages[len(shown) :]]
+            return shown
+        shown = self._without_images
+        shown += [_changed(message, self._in_words) for message in self.messages[len(shown) :]]
+        return shown
+
+    def blobs(self) -> set[str]:
+        """The blobs that messages name and whose contents are not here yet."""
+        users = [message for message in self.messages if isinstance(message, User)]
+        named = {part.blob for user in users for part in user.parts if isinstance(part, Image | File)}
+        return {blob for blob in named if blob is not None and blob not in self.contents}
+
+    def _filled(self, part: UserPart) -> UserPart:
+        if isinstance(part, Text) or part.blob is None:
+            return part
+        content = self.contents.get(part.blob)
+        return Text(prompts.lost_attachment(part.media_type)) if not content else replace(part, data=content)
+
+    def _in_words(self, part: UserPart) -> UserPart:
+        return Text(prompts.unseen_image(part.media_type)) if isinstance(part, Image) else self._filled(part)
 
     def replay(self, rows: Sequence[Stored]) -> None:
         for row in rows:
             self.take(decode_fact.decode(row.head), row.body)
 
     def begin(self, history: Iterable[Message], *, size: int) -> None:
-        """Puts the history of the run's thread before what the run itself was given."""
+        """Puts the history of the run's thread before the run's own input."""
         self.messages[:0] = history
         self.native.clear()
+        self._with_contents.clear()
         self._without_images.clear()
         self.size += size
 
     def take(self, head: Fact, body: bytes, turn: TurnBody | None = None) -> None:
-        """Adds what a fact means for the conversation; `turn` spares decoding what was just encoded."""
+        """Adds what a fact means for the conversation; `turn` avoids decoding what was just encoded."""
         if type(head) not in _TYPES:
             return
         match head:
@@ -148,15 +171,18 @@ class Conversation:
         self.size += size
 
 
-def _without_images(message: Message) -> Message:
+def _changed(message: Message, change: Callable[[UserPart], UserPart]) -> Message:
+    """The message with each part of a user or of a tool's result changed."""
     match message:
         case User():
-            return replace(message, parts=_in_words(message.parts))
+            return replace(message, parts=_each(message.parts, change))
         case ToolResults():
-            return ToolResults(tuple([replace(result, parts=_in_words(result.parts)) for result in message.results]))
+            return ToolResults(
+                tuple([replace(result, parts=_each(result.parts, change)) for result in message.results])
+            )
         case _:
             return message
 
 
-def _in_words(parts: tuple[UserPart, ...]) -> tuple[UserPart, ...]:
-    return tuple([Text(prompts.unseen_image(part.media_type)) if isinstance(part, Image) else part for part in parts])
+def _each(parts: tuple[UserPart, ...], change: Callable[[UserPart], UserPart]) -> tuple[UserPart, ...]:
+    return tuple([change(part) for part in parts])

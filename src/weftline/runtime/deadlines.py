@@ -1,9 +1,9 @@
-"""Time limits for many tasks at once: one timer of the loop for each length of limit, not one for each task.
+"""Time limits for many tasks at once: one loop timer per length of limit, not one per task.
 
     async with deadlines.after(120.0):
         ...  # TimeoutError after 120 seconds
 
-The same promises as `asyncio.timeout`, for a fraction of its cost: limits of one length expire in the order in which
+The same guarantees as `asyncio.timeout` at a fraction of the cost: limits of one length expire in the order in which
 they began, so only the oldest needs a timer.
 """
 
@@ -46,7 +46,7 @@ class Deadline:
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
         self._limit.remove(self)
-        # Somebody else's cancel that came at the same time is theirs: it is passed on.
+        # A cancel from someone else at the same time is theirs: it is passed on.
         if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error
 
@@ -56,7 +56,7 @@ class Deadline:
 
 
 class _Limit:
-    """The deadlines of one length, the oldest first."""
+    """The deadlines of one length, oldest first."""
 
     def __init__(self, seconds: float, loop: asyncio.AbstractEventLoop) -> None:
         self._seconds = seconds

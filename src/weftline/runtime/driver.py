@@ -1,7 +1,6 @@
-"""The driver: has the kernel's decisions appended and its commands carried out, one run at a time.
+"""The driver: appends the kernel's decisions and carries out its commands, one run at a time.
 
-One task per run that is doing something. It leaves when nothing is left that it could do: the run has then ended or is
-parked.
+One task per active run. It leaves when there is nothing left to do: the run has then ended or is parked.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ class Opener(Protocol):
     """Makes a run ready to be driven."""
 
     async def open(self, run: LiveRun) -> Sequence[Draft]:
-        """Brings models, tools and history into the working set; returns the facts that taking the run over means."""
+        """Loads models, tools and history into the working set; returns the facts that record the takeover."""
         ...
 
 
 class Driver:
-    """`on_deadline` is told when a run wants to be asked again although commands of it are under way."""
+    """`on_deadline` is called when a run wants to be asked again while its commands are under way."""
 
     def __init__(
         self,
@@ -102,9 +101,9 @@ class Driver:
         self._log.append(run, facts, state=state, at=at)
 
     def advance(self, run: LiveRun, facts: Sequence[Draft] = ()) -> tuple[Command, ...]:
-        """Appends `facts` and all that follows from them; returns the commands that are outstanding.
+        """Appends `facts` and everything that follows from them; returns the outstanding commands.
 
-        While stopping, only what ends a run is decided.
+        While stopping, only decisions that end a run are made.
         """
         state = run.state
         if self.stopping and not (state.control.cancel or state.broken):
@@ -123,7 +122,7 @@ class Driver:
         return result.commands
 
     async def _side_by_side(self, run: LiveRun, commands: tuple[Command, ...]) -> None:
-        """Carries several commands out at the same time, until one of them is done or the run is poked."""
+        """Carries out several commands at the same time, until one of them is done or the run is poked."""
         work = run.work
         work.wake = asyncio.get_running_loop().create_future()
         for command in commands:
@@ -141,7 +140,7 @@ class Driver:
                 raise RuntimeError("a command failed") from (None if task.cancelled() else task.exception())
 
     def _done(self, run: LiveRun, key: tuple[int, int, int]) -> None:
-        """A command that failed stays, so that it is not begun again before the driver has seen it."""
+        """A failed command stays, so that it is not started again before the driver has seen it."""
         task = run.work.tasks.get(key)
         if task is not None and not task.cancelled() and task.exception() is None:
             del run.work.tasks[key]
@@ -151,7 +150,7 @@ class Driver:
         self.record(run, await self._outcome(run, command))
 
     async def _outcome(self, run: LiveRun, command: Command) -> Sequence[Draft]:
-        """Carries a command out; returns the fact that it brought, if the run still waits for it."""
+        """Carries out a command; returns its resulting fact if the run is still waiting for it."""
         try:
             outcome = await self._command(command, run.state, run.work, self._services, RunSink(self._log, run))
         except asyncio.CancelledError:
@@ -161,10 +160,10 @@ class Driver:
         return () if outcome is None else self._accepted(run, outcome)
 
     def abandon(self, run: LiveRun) -> None:
-        """Books what a model call has cost that does not let itself be cancelled."""
+        """Records the cost of a model call that refuses to be cancelled."""
         attempt = run.state.attempt
         if attempt.open and run.work.attempt_usage:
-            outcome = Outcome(abandoned(CallModel(run.state.turn, attempt.number), run.work))
+            outcome = Outcome(abandoned(CallModel(run.state.turn, attempt.number, choice=attempt.choice), run.work))
             self.record(run, self._accepted(run, outcome))
 
     def _accepted(self, run: LiveRun, outcome: Outcome) -> Sequence[Draft]:
@@ -187,7 +186,7 @@ class RunSink:
         self._attempt = run.state.totals.attempts
 
     async def permit(self, command: Command) -> None:
-        """A model may be asked when the outcome of the attempt before is durable and the store takes writes.
+        """A model may be asked once the outcome of the previous attempt is durable and the store accepts writes.
 
         So at most one request per run can be unknown to the log after a crash.
         """

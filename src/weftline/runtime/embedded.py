@@ -3,8 +3,8 @@
     async with EmbeddedEngine("./data", models=catalog) as engine:
         run_id = await engine.create(await engine.workspace("acme"), plan)
 
-Creates, answers, cancels and other requests are facts appended on the loop, checked against the folded state, and
-acknowledged when they are durable.
+Creates, answers, cancels and other requests are facts: checked against the folded state and appended on the loop, and
+acknowledged once they are durable.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from msgspec import UNSET, Raw
 
-from weftline.errors import Conflict, NotFound, Unavailable
+from weftline.errors import Conflict, NotFound, Unavailable, invalid
 from weftline.kernel import bodies
 from weftline.kernel.accept import accepts, open_question
 from weftline.kernel.entries import (
@@ -32,7 +33,7 @@ from weftline.kernel.entries import (
     RunPaused,
     RunResumed,
 )
-from weftline.messages import Text
+from weftline.messages import Blob, Sampling, Text
 from weftline.plan import RunPlan, encode_plan
 from weftline.providers.catalog import Catalog
 from weftline.providers.workspace import WorkspaceCatalogs
@@ -47,6 +48,7 @@ from weftline.runtime.hub import Hub, StreamPlace, Subscription
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun, Residency, RunLog, WorkingSet
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
+from weftline.runtime.models import refused_sampling
 from weftline.runtime.names import StoredNames
 from weftline.runtime.opening import RunOpener
 from weftline.runtime.receipts import CancelReceipt, receipt
@@ -63,6 +65,7 @@ from weftline.tools.base import Tool, ToolOutput
 logger = logging.getLogger(__name__)
 
 DRAIN_S = 30.0
+_AS_THE_MODEL_DOES = Sampling()
 
 
 class EmbeddedEngine:
@@ -79,7 +82,7 @@ class EmbeddedEngine:
         step: TakeStep = stepping.step,
         carry_out: CarryOut = carrying.carry_out,
     ) -> None:
-        """`step` and `carry_out` are seams for tests, which watch what passes there or put a mistake in."""
+        """`step` and `carry_out` are seams for tests, which observe what passes there or plant a bug."""
         self._given = store
         self._step = step
         self._carry_out = carry_out
@@ -97,7 +100,7 @@ class EmbeddedEngine:
     # Life
 
     async def start(self) -> Self:
-        """Opens the store if a path was given, and carries on what an earlier process left."""
+        """Opens the store if a path was given, and resumes what an earlier process left unfinished."""
         given = self._given
         self._store = await asyncio.to_thread(open_store, given, check=True) if isinstance(given, Path | str) else given
         store = self._log_store = self._store.log
@@ -131,41 +134,43 @@ class EmbeddedEngine:
         await self._recovery.begin()
         self._moving.set()
         if store.unclean or restored:
-            # A thread whose end was durable before a crash takes its runs with it, also those not cancelled by then.
+            # A thread whose end was durable before a crash takes its runs with it, including those not cancelled yet.
             for thread in await store.ended_threads_with_runs():
                 try:
                     await self.end_thread(thread)
                 except Conflict as error:
                     session = await self.session_id(thread)
-                    logger.warning("session %s has ended, and a run of it is left alone: %s", session, error.message)
+                    logger.warning(
+                        "session %s has ended, but one of its runs is left alone: %s", session, error.message
+                    )
 
     async def moving(self) -> None:
         await self._moving.wait()
 
     async def resume_all(self) -> int:
-        """Lets the runs of a restored store go on; returns how many have not ended."""
+        """Lets the runs of a restored store continue; returns how many have not ended."""
         count = await self._log_store.unfinished()
         if self._recovery.held:
             await self._log_store.lift_hold()
-            if self._recovery.held:  # nobody else was quicker
+            if self._recovery.held:  # no other caller was quicker
                 self._residents.was_away()
                 await self._carry_on()
         return count
 
     async def stop(self, *, drain_s: float = DRAIN_S) -> None:
-        """Begins nothing more, lets what is under way finish for `drain_s`, cuts the rest, and closes the store."""
+        """Starts nothing new, gives work under way `drain_s` to finish, cuts off the rest, and closes the store."""
         await self.drain(drain_s)
         await self.cut()
         await self._store.close()
 
     async def drain(self, drain_s: float) -> None:
-        """Begins no further run, turn or call, and waits for those under way, `drain_s` at most."""
+        """Starts no further run, turn or call, and waits for those under way, `drain_s` at most."""
         self.ready = False
         self._recovery.stop()
         await self._residents.shut_down(drain_s)
 
     async def cut(self) -> None:
-        """Cuts what is still under way, makes everything that was appended durable, and ends all streams."""
+        """Cuts off what is still under way, makes everything appended durable, and ends all streams."""
         await self._residents.cut()
         self._hub.end_all()
 
@@ -176,11 +181,11 @@ class EmbeddedEngine:
         await self.stop()
 
     def watch_ends(self, ended: Callable[[], None] | None) -> None:
-        """Has `ended` called after each commit with which a run ended; None calls nobody."""
+        """Calls `ended` after each commit that ended a run; None switches this off."""
         self._residents.on_ended = ended
 
     def require_accepting(self) -> None:
-        """Raises `Unavailable` while the engine is starting, stopping, or its store refuses writes."""
+        """Raises `Unavailable` while the engine is starting or stopping, or its store refuses writes."""
         if not self.ready:
             raise Unavailable("The server is starting or stopping.", retry_after_s=1)
         if self._recovery.held:
@@ -200,14 +205,17 @@ class EmbeddedEngine:
         return await self._store.records.write(workspaces.ensure(slug, now=self.clock.now_us()))
 
     async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
-        """Raises `WeftlineError` when the plan names models or tools that the workspace does not have.
+        """Raises `WeftlineError` for models and tools that the workspace lacks, and for settings that a model refuses.
 
         A plan that names no model needs a default model only if it `runs_now`.
         """
         catalog = await self._models.load(workspace)
         if plan.model is not None or runs_now:
-            for model in (plan.model, *plan.fallbacks):
-                catalog.resolve(model)
+            models = [catalog.resolve(model) for model in (plan.model, *plan.fallbacks)]
+            if plan.sampling != _AS_THE_MODEL_DOES:
+                issues = [issue for model in models for issue in refused_sampling(plan, model)]
+                if issues:
+                    raise invalid(issues)
         await self._tools.check(plan, workspace=workspace)
 
     async def create(
@@ -220,11 +228,12 @@ class EmbeddedEngine:
         metadata: str = "{}",
         idempotency: tuple[str, str, bytes] | None = None,
         secrets: bytes | None = None,
+        blobs: Sequence[Blob] = (),
     ) -> str:
         """Accepts a run durably and returns its id. `idempotency` is route, key and digest of the request's body.
 
         `sent` are the client's own bytes, given back in snapshots; `secrets` are the headers of the tools that the
-        server dials, sealed by the store's vault.
+        server dials, sealed by the store's vault; `blobs` are the contents that the plan's messages name.
         """
         self.require_accepting()
         await self.check(plan, workspace=workspace)
@@ -248,6 +257,7 @@ class EmbeddedEngine:
                 agent=plan.agent_id,
                 idempotency=idempotency,
                 secrets=secrets,
+                blobs=tuple(blobs),
             )
             run = self._new_run(plan, new, sent)
             durable = self._log.mark(run, outside=True)
@@ -255,10 +265,12 @@ class EmbeddedEngine:
             if slot is not None:
                 self._creating.pop(slot).set_result(None)
             raise
+        if run.work.blobs:
+            durable.add_done_callback(partial(_let_go_of_blobs, run))
         if slot is None:
             await durable
         else:
-            # Hangs on the commit: a caller that goes away must not let a retry with the same key create another run.
+            # Tied to the commit: if the caller goes away, a retry with the same key must not create another run.
             durable.add_done_callback(lambda _: self._creating.pop(slot).set_result(None))
             await asyncio.shield(durable)
         return run.id
@@ -268,11 +280,12 @@ class EmbeddedEngine:
         encoded = encode_plan(plan)
         conversation = Conversation(plan.messages, size=len(encoded))
         work = WorkingSet(ids.run_id(key, new.salt), plan, conversation, secrets=new.secrets)
+        work.blobs = {blob.id: blob.data for blob in new.blobs}
         log = RunLog(self._log_store.next_epoch())
         run = LiveRun(key, new.salt, workspace=new.workspace, thread=new.thread, log=log, work=work)
         run.new = new
         if new.thread is not None:
-            run.residency = Residency.BEHIND  # its commit tells whether it may move at once
+            run.residency = Residency.BEHIND  # its commit says whether it may move at once
         self._residents.add(run)
         body = bodies.CreatedBody(Raw(encoded), UNSET if sent is None else Raw(sent))
         created = RunCreated(RULES, plan.limits, new.thread)
@@ -281,15 +294,15 @@ class EmbeddedEngine:
         return run
 
     async def _created_before(self, slot: tuple[int, str, str], body: bytes) -> str | None:
-        """The run that an earlier request with this key created; otherwise the key is this request's from now on."""
+        """The run that an earlier request with this key created; if there is none, this request now owns the key."""
         while (first := self._creating.get(slot)) is not None:
             await asyncio.shield(first)
         taken = self._creating[slot] = asyncio.get_running_loop().create_future()
         try:
-            known = await self._log_store.idempotent(*slot)
-            if known is None:
+            earlier = await self._log_store.idempotent(*slot)
+            if earlier is None:
                 return None
-            row = await self._log_store.run(known[1])
+            row = await self._log_store.run(earlier[1])
         except BaseException:
             del self._creating[slot]
             taken.set_result(None)
@@ -297,7 +310,7 @@ class EmbeddedEngine:
         del self._creating[slot]
         taken.set_result(None)
         run_id = ids.run_id(row.key, row.salt) if row is not None else ""
-        if known[0] != body:
+        if earlier[0] != body:
             raise Conflict(
                 "This Idempotency-Key was used for another request.", code="idempotency_conflict", run_id=run_id
             )
@@ -306,7 +319,7 @@ class EmbeddedEngine:
     # Requests
 
     async def accept(self, key: int, head: Fact, body: bytes = b"") -> bool:
-        """Appends a fact from outside; False when the run's state does not take it (any more)."""
+        """Appends a fact from outside; False if the run's state does not accept it."""
         self._log.require_well()
         run = await self._residents.load(key)
         if not accepts(run.state, head):
@@ -321,7 +334,7 @@ class EmbeddedEngine:
         state = run.state
         question = None if state.ended else open_question(state, tool_use_id)
         if question is None:
-            await self._settled(run)  # a refusal too rests on what a crash cannot take back
+            await self._settled(run)  # a refusal, too, must rest on what a crash cannot undo
             if tool_use_id in state.questions.ignored:
                 return False
             if state.ended:
@@ -350,10 +363,10 @@ class EmbeddedEngine:
             await self._append(run, head)
         else:
             await self._settled(run)
-        return receipt(run.state.status, await self._log_store.facts(key, kinds=(KIND[CallClosed],)))
+        return await self._receipt(key, run.state.status)
 
     async def pause(self, key: int, *, reason: str = "", requested_by: str = "") -> None:
-        """Starts nothing more after what is under way, until `resume`."""
+        """Finishes what is under way and starts nothing new until `resume`."""
         run = await self._unfinished(key)
         head = RunPaused(reason, requested_by)
         if run.state.control.paused:
@@ -388,7 +401,7 @@ class EmbeddedEngine:
         return head.id
 
     async def end_thread(self, thread: int, *, requested_by: str = "") -> None:
-        """Cancels all runs of a thread that has ended, the newest first."""
+        """Cancels all runs of a thread that has ended, newest first."""
         for key in reversed(await self._log_store.unfinished_of_thread(thread)):
             await self.cancel(key, reason="session_ended", requested_by=requested_by)
 
@@ -401,19 +414,19 @@ class EmbeddedEngine:
         return run
 
     async def _append(self, run: LiveRun, head: Fact, body: bytes = b"") -> None:
-        """Appends what somebody outside asked for, carries the run on, and returns when it is durable."""
+        """Appends a request from outside, continues the run, and returns when it is durable."""
         self._driver.record(run, (Draft(head, body),))
         self._residents.consider(run)
         await self._log.durable(run, outside=True)
 
     async def _settled(self, run: LiveRun) -> None:
-        """Returns when all that a refusal rests on is durable."""
+        """Returns when everything that a refusal rests on is durable."""
         await self._log.durable(run, outside=True)
 
     # Reading
 
     async def locate(self, run_id: str, *, workspace: int) -> int:
-        """The key of a run. Raises `NotFound`, alike for an unknown id and for a run of another workspace."""
+        """The key of a run. Raises `NotFound` for an unknown id and for a run of another workspace alike."""
         parsed = ids.parse(run_id, prefix="run_")
         if parsed is not None:
             key = parsed[0]
@@ -437,7 +450,7 @@ class EmbeddedEngine:
         return await self._log_store.run(key)
 
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
-        """The newest first."""
+        """Newest first."""
         return await self._log_store.runs(wanted)
 
     async def count_runs(self, wanted: RunFilter) -> int:
@@ -451,6 +464,13 @@ class EmbeddedEngine:
 
     async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
         return await self._log_store.newest_facts(key, kinds=kinds, limit=limit, max_bytes=max_bytes)
+
+    async def receipt(self, key: int) -> CancelReceipt:
+        row = await self._log_store.run(key)
+        return await self._receipt(key, "" if row is None else row.status)
+
+    async def _receipt(self, key: int, status: str) -> CancelReceipt:
+        return receipt(status, await self._log_store.facts(key, kinds=(KIND[CallClosed],)))
 
     async def session_id(self, thread: int | None) -> str | None:
         return None if thread is None else await self._names.session(thread)
@@ -477,6 +497,12 @@ class EmbeddedEngine:
         found = await self._log_store.trim(before=before, after=after, workspace=workspace)
         self._hub.forget()
         return found
+
+
+def _let_go_of_blobs(run: LiveRun, durable: asyncio.Future[None]) -> None:
+    """Once they are durable they can be read, and a run may queue for long. A caller that went away proves nothing."""
+    if not durable.cancelled() and durable.exception() is None:
+        run.work.blobs.clear()
 
 
 def _message_id(run: LiveRun) -> str:

@@ -1,7 +1,7 @@
-"""What can be asked of runs: the protocol that the server, the commands and the library know, and nothing behind it.
+"""What can be done with runs: the protocol that the server, the commands and the library use, and all they use.
 
-Whatever is accepted is durable when the call returns. Every engine shows the same behaviour to its clients; the suite
-in `weftline.testing.engine` says what that is.
+Whatever is accepted is durable when the call returns. Every engine behaves the same towards its clients; the suite in
+`weftline.testing.engine` says how.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from weftline.kernel.entries import Fact
+from weftline.messages import Blob
 from weftline.plan import RunPlan
 from weftline.runtime.clock import Clock
 from weftline.runtime.hub import EntryBatch
@@ -22,16 +23,16 @@ class Follower(Protocol):
     """Follows one run from a cursor."""
 
     taken: int
-    """The last seq that the reader has got."""
+    """The last seq that the reader has received."""
     left: bool
     """Whether the reader has gone away."""
 
     async def next(self) -> Sequence[EntryBatch] | None:
-        """The batches that are due, at least one; none after a `beat` with nothing to tell; None at the end."""
+        """The batches that are due, at least one; an empty list after a `beat` with nothing new; None at the end."""
         ...
 
     def go_back(self, seq: int) -> None:
-        """Goes on after `seq`, which is not after `taken`; forgets what is queued, which is in the log."""
+        """Continues after `seq`, which is at most `taken`; drops what is queued, since the log has it."""
         ...
 
     def leave(self) -> None:
@@ -61,15 +62,15 @@ class Engine(Protocol):
     def ready(self) -> bool: ...
 
     def require_accepting(self) -> None:
-        """Raises `Unavailable` while the engine is starting, stopping, or its store refuses writes."""
+        """Raises `Unavailable` while the engine is starting or stopping, or its store refuses writes."""
         ...
 
     async def moving(self) -> None:
-        """Returns when runs are carried on: at once, unless the store comes from a backup and is held."""
+        """Returns when runs may proceed: at once, unless the store comes from a backup and is held."""
         ...
 
     async def resume_all(self) -> int:
-        """Lets the runs of a restored store go on; returns how many have not ended."""
+        """Lets the runs of a restored store continue; returns how many have not ended."""
         ...
 
     def require_well(self) -> None:
@@ -77,7 +78,7 @@ class Engine(Protocol):
         ...
 
     async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
-        """Raises `WeftlineError` when the plan names models or tools that the workspace does not have.
+        """Raises `WeftlineError` for models and tools that the workspace lacks, and for settings that a model refuses.
 
         A plan that names no model needs a default model only if it `runs_now`.
         """
@@ -93,15 +94,18 @@ class Engine(Protocol):
         metadata: str = "{}",
         idempotency: tuple[str, str, bytes] | None = None,
         secrets: bytes | None = None,
+        blobs: Sequence[Blob] = (),
     ) -> str:
-        """Accepts a run and returns its id. `sent` are the client's own bytes, given back in snapshots.
+        """Accepts a run and returns its id. `sent` has the client's own bytes, returned in snapshots.
 
-        Raises `RateLimited` when too many runs of the workspace are queued.
+        `blobs` are the contents that the plan's messages name.
+
+        Raises `RateLimited` if too many runs of the workspace are queued.
         """
         ...
 
     async def accept(self, key: int, head: Fact, body: bytes = b"") -> bool:
-        """Appends a fact from outside; False when the run's state does not take it (any more)."""
+        """Appends a fact from outside; False if the run's state does not accept it."""
         ...
 
     async def answer(self, key: int, tool_use_id: str, output: ToolOutput, *, message_id: str = "") -> bool:
@@ -116,7 +120,7 @@ class Engine(Protocol):
         ...
 
     async def pause(self, key: int, *, reason: str = "", requested_by: str = "") -> None:
-        """Starts nothing more after what is under way, until `resume`."""
+        """Finishes what is under way and starts nothing new until `resume`."""
         ...
 
     async def resume(self, key: int, *, notes: str = "", requested_by: str = "") -> None: ...
@@ -133,7 +137,7 @@ class Engine(Protocol):
         ...
 
     async def locate(self, run_id: str, *, workspace: int) -> int:
-        """The key of a run. Raises `NotFound`, alike for an unknown id and for a run of another workspace."""
+        """The key of a run. Raises `NotFound` for an unknown id and for a run of another workspace alike."""
         ...
 
     async def find(self, run_id: str, *, workspace: int) -> RunRow:
@@ -143,7 +147,7 @@ class Engine(Protocol):
     async def row(self, key: int) -> RunRow | None: ...
 
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
-        """The newest first."""
+        """Newest first."""
         ...
 
     async def count_runs(self, wanted: RunFilter) -> int:
@@ -151,7 +155,7 @@ class Engine(Protocol):
         ...
 
     async def unsupported(self, row: RunRow) -> str:
-        """What of an unfinished run only a newer version knows, so that this one leaves it alone; "" if nothing."""
+        """Why this version must leave an unfinished run alone: the feature that only a newer one knows; "" if none."""
         ...
 
     async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
@@ -165,8 +169,12 @@ class Engine(Protocol):
         """The last facts of these kinds in a run's log, in order: as many as fit, one at the least."""
         ...
 
+    async def receipt(self, key: int) -> CancelReceipt:
+        """How the calls of a run were closed; see `cancel`."""
+        ...
+
     async def session_id(self, thread: int | None) -> str | None:
-        """The id of the session that a thread is on the outside."""
+        """The public session id of a thread."""
         ...
 
     async def ends_of_thread(self, thread: int) -> list[bytes]:
@@ -182,7 +190,7 @@ class Engine(Protocol):
         ...
 
     def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> Follower:
-        """`workspace` is who it counts for. Raises `RateLimited` when that has too many streams open."""
+        """The stream counts towards `workspace`. Raises `RateLimited` if that has too many streams open."""
         ...
 
     def reserve_stream(self, workspace: int) -> StreamPlace:
@@ -190,17 +198,17 @@ class Engine(Protocol):
         ...
 
     def beat(self) -> None:
-        """Wakes every follower that has nothing to read, so that it can show that its connection lives."""
+        """Wakes every idle follower, so that it can send a keep-alive."""
         ...
 
     def watch_ends(self, ended: Callable[[], None] | None) -> None:
-        """Has `ended` called after each commit with which a run ended; None calls nobody."""
+        """Calls `ended` after each commit that ended a run; None switches this off."""
         ...
 
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
-        """Removes logs of runs that ended before that time; see `LogStore.trim`."""
+        """Removes the logs of runs that ended before that time; see `LogStore.trim`."""
         ...
 
     async def end_thread(self, thread: int, *, requested_by: str = "") -> None:
-        """Cancels all runs of a thread that has ended, the newest first."""
+        """Cancels all runs of a thread that has ended, newest first."""
         ...

@@ -1,9 +1,9 @@
-"""Fan-out: brings what was committed to whoever follows a run.
+"""Fan-out: delivers what was committed to everyone who follows a run.
 
-A follower is a cursor and a small queue of batches of entries. What it makes of them (SSE frames, MCP progress, Python
-events) is made once per batch and shared. A follower that is too slow loses its queue, not its place: it goes on from
-the log, a page at a time, in turns. Nobody can hold back a flush or another reader, and what a reader who takes nothing
-keeps in memory is bounded.
+A follower is a cursor and a small queue of batches of entries. Its projection of them (SSE frames, MCP progress, Python
+events) is made once per batch and shared. A follower that is too slow loses its queue, not its place: it continues from
+the log, a page at a time, taking turns. No reader can hold back a flush or another reader, and a reader that takes
+nothing keeps only a bounded amount in memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from weftline.store.base import LogStore, Stored
 T = TypeVar("T")
 
 QUEUE_BYTES = 32 * 1024
-"""How much is queued for a reader who is busy with what it got before."""
+"""How much is queued for a reader that is still busy."""
 PAGE_BYTES = 32 * 1024
 MAX_RECENT_BYTES = 4 * 1024 * 1024
 MAX_RECENT_BYTES_PER_RUN = QUEUE_BYTES
@@ -31,8 +31,8 @@ _ENDED = KIND[RunEnded]
 class EntryBatch:
     """Consecutive entries of one run, from one commit or from one page of its log.
 
-    `heads` has the decoded facts of a batch that comes from a commit, in order; None of one that was read.
-    `missing` is the range of seqs before the first item that retention has removed.
+    `heads` has the decoded facts, in order, of a batch that comes from a commit; None for one read from the log.
+    `missing` is the range of seqs that retention has removed before the first item.
     """
 
     __slots__ = ("_views", "after", "ended", "heads", "items", "last_seq", "missing", "run_id", "size")
@@ -54,14 +54,14 @@ class EntryBatch:
         self.last_seq = last_seq
         self.ended = ended
         self.after = after
-        """Observations of the first item up to this seq were seen before."""
+        """Observations of the first item up to this seq were already seen."""
         self.heads = heads
         self.missing = missing
         self.size = size
         self._views: dict[Any, Any] = {}
 
     def view(self, project: Callable[[EntryBatch], T]) -> T:
-        """What `project` makes of the batch, made once however many follow the run."""
+        """What `project` makes of the batch, computed once however many follow the run."""
         if project not in self._views:
             self._views[project] = project(self)
         return self._views[project]
@@ -99,7 +99,7 @@ class Subscription:
         self.taken = after
         """What the reader has."""
         self.behind = True
-        """Whether what comes next has to be read from the log."""
+        """Whether the next batch has to be read from the log."""
         self.ended = False
         self.left = False
         """Whether the reader has gone away."""
@@ -110,11 +110,11 @@ class Subscription:
         self._size = 0
         self._tick = False
         self._silent = True
-        """Whether nothing was queued for the reader since the last beat."""
+        """Whether nothing has been queued for the reader since the last beat."""
         self._waiter: asyncio.Future[None] | None = None
 
     async def next(self) -> Sequence[EntryBatch] | None:
-        """The batches that are due, at least one; none after a `beat` with nothing to tell; None at the end."""
+        """The batches that are due, at least one; an empty list after a `beat` with nothing new; None at the end."""
         while not self.left:
             if self.behind:
                 batch = await self._hub.read(self)
@@ -141,7 +141,7 @@ class Subscription:
     def push(self, batch: EntryBatch) -> None:
         self._announced = batch.last_seq
         if self.behind or batch.last_seq <= self.last_seq:
-            pass  # it finds this in the log, or has found it there before it was announced
+            pass  # it will find this in the log, or found it there before it was announced
         elif self._size + batch.size > QUEUE_BYTES and (self._waiter is None or self._batches):
             self.go_back(self.taken)
         else:
@@ -152,31 +152,31 @@ class Subscription:
         self.wake()
 
     def go_back(self, seq: int) -> None:
-        """Goes on after `seq`, which is not after what the reader has; forgets what is queued, which is in the log."""
+        """Continues after `seq`, which the reader already has; drops what is queued, since the log has it."""
         self._batches, self._size = [], 0
         self.last_seq = self.taken = seq
         if not self._over:
             self.behind, self.ended = True, False
 
     def caught_up(self, *, upto: int, ended: bool) -> None:
-        """The reader has all up to `upto`, which was the end of the log; what was announced meanwhile is read next."""
+        """The reader has everything up to `upto`, the end of the log at the time; what was announced since is next."""
         if upto >= self._announced:
             self.behind, self.ended = False, ended or self._over
 
     def beat(self) -> None:
-        """Wakes a reader that has nothing to read, so that it can show that the connection lives."""
+        """Wakes an idle reader, so that it can send a keep-alive."""
         if self._silent and not self.behind and not self._batches:
             self._tick = True
             self.wake()
         self._silent = True
 
     def end(self) -> None:
-        """Ends the stream after the batches that are queued, although the run goes on: the server is stopping."""
+        """Ends the stream after the queued batches, even though the run continues: the server is stopping."""
         self.behind, self.ended, self._over = False, True, True
         self.wake()
 
     def leave(self) -> None:
-        """The reader has gone away: whoever reads for it is to stop."""
+        """The reader has gone away: reading on its behalf must stop."""
         self.left = True
         self.wake()
 
@@ -220,15 +220,15 @@ class Hub:
         self._turns = Turns()
 
     def reserve(self, workspace: int) -> StreamPlace:
-        """Raises `RateLimited` (`too_many_streams`) when as many of the workspace's are open as may be.
+        """Raises `RateLimited` (`too_many_streams`) if the workspace has its maximum number of streams open.
 
-        Those who follow on nobody's behalf (`workspace` 0) are not limited.
+        Followers that act for no workspace (`workspace` 0) are not limited.
         """
-        most = self._max_per_workspace
+        limit = self._max_per_workspace
         if workspace:
-            if most is not None and self._streams[workspace] >= most:
-                message = f"{most} streams of this workspace are open already."
-                raise RateLimited(message, code="too_many_streams", retry_after_s=5, limit=most)
+            if limit is not None and self._streams[workspace] >= limit:
+                message = f"{limit} streams of this workspace are already open."
+                raise RateLimited(message, code="too_many_streams", retry_after_s=5, limit=limit)
             self._streams[workspace] += 1
         return StreamPlace(self, workspace)
 
@@ -286,11 +286,11 @@ class Hub:
                 subscription.push(batch)
 
     def forget(self, run: int | None = None) -> None:
-        """Keeps nothing of the run, or of any, in memory. Readers go on from the log."""
+        """Drops the run, or all runs, from memory. Readers continue from the log."""
         self._recent.drop(run)
 
     async def read(self, subscription: Subscription) -> EntryBatch | None:
-        """The next page of the log for a reader that is behind; None when there is nothing new."""
+        """The next page of the log for a reader that is behind; None if there is nothing new."""
         await self._turns.take(subscription.workspace)
         after = subscription.last_seq
         page = await self._store.page(subscription.run, after=after, max_bytes=PAGE_BYTES)
@@ -328,9 +328,9 @@ class _RecentRun:
 
 
 class Recent:
-    """The batches of new, short runs, so that a client that opens the stream right after creating a run reads no disk.
+    """The batches of new, short runs, so that opening the stream right after creating a run reads no disk.
 
-    A cache of what is in the log, bounded, and never the only place of anything.
+    A bounded cache of the log, never the only copy of anything.
     """
 
     def __init__(self) -> None:

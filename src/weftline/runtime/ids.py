@@ -1,4 +1,4 @@
-"""Ids on the outside: a prefix, the integer key, and a random part that is checked, so that no id can be guessed."""
+"""Public ids: a prefix, the integer key, and a random part that is checked, so that no id can be guessed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def session_id(key: int, salt: str) -> str:
 
 
 def parse(identity: str, *, prefix: str) -> tuple[int, str] | None:
-    """The key and the salt of an id, or None when it is none of ours."""
+    """The key and the salt of an id, or None if it is not one of ours."""
     if not identity.startswith(prefix) or not len(prefix) + _SALT < len(identity) <= len(prefix) + _SALT + 15:
         return None
     digits, salt = identity[len(prefix) : -_SALT], identity[-_SALT:]
@@ -34,5 +34,5 @@ def parse(identity: str, *, prefix: str) -> tuple[int, str] | None:
 
 
 def idempotency_key(store: str, run: str, turn: int, index: int, digest: str) -> str:
-    """The same for every execution of one call, and for no other call of any run or any restored store."""
+    """The same for every execution of one call, and different for any other call, run or restored store."""
     return blake2b(f"{store}/{run}/{turn}.{index}/{digest}".encode(), digest_size=16).hexdigest()

@@ -1,7 +1,7 @@
-"""A run while it is in memory. It is three things: its log's state and cursor, where it stands, and its working set.
+"""A run in memory. It is three things: its log's state and cursor, its residency, and its working set.
 
 `RunLog` is the loop's side of the log: what was folded, what is durable, what is on its way. `Residency` is the
-engine's: whether somebody drives the run. `WorkingSet` is the driver's: the plan, the conversation, the tools.
+engine's: whether anyone drives the run. `WorkingSet` is the driver's: the plan, the conversation, the tools.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from weftline.store.base import LEAVE_DUE, NewRun, UnderWay, Write
 
 
 class Residency(Enum):
-    """Where a run in memory stands.
+    """The phase that a run in memory is in.
 
              created, loaded                          promoted in its thread
                    │      ┌──────────── BEHIND ──────────────┐
@@ -35,21 +35,21 @@ class Residency(Enum):
                    ▼
                  GONE    out of memory for a while, ended, or lost its last write (from anywhere)
 
-    A run that is GONE is never used again: whoever needs it loads it anew.
+    A run that is GONE is never used again: it has to be loaded afresh.
     """
 
     PARKED = "parked"
-    """Nobody drives it: it waits for somebody outside, for a time, or for its first driver."""
+    """Not driven: it waits for someone outside, for a time, or for its first driver."""
     BEHIND = "behind"
-    """Waits for the runs before it in its thread."""
+    """Waits for earlier runs of its thread."""
     SCHEDULED = "scheduled"
-    """Waits for a place among the runs that are driven."""
+    """Waits for a driver."""
     DRIVEN = "driven"
     GONE = "gone"
 
 
 class Draft(Struct):
-    """A fact that is not durable yet. `turn` spares decoding the body of a turn that was just encoded."""
+    """A fact that is not durable yet. `turn` avoids decoding the body of a turn that was just encoded."""
 
     head: Fact
     body: bytes = b""
@@ -60,11 +60,11 @@ class Waiter(Struct):
     seq: int
     future: asyncio.Future[None]
     outside: bool
-    """Somebody outside waits, and is told when the store refuses."""
+    """An outside caller is waiting, and gets an error if the store refuses."""
 
 
 class RunLog:
-    """State and cursor. `state` and `next_seq` run ahead of the log; `durable` cannot be taken back by a crash."""
+    """State and cursor. `state` and `next_seq` run ahead of the log; `durable` cannot be undone by a crash."""
 
     __slots__ = (
         "drafts",
@@ -94,19 +94,19 @@ class RunLog:
         self.next_seq = 1
         self.durable = 0
         self.outcome_seq = 0
-        """Where the newest outcome of a model call stands."""
+        """The seq of the latest outcome of a model call."""
         self.row_version = 0
         self.row_due: int | None = LEAVE_DUE
         self.due_at: int | None = 0
-        """What the row is to say: 0 now, a time, None when only somebody outside can move the run."""
+        """For the row: 0 for now, a time, or None if only someone outside can move the run."""
         self.started_at: int | None = None
         self.ended_at: int | None = None
         self.pending: Write | None = None
         self.flight: Write | None = None
         self.drafts: list[Draft] = []
-        """The facts of `pending`, decoded, for those who hear of them after the commit."""
+        """The facts of `pending`, decoded, for those notified after the commit."""
         self.size = 0
-        """Bytes that wait for the next flush."""
+        """Bytes waiting for the next flush."""
         self.flight_size = 0
         self.flight_seq = 0
         """The last seq of `flight`."""
@@ -131,10 +131,11 @@ class RunLog:
 
 
 class WorkingSet:
-    """What carrying a run on needs besides its state."""
+    """What driving a run needs besides its state."""
 
     __slots__ = (
         "attempt_usage",
+        "blobs",
         "catalog",
         "conversation",
         "due_at",
@@ -155,18 +156,20 @@ class WorkingSet:
         self.conversation = conversation
         self.secrets = secrets
         """Sealed header values of the tools that the server dials."""
+        self.blobs: dict[str, bytes] = {}
+        """What the run brought along, until it is opened."""
         self.opened = False
-        """Whether tools, models and history are at hand, and what an earlier driver left is adopted."""
+        """Whether tools, models and history are loaded, and work left by an earlier driver is adopted."""
         self.toolbox: Toolbox | None = None
         self.catalog: Catalog | None = None
         self.workspace_slug = ""
         self.session_id: str | None = None
         self.due_at: int | None = None
-        """When the run wants to be asked again although commands are under way."""
+        """When the run wants to be asked again while commands are under way."""
         self.attempt_usage: Usage | None = None
-        """What the attempt under way has reported so far."""
+        """What the current attempt has reported so far."""
         self.tasks: dict[tuple[int, int, int], asyncio.Task[None]] = {}
-        """Commands under way by (turn, index, attempt), when there may be several."""
+        """Commands under way by (turn, index, attempt), if there may be several."""
         self.wake: asyncio.Future[None] | None = None
 
 
@@ -201,11 +204,11 @@ class LiveRun:
         self.new: NewRun | None = None
         """The row to be created with the first write."""
         self.charges: UnderWay | None = None
-        """What it was charged with when it was loaded, if it was a suspect then and nothing of it has ended since."""
+        """The charges against it when it was loaded, if it was a suspect then and nothing it began has ended since."""
         self.inherited = False
         """Whether it was loaded with work in flight that an earlier driver had begun."""
         self.failures = 0
-        """Times a driver raised since something of the run last came to its end."""
+        """How often a driver raised since something the run began last ended."""
         self.touched_s = 0.0
 
     @property
@@ -222,7 +225,7 @@ class LiveRun:
 
     @property
     def active(self) -> bool:
-        """Has a driver, or a place in the queue for one."""
+        """Whether it has a driver or is queued for one."""
         return self.residency is Residency.DRIVEN or self.residency is Residency.SCHEDULED
 
     def poke(self) -> None:
@@ -233,6 +236,6 @@ class LiveRun:
 
 
 def is_being_cancelled() -> bool:
-    """Whether somebody cancelled the present task; if not, a `CancelledError` is the failure of what it called."""
+    """Whether the current task was cancelled; if not, a `CancelledError` is a failure of the code it called."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,12 +1,12 @@
-"""The loop's side of the log: hands everything that waits to the store in one go, and moves each run's mark.
+"""The loop's side of the log: hands everything waiting to the store in one go, and moves each run's mark.
 
-Append returns nothing. Each run has one mark, `durable`; whoever must not run ahead of the log waits for it. One flush
-is under way at a time and takes all that is queued, and one wake-up per flush moves the marks, tells the waiters and
-fans out. State may run ahead of the log, effects may not.
+Append returns nothing. Each run has one mark, `durable`; anything that must not run ahead of the log waits for it. One
+flush is under way at a time and takes everything queued, and one wake-up per flush moves the marks, notifies the
+waiters and fans out. State may run ahead of the log; effects may not.
 
-When the store refuses (disk full, locked, read-only) nothing new is accepted; what drivers have brought waits here and
-is tried again. A run with an answer from outside in the refused flush is dropped from memory instead, since its sender
-is told no: the run goes on from its log once the store is well.
+When the store refuses (disk full, locked, read-only) nothing new is accepted; what drivers have appended waits here and
+is retried. A run with an answer from outside in the refused flush is dropped from memory instead, since its sender gets
+an error: the run continues from its log once the store is well.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ logger = logging.getLogger(__name__)
 
 MAX_BATCH_BYTES = 4 * 1024 * 1024
 ITEM_BYTES = 64
-"""What an item costs besides its content."""
+"""The overhead of an item beyond its content."""
 STATE_BYTES = 8 * 1024
 """Facts that are cheaper to fold again than their state is to store."""
 WINDOW_BYTES = 1024 * 1024
-"""How much of one run may be on its way to the disk before its model stream is no longer read."""
+"""How much of one run may be on its way to disk before its model stream is paused."""
 ROW_BYTES = 16 * 1024
-"""Observations of one commit share a row up to this: a page of the log has at least one whole row."""
-_RETRY_FIRST_S, _RETRY_MOST_S = 0.1, 5.0
+"""Observations of one commit share a row up to this size: a page of the log has at least one whole row."""
+_RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 5.0
 _ENDINGS: frozenset[type[Fact]] = frozenset({TurnCompleted, CallClosed, RunEnded})
-"""Facts that show that a run does not kill the process: something that was begun has come to its end."""
+"""Facts that show that a run does not kill the process: something it began has ended."""
 
 
 class Observer(Protocol):
-    """What hangs on the commit: fan-out, the next run of the thread, the end of a run."""
+    """What follows from a commit: fan-out, the next run of the thread, the end of a run."""
 
     def committed(self, run: LiveRun, write: Write, heads: Sequence[Draft], result: Written, *, size: int) -> None: ...
 
     def lost(self, run: LiveRun) -> None:
-        """The run's memory is ahead of a log that it will not reach: it was let go."""
+        """The run's memory is ahead of a log that will not catch up: it was dropped."""
         ...
 
     def store_is_well(self) -> None: ...
@@ -65,7 +65,7 @@ class Log:
         self._retry_s = 0.0
         self._well: asyncio.Future[None] | None = None
         self.refusal: WeftlineError | None = None
-        """Why the store takes no writes; None while it is well."""
+        """Why the store accepts no writes; None while it is well."""
         self.on_idle: Callable[[], None] | None = None
 
     @property
@@ -75,10 +75,12 @@ class Log:
     def require_well(self) -> None:
         """Raises `Unavailable` while the store refuses writes."""
         if self.refusal is not None:
-            raise Unavailable("The store takes no writes at the moment.", hint=self.refusal.message, retry_after_s=2)
+            raise Unavailable(
+                "The store is not accepting writes at the moment.", hint=self.refusal.message, retry_after_s=2
+            )
 
     def append(self, run: LiveRun, drafts: Sequence[Draft], *, state: State, at: int) -> None:
-        """Queues facts for the next flush. `state` is the run's with all of them folded."""
+        """Queues facts for the next flush. `state` is the run's state with all of them folded."""
         log = run.log
         write = log.pending or self._touch(run)
         size = 0
@@ -106,7 +108,7 @@ class Log:
             write.thread_end = thread_end(state, run.work)
 
     def observe(self, run: LiveRun, kind: str, encoded: list[bytes]) -> None:
-        """Queues observations of one kind, one seq each. They change no state and no version."""
+        """Queues observations of one kind, one seq each. They change neither state nor version."""
         log = run.log
         write = log.pending or self._touch(run)
         for some in _rows(encoded):
@@ -122,7 +124,7 @@ class Log:
         log.next_seq += len(encoded)
 
     def touch(self, run: LiveRun) -> None:
-        """Queues the run's row for the next flush although nothing was appended."""
+        """Queues the run's row for the next flush even though nothing was appended."""
         if run.log.pending is None:
             self._touch(run)
 
@@ -141,11 +143,11 @@ class Log:
         return waiter.future
 
     def full(self, run: LiveRun) -> bool:
-        """Whether so much of the run is on its way to the disk that its source should wait."""
+        """Whether so much of the run is on its way to disk that its source should wait."""
         return run.log.size + run.log.flight_size > WINDOW_BYTES
 
     async def well(self) -> None:
-        """Returns when the store takes writes."""
+        """Returns when the store accepts writes."""
         while self.refusal is not None:
             if self._well is None:
                 self._well = self._loop.create_future()
@@ -153,7 +155,7 @@ class Log:
 
     def _touch(self, run: LiveRun) -> Write:
         if run.residency is Residency.GONE:
-            # Appends of one run are a chain: after one that is lost, whoever still works on it has nothing to add.
+            # Appends of one run are a chain: once one is lost, nothing can be added after it.
             raise asyncio.CancelledError
         log = run.log
         write = log.pending = Write(
@@ -161,7 +163,7 @@ class Log:
         )
         self._touched.append(run)
         if not self._kicked and self._flushing is None and self.refusal is None:
-            # Deferred to the end of this turn of the loop, so that one flush takes all that it brings about.
+            # Deferred to the end of this loop iteration, so that one flush takes everything it produces.
             self._kicked = True
             self._loop.call_soon(self._kick)
         return write
@@ -191,7 +193,7 @@ class Log:
             self.on_idle()
 
     def _take(self) -> list[LiveRun]:
-        """All that waits; when that is more than a batch holds, workspaces take turns."""
+        """Everything waiting; if that is more than a batch holds, workspaces take turns."""
         touched = self._touched
         if sum([run.log.size for run in touched]) <= MAX_BATCH_BYTES:
             self._touched = []
@@ -214,10 +216,10 @@ class Log:
         return taken
 
     def _complete(self, run: LiveRun) -> Write:
-        """Fills in the row as it is to be after this write.
+        """Fills in the row as it will be after this write.
 
-        The state is stored when the run parks or ends, and in between only after as many bytes of facts as it has
-        itself: whoever reads it folds what is newer, or all of a run that has none yet.
+        The state is stored when the run parks or ends, and in between only once the newer facts take up as many bytes
+        as it does: readers fold what is newer, or everything if there is no state yet.
         """
         log, state = run.log, run.log.state
         write = log.pending
@@ -266,7 +268,7 @@ class Log:
         log = run.log
         log.row_version, log.row_due = write.version, write.due_at
         log.durable = log.flight_seq
-        if log.waiters:  # first: a tool that may begin now should not wait for readers to be told
+        if log.waiters:  # first: a tool that may begin now should not wait for readers to be notified
             durable = log.durable
             ready = [waiter for waiter in log.waiters if waiter.seq <= durable]
             log.waiters = [waiter for waiter in log.waiters if waiter.seq > durable]
@@ -277,14 +279,14 @@ class Log:
         self._observer.committed(run, write, heads, result, size=size)
 
     def _hold(self, refused: list[tuple[LiveRun, Write, list[Draft]]]) -> None:
-        """Keeps what drivers brought for another try, and lets go of what somebody outside waits for."""
+        """Keeps what drivers appended for another try, and drops what an outside caller is waiting for."""
         assert self.refusal is not None
         if not self._retry_s:
-            logger.error("the store takes no writes: %s", self.refusal.message)
+            logger.error("the store accepts no writes: %s", self.refusal.message)
         for run, write, heads in refused:
             log = run.log
             if write.new is not None or any(waiter.outside for waiter in log.waiters):
-                self._drop(run, Unavailable("The store takes no writes at the moment.", retry_after_s=2))
+                self._drop(run, Unavailable("The store is not accepting writes at the moment.", retry_after_s=2))
                 continue
             later = log.pending
             log.pending = write
@@ -301,11 +303,11 @@ class Log:
         self._try_later()
 
     def _try_later(self) -> None:
-        self._retry_s = min(max(self._retry_s * 2, _RETRY_FIRST_S), _RETRY_MOST_S)
+        self._retry_s = min(max(self._retry_s * 2, _RETRY_FIRST_S), _RETRY_MAX_S)
         self._loop.call_later(self._retry_s, self._retry)
 
     def hurry(self) -> None:
-        """Tries a store that refuses again at once, and then as often as at first."""
+        """Retries a refusing store at once, and then as often as in the beginning."""
         if self.refusal is not None:
             self._retry_s = 0.0
             self._retry()
@@ -315,7 +317,7 @@ class Log:
             self._flushing = self._loop.create_task(self._flush() if self._touched else self._probe())
 
     async def _probe(self) -> None:
-        """With nothing to write, only a write of no consequence tells whether the store is well again."""
+        """With nothing to write, only a dummy write shows whether the store is well again."""
         try:
             await self._store.probe()
         except WeftlineError as error:
@@ -329,7 +331,7 @@ class Log:
             self._kick()
 
     def _is_well(self) -> None:
-        logger.warning("the store takes writes again")
+        logger.warning("the store accepts writes again")
         self.refusal, self._retry_s = None, 0.0
         if self._well is not None:
             self._well.set_result(None)
@@ -337,7 +339,7 @@ class Log:
         self._loop.call_soon(self._observer.store_is_well)
 
     def _drop(self, run: LiveRun, error: WeftlineError) -> None:
-        """Lets go of a run whose memory is ahead of a log that it will not reach."""
+        """Drops a run whose memory is ahead of a log that will not catch up."""
         log = run.log
         log.pending = None
         self._touched = [other for other in self._touched if other is not run]
@@ -349,7 +351,7 @@ class Log:
 
 
 def _rows(encoded: list[bytes]) -> Iterator[list[bytes]]:
-    """The same in groups that a row holds, each of them with one observation at least."""
+    """The same, in groups that fit a row, with at least one observation each."""
     if sum([len(one) for one in encoded]) <= ROW_BYTES:
         yield encoded
         return
@@ -365,6 +367,6 @@ def _rows(encoded: list[bytes]) -> Iterator[list[bytes]]:
 
 
 def _ignore(future: asyncio.Future[None]) -> None:
-    """A failure that nobody waits for any more needs no warning."""
+    """A failure that nothing waits for any more needs no warning."""
     if not future.cancelled():
         future.exception()

@@ -26,7 +26,7 @@ from weftline.kernel.entries import (
 )
 from weftline.kernel.guards import signature
 from weftline.kernel.state import CallModel, State
-from weftline.messages import Assistant, AssistantPart, ProviderCall, ToolCall, joined_text
+from weftline.messages import Assistant, AssistantPart, ProviderCall, ToolCall, Usage, joined_text
 from weftline.providers.assemble import Assembler
 from weftline.providers.base import Chunk, ModelRequest, Provider, ProviderError, TextDelta, ThinkingDelta
 from weftline.providers.catalog import ResolvedModel
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 MODEL_TIMEOUT_S = 600.0
 _SLACK_S = 5.0
-"""So that the deadline is reported by the side that knows how far the answer had come."""
+"""So that the deadline is reported by the side that knows how far the answer got."""
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.5, 60.0
 _encode = Encoder().encode
 _PROVIDER_ID_BYTES = 128
@@ -54,12 +54,12 @@ _PROVIDER_ID_BYTES = 128
 async def call_model(
     command: CallModel, state: State, work: WorkingSet, services: Services, sink: Sink
 ) -> Outcome | None:
-    """Asks the model and returns how it ended; None when nobody wants to know any more."""
+    """Asks the model and returns how it ended; None if the outcome is no longer wanted."""
     call = _ModelCall(command, state, work, services)
     try:
         model = resolve(work, command.choice)
     except WeftlineError as gone:
-        # It was there when the run was created: its provider was deleted, or the configuration changed.
+        # It existed when the run was created: its provider was deleted, or the configuration changed.
         return call.failed(ProviderError("invalid_request", gone.message))
     call.model = model
     limit_s = services.model_timeout_s
@@ -74,7 +74,7 @@ async def call_model(
             tail = b',"turn":%d,"attempt":%d}' % (command.turn, command.attempt)
             async for chunks in stream:
                 if not sink.wanted():
-                    return None  # nobody asks for this any more, and the provider does not listen
+                    return None  # no longer wanted, and the provider ignores the cancellation
                 answering = True
                 assembler.feed(chunks)
                 _emit_deltas(sink, chunks, tail)
@@ -83,10 +83,10 @@ async def call_model(
                     await sink.drained()
             metadata = await late_metadata(model.provider, request)
         if not assembler.complete:
-            raise ProviderError("server", "The model's answer was cut off before its end.")
+            raise ProviderError("server", "The model's answer was cut off before it was complete.")
         if assembler.finish_reason == "malformed_function_call" and not assembler.message().calls:
-            # Nothing was called and nothing was answered: asking again is all that can be done with such a turn.
-            raise ProviderError("server", "The model wrote a tool call that its own API could not read.")
+            # Nothing was called and nothing was answered: all that can be done is ask again.
+            raise ProviderError("server", "The model wrote a tool call that its own API could not parse.")
         for asked in assembler.message().calls:
             if too_much := _excess(asked.args):
                 raise ProviderError("server", f"The model called a tool with {too_much}.", retryable=False)
@@ -106,7 +106,7 @@ async def call_model(
 
 
 class _ModelCall:
-    """One attempt, and what is to be reported of it."""
+    """One attempt, and what to report about it."""
 
     def __init__(self, command: CallModel, state: State, work: WorkingSet, services: Services) -> None:
         self.assembler = Assembler("")
@@ -207,19 +207,21 @@ class _ModelCall:
 
 
 def abandoned(command: CallModel, work: WorkingSet) -> Draft:
-    """The server stops: what the attempt has cost is known now and would only be estimated later."""
+    """The server is stopping: the attempt's cost is known now and could only be estimated later."""
+    usage = work.attempt_usage or Usage()
     head = AttemptFailed(
         command.turn,
         command.attempt,
         "abandoned",
         reason="abandoned",
-        usage=work.attempt_usage or AttemptFailed(0, 0, "").usage,
+        usage=usage,
+        cost_nusd=cost_nusd(work, command.choice, usage),
     )
     return Draft(head, bodies.encode(bodies.FailedBody("abandoned")))
 
 
 def _out_of_time(limit_s: float, answering: bool) -> ProviderError:
-    """Silence is worth another try; an answer that was still being written would be as long again."""
+    """Silence is worth another try; an answer that was still being written would take just as long again."""
     limit = f"{limit_s:g} seconds"
     if answering:
         return ProviderError("upstream_deadline", f"The model was still answering after {limit}.")
@@ -227,15 +229,15 @@ def _out_of_time(limit_s: float, answering: bool) -> ProviderError:
 
 
 def _classified(provider: Provider, raised: BaseException) -> ProviderError:
-    """What a custom provider's own classifier makes of an error that it did not raise as a `ProviderError`."""
+    """What a custom provider's own classifier makes of an error that was not raised as a `ProviderError`."""
     classify = getattr(provider, "classify_error", None)
     try:
-        known = classify(raised) if classify is not None else None
+        classified = classify(raised) if classify is not None else None
     except Exception:
         logger.exception("the classifier of the provider %s failed", provider.name)
-        known = None
-    if isinstance(known, ProviderError):
-        return known
+        classified = None
+    if isinstance(classified, ProviderError):
+        return classified
     return ProviderError("unknown", "The model call failed unexpectedly.", retryable=False)
 
 
@@ -243,6 +245,7 @@ def _request(
     command: CallModel, state: State, work: WorkingSet, model: ResolvedModel, *, timeout_s: float
 ) -> ModelRequest:
     plan, conversation = work.plan, work.conversation
+    sampling = plan.sampling
     if conversation.native_for != model.catalog_id:
         conversation.native, conversation.native_for = [], model.catalog_id
     return ModelRequest(
@@ -254,6 +257,10 @@ def _request(
         reasoning=plan.reasoning,
         output_schema=plan.output_schema,
         cache_key=work.session_id or work.run_id,
+        max_output_tokens=sampling.max_output_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        stop=sampling.stop,
         call_index=state.totals.calls_made,
         timeout_s=timeout_s,
         native=conversation.native,
@@ -261,7 +268,7 @@ def _request(
 
 
 def _emit_deltas(sink: Sink, chunks: Sequence[Chunk], tail: bytes) -> None:
-    """Encodes the streamed text of one read; runs of one kind become one append."""
+    """Encodes the streamed text of one read; consecutive deltas of one kind become one append."""
     kind = ""
     encoded: list[bytes] = []
     for chunk in chunks:
@@ -290,7 +297,7 @@ _NEVER_TOO_MUCH_CHARS = 16 * 1024
 
 
 async def _misfit(work: WorkingSet, text: str) -> str:
-    """How the answer breaks the run's output schema; "" when it does not."""
+    """How the answer breaks the run's output schema; "" if it does not."""
     plan = work.plan
     if plan.output_schema is None:
         return ""
@@ -325,7 +332,7 @@ def _with_own_ids(message: Assistant, turn: int, conversation: Conversation) -> 
 
 
 async def prepare_calls(message: Assistant, toolbox: Toolbox) -> tuple[tuple[AskedCall, ...], TurnBody]:
-    """Each call's tool and final arguments, found once: from here on they are facts, whatever code runs next."""
+    """Each call's tool and final arguments, determined once: from here on they are facts, whatever code runs next."""
     asked: list[AskedCall] = []
     found: list[bytes] = []
     invalid: dict[int, str] = {}
@@ -349,7 +356,7 @@ async def prepare_calls(message: Assistant, toolbox: Toolbox) -> tuple[tuple[Ask
 
 
 def _as_object(args: str) -> bytes:
-    """Arguments that never reach a tool, as far as they can be shown: an object, or nothing."""
+    """Arguments that never reach a tool, if they can be shown: an object, or nothing."""
     try:
         canon = canonical(args)
     except NotCanonical:

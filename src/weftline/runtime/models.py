@@ -1,11 +1,15 @@
-"""The models of a run, as its plan names them and its workspace's catalog has them today."""
+"""The models of a run: named by its plan, looked up in its workspace's catalog as it is now."""
 
 from __future__ import annotations
 
-from weftline.errors import WeftlineError
+from msgspec.structs import replace
+
+from weftline.errors import Issue, WeftlineError
 from weftline.kernel.entries import ModelRef
 from weftline.messages import Usage
+from weftline.plan import RunPlan
 from weftline.providers.catalog import ResolvedModel
+from weftline.providers.sampling import ANYTHING, SamplingLimits, issues_of
 from weftline.runtime.live import WorkingSet
 
 
@@ -14,7 +18,7 @@ def model_id(work: WorkingSet, choice: int) -> str | None:
 
 
 def resolve(work: WorkingSet, choice: int) -> ResolvedModel:
-    """The run's own model (0) or one of its fallbacks. Raises `WeftlineError` when it is not there any more."""
+    """The run's own model (0) or one of its fallbacks. Raises `WeftlineError` if it no longer exists."""
     assert work.catalog is not None
     return work.catalog.resolve(model_id(work, choice))
 
@@ -30,7 +34,7 @@ def model_ref(work: WorkingSet, choice: int) -> ModelRef:
 
 
 def cost_nusd(work: WorkingSet, choice: int, usage: Usage) -> int | None:
-    """Billionths of a US dollar; None where the price is not known."""
+    """Billionths of a US dollar; None if the price is unknown."""
     if work.catalog is None:
         return None
     try:
@@ -40,7 +44,16 @@ def cost_nusd(work: WorkingSet, choice: int, usage: Usage) -> int | None:
     return None if cost is None else round(cost * 1_000_000_000)
 
 
+def refused_sampling(plan: RunPlan, model: ResolvedModel) -> list[Issue]:
+    """What of the plan's sampling settings the model does not take; a family that does not say takes everything."""
+    asked = getattr(model.provider, "sampling_limits", None)
+    limits: SamplingLimits = asked(model.vendor_id, reasoning=plan.reasoning) if asked is not None else ANYTHING
+    if limits.max_output_tokens is None and model.entry.max_output_tokens is not None:
+        limits = replace(limits, max_output_tokens=model.entry.max_output_tokens)
+    return issues_of(plan.sampling, limits, model=model.catalog_id)
+
+
 def _takes_reasoning(model: ResolvedModel) -> bool:
-    """Whether the model has a reasoning knob at all; a family that does not say is taken to have one."""
+    """Whether the model has a reasoning setting at all; a family that does not say is assumed to have one."""
     asked = getattr(model.provider, "takes_reasoning", None)
     return True if asked is None else bool(asked(model.vendor_id))

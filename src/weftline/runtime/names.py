@@ -1,4 +1,4 @@
-"""What keys are called outside: slugs of workspaces, ids of sessions. Neither ever changes, so each is read once."""
+"""Public names of keys: workspace slugs and session ids. Neither ever changes, so each is read once."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class StoredNames:
         return slug
 
     async def session(self, thread: int) -> str | None:
-        known = self._sessions.get(thread)
-        if known is None:
+        cached = self._sessions.get(thread)
+        if cached is None:
             row = await self._records.read(threads.by_key(thread))
             if row is None:
                 return None
-            known = self._sessions[thread] = ids.session_id(row.key, row.salt)
+            cached = self._sessions[thread] = ids.session_id(row.key, row.salt)
             if len(self._sessions) > _KEPT:
                 self._sessions.popitem(last=False)
-        return known
+        return cached

@@ -1,7 +1,9 @@
-"""Making a run ready to be driven: its models, its tools, its thread's history, and what an earlier driver left."""
+"""Getting a run ready to be driven: its models, its tools, its thread's history, and what an earlier driver left."""
 
 from __future__ import annotations
 
+import asyncio
+from base64 import b64encode
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -13,9 +15,12 @@ from weftline.runtime.recovery import adoption
 from weftline.runtime.toolbox import ToolSource
 from weftline.store.base import LogStore
 
+_ENCODED_HERE_BYTES = 64 * 1024
+"""A hop to a thread costs more than encoding so little."""
+
 
 class Names(Protocol):
-    """What keys are called outside."""
+    """Public names of keys."""
 
     async def workspace(self, key: int) -> str: ...
     async def session(self, thread: int) -> str | None: ...
@@ -45,9 +50,26 @@ class RunOpener:
             history = [decode_message(message) for message in messages]
             work.conversation.begin(history, size=sum([len(message) for message in messages]))
             facts.append(Draft(HistoryPinned(len(messages))))
+        if not work.opened:
+            await self._load_blobs(run)
         work.opened = True
         if run.state.in_flight:
             epoch = run.log.epoch if run.log.epoch > run.state.epoch else self._store.next_epoch()
             run.log.epoch = epoch
             facts[:0] = adoption(run, epoch)
         return facts
+
+    async def _load_blobs(self, run: LiveRun) -> None:
+        """Gets the contents that the conversation names. Those that the run itself brought may not be stored yet."""
+        work, contents = run.work, run.work.conversation.contents
+        for id in work.conversation.blobs():
+            brought = work.blobs.pop(id, None)
+            data = brought if brought is not None else await self._store.blob(run.workspace, id)
+            contents[id] = await _base64(data or b"")
+        work.blobs.clear()
+
+
+async def _base64(data: bytes) -> str:
+    if len(data) <= _ENCODED_HERE_BYTES:
+        return b64encode(data).decode()
+    return (await asyncio.to_thread(b64encode, data)).decode()

@@ -25,7 +25,7 @@ class CancelReceipt(Struct, frozen=True):
 
 
 def receipt(status: str, closed: Sequence[Stored]) -> CancelReceipt:
-    """`closed` are the run's `call.closed` entries."""
+    """`closed` has the run's `call.closed` entries."""
     stopped: list[CallName] = []
     finished: list[CallName] = []
     in_doubt: list[CallName] = []

@@ -1,21 +1,20 @@
-"""Carrying on: how a run comes into memory, what a new driver makes of what an earlier one had begun, and what happens
-after the process died.
+"""Recovery: how a run is loaded, what a new driver does about work that an earlier one began, and what happens after
+the process died.
 
-After `kill -9` the next process reads the runs that are due at once. It *loads* each (the row's state, folded with the
-facts that are newer), *adopts* it (`run.adopted`: what an earlier process had begun is lost), and `decide` says the
-rest.
+After `kill -9` the next process reads the runs that are due at once. It *loads* each (the row's state, plus the newer
+facts folded in), *adopts* it (`run.adopted`: what an earlier process had begun is lost), and `decide` does the rest.
 
 A run that kills the process would take every other run with it, start after start. So every run is on trial while it
-is recovered: its row says so before anything of it is touched, and no more once something that it began has ended. If
-the process dies, those that were on trial are suspects. The next start recovers them after all others, in groups of
-half as many, one group after another, so that the one that kills is soon alone.
+is recovered: its row says so before the run is touched, until something that it began has ended. If the process dies,
+the runs on trial are suspects. The next start recovers them after all others, in groups of half the size, one group
+after another, so that the killer is soon alone.
 
 A run is given up when it died alone three times without progress, or was charged with ten deaths, the last one alone,
-although it streamed. Kills that have nothing to do with a run must never add up to that, so there is a control: before
-a run that died alone is tried again, the process has to live without it for longer than the trial lasts, with all
-others that it might be mistaken for. A process that dies in that time, or whenever nobody is on trial, is killed by
-something else, and all charges are taken back.
-Whoever kills only after its trial is over is charged too, and gets a trial of twice the length the next time.
+even though it streamed. Kills that have nothing to do with a run must never add up to that, so there is a control:
+before a run that died alone is tried again, the process has to survive without it for longer than the trial lasts, with
+all others that it might be mistaken for. If the process dies during that time, or when no run is on trial, something
+else killed it, and all charges are dropped. A run that kills only after its trial is over is charged too, and its next
+trial is twice as long.
 """
 
 from __future__ import annotations
@@ -61,20 +60,20 @@ MAX_DEATHS_WITHOUT_PROGRESS = 3
 MAX_DEATHS = 10
 MAX_GROUP = 64
 TRIAL_S = 3.0
-"""How long the first trial of a run lasts, unless something that it began ends before."""
+"""How long a run's first trial lasts, unless something that it began ends first."""
 MAX_DOUBLINGS = 8
-"""So that the longest trial is longer than any model call or tool may take by default."""
+"""Makes the longest trial longer than any model call or tool may take by default."""
 _PAGE = 1000
 
 
-# How a run comes into memory
+# How a run is loaded
 
 
 async def load_run(store: LogStore, key: int) -> LiveRun | None:
     """Claims a run and brings it into memory, parked. None for an unknown run.
 
     Raises:
-        Conflict: `unsupported_run`, for a run that a newer version has written. It is left alone.
+        Conflict: `unsupported_run`, for a run written by a newer version. It is left alone.
     """
     loaded = await store.claim(key, kinds=KINDS)
     if loaded is None:
@@ -90,8 +89,8 @@ async def load_run(store: LogStore, key: int) -> LiveRun | None:
             f"This run was written by a newer version of Weftline ({error}).", code="unsupported_run"
         ) from None
     except DecodeError:
-        logger.exception("run %s: its log does not read", run_id)
-        state = State(rules=row.rules, version=row.version, created=True, thread=row.thread, broken="it does not read")
+        logger.exception("run %s: its log cannot be read", run_id)
+        state = State(rules=row.rules, version=row.version, created=True, thread=row.thread, broken="it cannot be read")
         work = WorkingSet(run_id, RunPlan(messages=()), Conversation(()))
     log = RunLog(loaded.epoch)
     log.state, log.state_size = state, len(row.state)
@@ -106,7 +105,7 @@ async def load_run(store: LogStore, key: int) -> LiveRun | None:
 
 
 async def public_id(store: LogReader, key: int) -> str:
-    """The id of a run that is not in memory, for the log: of a run that cannot be read nobody knows it."""
+    """The id of a run that is not in memory, for the log; unknown if the run cannot be read."""
     try:
         row = await store.run(key)
     except WeftlineError:
@@ -115,11 +114,11 @@ async def public_id(store: LogReader, key: int) -> str:
 
 
 class _Unknown(Exception):
-    """Something that only a newer version knows."""
+    """Something that only a newer version understands."""
 
 
 async def unsupported(store: LogReader, row: RunRow) -> str:
-    """What of an unfinished run only a newer version knows, so that this one leaves it alone; "" if nothing."""
+    """Why this version must leave an unfinished run alone: the feature that only a newer one knows; "" if none."""
     try:
         _check_rules(row)
         facts = await store.facts(row.key)
@@ -140,14 +139,14 @@ def _check_rules(row: RunRow) -> None:
 
 
 async def _state(store: LogStore, loaded: Loaded) -> State:
-    """The folded state: the row's, with the facts that are newer; from the first fact on when another fold made it."""
+    """The folded state: the row's plus newer facts, or folded from the first fact if another fold made it."""
     row = loaded.row
     _check_rules(row)
     if row.fold == FOLD:
         try:
             state = decode_state(row.state)
         except DecodeError:
-            logger.exception("run %s: its stored state does not read; folding its log", ids.run_id(row.key, row.salt))
+            logger.exception("run %s: its stored state cannot be read; folding its log", ids.run_id(row.key, row.salt))
         else:
             return fold(state, [(fact.at, _fact(fact)) for fact in loaded.facts])
     return fold(State(), [(fact.at, _fact(fact)) for fact in await store.facts(row.key)])
@@ -181,11 +180,11 @@ def _plan(created: bytes) -> RunPlan:
         raise _Unknown(str(error)) from None
 
 
-# What a new driver makes of what an earlier one had begun
+# What a new driver does about work that an earlier one began
 
 
 def adoption(run: LiveRun, epoch: int) -> list[Draft]:
-    """The fact that marks what an earlier driver had begun as lost, with the effects that its tools declare today."""
+    """The fact that marks what an earlier driver began as lost, with the effects that its tools declare now."""
     state = run.state
     if not state.in_flight or state.ended:
         return []
@@ -204,7 +203,7 @@ def adoption(run: LiveRun, epoch: int) -> list[Draft]:
 
 
 class Fleet(Protocol):
-    """The runs in memory, as recovery needs them."""
+    """What recovery needs from the runs in memory."""
 
     @property
     def stopping(self) -> bool: ...
@@ -216,7 +215,7 @@ class Fleet(Protocol):
         ...
 
     def consider(self, run: LiveRun) -> None:
-        """Has the run driven if there is something to do."""
+        """Schedules the run if there is something to do."""
         ...
 
     def end_by_force(self, run: LiveRun, facts: Sequence[Draft]) -> None:
@@ -229,23 +228,23 @@ class Fleet(Protocol):
 class Recovery:
     def __init__(self, store: LogStore, fleet: Fleet) -> None:
         self.held = store.held
-        """Whether nobody may be driven yet: the store comes from a backup."""
+        """Whether no run may be driven yet: the store comes from a backup."""
         self._store = store
         self._fleet = fleet
         self._began_s = asyncio.get_running_loop().time()
-        """When a run was last begun, or the process itself, that has not shown since that it does not kill."""
+        """The last start of the process, or of a run that has not yet proved harmless."""
         self._waiting: dict[int, UnderWay] = {}
-        """Suspects that nobody drives before their trial."""
+        """Suspects, not driven before their trial."""
         self._queued = asyncio.Event()
         self._tried: set[int] = set()
-        """Runs whose recovery this process has noted."""
+        """Runs whose recovery this process has recorded."""
         self._on_trial: set[int] = set()
         self._moved = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._trials: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Starts the runs that were under way, and arms the timer for those that wait for a time."""
+        """Starts the runs that were under way, and sets the timer for those waiting for a time."""
         store = self._store
         self.held = False
         if store.unclean:
@@ -270,7 +269,7 @@ class Recovery:
             self._fleet.wake_at(due)
 
     def _report(self, fresh: Sequence[int]) -> None:
-        """One line, if there is anything to tell."""
+        """One line, if there is anything to report."""
         if self._store.unclean:
             logger.warning(
                 "the last server did not stop cleanly; runs carried on (on trial): %d, suspects waiting for trial: %d",
@@ -296,9 +295,10 @@ class Recovery:
             logger.error("recovering runs failed", exc_info=error)
 
     def holds(self, run: LiveRun) -> bool:
-        """Whether the run has to wait: nobody drives a suspect, or what an earlier process began, before it is noted.
+        """Whether the run has to wait: a suspect, or work of an earlier process, is not driven before its trial is
+        recorded.
 
-        It is carried on as soon as that is done, whoever asked: a client that resumes a run, a timer, a promotion.
+        It continues as soon as that is done, whatever woke it: a client that resumes a run, a timer, a promotion.
         """
         if self.held:
             return True
@@ -324,7 +324,7 @@ class Recovery:
             self._moved.set()
 
     async def pick_up(self) -> None:
-        """Carries on the runs that were dropped from memory while the store refused writes."""
+        """Resumes the runs that were dropped from memory while the store refused writes."""
         try:
             after = 0
             while rows := await self._store.under_way(after=after, limit=_PAGE):
@@ -334,7 +334,7 @@ class Recovery:
                         await self._recover(row.key)
             due = await self._store.next_due(0)
         except StoreError as error:
-            logger.error("the runs that are due cannot be read, trying again: %s", error.message)
+            logger.error("the due runs cannot be read, trying again: %s", error.message)
             await asyncio.sleep(STORE_RETRY_S)
             if not self._fleet.stopping:
                 self._spawn(self.pick_up())
@@ -343,7 +343,7 @@ class Recovery:
             self._fleet.wake_at(due)
 
     async def again(self, run: LiveRun, error: BaseException) -> None:
-        """A driver raised, which it never should: tries again, and gives the run up after the third time in a row.
+        """A driver raised, which should never happen: tries again, and gives the run up after the third time in a row.
 
         A store that cannot be read is not the run's fault, however long it lasts.
         """
@@ -373,15 +373,15 @@ class Recovery:
             self._fleet.consider(run)
 
     async def _note_late(self, key: int) -> None:
-        """A run comes back that this process did not recover when it began, such as one that was paused."""
+        """A run comes back that this process did not recover at its start, such as a paused one."""
         await self._write(self._store.begin_trial, [key])
         self._on_trial.add(key)
         await self._recover(key)
-        await self._hear([key], TRIAL_S)
+        await self._wait_out([key], TRIAL_S)
 
     async def _hold_trials(self, fresh: Sequence[int]) -> None:
-        """Tries suspects, those that nothing speaks against first, when the others have had their time."""
-        await self._hear(fresh, TRIAL_S)
+        """Tries suspects, those without charges first, once the other runs have had their time."""
+        await self._wait_out(fresh, TRIAL_S)
         while self._waiting:
             first = min(self._waiting.values(), key=lambda row: (_control_s(row), -row.suspect, row.key))
             if first.alone >= MAX_DEATHS_WITHOUT_PROGRESS or (first.alone and first.deaths >= MAX_DEATHS):
@@ -392,12 +392,12 @@ class Recovery:
                 self._queued.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(too_early_s):
-                        await self._queued.wait()  # by somebody who may be tried earlier
+                        await self._queued.wait()  # by a run that may be tried earlier
                 continue
             await self._try(self._group_of(first))
 
     def _group_of(self, first: UnderWay) -> list[UnderWay]:
-        """Half as many as were on trial with it the last time, all of a kind."""
+        """Half as many as were on trial together last time, all of one kind."""
         size = max(1, min(first.suspect // 2, MAX_GROUP))
         kind = (first.suspect, first.alone, first.deaths)
         alike = [row for row in self._waiting.values() if (row.suspect, row.alone, row.deaths) == kind]
@@ -413,10 +413,10 @@ class Recovery:
             await self._recover(key)
             if self._fleet.resident(key) is None:
                 self.cleared(key)
-        await self._hear(keys, max(_trial_s(row) for row in group))
+        await self._wait_out(keys, max(_trial_s(row) for row in group))
 
-    async def _hear(self, keys: Sequence[int], trial_s: float) -> None:
-        """Returns when something of each of these runs has ended, or their trial is over."""
+    async def _wait_out(self, keys: Sequence[int], trial_s: float) -> None:
+        """Returns when something that each of these runs began has ended, or their trial is over."""
         began_s = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(trial_s):
@@ -430,7 +430,7 @@ class Recovery:
             await self._write(self._store.survived, late)
 
     async def _try_no_more(self, key: int) -> None:
-        """Gives a suspect up. If that cannot be written, it comes back here: nobody drives it any more."""
+        """Gives up a suspect. If that cannot be written, it comes back here: it is not driven any more."""
         del self._waiting[key]
         try:
             run = await self._fleet.load_surely(key)
@@ -440,7 +440,7 @@ class Recovery:
             self._give_up(run)
 
     async def _write(self, note: Note, keys: list[int]) -> None:
-        """The store may refuse; suspects then wait as everybody does."""
+        """The store may refuse; suspects then wait like everyone else."""
         while True:
             try:
                 await note(keys)
@@ -449,11 +449,11 @@ class Recovery:
                 await asyncio.sleep(STORE_RETRY_S)
 
     def _give_up(self, run: LiveRun) -> None:
-        """Ends a run that cannot be carried on, without asking anything of its own content."""
+        """Ends a run that cannot continue, without reading its content."""
         if run.state.ended:
             return
-        logger.error("run %s is given up after repeated failures", run.id)
-        # The kernel still says what has to be closed; the words are plain, since the run's content is not to be read.
+        logger.error("giving up run %s after repeated failures", run.id)
+        # The kernel still says what has to be closed; the texts are generic, since the run's content must not be read.
         damaged = replace(run.state, broken=run.state.broken or "its recovery failed repeatedly")
         self._fleet.end_by_force(run, [Draft(new.head, _plain_body(new)) for new in decide(damaged).append])
 
@@ -463,12 +463,12 @@ class Note(Protocol):
 
 
 def _trial_s(row: UnderWay) -> float:
-    """Twice as long for each death that came when the trial was over, or although the run had made progress."""
+    """Twice as long for each death after the trial was over, or despite the run's progress."""
     return TRIAL_S * 2 ** min(row.deaths - row.alone, MAX_DOUBLINGS)
 
 
 def _control_s(row: UnderWay) -> float:
-    """How long the process must live without the run before it is tried again: before the last time, much longer."""
+    """How long the process must survive without the run before it is tried again: much longer before the last trial."""
     if not row.alone:
         return 0.0
     return _trial_s(row) * (2 if row.alone == 1 else 20)
@@ -483,6 +483,6 @@ def _plain_body(new: New) -> bytes:
         case AttemptFailed():
             return encode(FailedBody(new.head.reason))
         case RunEnded():
-            return encode(EndedBody(error="The run could not be carried on: its recovery failed repeatedly."))
+            return encode(EndedBody(error="The run could not continue: its recovery failed repeatedly."))
         case _:
             return b""

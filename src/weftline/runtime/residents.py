@@ -1,8 +1,8 @@
 """The runs in memory, and what moves them: drivers, commits, timers.
 
-Only runs that are doing something are here, and for a few seconds those that have just been parked. What a commit
-brings about (the next run of a thread, telling readers, letting a parked run go) hangs on the commit itself, never on
-whoever asked for it. `Residency` draws where a run can stand.
+Only active runs are here, and for a few seconds those that were just parked. What follows from a commit (the next run
+of a thread, notifying readers, dropping a parked run) is tied to the commit itself, never to the caller. `Residency`
+draws the phases of a run.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from weftline.store.base import LogStore, Stored, Write, Written
 logger = logging.getLogger(__name__)
 
 CLIENT_GRACE_US = 30_000_000
-"""After a start or a stall: how long a client has before its overdue answer is given up."""
+"""After a start or a stall: how long a client has to send an overdue answer."""
 KEEP_S = 5.0
-"""How long a parked run stays in memory: clients mostly answer within a moment."""
+"""How long a parked run stays in memory: clients usually answer quickly."""
 MAX_KEPT = 512
 CUT_S = 5.0
-"""How long a stop waits for what it has cancelled."""
+"""How long a stop waits for cancelled work."""
 LAST_TRY_S = 5.0
-"""How long a stop waits for the store to take what is left."""
+"""How long a stop waits for the store to write what is left."""
 _SWEEP_S = 0.1
-"""At the least between two looks at them: what is left to wait may round to nothing."""
+"""The minimum between two looks at them: the remaining wait may round to nothing."""
 _STALL_US = 1_000_000
 _PAGE = 1000
 
 
 class Overseer(Protocol):
-    """Recovery, as the runs in memory need it."""
+    """What the runs in memory need from recovery."""
 
     @property
     def held(self) -> bool: ...
@@ -68,22 +68,22 @@ class Residents:
         self._runs: dict[int, LiveRun] = {}
         self._loading: dict[int, asyncio.Task[LiveRun]] = {}
         self._kept: dict[int, LiveRun] = {}
-        """Parked runs, the longest parked first."""
+        """Parked runs, longest parked first."""
         self._sweep: asyncio.TimerHandle | None = None
         self._limits = limits
         self._scheduler = Scheduler(self._start, max_per_workspace=limits.max_runs_per_workspace)
         self._behind: dict[int, set[int]] = {}
-        """By workspace: new runs that wait for those before them in their threads."""
+        """By workspace: new runs waiting for earlier runs of their threads."""
         self._alarm = Alarm(self._ring, clock=clock)
         self._deadlines: list[tuple[int, int]] = []
-        """Of driven runs: when they want to be asked again, and their keys."""
+        """For driven runs: when they want to be asked again, and their keys."""
         self._away_until = clock.now_us()
         self._grace_until = self._away_until + CLIENT_GRACE_US
         self._ringing = False
         self._rang_again = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self.on_ended: Callable[[], None] | None = None
-        """Called after a commit with which a run ended."""
+        """Called after a commit that ended a run."""
         self.log = Log(store, clock=clock, observer=self)
         self.driver: Driver
 
@@ -103,17 +103,20 @@ class Residents:
             self._behind.setdefault(run.workspace, set()).add(run.key)
 
     def require_room(self, workspace: int) -> None:
-        """Raises `RateLimited` (`too_many_runs`) when as many runs of the workspace are queued as may be."""
-        most = self._limits.max_queued_runs_per_workspace
-        if self._scheduler.queued(workspace) + len(self._behind.get(workspace, ())) >= most:
+        """Raises `RateLimited` (`too_many_runs`) if the workspace has its maximum number of runs queued."""
+        max_queued = self._limits.max_queued_runs_per_workspace
+        if self._scheduler.queued(workspace) + len(self._behind.get(workspace, ())) >= max_queued:
             raise RateLimited(
-                f"{most} runs of this workspace are queued already.", code="too_many_runs", retry_after_s=5, limit=most
+                f"{max_queued} runs of this workspace are already queued.",
+                code="too_many_runs",
+                retry_after_s=5,
+                limit=max_queued,
             )
 
     async def load(self, key: int) -> LiveRun:
         """The run in memory; a parked one is read from the store. Raises `NotFound`, or `Conflict` for a newer run.
 
-        Nothing has awaited since the run was seen in memory when this returns.
+        There is no await between finding the run in memory and returning it.
         """
         while (run := self._runs.get(key)) is None:
             loading = self._loading.get(key)
@@ -126,7 +129,7 @@ class Residents:
         return run
 
     async def load_surely(self, key: int) -> LiveRun:
-        """As `load`, for those whom nobody would ask again: waits until the store can be read."""
+        """Like `load`, for callers that will not be retried: waits until the store can be read."""
         while True:
             try:
                 return await self.load(key)
@@ -140,7 +143,7 @@ class Residents:
     def _loaded(self, key: int, task: asyncio.Task[LiveRun]) -> None:
         self._loading.pop(key, None)
         if not task.cancelled():
-            task.exception()  # whoever asked may have gone away since
+            task.exception()  # the caller may have gone away since
 
     async def _load(self, key: int) -> LiveRun:
         run = await load_run(self._store, key)
@@ -155,7 +158,7 @@ class Residents:
         return run
 
     def _keep(self, run: LiveRun) -> None:
-        """Keeps a parked run in memory for a moment."""
+        """Keeps a parked run in memory for a short while."""
         run.touched_s = self._loop.time()
         self._kept.pop(run.key, None)
         self._kept[run.key] = run
@@ -174,7 +177,7 @@ class Residents:
             self._let_go(run)
 
     def _let_go(self, run: LiveRun) -> None:
-        """Takes a parked run out of memory, unless something of it is on its way to the store."""
+        """Drops a parked run from memory, unless some of it is on its way to the store."""
         self._kept.pop(run.key, None)
         if run.active or run.gone or not run.log.idle:
             return
@@ -204,14 +207,14 @@ class Residents:
     # Moving
 
     def consider(self, run: LiveRun) -> None:
-        """After something was appended to a run: ends it here and now, wakes its driver, or has it driven."""
+        """After an append to a run: ends it right here, wakes its driver, or schedules it."""
         if run.gone or run.state.ended:
             return
         if run.state.control.cancel:
             self._end_cancelled(run)
             return
         if run.residency is Residency.BEHIND:
-            return  # it takes nothing in before its turn
+            return  # it accepts nothing before its turn
         if run.active:
             run.poke()
             return
@@ -222,11 +225,11 @@ class Residents:
         self._park(run, decision.due_at)
 
     def _end_cancelled(self, run: LiveRun) -> None:
-        """A cancel is carried out by whoever received it: drivers are told afterwards."""
+        """The receiver of a cancel carries it out; drivers are notified afterwards."""
         try:
             self.driver.advance(run)
         except Exception as error:
-            logger.exception("run %s: it could not be ended", run.id)
+            logger.exception("run %s could not be ended", run.id)
             self._spawn(self.overseer.again(run, error))
             return
         if run.residency is Residency.SCHEDULED:
@@ -242,12 +245,12 @@ class Residents:
         self._alarm.at(due_at)
 
     def deadline(self, run: LiveRun, due_at: int) -> None:
-        """A driven run wants to be asked again at that time, whatever its commands do."""
+        """A driven run wants to be asked again at this time, whatever its commands do."""
         heappush(self._deadlines, (due_at, run.key))
         self._alarm.at(due_at)
 
     def _submit(self, run: LiveRun) -> None:
-        """Has the run driven, now or when its workspace has a place; at most one driver at a time."""
+        """Drives the run now, or when its workspace has a free slot; at most one driver at a time."""
         run.log.due_at = 0
         if run.active or run.gone or self.stopping or self.overseer.holds(run):
             return
@@ -272,11 +275,11 @@ class Residents:
         run.task.add_done_callback(lambda task: self._left(run, task))
 
     async def _drive(self, run: LiveRun) -> None:
-        if not run.gone and not run.state.ended:  # it may have waited in the queue for long
+        if not run.gone and not run.state.ended:  # it may have been queued for a long time
             await self.driver.drive(run)
 
     def _left(self, run: LiveRun, task: asyncio.Task[None]) -> None:
-        """A driver has gone: because nothing is left to do, because it was told to, or because it failed."""
+        """A driver has left: because nothing is left to do, because it was stopped, or because it failed."""
         run.task = None
         self._scheduler.finished(run)
         error = None if task.cancelled() else task.exception()
@@ -284,7 +287,7 @@ class Residents:
             return
         run.residency = Residency.PARKED
         if error is not None:
-            logger.error("run %s: its driver failed", run.id, exc_info=error)
+            logger.error("run %s: driver failed", run.id, exc_info=error)
             run.log.epoch, run.work.opened = self._store.next_epoch(), False
             run.log.due_at = 0
             self._spawn(self.overseer.again(run, error))
@@ -292,10 +295,10 @@ class Residents:
             if run.log.idle:
                 self._forget(run)
         elif not self.stopping:
-            self.consider(run)  # what came while the driver was leaving
+            self.consider(run)  # whatever arrived while the driver was leaving
 
     async def shut_down(self, drain_s: float) -> None:
-        """Begins nothing more, and waits for what is under way, `drain_s` at most."""
+        """Starts nothing new, and waits for what is under way, `drain_s` at most."""
         self.driver.stopping = True
         self._alarm.stop()
         tasks = [run.task for run in self._runs.values() if run.task is not None]
@@ -303,14 +306,14 @@ class Residents:
             await asyncio.wait(tasks, timeout=drain_s)
 
     async def cut(self) -> None:
-        """Ends what is still under way and makes everything that was appended durable."""
+        """Ends what is still under way and makes everything appended durable."""
         left = {run.task: run for run in self._runs.values() if run.task is not None}
         for task in left:
             task.cancel()
         if left:
             _, late = await asyncio.wait(left, timeout=CUT_S)
             for task in late:
-                logger.warning("run %s: it did not stop; what it still does is not taken in", left[task].id)
+                logger.warning("run %s did not stop; whatever it still does is ignored", left[task].id)
                 self.driver.abandon(left[task])
                 left[task].residency = Residency.GONE
         for task in self._tasks:
@@ -323,7 +326,7 @@ class Residents:
             self.log.hurry()
             await asyncio.wait([done], timeout=LAST_TRY_S)
 
-    # What hangs on the commit
+    # What follows from a commit
 
     def committed(self, run: LiveRun, write: Write, heads: Sequence[Draft], result: Written, *, size: int) -> None:
         if write.items:
@@ -334,7 +337,7 @@ class Residents:
         if write.new is not None and run.residency is Residency.BEHIND and not result.queued:
             self._move_up(run)
         elif run.log.due_at and not run.active:
-            self._alarm.at(run.log.due_at)  # a ring that came before this commit did not see it
+            self._alarm.at(run.log.due_at)  # an alarm that rang before this commit did not see it
         if result.promoted is not None:
             self._promote(result.promoted)
         if write.ended_at is not None:
@@ -362,7 +365,7 @@ class Residents:
             self._move_up(run)
 
     def _move_up(self, run: LiveRun) -> None:
-        """No run of its thread is before it any more."""
+        """No earlier run of its thread is left."""
         self._not_behind(run)
         run.residency = Residency.PARKED
         run.log.row_due = 0
@@ -375,7 +378,7 @@ class Residents:
         self.consider(run)
 
     def lost(self, run: LiveRun) -> None:
-        """The run's memory was ahead of its log and is gone; it goes on from the log."""
+        """The run's memory was ahead of its log and is gone; the run continues from the log."""
         active = run.task is not None
         self._forget(run)
         if active and run.task is not None:
@@ -398,12 +401,12 @@ class Residents:
     # Timers
 
     def was_away(self) -> None:
-        """Nothing moved until now, so that clients whose answers are overdue get their grace."""
+        """Nothing moved until now, so clients whose answers are overdue get a grace period."""
         self._away_until = self._clock.now_us()
         self._grace_until = self._away_until + CLIENT_GRACE_US
 
     def _ring(self, late_us: int) -> None:
-        """Some run is due. After a stall, clients that were about to answer get their grace first."""
+        """Some run is due. After a stall, clients that were about to answer get a grace period first."""
         if self.stopping or self.overseer.held:
             return
         now = self._clock.now_us()
@@ -418,7 +421,7 @@ class Residents:
         if self._deadlines:
             self._alarm.at(self._deadlines[0][0])
         if self._ringing:
-            self._rang_again = True  # what it was for may be durable since those under way were read
+            self._rang_again = True  # what it was for may have become durable since the runs under way were read
         else:
             self._ringing = True
             self._spawn(self._fire_parked(now))
@@ -434,14 +437,14 @@ class Residents:
                     try:
                         run = await self.load(key)
                     except (Conflict, NotFound):
-                        continue  # of a newer version, or gone by now
+                        continue  # from a newer version, or gone by now
                     if not run.active and not run.gone and run.log.due_at and run.log.due_at <= now:
                         self._fire(run, now)
             upcoming = await self._store.next_due(now)
             if upcoming is not None:
                 self._alarm.at(upcoming)
         except WeftlineError:
-            logger.exception("timers could not be looked at; trying again")
+            logger.exception("due runs could not be read; trying again")
             self._alarm.at(now + _STALL_US)
         finally:
             self._ringing = False
@@ -461,7 +464,7 @@ class Residents:
             self.consider(run)
 
     def _client_was_cut_off(self, state: State) -> bool:
-        """Whether a client had a call open while this server was away or stalled, and so could not answer it."""
+        """Whether a client had a call open while this server was down or stalled, and so could not answer it."""
         opened_before = self._away_until + state.limits.local_timeout_us
         return any((question.deadline_at or 0) < opened_before for question in state.questions.open.values())
 
@@ -473,4 +476,4 @@ class Residents:
     def _spawned(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            logger.error("carrying runs on failed", exc_info=task.exception())
+            logger.error("continuing the due runs failed", exc_info=task.exception())

@@ -1,4 +1,4 @@
-"""Which runs may be driven now: workspaces take turns, and none of them can take every place."""
+"""Which runs may be driven now: workspaces take turns, and none of them can take every slot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Scheduler:
         self._queues: dict[int, OrderedDict[int, LiveRun]] = {}
 
     def queued(self, workspace: int) -> int:
-        """How many runs of the workspace wait for a place."""
+        """How many runs of the workspace are queued."""
         return len(self._queues.get(workspace, ()))
 
     def submit(self, run: LiveRun) -> None:
@@ -35,7 +35,7 @@ class Scheduler:
         queue[run.key] = run
 
     def withdraw(self, run: LiveRun) -> None:
-        """The run needs no place any more: it ended while it was queued."""
+        """The run no longer needs a slot: it ended while it was queued."""
         queue = self._queues.get(run.workspace)
         if queue is not None and queue.pop(run.key, None) is not None and not queue:
             del self._queues[run.workspace]

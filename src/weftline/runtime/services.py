@@ -21,18 +21,18 @@ class Services(Struct, frozen=True):
     deadlines: Deadlines
     model_timeout_s: float
     slow_turn_s: float = SLOW_TURN_S
-    """Model and tool calls that take longer are logged; 0 for none."""
+    """Model and tool calls that take longer are logged; 0 to log none."""
 
 
 def is_slow(active_us: int, services: Services) -> bool:
-    """Whether a call that took so long is worth a line in the log."""
+    """Whether a call that took this long is worth a line in the log."""
     return bool(services.slow_turn_s) and active_us > services.slow_turn_s * 1_000_000
 
 
 class Outcome(Struct, frozen=True):
     """How a command ended, for the engine to append if the run still waits for it.
 
-    `attempt` is that of a server-side call (see `accepts`); `notes` are observations that belong before the fact.
+    `attempt` is that of a server-side call (see `accepts`); `notes` are observations that precede the fact.
     """
 
     draft: Draft
@@ -41,10 +41,10 @@ class Outcome(Struct, frozen=True):
 
 
 class Sink(Protocol):
-    """Where a command's work goes while it is under way."""
+    """Where a command sends its work while it is under way."""
 
     async def permit(self, command: Command) -> None:
-        """Returns when the command may begin: when as much of the log is durable as it must not run ahead of."""
+        """Returns when the command may begin: when the part of the log it must not run ahead of is durable."""
         ...
 
     async def durable(self) -> None:
@@ -56,11 +56,11 @@ class Sink(Protocol):
         ...
 
     def wanted(self) -> bool:
-        """Whether the command's outcome is still waited for."""
+        """Whether the command's outcome is still wanted."""
         ...
 
     def full(self) -> bool:
-        """Whether so much is on its way to the disk that the source should wait for `drained`."""
+        """Whether so much is on its way to disk that the source should wait for `drained`."""
         ...
 
     async def drained(self) -> None: ...

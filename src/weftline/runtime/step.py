@@ -1,7 +1,7 @@
 """`step`: one move of a run, free of I/O. State and new facts in; entries to append, commands and due time out.
 
-The kernel says what is to be appended; this adds the words and the bytes. Any engine can call it: it changes nothing
-but the working set's conversation, which takes in the same facts as the state.
+The kernel says what to append; this adds the words and the bytes. Any engine can call it: it changes nothing but the
+working set's conversation, which takes in the same facts as the state.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from weftline.store.base import ThreadEnd
 
 TRUNCATED = "Model output was truncated (stop_reason=max_tokens)."
 ARGS_COPY_BYTES = 64 * 1024
-"""Arguments up to this size stand in the result's entry too, for readers of that entry alone."""
+"""Arguments up to this size are repeated in the result's entry, for readers of that entry alone."""
 
 
 class Step(Struct):
     """What came of a step: append `entries`, then start `commands`, and ask again at `due_at`.
 
-    `due_at` is 0 while there are commands, and None when only somebody outside can move the run.
+    `due_at` is 0 while there are commands, and None if only someone outside can move the run.
     """
 
     state: State
@@ -49,7 +49,7 @@ class Step(Struct):
 
 
 def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
-    """Takes in `facts`, then appends what the kernel decides until it has nothing more to append."""
+    """Folds `facts`, then appends what the kernel decides until it has nothing more to append."""
     entries: list[Draft] = []
     for draft in facts:
         entries.append(draft)
@@ -58,7 +58,7 @@ def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int
         decision = decide(state)
         if not decision.append:
             return Step(state, entries, decision.start, decision.due_at)
-        # All of a decision is written down before any of it is folded: it was made on one state.
+        # A whole decision is encoded before any of it is folded: it was made on one state.
         for draft in [write_down(state, work, new) for new in decision.append]:
             entries.append(draft)
             state = take_in(state, work, draft, at=at)
@@ -105,7 +105,7 @@ def closed_body(work: WorkingSet, index: int, parts: tuple[UserPart, ...], *, me
 
 
 def thread_end(state: State, work: WorkingSet) -> ThreadEnd | None:
-    """What the end of the run does to its thread, in the same transaction as its terminal entry."""
+    """What the end of a run does to its thread, in the same transaction as the terminal entry."""
     if state.thread is None:
         return None
     if state.status != "succeeded":
@@ -131,12 +131,12 @@ def _opened(work: WorkingSet, head: CallOpened) -> bytes:
 
 
 def _cut_short(state: State, work: WorkingSet, head: AttemptFailed) -> Draft:
-    """Closes an attempt that nobody will report on, with what it has cost as far as that is known."""
+    """Closes an attempt that will never be reported, with its cost as far as that is known."""
     usage: Usage | None = work.attempt_usage
     if usage is not None:
-        cost = cost_nusd(work, state.attempt.choice, usage)
-        head = replace(head, usage=usage, cost_nusd=cost, estimated=False)
+        head = replace(head, usage=usage, estimated=False)
         work.attempt_usage = None
+    head = replace(head, cost_nusd=cost_nusd(work, state.attempt.choice, head.usage))
     return Draft(head, bodies.encode(bodies.FailedBody(head.reason)))
 
 

@@ -13,6 +13,7 @@ from weftline.kernel.entries import CallClosed, CallStarted, How
 from weftline.kernel.state import Call, Reconcile, RunTool, State
 from weftline.runtime import ids
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
+from weftline.runtime.progress import ProgressNotes
 from weftline.runtime.services import Outcome, Services, Sink, is_slow
 from weftline.runtime.step import closed_body
 from weftline.runtime.toolbox import EMPTY
@@ -32,6 +33,8 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     if tool.effect != "read":
         await sink.durable()
     context = _context(command, call, work, services)
+    notes = ProgressNotes(sink, call=call.id, name=call.name)
+    context.on_progress = notes.take
     loop = asyncio.get_running_loop()
     started = loop.time()
     timeout_s = tool.timeout_s or TOOL_TIMEOUT_S
@@ -52,6 +55,8 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     except Exception as error:
         logger.exception("run %s: the tool %s failed", context.run_id, call.name)
         how, output = "failed", ToolOutput.of(prompts.tool_failed(call.name, str(error)), is_error=True)
+    finally:
+        notes.close()
     active_us = int((loop.time() - started) * 1_000_000)
     if is_slow(active_us, services):
         took_s = active_us / 1e6
@@ -81,7 +86,7 @@ async def reconcile(command: Reconcile, state: State, work: WorkingSet, services
 async def _ask(
     command: Reconcile, call: Call, work: WorkingSet, services: Services, tool: Tool
 ) -> ToolOutput | WillNotHappen | Unknown:
-    """The result of a call that happened, or that it will not, or doubt: whatever the tool does or answers."""
+    """The result of a call that happened, the news that it will not, or doubt, whatever the tool does or answers."""
     context = _context(command, call, work, services)
     try:
         async with services.deadlines.after(tool.timeout_s or TOOL_TIMEOUT_S):
@@ -104,7 +109,7 @@ def _closed(
 ) -> Outcome:
     try:
         content = bodies.encode(output.parts)
-    except UnicodeEncodeError:  # half a character: no JSON can hold it, and the call must be closed all the same
+    except UnicodeEncodeError:  # a lone surrogate: JSON cannot hold it, and the call must be closed all the same
         output = ToolOutput.of(prompts.result_not_text(call.name), is_error=True)
         content, how = bodies.encode(output.parts), "failed"
     head = CallClosed(
@@ -138,9 +143,9 @@ def _context(command: RunTool | Reconcile, call: Call, work: WorkingSet, service
 
 
 def _notify(context: ToolContext) -> None:
-    """Tells a tool that nobody waits for it any more."""
+    """Tells a tool that its result is no longer wanted."""
     while context.on_cancel:
         try:
             context.on_cancel.pop()()
         except Exception:
-            logger.exception("run %s: a cancel callback of %s failed", context.run_id, context.tool_name)
+            logger.exception("run %s: an on_cancel callback of %s failed", context.run_id, context.tool_name)

@@ -1,4 +1,4 @@
-"""All tools that a server offers: its own, those of clients, those stored in workspaces, and those it dials."""
+"""All tools that a server offers: its own, the clients', those stored in workspaces, and those it dials."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from weftline.plan import (
     ToolRef,
 )
 from weftline.redaction import SEALED_URL
+from weftline.runtime.mcp_logins import StoredLogins
 from weftline.runtime.toolbox import EMPTY, ServerTools, Toolbox
 from weftline.store.base import Database
 from weftline.store.records import tools
@@ -46,7 +47,7 @@ class DialledTools:
     """The tools of a server with a store.
 
     Args:
-        own: Those that the server has itself, by name.
+        own: The server's own tools, by name.
         dialer: Carries their requests.
     """
 
@@ -63,17 +64,23 @@ class DialledTools:
         self._records = records
         self._vault = vault
         self._dialer = dialer
-        self._pool = pool or McpPool(dialer)
+        self._logins = StoredLogins(records, vault, dialer)
+        self._pool = pool or McpPool(dialer, credentials=self._logins.find)
         self._forms = A2AForms()
         self._catalogs: OrderedDict[tuple[int, str], tuple[McpEntry, ...]] = OrderedDict()
-        """What runs were offered at their start, so that a server that is down later takes no tool away from them."""
+        """What runs were offered at their start, so that a server that goes down later takes no tools from them."""
+
+    def forget_logins(self) -> None:
+        """Reads the logins at MCP servers again, after one was made or deleted."""
+        self._pool.forget_logins()
 
     async def aclose(self) -> None:
         await self._pool.aclose()
+        await self._logins.aclose()
         await self._dialer.aclose()
 
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
-        """Refuses unknown stored and plugin tools, and stored ones whose name another tool of the plan has."""
+        """Refuses unknown stored and plugin tools, and stored ones that share a name with another tool of the plan."""
         taken = {name for ref in plan.tools for name in self._names(ref)}
         for index, ref in enumerate(plan.tools):
             if isinstance(ref, ServerRef):
@@ -81,7 +88,7 @@ class DialledTools:
             elif isinstance(ref, StoredRef):
                 row = await self._records.read(tools.by_id(ref.id, workspace=workspace))
                 if row is None:
-                    raise InvalidRequest(f"tools[{index}].id: this workspace has no tool {ref.id!r}.")
+                    raise InvalidRequest(f"tools[{index}].id: this workspace does not have a tool {ref.id!r}.")
                 if row.name in taken:
                     raise InvalidRequest(
                         f"tools[{index}].id: the tool {ref.id!r} is named {row.name!r}, as is another tool of the run."
@@ -106,14 +113,14 @@ class DialledTools:
         by_name: dict[str, Tool] = {}
         for ref, resolved in found:
             if isinstance(ref, McpRef):
-                # After all others have their names, which they cannot change.
+                # After all others, whose names are fixed.
                 resolved = self._offered(ref, catalogs[ref.name], addresses[ref.name], taken)
                 taken.update([tool.spec.name for tool in resolved])
             by_name.update([(tool.spec.name, tool) for tool in resolved])
         return Toolbox(by_name)
 
     def _names(self, ref: ToolRef) -> list[str]:
-        """The model-facing names of a reference that are known without asking anybody."""
+        """The model-facing names of a reference that are known without a request."""
         match ref:
             case LocalRef() | A2ALocalRef() | A2ARef():
                 return [ref.name]
@@ -153,7 +160,7 @@ class DialledTools:
         try:
             secrets = self._vault.open_values(row.secrets, tool=row.id)
         except StoreError as error:
-            logger.error("the secrets of the tool %s cannot be read: %s", row.id, error.message)
+            logger.error("the secrets of tool %s cannot be read: %s", row.id, error.message)
             return UnavailableTool(spec.name, description=spec.description, explanation=error.message)
         whole, values = whole_tool(spec, secrets)
         return HttpTool(whole, secrets=values, dialer=self._dialer)
@@ -170,15 +177,15 @@ class DialledTools:
     async def _listed(
         self, run: int, addresses: Mapping[str, McpAddress | StoreError]
     ) -> Sequence[tuple[McpEntry, ...] | str]:
-        """What each server offers, or why it offers nothing; all are asked at the same time."""
+        """What each server offers, or why it offers nothing; all are asked concurrently."""
         return await asyncio.gather(*(self._catalog(run, name, address) for name, address in addresses.items()))
 
     async def _catalog(self, run: int, name: str, address: McpAddress | StoreError) -> tuple[McpEntry, ...] | str:
         if isinstance(address, StoreError):
             return address.message
-        known = self._catalogs.get((run, name))
-        if known is not None:
-            return known
+        cached = self._catalogs.get((run, name))
+        if cached is not None:
+            return cached
         try:
             entries = await list_tools(self._pool, address)
         except McpUnavailable as error:
@@ -205,7 +212,7 @@ def _address(workspace: int, ref: McpRef, headers: Headers | StoreError) -> McpA
 
 
 def _sent(url: str, secrets: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """The whole address of a tool and its headers, from what the plan says and what was kept apart."""
+    """The whole address of a tool and its headers, from the plan and from the secrets kept apart."""
     own = dict(secrets)
     return own.pop(SEALED_URL, url), own
 

@@ -44,11 +44,11 @@ class ToolSource(Protocol):
     """Where the tools of runs come from."""
 
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
-        """Refuses a plan whose tools are not there, before a run exists. Asks nobody but the store."""
+        """Refuses a plan whose tools do not exist, before there is a run. Asks nothing but the store."""
         ...
 
     async def open(self, plan: RunPlan, *, workspace: int, run: int, secrets: bytes | None = None) -> Toolbox:
-        """The tools of a run that is about to be driven. What cannot be reached is a tool that says so.
+        """The tools of a run that is about to be driven. A server that cannot be reached becomes a tool that says so.
 
         `secrets` are the sealed header values of the tools that the server dials.
         """
@@ -71,23 +71,25 @@ class ServerTools:
 
     def check_plugin(self, ref: ServerRef, index: int) -> None:
         if self._plugin(ref.name) is None:
-            raise InvalidRequest(f"tools[{index}].name: this server has no tool {ref.name!r}.", code="invalid_plugin")
+            raise InvalidRequest(
+                f"tools[{index}].name: this server does not have a tool {ref.name!r}.", code="invalid_plugin"
+            )
 
     async def open(self, plan: RunPlan, *, workspace: int, run: int, secrets: bytes | None = None) -> Toolbox:
         if not plan.tools:
             return EMPTY
         # Clients send the same tools with every run; schemas are compiled once.
         key = encode(plan.tools)
-        known = self._boxes.get(key)
-        if known is None:
-            known = Toolbox({tool.spec.name: tool for ref in plan.tools for tool in self.resolve(ref)})
-            self._boxes[key] = known
+        cached = self._boxes.get(key)
+        if cached is None:
+            cached = Toolbox({tool.spec.name: tool for ref in plan.tools for tool in self.resolve(ref)})
+            self._boxes[key] = cached
             if len(self._boxes) > _BOXES:
                 self._boxes.popitem(last=False)
-        return known
+        return cached
 
     def resolve(self, ref: ToolRef) -> list[Tool]:
-        """The tools of a reference that needs nothing from outside."""
+        """The tools of a reference that needs no outside source."""
         match ref:
             case LocalRef():
                 return [

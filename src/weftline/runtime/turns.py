@@ -1,7 +1,8 @@
-"""Taking turns: one piece of work per turn of the loop, workspaces one after the other.
+"""Taking turns: one piece of work per loop iteration, workspace by workspace.
 
 Reading a page of a log takes the loop up to a millisecond. A thousand readers that all want one would be served before
-anybody else gets a chance; here each waits for its turn, and a workspace with many waits longer than one with few.
+anyone else gets a chance; here each waits for its turn, and a workspace with many readers waits longer than one with
+few.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ class Turns:
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, deque[asyncio.Future[None]]] = {}
         self._taken = False
-        """Whether somebody has had this turn of the loop."""
+        """Whether this loop iteration is already taken."""
 
     async def take(self, workspace: int) -> None:
-        """Returns when it is this workspace's turn; at once when nobody else has had it."""
+        """Returns when it is this workspace's turn; at once if the loop iteration is still free."""
         if not self._taken:
             self._taken = True
             self._loop.call_soon(self._next)

@@ -1,4 +1,4 @@
-"""Runs and sessions as one caller sees them: those of another workspace or agent are not there."""
+"""Runs and sessions as one caller sees them: those of another workspace or agent do not exist."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weftline.workspace.agents import owns
 
 
 async def find_run(app: App, request: Request, principal: Principal) -> RunRow:
-    """The run that the path names. Raises `NotFound`, alike for one that is not there and one that is another's."""
+    """The run that the path names. Raises `NotFound`, whether it does not exist or belongs to another."""
     row = await app.engine.find(request.params["runId"], workspace=principal.workspace)
     if not owns(principal, row.agent):
         raise NotFound("There is no such run.")

@@ -20,15 +20,18 @@ from weftline.server.hosted_mcp import HostedMcp
 from weftline.server.http import Receive, Request, Response, Scope, Send, StreamedResponse, send_response
 from weftline.server.large import LARGE_BYTES, LargeResponses
 from weftline.server.logs import ACCESS
+from weftline.server.names import OwnNames
 from weftline.server.oauth.app import OAuthServer
 from weftline.server.options import ServerOptions
 from weftline.server.principal import NOBODY
 from weftline.server.refused import RefusedRequests
 from weftline.server.router import Route, Router, WrongMethod
 from weftline.server.sse import Backlog
+from weftline.server.unknown_fields import UnknownFields
 from weftline.store.base import Store
 from weftline.wire.responses import error_body
 from weftline.workspace.context import Change, Workspaces
+from weftline.workspace.scopes import MCP_SCOPE
 
 logger = logging.getLogger(__name__)
 access = logging.getLogger(ACCESS)
@@ -53,8 +56,19 @@ class App:
             store.records, store.vault, engine.clock, self._on_change, options.oauth_redirect_schemes
         )
         self.router = Router(routes)
+        self.names = OwnNames(
+            url=options.url,
+            public_url=options.public_url,
+            hosts=options.allowed_hosts,
+            local=options.local,
+            cors=options.cors,
+        )
         self.oauth = OAuthServer(
-            self.workspaces, url=options.url, public_url=options.public_url, proxies=options.trusted_proxies
+            self.workspaces,
+            self.names,
+            public_url=options.public_url,
+            proxies=options.trusted_proxies,
+            registration=options.oauth_registration,
         )
         self.auth = Authenticator(self.workspaces, rate_limit=options.rate_limit_per_minute)
         self.mcp = HostedMcp(self)
@@ -63,8 +77,9 @@ class App:
         self.large = LargeResponses()
         self.refused = RefusedRequests()
         self._cors = options.cors
+        self.unknown_fields = UnknownFields(refused=options.unknown_fields == "refuse")
         self.webhooks_changed: Callable[[], None] = lambda: None
-        """Called after webhooks were changed; set by whoever delivers them."""
+        """Called after webhooks have changed; set by their delivery."""
         self._boot = secrets.token_hex(4)
         self._requests = 0
 
@@ -162,6 +177,8 @@ class App:
             allow = ", ".join(found.allowed).encode()
             return Response(answer.body, status=answer.status, headers=((b"allow", allow),), code=error.code)
         route, request.params = found.route, found.params
+        if route.has_metadata:
+            request.metadata = self.oauth.resource_metadata(request)
         principal = NOBODY if route.access == "public" else await self.auth.check(request, route)
         request.about.workspace = principal.slug
         return await route.handler(self, request, principal)
@@ -172,13 +189,23 @@ def refusal(request: Request, error: WeftlineError) -> Response:
     headers: list[tuple[bytes, bytes]] = []
     invalid_token = error.details.pop("invalid_token", False)
     if error.status == 401:
-        challenge = b'Bearer error="invalid_token"' if invalid_token else b"Bearer"
-        headers.append((b"www-authenticate", challenge))
+        headers.append(_challenge(request, error="invalid_token" if invalid_token else ""))
     elif error.code == "insufficient_scope":
         required = error.details["required"]
         scope = required if isinstance(required, str) else " ".join(required)
-        headers.append((b"www-authenticate", f'Bearer error="insufficient_scope", scope="{scope}"'.encode()))
+        headers.append(_challenge(request, error="insufficient_scope", scope=scope))
     retry_after = error.details.get("retry_after_s")
     if retry_after is not None:
         headers.append((b"retry-after", str(max(1, math.ceil(retry_after))).encode()))
     return Response(error_body(error, request.id), status=error.status, headers=tuple(headers), code=error.code)
+
+
+def _challenge(request: Request, *, error: str, scope: str = "") -> tuple[bytes, bytes]:
+    """What a client is to get a token for, and where it finds out how."""
+    given = {
+        "error": error,
+        "scope": scope or (MCP_SCOPE if request.metadata else ""),
+        "resource_metadata": request.metadata,
+    }
+    fields = ", ".join(f'{name}="{value}"' for name, value in given.items() if value)
+    return b"www-authenticate", f"Bearer {fields}".rstrip().encode()

@@ -1,4 +1,4 @@
-"""Who asks: credentials, in the order and with the words that the protocol fixes.
+"""Authentication: credentials, checked in the order and refused in the words that the protocol fixes.
 
 A request that fails several checks is answered by the first of: no credential, an invalid one, the wrong workspace,
 a key of the wrong usage, a feature that the workspace lacks, a missing scope, an agent allow-list, the rate limit.
@@ -23,7 +23,7 @@ _CACHED = 4096
 
 
 class Authenticator:
-    """Remembers who is who, so that a request costs a hash and a look into a dict."""
+    """Caches who is who, so that a request costs a hash and a dict look-up."""
 
     def __init__(self, workspaces: Workspaces, *, rate_limit: int = DEFAULT_PER_MINUTE) -> None:
         self.limit = RateLimit(rate_limit)
@@ -32,7 +32,7 @@ class Authenticator:
         self._changes = 0
 
     def forget(self) -> None:
-        """Drops what is remembered, after a credential was created, changed or revoked."""
+        """Drops the cache, after a credential was created, changed or revoked."""
         self._known.clear()
         self._changes += 1
 
@@ -46,6 +46,8 @@ class Authenticator:
         digest = hash_secret(secret)
         principal = self._known.get(digest) or await self._look_up(secret, digest)
         if principal.expires_us <= now:
+            raise _invalid()
+        if principal.resource and request.path != principal.resource:
             raise _invalid()
         slug = request.params.get("slug")
         if slug is not None and slug != principal.slug:
@@ -68,7 +70,7 @@ class Authenticator:
             _check_scopes(principal.scopes, route)
         if principal.agents and narrowed(route.method, route.path) == "no":
             raise Forbidden(
-                "This credential is narrowed to some agents and may not do this.",
+                "This credential is restricted to some agents and may not do this.",
                 hint="Use a credential without an agent allow-list.",
             )
         if route.limited and (wait_s := self.limit.take(principal.id, now_us=now)):
@@ -110,6 +112,7 @@ class Authenticator:
             token.email,
             token.gated,
             token.expires_at,
+            token.resource,
         )
 
 

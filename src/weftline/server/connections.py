@@ -1,4 +1,4 @@
-"""How many connections there may be, in all and from one address, and what each may take its time for."""
+"""How many connections there may be, in all and from one address, and how long each may take for what."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
     """Longer than clients keep an idle connection (Go: 90 s): the side that sends must be the one that closes, or a
     request that is not repeated, such as a tool's result, can be lost on a connection just closed."""
     stall_timeout_s: float = 300.0
-    """How long a client may take nothing of what is waiting to be sent to it."""
+    """How long a client may read nothing of what is waiting to be sent to it."""
 
 
 class Aborting(Protocol):

@@ -22,7 +22,15 @@ ANY = "*"
 
 REQUEST_HEADERS = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "Prefer", "X-API-Key")
 """Always allowed. Others are allowed as they are asked for: the list of origins says who is trusted."""
-EXPOSED_HEADERS = ("Location", "X-Run-Id", "X-Request-Id", "Retry-After", "WWW-Authenticate", "Mcp-Session-Id")
+EXPOSED_HEADERS = (
+    "Location",
+    "X-Run-Id",
+    "X-Warnings",
+    "X-Request-Id",
+    "Retry-After",
+    "WWW-Authenticate",
+    "Mcp-Session-Id",
+)
 _EXPOSED = ", ".join(EXPOSED_HEADERS).encode()
 _METHODS = "GET, POST, PUT, PATCH, DELETE"
 _MAX_AGE_S = b"600"

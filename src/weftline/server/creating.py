@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import NamedTuple, TypeAlias
 
+from msgspec import UNSET, to_builtins
 from msgspec.json import encode
 
 from weftline.errors import Forbidden
@@ -17,33 +20,54 @@ from weftline.server.principal import Principal
 from weftline.server.sse import resume_point, send_events
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_run
-from weftline.wire.responses import created_run, run_url
+from weftline.wire.responses import Warnings, created_run, request_warnings, run_url
+from weftline.wire.unknown_fields import UnknownField
 from weftline.workspace import agents
 from weftline.workspace.agents import RunSpec
 
 READ_SCOPE = "runs:read"
+_MAX_WARNINGS_CHARS = 4096
+
+
+class Made(NamedTuple):
+    """A run that was created, and what its request is warned of."""
+
+    run_id: str
+    warnings: Warnings = UNSET
+
+
+Warn: TypeAlias = Callable[[Sequence[UnknownField]], Warnings]
+"""The warnings about unknown fields; raises where they are refused."""
 
 
 async def create_run(
-    app: Host, principal: Principal, raw: bytes, *, idempotency: tuple[str, str, bytes] | None = None
-) -> str:
-    """Creates the run that a request's body describes; returns its id."""
+    app: Host,
+    principal: Principal,
+    raw: bytes,
+    *,
+    idempotency: tuple[str, str, bytes] | None = None,
+    warn: Warn = request_warnings,
+) -> Made:
+    """Creates the run that a request's body describes."""
     body = await parsed(parse_run, raw)
+    warnings = warn(body.unknown)
     whole = await agents.effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
-    return await app.engine.create(
+    run_id = await app.engine.create(
         principal.workspace,
         await parsed(plan_from_spec, whole.spec),
         sent=whole.spec,
         metadata=encode(body.metadata).decode(),
         idempotency=idempotency,
         secrets=app.workspaces.vault.seal_headers(whole.headers, workspace=principal.workspace),
+        blobs=body.blobs,
     )
+    return Made(run_id, warnings)
 
 
 async def answer_created(
-    app: App, request: Request, principal: Principal, create: Callable[[], Awaitable[str]]
+    app: App, request: Request, principal: Principal, create: Callable[[], Awaitable[Made]]
 ) -> Response | StreamedResponse:
-    """Answers with the id of the run that `create` returns, or with its events if the client asks for those.
+    """Answers with the id of the run that `create` makes, or with its events if the client asks for those.
 
     A stream has its place before there is a run: a workspace that has too many of them gets no run either.
     """
@@ -54,19 +78,31 @@ async def answer_created(
             f"The access token needs {READ_SCOPE} to follow the run.", code="insufficient_scope", required=READ_SCOPE
         )
     if not want.events or not may_read:
-        run_id = await create()
-        return Response(created_run(run_id, principal.slug), status=202, headers=_headers(run_id, principal.slug))
+        made = await create()
+        body = created_run(made.run_id, principal.slug, made.warnings)
+        return Response(body, status=202, headers=_headers(made.run_id, principal.slug))
     place = app.engine.reserve_stream(principal.workspace)
     try:
-        run_id = await create()
+        made = await create()
+        run_id = made.run_id
         key = await app.engine.locate(run_id, workspace=principal.workspace)
         follower = place.follow(key, run_id, after=resume_point(request))
     except BaseException:
         place.release()
         raise
-    headers = _headers(run_id, principal.slug)
+    headers = (*_headers(run_id, principal.slug), *_warnings(made.warnings))
     return partial(send_events, request, app.engine, key, follower, app.backlog, headers=headers)
 
 
 def _headers(run_id: str, slug: str) -> Headers:
     return ((b"location", run_url(run_id, slug).encode()), (b"x-run-id", run_id.encode()))
+
+
+def _warnings(warnings: Warnings) -> Headers:
+    """What a JSON answer would have in its body. Header values are ASCII, and short."""
+    if warnings is UNSET:
+        return ()
+    kept = to_builtins(warnings)
+    while len(value := json.dumps(kept)) > _MAX_WARNINGS_CHARS:
+        kept.pop()
+    return ((b"x-warnings", value.encode()),)

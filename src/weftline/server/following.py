@@ -11,6 +11,7 @@ from msgspec.json import decode, encode
 from weftline.kernel.entries import TEXT_DELTA, decode_fact
 from weftline.runtime.engine import Engine, Follower
 from weftline.runtime.hub import EntryBatch
+from weftline.server.parsing import parsed
 from weftline.server.views import run_view
 from weftline.store.base import RunRow
 from weftline.store.records.agents import AgentRow
@@ -36,7 +37,7 @@ class Host(Protocol):
 
 
 class Event(NamedTuple):
-    """One event of a run; of type "" when nothing happened for a while."""
+    """One event of a run; of type "" if nothing happened for a while."""
 
     type: str
     payload: dict[str, Any]
@@ -103,7 +104,7 @@ def usage(run: RunView) -> dict[str, Any] | None:
 
 
 async def start(app: Host, agent: AgentRow, prompt: str, *, metadata: dict[str, str] | None = None) -> str:
-    """A run of the agent by itself; returns its id."""
+    """A stand-alone run of the agent; returns its id."""
     own = encode({"agentId": agent.id, "prompt": prompt, "metadata": metadata or {}})
     whole = merged(app.workspaces, agent, RunSpec(own, {}))
     return await app.engine.create(
@@ -126,7 +127,7 @@ async def send(
     """The run of a message to a session; returns its id."""
     own = encode({"prompt": prompt, "metadata": metadata})
     spec = effective_spec(thread.spec, MessageBody(own, metadata))
-    plan = plan_from_spec(spec)
+    plan = await parsed(plan_from_spec, spec)
     return await app.engine.create(
         thread.workspace,
         plan,
@@ -143,7 +144,7 @@ async def session_of_context(app: Host, agent: AgentRow, context: str) -> Thread
     metadata = {CONTEXT_KEY: context}
     own = encode({"agentId": agent.id, "metadata": metadata})
     whole = merged(app.workspaces, agent, RunSpec(own, {}))
-    plan = plan_from_spec(whole.spec)
+    plan = await parsed(plan_from_spec, whole.spec)
     await app.engine.check(plan, workspace=agent.workspace)
     draft = ThreadDraft(name=plan.name, agent=agent.id, spec=whole.spec, headers=whole.headers, metadata=metadata)
     return await threads.of_context(app.workspaces, agent.workspace, draft)

@@ -34,7 +34,7 @@ FLOW = "weftline.flow"
 
 
 class Flow(Protocol):
-    """Whether the client takes what is sent to it."""
+    """Whether the client keeps up with what is sent to it."""
 
     @property
     def write_paused(self) -> bool:
@@ -42,12 +42,12 @@ class Flow(Protocol):
         ...
 
     async def drain(self) -> None:
-        """Returns when little waits to be sent, or when the client has gone."""
+        """Returns when little waits to be sent, or when the client is gone."""
         ...
 
 
 class Departure:
-    """Tells those who want to know that the client has gone away before its answer has ended.
+    """Notifies listeners when the client goes away before its response has ended.
 
     ASGI's own way is a task that waits on `receive`, one for each stream that is open.
     """
@@ -81,6 +81,7 @@ class Request:
         "_receive",
         "about",
         "id",
+        "metadata",
         "method",
         "params",
         "path",
@@ -99,6 +100,8 @@ class Request:
         self.params: Mapping[str, str] = {}
         self.about = RequestInfo(request_id)
         """For the log."""
+        self.metadata = ""
+        """Where the metadata of the protected resource is (RFC 9728), if it has any."""
         self._headers: list[tuple[bytes, bytes]] = scope["headers"]
         self._receive = receive
         self._query: list[tuple[str, str]] | None = None
@@ -164,7 +167,7 @@ class Request:
         self.params = {}
 
     async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
-        """The value of `work`, which is cancelled when the client goes away: nobody waits for it then.
+        """The value of `work`, which is cancelled if the client goes away.
 
         Raises `ConnectionResetError` in that case.
         """

@@ -1,7 +1,7 @@
-"""The server's log: our own lines at the level that was asked for, and of libraries only what is wrong.
+"""The server's log: our own lines at the configured level, and only warnings and errors from libraries.
 
-A library tells at INFO what it was asked to do, addresses with their tokens and all. Whatever is logged by anybody has
-such addresses, and credentials of our own, blacked out. A message is one line, whatever it quotes.
+At INFO a library logs what it was asked to do, including addresses with their tokens. Such addresses, and our own
+credentials, are blacked out of everything that is logged. A message is one line, whatever it quotes.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ ACCESS: Final = "weftline.access"
 _URL = re.compile(r"""https?://[^\s"'<>]+""", re.IGNORECASE)
 _CREDENTIAL = re.compile(r"\b(weft_|whsec_|mantyx_(?:at|rt|ac|oas)_)[A-Za-z0-9_-]{8,}")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+_MAX_MESSAGE_CHARS = 4000
+_MAX_LINE_CHARS, _MAX_LINES = 2000, 400
+"""Of a traceback. What is cut is the end of a line and the middle of them all: the rest of an address whose beginning
+is gone could not be told from other text, and blacked out."""
 _UNHEARD = ("mcp.client",)
 """What these report is told to the model and by a line of our own; their tracebacks hold what a peer has said."""
 _SHARED = (
@@ -81,7 +85,8 @@ class JsonFormatter(logging.Formatter):
 
 def _message(record: logging.LogRecord) -> str:
     # Line breaks in what a client or a peer has sent would let it write lines of its own.
-    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], redacted(record.getMessage()))
+    message = _cut(record.getMessage(), _MAX_MESSAGE_CHARS)
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], redacted(message))
 
 
 def _traceback(record: logging.LogRecord) -> str:
@@ -90,7 +95,14 @@ def _traceback(record: logging.LogRecord) -> str:
         pieces.append(logging.Formatter().formatException(record.exc_info))
     if record.stack_info:
         pieces.append(record.stack_info)
-    return redacted("\n".join(pieces))
+    lines = [_cut(line, _MAX_LINE_CHARS) for line in "\n".join(pieces).split("\n")]
+    if (more := len(lines) - _MAX_LINES) > 0:
+        lines[_MAX_LINES // 2 : -_MAX_LINES // 2] = [f"… {more:,} lines …"]
+    return redacted("\n".join(lines))
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}… ({len(text) - most:,} more characters)"
 
 
 def _about(record: logging.LogRecord) -> dict[str, str]:

@@ -32,6 +32,12 @@ _IDEMPOTENCY_KEY: Schema = {
     "description": "Sending the same key and body again returns the same response.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
 }
+_PREFER: Schema = {
+    "name": "Prefer",
+    "in": "header",
+    "description": "`handling=strict` refuses fields that are not known, which are named in `warnings` otherwise.",
+    "schema": {"type": "string"},
+}
 _NOT_JSON = (EventStream, Page, Redirect, OtherProtocol)
 
 
@@ -112,6 +118,8 @@ def _operation(route: Route, schemas: Schemas) -> Schema:
     ]
     if route.idempotent:
         parameters.append(_IDEMPOTENCY_KEY)
+    if route.warns:
+        parameters.append(_PREFER)
     if parameters:
         made["parameters"] = parameters
     if route.body is not None:
@@ -142,10 +150,11 @@ def _responses(route: Route, schemas: Schemas) -> Schema:
     if Page in kinds:
         content["text/html"] = {}
     successes: dict[str, Schema] = {str(route.status): {"description": "Done.", "content": content}}
-    if EventStream in kinds:
-        # Always 200, whatever the status of the JSON beside it.
-        stream = successes.setdefault("200", {"description": "The events of the run.", "content": {}})
-        stream["content"]["text/event-stream"] = {}
+    if EventStream in kinds and content and route.status != 200:
+        # In words only: to a generated client, one that never asks for events, every success would be a text else.
+        successes["200"] = {"description": "The events, as `text/event-stream`, if the request accepts those."}
+    elif EventStream in kinds:
+        content["text/event-stream"] = {}
     return {
         **successes,
         **({"204": {"description": "Done. There is no answer."}} if route.silent else {}),

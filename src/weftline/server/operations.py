@@ -12,7 +12,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Protocol, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from weftline.errors import Conflict, NotFound
 from weftline.runtime import ids, recovery
@@ -22,7 +22,7 @@ from weftline.server.oauth.administration import OPERATIONS as OAUTH
 from weftline.server.schemas.agents import Agent, agent_json, parse_agent
 from weftline.server.schemas.keys import Key, key_json
 from weftline.server.schemas.providers import Provider, parse_provider, provider_json
-from weftline.server.schemas.tools import Tool, parse_tool, tool_json
+from weftline.server.schemas.tools import Tool, parse_tool, tool_json, unknown_in_tool
 from weftline.server.schemas.webhooks import (
     CreatedWebhook,
     Delivery,
@@ -33,8 +33,9 @@ from weftline.server.schemas.webhooks import (
 )
 from weftline.server.views import cancelled
 from weftline.store.base import LogStore, RunFilter, RunRow, Store
-from weftline.wire.responses import Cancelled
-from weftline.workspace import agents, keys, providers, retention, tools, webhooks, workspaces
+from weftline.tools.mcp.login import Login
+from weftline.wire.responses import Cancelled, iso, request_warnings
+from weftline.workspace import agents, keys, mcp_logins, providers, retention, tools, webhooks, workspaces
 from weftline.workspace.context import Workspaces
 
 T = TypeVar("T")
@@ -42,7 +43,7 @@ T = TypeVar("T")
 _PAGE = 200
 _MAX_DELIVERIES = 200
 _STINT_S = 1.0
-"""How long an order of upkeep takes at the most, so that whoever sent it can be stopped."""
+"""How long a maintenance order takes at most, so that its sender can be stopped."""
 _UNFINISHED = ("queued", "running", "paused")
 
 
@@ -58,7 +59,7 @@ class Logs(Protocol):
 
 
 class StoredLogs:
-    """The logs of a store that no engine runs."""
+    """The logs of a store without an engine."""
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
@@ -106,6 +107,9 @@ def operations(at: Workspaces, logs: Logs, store: Store) -> dict[str, Operation]
         "tools.list": _list_tools,
         "tools.show": _show_tool,
         "tools.delete": _delete_tool,
+        "mcp.logins.save": _save_login,
+        "mcp.logins.list": _list_logins,
+        "mcp.logins.delete": _delete_login,
         "webhooks.create": _create_webhook,
         "webhooks.list": _list_webhooks,
         "webhooks.delete": _delete_webhook,
@@ -124,6 +128,30 @@ def operations(at: Workspaces, logs: Logs, store: Store) -> dict[str, Operation]
         "store.shrink": partial(_shrink, store),
         "store.resume": logs.resume_all,
     }
+
+
+# Logins at MCP servers
+
+
+class McpLogin(Struct, frozen=True, rename="camel"):
+    """A login as it may be shown."""
+
+    url: str
+    created_at: str
+    renewed_at: str
+
+
+async def _save_login(at: Workspaces, *, workspace: str, login: dict[str, Any]) -> None:
+    await mcp_logins.save(at, convert(login, Login), slug=workspace)
+
+
+async def _list_logins(at: Workspaces, *, workspace: str) -> list[McpLogin]:
+    found = await mcp_logins.list_logins(at, slug=workspace)
+    return [McpLogin(one.url, iso(one.created_at), iso(one.updated_at)) for one in found]
+
+
+async def _delete_login(at: Workspaces, *, workspace: str, url: str) -> None:
+    await mcp_logins.delete(at, url=url, slug=workspace)
 
 
 # Keys and workspaces
@@ -166,8 +194,9 @@ async def _set_feature(at: Workspaces, *, workspace: str, feature: str, on: bool
 
 async def _create_agent(at: Workspaces, *, workspace: str, definition: str) -> Agent:
     """`definition` is the JSON that the HTTP API takes."""
-    draft = parse_agent(definition.encode())
-    return agent_json(await agents.create(at, await workspaces.ensure(at, workspace), draft))
+    draft, unknown = parse_agent(definition.encode())
+    row = await agents.create(at, await workspaces.ensure(at, workspace), draft)
+    return agent_json(row, request_warnings(unknown))
 
 
 async def _list_agents(at: Workspaces, *, workspace: str) -> list[Agent]:
@@ -216,7 +245,8 @@ async def _delete_provider(at: Workspaces, *, workspace: str, id: str) -> str:
 
 async def _create_tool(at: Workspaces, *, workspace: str, tool: dict[str, Any]) -> Tool:
     spec, values = parse_tool(tool)
-    return tool_json(await tools.create(at, await workspaces.find(at, workspace), spec, values=values))
+    row = await tools.create(at, await workspaces.find(at, workspace), spec, values=values)
+    return tool_json(row, request_warnings(unknown_in_tool(tool)))
 
 
 async def _list_tools(at: Workspaces, *, workspace: str) -> list[Tool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from ipaddress import ip_network
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
@@ -19,6 +19,7 @@ from weftline.runtime.services import SLOW_TURN_S
 from weftline.server import cors
 from weftline.server.connections import ConnectionLimits, Network
 from weftline.server.cors import Cors
+from weftline.server.names import host_name
 from weftline.server.rate_limit import DEFAULT_PER_MINUTE
 from weftline.server.watchdog import default_stall_s
 from weftline.workspace.redirects import is_scheme_of_an_app
@@ -59,7 +60,10 @@ SETTINGS = (
     "slow_turn_s",
     "stall_s",
     "oauth_redirect_schemes",
+    "oauth_registration",
+    "allowed_hosts",
     "trusted_proxies",
+    "unknown_fields",
     *_CONNECTIONS,
     *_WORKSPACES,
     *_EGRESS,
@@ -76,6 +80,12 @@ class ServerOptions(Struct, frozen=True):
     """The address that it listens on."""
     oauth_redirect_schemes: frozenset[str] = frozenset()
     """Schemes of apps that redirect URIs may have besides https and names of domains read backwards."""
+    oauth_registration: bool = True
+    """Whether clients may register themselves (RFC 7591), to ask users for access to the MCP server."""
+    allowed_hosts: frozenset[str] = frozenset()
+    """Names besides that of `public_url` under which MCP clients may address this server."""
+    local: bool = False
+    """Whether it is there for its own machine alone."""
     webhook_retry_s: tuple[float, ...] = (10, 30, 120, 600, 1800, 7200, 21600, 43200)
     """Waits between the attempts of a webhook's delivery, which has failed after the last."""
     model_timeout_s: float = MODEL_TIMEOUT_S
@@ -88,6 +98,8 @@ class ServerOptions(Struct, frozen=True):
     """Whose `X-Forwarded-For` is believed."""
     cors: Cors | None = None
     """Whose pages may use the server from a browser; None for nobody's."""
+    unknown_fields: Literal["warn", "refuse"] = "warn"
+    """What becomes of a request with fields that the protocol does not know."""
     connections: ConnectionLimits = ConnectionLimits()
     workspaces: WorkspaceLimits = WorkspaceLimits()
 
@@ -104,6 +116,10 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
             options = replace(options, public_url=_address(config, value))
         elif name == "oauth_redirect_schemes":
             options = replace(options, oauth_redirect_schemes=_schemes(config, value))
+        elif name == "oauth_registration":
+            options = replace(options, oauth_registration=_switch(config, name, value))
+        elif name == "allowed_hosts":
+            options = replace(options, allowed_hosts=_hosts(config, value))
         elif name == "model_timeout_s":
             options = replace(options, model_timeout_s=_seconds(config, name, value))
         elif name == "stall_s":
@@ -114,6 +130,8 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
             options = replace(options, webhook_retry_s=_waits(config, value))
         elif name == "trusted_proxies":
             options = replace(options, trusted_proxies=_networks(config, value))
+        elif name == "unknown_fields":
+            options = replace(options, unknown_fields=_unknown_fields(config, value))
         elif name in _CONNECTIONS:
             limits = replace(options.connections, **{name: _number(config, name, value, _CONNECTIONS[name])})
             options = replace(options, connections=limits)
@@ -144,6 +162,33 @@ def _schemes(config: Config, value: object) -> frozenset[str]:
         if not is_scheme_of_an_app(scheme):
             raise _bad(config, "oauth_redirect_schemes", f"{scheme!r} cannot be the scheme of an app")
     return schemes
+
+
+def _unknown_fields(config: Config, value: object) -> Literal["warn", "refuse"]:
+    try:
+        return convert(value, Literal["warn", "refuse"])
+    except ValidationError:
+        raise _bad(config, "unknown_fields", 'must be "warn" or "refuse"') from None
+
+
+def _switch(config: Config, name: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise _bad(config, name, "must be true or false")
+
+
+def _hosts(config: Config, value: object) -> frozenset[str]:
+    try:
+        hosts = convert(value, list[str])
+    except ValidationError:
+        raise _bad(config, "allowed_hosts", "must be a list of names") from None
+    known: set[str] = set()
+    for host in hosts:
+        name = host_name(host)
+        if name is None:
+            raise _bad(config, "allowed_hosts", f"{host!r} is not the name of a host")
+        known.add(name)
+    return frozenset(known)
 
 
 def _waits(config: Config, value: object) -> tuple[float, ...]:

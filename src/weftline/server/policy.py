@@ -1,8 +1,7 @@
 """Who may do what: the table of what a credential with an agent allow-list may do, route by route.
 
-Whoever was narrowed to some agents works through those agents. What belongs to others looks to it like what is not
-there, and what belongs to the workspace as a whole it may at most look at. A route that the table does not have is
-closed to it.
+A credential restricted to some agents works only through those agents. What belongs to others seems not to exist, and
+what belongs to the workspace as a whole is read-only at best. A route that is not in the table is closed to it.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ POLICY = (
         ("GET …/oauth-apps", "POST …/oauth-apps", "GET …/oauth-apps/{clientId}", "DELETE …/oauth-apps/{clientId}"),
         "no",
     ),
-    Rule("ask who one is", ("GET /api/oauth/userinfo",), "yes"),
+    Rule("read one's own identity", ("GET /api/oauth/userinfo",), "yes"),
 )
 
 _BY_ROUTE: dict[str, Narrowed] = {

@@ -23,6 +23,8 @@ class Principal(Struct, frozen=True):
     gated: bool = False
     """Whether the workspace has this kind of credential switched off."""
     expires_us: int = _NEVER
+    resource: str = ""
+    """The one path that an access token is for; empty if it is for all that its scopes allow."""
 
 
 NOBODY = Principal("", 0, "")

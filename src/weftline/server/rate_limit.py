@@ -1,4 +1,4 @@
-"""How often somebody may do something.
+"""Rate limits.
 
 Credentials are held to a sliding window of one minute, kept in slots of a second. Guesses at passwords draw on an
 allowance that grows again bit by bit, so that nobody is shut out for long.
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 DEFAULT_PER_MINUTE = 600_000
 _SLOTS = 61
-"""One more than the window has seconds: the oldest second and the present one are both only partly inside it."""
+"""One more than the window has seconds: the oldest second and the current one are both only partly inside it."""
 _SWEEP_AT = 10_000
 
 
 class RateLimit:
-    """Counts per credential. A request that is refused does not count, so whoever waits as told gets through."""
+    """Counts per credential. A refused request does not count, so a client that waits as instructed gets through."""
 
     def __init__(self, per_minute: int) -> None:
         self.per_minute = per_minute

@@ -59,6 +59,8 @@ class Route(Struct, frozen=True):
     """What an OAuth token must have; API keys have no scopes."""
     usages: tuple[str, ...] = ("developer_api",)
     """The kinds of API key that may come here."""
+    has_metadata: bool = False
+    """Whether its refusals name the metadata of a protected resource: where a client can get a token."""
     limited: bool = True
     """Whether requests count against the credential's rate limit and may be refused by it."""
     summary: str = ""
@@ -67,6 +69,8 @@ class Route(Struct, frozen=True):
     query: tuple[QueryParameter, ...] = ()
     idempotent: bool = False
     """Whether it honours an `Idempotency-Key`."""
+    warns: bool = False
+    """Whether it names unknown fields in its response, and refuses them if the client prefers that."""
     returns: Any = None
     """The type of a success: a struct for JSON, one of the classes above, or a union of both."""
     status: int = 200

@@ -163,7 +163,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
     peers = Dialer(egress)
     own_tools = server_tools(settings.tools, pages=pages)
     sock = bind(settings.host, settings.port)
-    options = replace(options, url=_url(sock))
+    options = replace(options, url=_url(sock), local=_is_local(settings, options))
     if not options.public_url and not is_loopback(settings.host):
         logger.warning("public_url is not set: OAuth metadata and A2A cards name this server %s", options.url)
     store = await asyncio.to_thread(open_store, settings.db, check=True)
@@ -192,6 +192,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
 
     async def administered() -> None:
         app.auth.forget()
+        tools.forget_logins()
 
     async def list_own_tools() -> list[LoadedTool]:
         return loaded_tools(own_tools)
@@ -239,7 +240,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
         asked = asyncio.create_task(stopping.asked.wait())
         await asyncio.wait({listening, asked}, return_when=asyncio.FIRST_COMPLETED)
         app.refused.tell()
-        logger.info("stopping: waiting up to %g s for what is under way", settings.drain_s)
+        logger.info("stopping: waiting up to %g s for work under way", settings.drain_s)
         hurried = asyncio.create_task(stopping.hurry.wait())
         for task in (asked, beats, warm, delivering):
             task.cancel()
@@ -265,7 +266,7 @@ async def _deliver(engine: Engine, deliveries: Deliveries) -> None:
 
 
 async def _beat(engine: Engine) -> None:
-    """Keeps silent streams open: one ticker for all of them."""
+    """Keeps idle streams open: one ticker for all of them."""
     while True:
         await asyncio.sleep(KEEP_ALIVE_S)
         engine.beat()

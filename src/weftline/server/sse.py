@@ -43,7 +43,7 @@ def _seq(text: str | None) -> int:
 
 
 class Backlog:
-    """What was made for readers who are slow to take it, over all of them.
+    """What was prepared for slow readers, over all of them.
 
     Beyond `max_bytes` it is thrown away, and made again from the log when the reader has taken what was sent before.
     """
@@ -176,7 +176,7 @@ def sse_frames(batch: EntryBatch) -> bytes:
             fact = next(heads) if heads is not None else decode_fact.decode(item.head)
             event = project(fact, item.body, run_id=batch.run_id)
         except DecodeError:
-            logger.exception("run %s: entry %d does not read and is not shown", batch.run_id, item.seq)
+            logger.exception("run %s: entry %d cannot be read and is not shown", batch.run_id, item.seq)
             continue
         if event is not None:
             frames.append(frame(item.seq, *event))

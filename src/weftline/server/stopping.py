@@ -139,7 +139,7 @@ def _heard(number: int, frame: object) -> None:
 
 
 async def at_most(seconds: float, work: Awaitable[object], *, what: str) -> None:
-    """Waits for one step of stopping, but not for ever. A step that fails or is late is logged."""
+    """Waits for one step of stopping, but not forever. A step that fails or is late is logged."""
     task = asyncio.ensure_future(work)
     _, late = await asyncio.wait([task], timeout=seconds)
     if late:

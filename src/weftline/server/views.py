@@ -69,7 +69,15 @@ def _end(last: Stored | None) -> tuple[RunEnded, bytes] | None:
 
 
 def cancelled(receipt: CancelReceipt) -> Cancelled:
+    """The answer to a cancel."""
     return Cancelled(receipt.status, _calls(receipt.stopped), _calls(receipt.finished), _calls(receipt.in_doubt))
+
+
+def receipt_view(receipt: CancelReceipt) -> responses.CancelReceipt:
+    """The receipt as a part of a snapshot."""
+    return responses.CancelReceipt(
+        receipt.status, _calls(receipt.stopped), _calls(receipt.finished), _calls(receipt.in_doubt)
+    )
 
 
 def _calls(calls: tuple[CallName, ...]) -> list[responses.CallName]:

@@ -1,12 +1,12 @@
-"""Ends the process when the event loop stands still, so that the next one can find out which run stops it.
+"""Ends the process when the event loop stalls, so that the next one can find out which run stalls it.
 
 Whatever strangers send is bounded before it reaches the loop. Should something slip through (a tool that never yields,
-a library with a bad day), the server would stand still for ever, and so would every process that takes its runs over.
+a library with a bad day), the server would stall forever, and so would every process that takes over its runs.
 Dying instead makes it a death like any other: the runs that were under way are on trial at the next start, and the one
 that stops the loop again and again is given up alone (`weftline.runtime.recovery`).
 
-The clock is processor time: a process that is frozen, swapped out or alone on a busy machine does not use any, and is
-left alone. The kernel delivers the signal also while a library holds the interpreter's lock.
+The clock is CPU time: a process that is frozen, swapped out or on a busy machine does not use any, and is left alone.
+The kernel delivers the signal even while a library holds the interpreter's lock.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Opening a store. What is behind these functions is imported when it is used."""
+"""Opening a store. The implementations behind these functions are imported on first use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def open_store(path: Path | str, *, create: bool = True, check: bool = False) -> Store:
     """Opens the store in this directory as its one owner; with `create`, makes it if it is new.
 
-    Blocks for some milliseconds; with `check`, looks for damage first, for a second at most. Raises `StoreError`; its
+    Blocks for a few milliseconds; with `check`, looks for damage first, for a second at most. Raises `StoreError`; its
     code is `store_in_use` while another process is the owner.
     """
     from weftline.store.sqlite.store import SqliteStore
@@ -22,16 +22,16 @@ def open_store(path: Path | str, *, create: bool = True, check: bool = False) ->
 
 
 def open_for_reading(path: Path | str) -> ReadStore:
-    """Opens a store beside its owner, if it has one. Raises `StoreError` if there is no store."""
+    """Opens a store for reading, alongside its owner if it has one. Raises `StoreError` if there is no store."""
     from weftline.store.sqlite.store import SqliteReadStore
 
     return SqliteReadStore(path)
 
 
 def restore_store(backup: Path, path: Path) -> int:
-    """Makes a store of a backup at a path where there is none; returns its size in bytes. It is held.
+    """Turns a backup into a store at a path that has none; returns its size in bytes. The store is held.
 
-    Raises `StoreError` if the backup is damaged, of a newer version or not a backup.
+    Raises `StoreError` if the backup is damaged, from a newer version, or not a backup.
     """
     from weftline.store.sqlite.backup import restore
 
@@ -39,7 +39,7 @@ def restore_store(backup: Path, path: Path) -> int:
 
 
 def owner_of(path: Path | str) -> Owner | None:
-    """The process that opened the store last: the owner, if it still lives."""
+    """The process that last opened the store: the owner, if it is still alive."""
     from weftline.store.sqlite.directory import StoreDirectory
 
     return StoreDirectory(Path(path), create=False).owner()

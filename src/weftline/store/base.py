@@ -1,11 +1,11 @@
-"""What a store is: the protocols and the rows that cross them.
+"""What a store is: its protocols, and the rows that cross them.
 
 A store has two halves. The *log* holds runs: each store writes it in its own best way, many runs to a commit. The
 *records* (workspaces, keys, agents, tools, webhooks, threads …) are plain rows behind one small database protocol:
-every query is written once, in `weftline.store.records`, in SQL that SQLite and Postgres both take.
+every query is written once, in `weftline.store.records`, in SQL that both SQLite and Postgres accept.
 
-Everything above knows these protocols only. Reads are awaited: whoever drives a run reads all that it needs in one go
-and then decides without awaiting.
+Everything above knows only these protocols. Reads are awaited: a driver reads all that it needs in one go and then
+decides without awaiting.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 from msgspec import Struct
 
 from weftline.errors import WeftlineError
+from weftline.messages import Blob
 from weftline.store.secrets import Vault
 
 T = TypeVar("T")
 
 LEAVE_DUE = -1
-"""A `due_at` that leaves the row's as it is: only the store knows when a run that waits for its thread may move."""
+"""A `due_at` that keeps the row's value: only the store knows when a run that waits for its thread may move."""
 
 
 # The log: what is written
@@ -32,7 +33,7 @@ LEAVE_DUE = -1
 class Item(Struct, frozen=True):
     """One entry, or `count` observations of one kind whose bodies are joined by newlines. The store numbers them.
 
-    A fact has a head; observations have none, and only they may be more than one.
+    A fact has a head; observations have none, and only they can share an item.
     """
 
     at: int
@@ -60,7 +61,9 @@ class NewRun(Struct):
     idempotency: tuple[str, str, bytes] | None = None
     """Route, key, and digest of the body."""
     secrets: bytes | None = None
-    """Sealed header values of the tools that the server dials; dropped when the run ends."""
+    """Sealed header values of the tools that the server dials; deleted when the run ends."""
+    blobs: tuple[Blob, ...] = ()
+    """What its messages name. Each is kept once in a workspace, for as long as a run's log or a thread names it."""
 
 
 class ThreadEnd(Struct):
@@ -71,10 +74,10 @@ class ThreadEnd(Struct):
 
 
 class Write(Struct):
-    """What one commit does to one run; at most one per run and flush.
+    """What one commit does to one run; at most one per run in a flush.
 
-    It takes effect if the row still has `base_version` and `base_seq`, and no later claim than `epoch` was made.
-    `state` None leaves the stored state as it is; recovery folds the facts that are newer than it.
+    It takes effect if the row still has `base_version` and `base_seq`, and there was no claim later than `epoch`. If
+    `state` is None, the stored state stays; recovery folds the facts that are newer.
     """
 
     key: int
@@ -85,12 +88,12 @@ class Write(Struct):
     version: int
     status: str
     due_at: int | None
-    """0 for at once, a time, or None; `LEAVE_DUE` of a run that waits for its thread."""
+    """0 for at once, a time, or None; `LEAVE_DUE` for a run that waits for its thread."""
     state: bytes | None = None
     fold: int = 0
     """Which version of the fold made `state`."""
     progress: Literal[0, 1, 2] = 0
-    """What this shows of a run that may kill the process: 1 that it streams, 2 that something it began has ended."""
+    """What this shows about a run that may kill the process: 1 that it streams, 2 that something it began has ended."""
     started_at: int | None = None
     ended_at: int | None = None
     new: NewRun | None = None
@@ -101,7 +104,8 @@ class Written(Struct):
     """What became of one `Write`.
 
     `refused`: nothing was written, and the same write may succeed later (disk full, store locked). `conflict`: the row
-    is not what the writer believed, so the write never will succeed. `failed`: it never will, for another reason.
+    is not what the writer assumed, so the write will never succeed. `failed`: it will never succeed, for another
+    reason.
     """
 
     outcome: Literal["ok", "refused", "conflict", "failed"] = "ok"
@@ -109,7 +113,7 @@ class Written(Struct):
     """The seq of the first item."""
     error: WeftlineError | None = None
     queued: bool = False
-    """Of a new run on a thread: it waits for earlier runs of the thread."""
+    """For a new run on a thread: it waits for earlier runs of the thread."""
     promoted: int | None = None
     """The run of the thread that may move now."""
 
@@ -141,11 +145,11 @@ class RunRow(Struct):
     """The last seq that `state` has folded."""
     fold: int
     suspect: int
-    """How many runs were on trial with it when the process last died, itself included; 0 for a run above suspicion."""
+    """How many runs, including this one, were on trial when the process last died; 0 if it is not a suspect."""
     alone: int
-    """Times the process died while this run was on trial alone, without progress since."""
+    """How often the process died while this run was on trial alone, without progress since."""
     deaths: int
-    """Times that it was charged with a death: those, whatever the progress, and others long after its trial began."""
+    """How often it was charged with a death: alone, whatever its progress, or long after its trial began."""
 
     @property
     def changed_at(self) -> int:
@@ -181,11 +185,11 @@ class LargeEntry(Exception):
 
 
 class Page(Struct, frozen=True):
-    """A part of a run's log after a cursor: one view of it, although retention may be at work."""
+    """Part of a run's log after a cursor: a consistent view, even if retention is at work."""
 
     items: list[Stored]
     last_seq: int
-    """Up to where this page tells everything; what is missing below it was removed by retention."""
+    """The seq up to which this page is complete; anything missing below it was removed by retention."""
     upto: int
     """The last seq of the run's log when the page was read."""
     ended: bool
@@ -193,17 +197,17 @@ class Page(Struct, frozen=True):
 
 
 class Loaded(Struct):
-    """All that is needed to carry a run on, read at one moment."""
+    """Everything needed to continue a run, read at one moment."""
 
     row: RunRow
     epoch: int
-    """Of this claim: higher than that of every earlier claim of the run."""
+    """The epoch of this claim, higher than that of any earlier claim of the run."""
     created: bytes
     """The body of its first entry."""
     facts: list[Stored]
-    """The facts that are newer than the row's state."""
+    """The facts newer than the row's state."""
     conversation: list[Stored]
-    """All entries of the kinds that were asked for."""
+    """All entries of the requested kinds."""
     history: list[bytes]
     """The messages of its thread, oldest first."""
     secrets: bytes | None = None
@@ -219,7 +223,7 @@ class UnderWay(Struct, frozen=True):
 
 
 class RunFilter(Struct, frozen=True, kw_only=True):
-    """What a page of runs has to match, and where it begins: below the key `before`."""
+    """What a page of runs must match, and where it begins: below the key `before`."""
 
     workspace: int | None = None
     before: int | None = None
@@ -227,7 +231,7 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     statuses: tuple[str, ...] = ()
     thread: int | None = None
     agents: tuple[str, ...] = ()
-    """Only runs of one of these agents, unless there are none."""
+    """Only runs of these agents, if any are given."""
     metadata: tuple[tuple[str, str], ...] = ()
     changed_since: int | None = None
     """Only runs whose status has changed at this time or later."""
@@ -238,12 +242,12 @@ class RunFilter(Struct, frozen=True, kw_only=True):
 
 
 class LogReader(Protocol):
-    """What may be read of the log, also by a process that does not own the store."""
+    """What can be read from the log, even by a process that does not own the store."""
 
     async def run(self, key: int) -> RunRow | None: ...
 
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
-        """The newest first."""
+        """Newest first."""
         ...
 
     async def count_runs(self, wanted: RunFilter) -> int:
@@ -251,7 +255,7 @@ class LogReader(Protocol):
         ...
 
     async def last_key(self) -> int:
-        """The key of the newest run; 0 when there is none."""
+        """The key of the newest run; 0 if there is none."""
         ...
 
     async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
@@ -270,9 +274,9 @@ class LogReader(Protocol):
         ...
 
     async def page(self, key: int, *, after: int, max_bytes: int) -> Page | None:
-        """What comes after seq `after`, at least one item if there is any; None for an unknown run.
+        """The items after seq `after`, at least one if there is any; None for an unknown run.
 
-        Observations that share a row come whole, also those up to `after`.
+        Observations that share a row come together, including those up to `after`.
         """
         ...
 
@@ -299,17 +303,21 @@ class LogReader(Protocol):
         ...
 
     async def ended_threads_with_runs(self) -> list[int]:
-        """Threads that have ended while runs of theirs have not."""
+        """Threads that have ended although some of their runs have not."""
         ...
 
     async def thread_messages(self, thread: int) -> list[bytes]: ...
 
     async def last_message(self, thread: int) -> int:
-        """The position of a thread's newest message; 0 when it has none."""
+        """The position of a thread's newest message; 0 if it has none."""
         ...
 
     async def unfinished(self) -> int:
         """How many runs have not ended."""
+        ...
+
+    async def blob(self, workspace: int, id: str) -> bytes | None:
+        """The content of a blob; None if nobody names it any more."""
         ...
 
 
@@ -323,73 +331,74 @@ class LogStore(LogReader, Protocol):
 
     @property
     def unclean(self) -> bool:
-        """Whether an owner died without closing the store, and no owner since has called `charge_death`."""
+        """Whether an owner died without closing the store and no later owner has called `charge_death`."""
         ...
 
     @property
     def held(self) -> bool:
-        """Whether the store comes from a backup and nobody has let its runs go on yet."""
+        """Whether the store comes from a backup and its runs have not been released yet."""
         ...
 
     async def lift_hold(self) -> None:
-        """Durably lets the runs of a restored store go on."""
+        """Durably releases the runs of a restored store."""
         ...
 
     @property
     def shared(self) -> bool:
-        """Whether others may append too; then nothing begins before its start entry is durable."""
+        """Whether other processes may append too; then nothing begins before its start entry is durable."""
         ...
 
     def flush(self, writes: Sequence[Write]) -> Future[list[Written]]:
-        """One transaction for all; a member that does not fit is left out and harms nobody else.
+        """One transaction for all; a write that does not fit is left out without affecting the others.
 
-        The future is done when what fits is durable. Flushes take effect in the order of the calls, awaited or not.
+        The future is done when those that fit are durable. Flushes take effect in call order, awaited or not.
         """
         ...
 
     async def probe(self) -> None:
-        """Writes something of no consequence. Raises `StoreError` while the store takes no writes."""
+        """Makes a dummy write. Raises `StoreError` while the store accepts no writes."""
         ...
 
     def next_epoch(self) -> int:
-        """An epoch for the write that creates a run: its creator drives it without a claim."""
+        """An epoch for the write that creates a run: the creator drives it without a claim."""
         ...
 
     async def claim(self, key: int, *, kinds: Sequence[str]) -> Loaded | None:
-        """Takes a run to drive it: every claim gets a new epoch, and writes of earlier claims no longer fit.
+        """Takes over a run to drive it: every claim gets a new epoch, and writes of earlier claims no longer fit.
 
-        What was flushed before the claim is in what it loads. None for an unknown run.
+        It loads everything flushed before the claim. None for an unknown run.
         """
         ...
 
     def release(self, key: int, epoch: int) -> None:
-        """The claimant is done with the run for now. Does nothing if the run was claimed again since."""
+        """The claimant is done with the run for now. Does nothing if the run has been claimed again since."""
         ...
 
     async def begin_trial(self, keys: Sequence[int]) -> None:
-        """Notes, before anything of them is touched, that this owner is about to recover these runs.
+        """Records that this owner is about to recover these runs, before it touches them.
 
-        A write that shows that something ended (`progress` 2) takes the note away, and suspicion with it.
+        A write that shows that something ended (`progress` 2) removes the record, and the suspicion with it.
         """
         ...
 
     async def survived(self, keys: Sequence[int]) -> None:
-        """The trial of these runs is over: the process still lives, although nothing that they began has ended."""
+        """The trial of these runs is over: the process is still alive, though nothing that they began has ended."""
         ...
 
     async def charge_death(self) -> None:
-        """After an unclean death: makes suspects of the runs that the dead owner had on trial.
+        """After an unclean death: turns the runs that the dead owner had on trial into suspects.
 
-        One that was on trial alone is charged with the death. If nobody was on trial, the runs that had survived theirs
-        without progress are suspects, and each of them is charged, though not as alone. If there are none of those
-        either, something else kills the process, and all charges are taken back. Each death is charged once.
+        A run that was on trial alone is charged with the death. If none was on trial, the runs that had survived their
+        trial without progress are suspects, and each is charged, though not as alone. If there are none of those
+        either, something else kills the process, and all charges are dropped. Each death is charged once.
         """
         ...
 
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
-        """Removes the logs of the next runs above key `after` that ended before that time, but for their last entry.
+        """Removes the logs, except the last entry, of the next runs above key `after` that ended before that time.
 
-        Returns the last key looked at (0 when no run is left) and how many runs had something to remove.
+        Blobs that nobody names after that go too. The messages of a thread stay, and what they name.
+        Returns the last key examined (0 if no run is left) and how many runs had something to remove.
         """
         ...
 
@@ -408,26 +417,26 @@ class Statement(Struct, frozen=True):
 
 
 Query: TypeAlias = Generator[Statement, list[Row], T]
-"""Yields statements and is sent their rows; returns what they amount to. Queries compose with `yield from`."""
+"""Yields statements, receives their rows, and returns a result. Queries compose with `yield from`."""
 
 
 class Database(Protocol):
-    """Runs queries. What a query raises itself rolls it back and passes.
+    """Runs queries. An exception raised by a query rolls it back and propagates.
 
-    Errors of the database are `StoreError`; a value that must be unique and is taken is a `Conflict`.
+    Database errors become `StoreError`; a duplicate of a unique value is a `Conflict`.
     """
 
     async def read(self, query: Query[T], *, heavy: bool = False) -> T:
-        """Runs a query that only reads, on one snapshot. A `heavy` one may walk many rows: it holds up nobody else."""
+        """Runs a read-only query on one snapshot. A `heavy` one may walk many rows without holding up others."""
         ...
 
     async def write(self, query: Query[T]) -> T:
-        """Runs a query as one transaction and returns its value once that is durable."""
+        """Runs a query as one transaction and returns its value once it is durable."""
         ...
 
 
 class ReadStore(Protocol):
-    """Both halves, open for reading beside the owner."""
+    """Both halves, open for reading alongside the owner."""
 
     @property
     def log(self) -> LogReader: ...
@@ -453,26 +462,26 @@ class Store(Protocol):
     def vault(self) -> Vault: ...
     @property
     def folder(self) -> Path | None:
-        """The directory of the store, for the files that belong to it; None if it has none."""
+        """The directory of the store, for its files; None if it has none."""
         ...
 
     def announce(self, *, admin_socket: str) -> None:
-        """Tells commands that cannot open the store where its owner takes orders."""
+        """Publishes where the owner takes orders, for commands that cannot open the store themselves."""
         ...
 
     async def back_up(self, to: Path) -> int:
-        """Copies one moment of the store, with the keys that belong to it, to a new directory while others write.
+        """Copies a snapshot of the store, with its keys, to a new directory while others write.
 
-        The copy is checked and held. Returns its size in bytes. Raises `StoreError` if there is something at `to`.
+        The copy is checked and held. Returns its size in bytes. Raises `StoreError` if `to` already exists.
         """
         ...
 
     async def shrink(self) -> int:
-        """Gives some of the space that nothing uses any more back to the disk; returns how many bytes, 0 at the end."""
+        """Returns some unused space to the disk; the result is the number of bytes, 0 at the end."""
         ...
 
     async def close(self) -> None:
-        """Finishes what is queued, marks the store as cleanly left and gives it up. Closing again does nothing."""
+        """Finishes what is queued, marks the store as cleanly closed and releases it. Closing again does nothing."""
         ...
 
 

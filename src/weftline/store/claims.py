@@ -1,4 +1,4 @@
-"""The epochs of one owner: every claim of a run is newer than all before it, also than those of earlier owners."""
+"""The epochs of one owner: every claim of a run is newer than all earlier ones, including those of earlier owners."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from weftline.store.base import Write
 
 
 class Claims:
-    """Remembers the newest claim of each run until it is released. Nothing of it is durable: the next owner's epochs
-    are higher by themselves."""
+    """Remembers the latest claim of each run until it is released. None of this is durable: the next owner's epochs are
+    higher anyway.
+    """
 
     def __init__(self, owner_epoch: int) -> None:
         self._last = owner_epoch << 32
@@ -26,5 +27,5 @@ class Claims:
             del self._newest[run]
 
     def stale(self, write: Write) -> bool:
-        """Whether its run was claimed again since."""
+        """Whether its run has been claimed again since."""
         return write.epoch < self._newest.get(write.key, 0)

@@ -1,8 +1,8 @@
-"""Named places at which a process can be told to die as by SIGKILL; public in `weftline.testing.crash`.
+"""Named points at which a process can be made to die as if by SIGKILL; public in `weftline.testing.crash`.
 
 There is one point before and one after each durable write, named after what is written: `turn.completed:before`
-is hit when a transaction that holds such an entry is about to begin, `turn.completed:after` when it is durable and
-nobody has been told yet. `WEFTLINE_CRASH=point` kills at the first hit, `WEFTLINE_CRASH=point#3` at the third.
+is hit when a transaction with such an entry is about to begin, `turn.completed:after` when it is durable and not yet
+reported. `WEFTLINE_CRASH=point` kills at the first hit, `WEFTLINE_CRASH=point#3` at the third.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WRITES: tuple[str, ...] = (
     "store.opened",
     "store.closed",
 )
-"""Every kind of durable write. `job` is whatever the writer commits besides runs, so that none can be forgotten."""
+"""Every kind of durable write. `job` is anything else the writer commits, so that no write can be forgotten."""
 
 POINTS: tuple[str, ...] = tuple(f"{write}:{side}" for write in WRITES for side in ("before", "after"))
 
@@ -33,7 +33,7 @@ class _Armed:
     point: str | None = None
     hits_left: int = 0
     begun: frozenset[str] = frozenset()
-    """What the transaction under way writes, as far as it has said so."""
+    """What the current transaction writes, as declared so far."""
 
 
 def arm(spec: str | None) -> None:

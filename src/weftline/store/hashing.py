@@ -1,6 +1,6 @@
-"""Secrets at rest: keyed hashes, under a key in a file of its own beside the database.
+"""Secrets at rest: keyed hashes. The key is in a file of its own next to the database.
 
-Somebody who gets hold of the database alone can neither use what is in it nor test guesses against it. The file is part
+Someone who gets hold of the database alone can neither use what is in it nor test guesses against it. The file is part
 of the store: a backup without it has no valid OAuth credentials and no signed-in users.
 """
 
@@ -23,7 +23,7 @@ _PREFIX_CHARS = 12
 
 
 class SecretHash(Struct, frozen=True):
-    """What is stored of a secret: the first characters of its random part, to find the row, and a keyed hash."""
+    """What is stored for a secret: the first characters of its random part, to find the row, and a keyed hash."""
 
     prefix: str
     hash: bytes
@@ -33,7 +33,7 @@ class SecretHash(Struct, frozen=True):
 
 
 class Minted(Struct, frozen=True):
-    """A new secret, returned once, and what is stored of it."""
+    """A new secret, returned once, and the part of it that is stored."""
 
     secret: str
     stored: SecretHash
@@ -49,7 +49,7 @@ class Hasher:
         return hmac.digest(self._key, b"secret\0" + secret.encode("utf-8", "surrogatepass"), "sha256")
 
     def stored(self, secret: str, *, label: str) -> SecretHash:
-        """What the store holds of `secret` if it is a valid one of the kind that `label` marks."""
+        """What the store holds for `secret` if it is a valid one of the kind that `label` marks."""
         return SecretHash(secret[len(label) : len(label) + _PREFIX_CHARS], self.hash(secret))
 
     def mint(self, label: str) -> Minted:
@@ -58,7 +58,7 @@ class Hasher:
         return Minted(secret, self.stored(secret, label=label))
 
     def sign(self, purpose: str, payload: bytes) -> str:
-        """`payload`, readable, in a token that nobody else can make and that is valid for `purpose` only."""
+        """`payload`, readable, in a token that no one else can forge and that is valid only for `purpose`."""
         return f"{_text(payload)}.{_text(self._mark(purpose, payload))}"
 
     def signed(self, purpose: str, token: str) -> bytes | None:
@@ -74,7 +74,7 @@ class Hasher:
 
 
 def load_hasher(folder: Path) -> Hasher:
-    """The hasher of the store in `folder`; creates the key if there is none. For the store's owner."""
+    """The hasher of the store in `folder`; creates the key if there is none. Only for the store's owner."""
     path = folder / KEY_FILE
     try:
         try:
@@ -99,7 +99,7 @@ def _create(path: Path) -> bytes:
     finally:
         os.close(file)
     os.rename(draft, path)
-    # Durable before the first hash that rests on it can be.
+    # Must be durable before the first hash made with it.
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)

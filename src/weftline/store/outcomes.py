@@ -1,4 +1,4 @@
-"""What the writer of a run is told, in the same words by every store."""
+"""What the writer of a run hears, in the same words from every store."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from weftline.store.base import Write, Written
 
 
 def moved_on() -> Written:
-    """The run row is not what the write rests on."""
+    """The run row is not the one that the write is based on."""
     return Written("conflict", error=Conflict("The run has moved on.", code="conflict"))
 
 
 def already_there(what: object) -> Conflict:
-    return Conflict(f"What was to be written is there already: {what}.", code="conflict")
+    return Conflict(f"This already exists: {what}.", code="conflict")
 
 
 def thread_has_ended() -> Written:

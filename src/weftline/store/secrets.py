@@ -1,7 +1,7 @@
 """Secrets at rest: sealed with AES-256-GCM under a key that is not in the database.
 
-The key is the environment's `WEFTLINE_SECRET_KEY` (base64 of 32 bytes), or else a file beside the database that is
-created when the first secret is stored. A copy of the database alone gives nothing away.
+The key is the environment's `WEFTLINE_SECRET_KEY` (base64 of 32 bytes), or else a file next to the database, created
+when the first secret is stored. A copy of the database alone gives nothing away.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _decode_values = json.Decoder(dict[str, str]).decode
 
 
 class Vault:
-    """Seals what one store keeps secret. `place` names where a sealed value belongs: it opens nowhere else.
+    """Seals one store's secrets. `place` names where a sealed value belongs: it cannot be opened anywhere else.
 
     Args:
         folder: The store's directory, for the key file.
@@ -48,7 +48,7 @@ class Vault:
         self._key = key
 
     def hasher(self) -> Hasher:
-        """Reads the key that the store's credentials are hashed with; creates it if there is none."""
+        """Reads the key used to hash the store's credentials; creates it if there is none."""
         return load_hasher(self._folder)
 
     def seal(self, data: bytes, *, place: str) -> bytes:
@@ -58,13 +58,13 @@ class Vault:
         return _VERSION + nonce + AESGCM(self._secret_key(create=True)).encrypt(nonce, data, place.encode())
 
     def open(self, sealed: bytes, *, place: str) -> bytes:
-        """What was sealed. Raises `StoreError` under another key or when it was changed."""
+        """The plain value. Raises `StoreError` if the key is another one or the value was tampered with."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         start = len(_VERSION) + _NONCE_BYTES
         if sealed[: len(_VERSION)] != _VERSION or len(sealed) <= start:
-            raise _unreadable("They were written by another version of Weftline.")
+            raise _unreadable("They were written by a different version of Weftline.")
         try:
             key = self._secret_key(create=False)
             return AESGCM(key).decrypt(sealed[len(_VERSION) : start], sealed[start:], place.encode())
@@ -72,14 +72,14 @@ class Vault:
             raise _unreadable(f"{KEY_VARIABLE} or {KEY_FILE} is not what they were sealed with.") from None
 
     def seal_headers(self, headers: Headers, *, workspace: int) -> bytes | None:
-        """The secret headers of a run's or session's tools, to be stored with it; None when there are none."""
+        """The secret headers of a run's or session's tools, to be stored with it; None if there are none."""
         return self.seal(json.encode(headers), place=_headers_of(workspace)) if headers else None
 
     def open_headers(self, sealed: bytes | None, *, workspace: int) -> Headers:
         return _decode_headers(self.open(sealed, place=_headers_of(workspace))) if sealed is not None else {}
 
     def seal_values(self, values: dict[str, str], *, tool: str) -> bytes | None:
-        """The secrets of the stored tool with the id `tool`; None when it has none."""
+        """The secrets of the stored tool with the id `tool`; None if it has none."""
         return self.seal(json.encode(values), place=_values_of(tool)) if values else None
 
     def open_values(self, sealed: bytes | None, *, tool: str) -> dict[str, str]:
@@ -101,7 +101,7 @@ class Vault:
         except (OSError, UnicodeDecodeError) as error:
             raise StoreError(f"The key file {path} cannot be read: {error}.") from None
         key = secrets.token_bytes(_KEY_BYTES)
-        # Written whole and then named, so that a crash leaves no half of a key; a name that is taken wins.
+        # Written completely and then named, so that a crash leaves no partial key; an existing file wins.
         draft = self._folder / f"{KEY_FILE}.{secrets.token_hex(4)}"
         try:
             handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""What Weftline is tested with, for those who test agents, tools and model families of their own."""
+"""Weftline's own test tools, for testing your own agents, tools and model families."""
 
 from __future__ import annotations
 

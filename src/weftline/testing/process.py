@@ -1,4 +1,4 @@
-"""A real server process for tests: started, asked, killed, started again on the same store."""
+"""A real server process for tests: started, queried, killed, started again on the same store."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ServerProcess:
                 self._arguments += [option, str(folder / name)]
 
     def start(self, *, env: Mapping[str, str] | None = None) -> Self:
-        """Starts the process and returns when it accepts requests; `env` is for this start alone."""
+        """Starts the process and returns when it accepts requests; `env` applies to this start only."""
         self._close_pipes()
         command = [sys.executable, "-m", "weftline", "serve", "--db", str(self.db), "--port", str(self.port)]
         self._process = subprocess.Popen(
@@ -106,7 +106,7 @@ class ServerProcess:
         return self._process.wait(timeout=60)
 
     def wait(self, timeout_s: float = 30.0) -> int:
-        """Waits for the process to end by itself; returns its exit code (negative: the signal)."""
+        """Waits for the process to end on its own; returns its exit code (negative: the signal)."""
         assert self._process is not None
         return self._process.wait(timeout=timeout_s)
 
@@ -143,7 +143,7 @@ class ServerProcess:
         self.close()
 
     def close(self) -> None:
-        """SIGKILL if it still runs, and gives everything back."""
+        """SIGKILL if it is still running, and releases everything."""
         self.kill()
         self._close_pipes()
 

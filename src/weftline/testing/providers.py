@@ -1,4 +1,4 @@
-"""A conformance suite for model families: shows that a provider keeps the promises of `providers/base.py`.
+"""A conformance suite for model families: checks that a provider keeps the promises of `providers/base.py`.
 
 The suite talks to a real provider whose upstream is a stand-in, so it needs a factory that builds one for each case:
 
@@ -40,7 +40,7 @@ from weftline.providers.base import (
 
 
 class Answered(Struct, frozen=True):
-    """The upstream gives a good answer. What is None is not compared; `calls` are (name, JSON value of arguments)."""
+    """The upstream gives a good answer. Fields that are None are not compared; `calls` are (name, JSON arguments)."""
 
     name: str
     request: ModelRequest
@@ -51,7 +51,7 @@ class Answered(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """The upstream fails, or is cut off (class `server`), after it sent `text`."""
+    """The upstream fails, or is cut off (class `server`), after sending `text`."""
 
     name: str
     request: ModelRequest
@@ -61,7 +61,7 @@ class Failed(Struct, frozen=True):
 
 
 class Aborted(Struct, frozen=True):
-    """The upstream stops answering. `reached` returns once it does; `closed` tells whether it was let go."""
+    """The upstream stops answering. `reached` returns once it does; `closed` says whether the connection was closed."""
 
     name: str
     request: ModelRequest
@@ -116,7 +116,7 @@ async def _check_answer(provider: Provider, case: Answered, check: _Check) -> No
     check.that(reason is None or reason == reason.lower() != "", f"finish reason {reason!r} is not a lowercase token")
     for chunk in seen.chunks:
         if isinstance(chunk, UsageUpdate):
-            check.that(chunk.usage == clean_usage(chunk.usage), f"usage makes no sense: {chunk.usage}")
+            check.that(chunk.usage == clean_usage(chunk.usage), f"usage does not make sense: {chunk.usage}")
     message = answer.message()
     streamed = "".join(chunk.text for chunk in seen.chunks if isinstance(chunk, TextDelta))
     check.equal(streamed, message.text, "the deltas and the text of the message")

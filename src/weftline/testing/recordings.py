@@ -1,4 +1,4 @@
-"""Replays recorded traffic of model APIs, so that a provider can be tested against what the APIs really say.
+"""Replays recorded traffic of model APIs, so that a provider can be tested against real responses.
 
 A recording is a YAML file `interactions: [{request: {method, uri, parsed_body}, response: {status, headers, body}}]`.
 """
@@ -43,7 +43,7 @@ class SentRequest(Struct, frozen=True):
 
 
 def recordings_dir() -> Path:
-    """Where the recordings lie: `WEFTLINE_RECORDINGS`, or `shared/recordings` beside the project's root."""
+    """Where the recordings are: `WEFTLINE_RECORDINGS`, or `shared/recordings` next to the project's root."""
     configured = os.environ.get("WEFTLINE_RECORDINGS")
     if configured:
         return Path(configured)
@@ -69,7 +69,7 @@ def replay(*exchanges: tuple[int, str, bytes]) -> list[Exchange]:
 
 
 class RecordedTransport:
-    """A transport that answers from recorded exchanges, in order, and keeps the requests that it got in `sent`.
+    """A transport that answers from recorded exchanges, in order, and keeps the requests it received in `sent`.
 
     `piece_bytes` cuts every streamed body into pieces of that size; `cuts` cuts it at these offsets instead.
     A post after the last exchange fails with `LookupError`.
@@ -141,7 +141,7 @@ def _exchange(interaction: dict[str, Any]) -> Exchange:
         for name, value in cast("dict[str, Any]", response.get("headers") or {}).items()
     }
     body = _decoded(_body(response), headers.pop("content-encoding", ""))
-    # These speak about the bytes on the wire, which were not kept.
+    # These describe the bytes on the wire, which were not kept.
     for name in ("transfer-encoding", "content-length"):
         headers.pop(name, None)
     status: Any = response["status"]

@@ -34,7 +34,7 @@ CARD_S = 10.0
 CALL_S = 300.0
 _REMEMBERED = 1024
 _MAX_FORMS = 12
-"""Of one card: each may be tried before a call is given up."""
+"""Per card: each may be tried before a call is given up."""
 _REDIRECTS = 3
 
 Fields: TypeAlias = dict[str, object]
@@ -43,7 +43,7 @@ Style: TypeAlias = Literal["rpc", "rest", "rpc_1", "rest_1"]
 
 _CARD_NAMES = ("agent-card.json", "agent.json")
 _WRONG_FORM = (-32601, -32600, -32700, -32602, -32009, -32004)
-"""JSON-RPC errors of a peer that knows no such method or shape, or not this revision: it has taken nothing."""
+"""JSON-RPC errors of a peer that does not know the method, shape or revision: it has accepted nothing."""
 _UNDER_WAY = ("submitted", "working")
 _POLL_S = (0.1, 5.0)
 """Between two looks at a task: at first, and at most."""
@@ -56,11 +56,11 @@ class Form(Struct, frozen=True):
 
 
 Peer: TypeAlias = tuple[int, str]
-"""A workspace and an address: what one workspace was told of a peer is nothing that another goes by."""
+"""A workspace and an address: workspaces do not share what they learn about a peer."""
 
 
 class A2AForms:
-    """Which form worked for which peer, for as many peers as fit."""
+    """Which form worked for which peer, up to a limit."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[Peer, Form] = OrderedDict()
@@ -79,7 +79,7 @@ class A2AForms:
 
 
 class _Rejected(Exception):
-    """This form is not the peer's: it has not taken the message. `newer` is what it may understand instead.
+    """The peer does not speak this form: it has not accepted the message. `newer` is what it may understand instead.
 
     `answered` is False if nobody was reached, or somebody who fails: then there is no use in looking for a card.
     """
@@ -100,9 +100,9 @@ class A2ATool(RemoteTool):
     Args:
         name: The model-facing name.
         url: The agent's endpoint, or the address of its card.
-        headers: Sent with every request to the origin of `url`, and to no other that the agent's card may name.
+        headers: Sent with every request to the origin of `url`, and to no other origin that the agent's card names.
         workspace: Whose tool it is.
-        context_id: Sent with every message, to go on with a conversation.
+        context_id: Sent with every message, to continue a conversation.
     """
 
     effect: Effect = "once"
@@ -165,7 +165,7 @@ class A2ATool(RemoteTool):
                 self._forms.remember(self._peer, form)
                 return output
         except RequestFailed as error:
-            doubt = " The agent may or may not have taken the task." if error.sent else ""
+            doubt = " The agent may or may not have accepted the task." if error.sent else ""
             return ToolOutput.of(f"{self.name} failed: {error.message}{doubt}", is_error=True)
         told = "; ".join(dict.fromkeys(reasons))
         return ToolOutput.of(f"{self.name} could not be reached over A2A: {told}", is_error=True)
@@ -223,7 +223,7 @@ class A2ATool(RemoteTool):
         return forms[:_MAX_FORMS]
 
     async def _send(self, form: Form, text: str, message_id: str) -> ToolOutput:
-        """One try. Raises `_Rejected` when another form may work, `RequestFailed` when none should be tried."""
+        """One try. Raises `_Rejected` if another form may work, `RequestFailed` if none should be tried."""
         try:
             result = await self._exchange(form, self._body(form, text, message_id))
             return self._read(await self._finished(form, _unwrapped(result)))
@@ -268,7 +268,7 @@ class A2ATool(RemoteTool):
             told = fault.get("message")
             told = told if isinstance(told, str) else "no reason given"
             if fault.get("code") in _WRONG_FORM or not 200 <= status < 300:
-                # It speaks JSON-RPC but not this: peers of revision 1.0 do not know the older method's name.
+                # It speaks JSON-RPC but not this method: peers of revision 1.0 do not know the older name.
                 newer = Form(form.url, "rpc_1") if form.style == "rpc" else None
                 raise _Rejected(f"{told} ({shown_url(form.url)})", newer=newer)
             raise _Refused(told)
@@ -286,7 +286,7 @@ class A2ATool(RemoteTool):
         return cast(Fields, result)
 
     def _headers_for(self, url: str) -> dict[str, str]:
-        """The tool's headers, if this is the origin that they were given for."""
+        """The tool's headers, if they were given for this origin."""
         try:
             return self._headers if origin_of(url) == origin_of(self._url) else {}
         except InvalidAddress as error:
@@ -369,7 +369,7 @@ def _is_card(url: str) -> bool:
 
 
 def _base(url: str) -> str:
-    """The address that the other forms hang on: without the well-known path of a card."""
+    """The base address of the other forms: without the well-known path of a card."""
     path = urlsplit(url).path
     if not _is_card(url):
         return url.rstrip("/")
@@ -387,7 +387,7 @@ def _forms(root: str, base: str) -> list[Form]:
 
 
 def _below(base: str, path: str) -> str:
-    """The address of a path below another, with the query of that."""
+    """The address of a path below another, keeping the other's query."""
     head, mark, query = base.partition("?")
     return f"{head.rstrip('/')}{path}{mark}{query}"
 

@@ -1,6 +1,6 @@
 """The arguments of a tool call: what a model wrote, read as a JSON object, and what is wrong with it.
 
-Server tools and the client's share this. It imports nothing heavy: a client that only makes tools stays light.
+Server tools and client tools share this. It imports nothing heavy: a client that only defines tools stays light.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class InvalidArguments(Exception):
 
 
 def object_args(text: str) -> tuple[dict[str, object], bytes]:
-    """The arguments that a model wrote, as a dict and as canonical bytes. No text at all stands for `{}`.
+    """The arguments that a model wrote, as a dict and as canonical bytes. An empty text stands for `{}`.
 
     Raises:
-        InvalidArguments: when the text is not a JSON object.
+        InvalidArguments: if the text is not a JSON object.
     """
     try:
         value = parse("{}" if not text or text.isspace() else text)

@@ -1,8 +1,8 @@
 """What a tool is to the runtime, whatever its kind.
 
 A tool has a model-facing spec and a declared effect. `prepare` turns the model's argument text into the final,
-canonical argument bytes: after it nothing changes them any more; approval, digest, idempotency key and execution all
-use exactly those bytes. Server tools are then invoked here; client tools are offered to the client over the stream.
+canonical argument bytes. Nothing changes them after that: approval, digest, idempotency key and execution all use
+exactly those bytes. Server tools are then invoked here; client tools are offered to the client over the stream.
 """
 
 from __future__ import annotations
@@ -23,11 +23,22 @@ class ToolFailed(Exception):
     """A tool failed in a way that the model should read; the message is the result's text."""
 
 
-class ToolContext(Struct):
-    """What a server tool knows about the call it carries out.
+class ToolProgress(Struct, frozen=True, omit_defaults=True):
+    """How far a call has come, in whatever the tool counts."""
 
-    `idempotency_key` is the same whenever this call is carried out again after a crash; hand it to whatever the tool
-    talks to.
+    progress: float
+    total: float | None = None
+    message: str = ""
+
+
+def _nobody_looks(progress: ToolProgress) -> None:
+    """For a call that nobody follows."""
+
+
+class ToolContext(Struct):
+    """What a server tool knows about the call it is carrying out.
+
+    `idempotency_key` is the same whenever this call is repeated after a crash; pass it to whatever the tool talks to.
     """
 
     run_id: str
@@ -42,6 +53,8 @@ class ToolContext(Struct):
     metadata: dict[str, str] = {}
     on_cancel: list[Callable[[], None]] = []
     """Called when the run is cancelled or the call times out, for tools that run in a thread."""
+    on_progress: Callable[[ToolProgress], None] = _nobody_looks
+    """Tells those who follow the run how far the call has come."""
 
 
 class ToolOutput(Struct, frozen=True, omit_defaults=True):
@@ -88,7 +101,7 @@ class Tool(Protocol):
     def client(self) -> ClientKind | None: ...
     @property
     def echo(self) -> Raw | None:
-        """JSON object of further fields that the offer of a client call carries (agent card, MCP server)."""
+        """JSON object of extra fields in the offer of a client call (agent card, MCP server)."""
         ...
 
     async def prepare(self, args: str) -> bytes:
@@ -96,9 +109,9 @@ class Tool(Protocol):
         ...
 
     async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
-        """Carries the call out. Any exception becomes an error result of this call alone."""
+        """Carries out the call. Any exception becomes an error result of this call alone."""
         ...
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
-        """For effect `reconcile`: whether a call that was begun and cut off took place."""
+        """For effect `reconcile`: whether a call that was cut off took place."""
         ...

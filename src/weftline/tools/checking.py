@@ -1,4 +1,4 @@
-"""Values against schemas that strangers sent, with a bound on the work.
+"""Checking values against schemas that strangers sent, with a bound on the work.
 
 A small schema whose cost is known is checked at once. Everything else (recursive unions, patterns that look around,
 long lists) goes to a process that is killed when it takes too long; see `weftline.bounded`.
@@ -23,9 +23,9 @@ logger = logging.getLogger(__name__)
 MAX_STEPS_HERE = 50_000
 """A few milliseconds."""
 MAX_STEPS_TO_EXPLAIN_HERE = 1_000
-"""Saying what is wrong costs 20 µs a step and more: every variant of a union has its own reasons."""
+"""Saying what is wrong costs 20 µs a step or more: every variant of a union has its own reasons."""
 MAX_VALUES_HERE = 2_000
-"""Of a schema that is compiled here."""
+"""For a schema that is compiled here."""
 _BYTES_A_STEP = 256
 _PATTERN_STATES_A_STEP = 16
 _EXPLAIN = "weftline.tools.checking:explain_job"
@@ -50,7 +50,7 @@ async def issues_of(value: bytes, schema: bytes | Raw) -> tuple[Issue, ...]:
         return _decode(await shared_workers().run(_EXPLAIN, value, schema)) or ()
     except GaveUp as error:
         logger.warning("a value of %d bytes took too long to check against its schema: %s", len(value), error)
-    # To list what is wrong can take far longer than to see that something is.
+    # Listing what is wrong can take far longer than seeing that something is.
     try:
         fits = await shared_workers().run(_FITS, value, schema)
     except GaveUp:
@@ -59,7 +59,7 @@ async def issues_of(value: bytes, schema: bytes | Raw) -> tuple[Issue, ...]:
 
 
 async def can_be_checked(schema: bytes | Raw) -> bool:
-    """Whether values can be checked against a schema at all: it compiles, without anything from outside."""
+    """Whether values can be checked against a schema at all: whether it compiles on its own."""
     if _cost(bytes(schema)) is not None and ArgsValidator.of(schema, linear=True).enforced:
         return True
     try:
@@ -81,7 +81,7 @@ def fits_job(value: bytes, schema: bytes) -> bytes:
 
 @lru_cache(maxsize=512)
 def _cost(schema: bytes) -> Cost | None:
-    """None for a schema without a bound, and for one that is too large to be compiled here."""
+    """None for a schema without a bound, or too large to be compiled here."""
     try:
         cost = measured(msgspec.json.decode(schema))
     except (TooCostly, msgspec.DecodeError, UnicodeError, RecursionError):
@@ -90,7 +90,7 @@ def _cost(schema: bytes) -> Cost | None:
 
 
 def _steps(cost: Cost, value: bytes) -> int:
-    # Commas and brackets inside of strings count too: only more than needed.
+    # This also counts commas and brackets inside strings: an overestimate at worst.
     values = 1 + value.count(b",") + value.count(b":") + value.count(b"{") + value.count(b"[")
     size = len(value)
     return cost.values * (values + size // _BYTES_A_STEP) + cost.pattern_states * size // _PATTERN_STATES_A_STEP

@@ -101,7 +101,7 @@ class A2ALocalTool(_ClientTool):
 
     Args:
         name: The model-facing name.
-        card: The agent card, any JSON object; it is passed on as it came.
+        card: The agent card, any JSON object; it is passed on unchanged.
         description: What the model reads; composed of the card's name, description and skills when not given.
     """
 

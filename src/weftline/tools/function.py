@@ -74,7 +74,7 @@ class FunctionTool(Generic[P, R]):
         reconcile: Callable[..., Any] | None = None,
     ) -> None:
         if not inspect.isroutine(fn):
-            raise TypeError(f"a tool is made of a function, not of {type(fn).__name__}")
+            raise TypeError(f"a tool is made from a function, not from {type(fn).__name__}")
         if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
             raise TypeError(f"tool {fn.__name__!r} is a generator; a tool returns one result")
         self.name: str = fn.__name__ if name is None else name
@@ -91,7 +91,7 @@ class FunctionTool(Generic[P, R]):
         self._docs = Docstring.parse(fn.__doc__)
         self.description = self._docs.description if description is None else description
         self._reconcile = reconcile
-        # Functions defined inside others may name types that only their surroundings know, and only now.
+        # Functions defined inside others may name types that only their enclosing scope knows, and only now.
         self._hints = resolved_hints(fn, _names_around(fn))
         self._parameters: Parameters | None = None
         self._spec: ToolSpec | None = None
@@ -108,7 +108,7 @@ class FunctionTool(Generic[P, R]):
         """The parameters, worked out at first use.
 
         Raises:
-            TypeError: when a type hint cannot be resolved or has no JSON Schema.
+            TypeError: if a type hint cannot be resolved or has no JSON Schema.
         """
         if self._parameters is None:
             hints = self._hints or resolved_hints(self._fn)
@@ -149,11 +149,11 @@ class FunctionTool(Generic[P, R]):
         if self._reconcile is None:
             return Unknown()
         try:
-            known = self._bound(self._reconcile, args, context)
+            bound = self._bound(self._reconcile, args, context)
             if inspect.iscoroutinefunction(self._reconcile):
-                answer: object = await known()
+                answer: object = await bound()
             else:
-                answer = await shared_workers().run(known)
+                answer = await shared_workers().run(bound)
                 if inspect.isawaitable(answer):
                     answer = await answer
         except Exception:
@@ -170,7 +170,7 @@ class FunctionTool(Generic[P, R]):
         return Unknown()
 
     def _bound(self, fn: Callable[..., Any], args: bytes, context: ToolContext) -> Callable[[], Any]:
-        """`fn` with the arguments it takes: all of them for the tool itself, those it names for its reconcile."""
+        """`fn` with the arguments it takes: all of them for the tool itself, only those it names for its reconcile."""
         parameters = self.parameters
         keywords = parameters.keywords(args)
         if fn is not self._fn:
@@ -205,7 +205,7 @@ class FunctionTool(Generic[P, R]):
         return value if inspect.isawaitable(value) else output_of(value, tool_name=self.name)
 
     def _failed(self, error: BaseException, context: ToolContext) -> ToolOutput:
-        """The model reads what went wrong; where, only the log tells. `ToolFailed` is an answer and no fault."""
+        """The model reads what went wrong; only the log says where. `ToolFailed` is an answer, not a fault."""
         if not isinstance(error, ToolFailed):
             _log.error("run %s: the tool %s failed", context.run_id, self.name, exc_info=error)
         return error_of(error)
@@ -236,9 +236,9 @@ def tool(
     blocking: bool = True,
     reconcile: Callable[..., Any] | None = None,
 ) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
-    """Makes a tool of a function. The schema comes from its type hints, the descriptions from its docstring.
+    """Turns a function into a tool. The schema comes from its type hints, the descriptions from its docstring.
 
-    A parameter with the type hint `ToolContext` is filled in by the runtime and not shown to the model. Plain functions
+    A parameter with the type hint `ToolContext` is filled in by the runtime and hidden from the model. Plain functions
     run in a thread, `async` ones on the event loop.
 
     Args:
@@ -247,16 +247,16 @@ def tool(
         description: What the model reads; by default the docstring up to its first section.
         effect: What running it again would mean: `read`, `idempotent`, `reconcile` or `once`. A tool that declares
             nothing is `once`, or `reconcile` when it has that function.
-        concurrent: Whether it may run beside the other calls of its turn.
-        timeout_s: Seconds after which a call is given up; the runtime's default when not given.
-        blocking: False for a plain function so quick that it may run on the event loop without a thread.
+        concurrent: Whether it may run alongside the other calls of its turn.
+        timeout_s: Seconds after which a call is given up; the runtime's default if not given.
+        blocking: False for a plain function quick enough to run on the event loop without a thread.
         reconcile: Asked after a crash whether a call that had begun took place. It takes those of the tool's arguments
             that it names, and the `ToolContext` as `context`, and returns `Happened(result)`, `WillNotHappen()` or
             `Unknown()`.
 
     Raises:
-        TypeError: when the function cannot be called with named JSON arguments.
-        ValueError: when an option has a value that is not allowed.
+        TypeError: if the function cannot be called with named JSON arguments.
+        ValueError: if an option has a value that is not allowed.
     """
 
     def made(function: Callable[..., Any]) -> FunctionTool:
@@ -278,7 +278,7 @@ def _checked_effect(name: str, effect: Effect | None, reconcile: Callable[..., A
     if effect is None:
         return "once" if reconcile is None else "reconcile"
     if effect not in STRICTNESS:
-        raise ValueError(f"tool {name!r}: effect {effect!r} is none of {', '.join(STRICTNESS)}")
+        raise ValueError(f"tool {name!r}: effect {effect!r} is not one of {', '.join(STRICTNESS)}")
     if (effect == "reconcile") != (reconcile is not None):
         raise ValueError(f'tool {name!r}: effect="reconcile" and a reconcile function go together')
     return effect

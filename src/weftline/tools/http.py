@@ -1,4 +1,4 @@
-"""Tools that a workspace has stored: one HTTP request each, made of templates."""
+"""Tools stored in a workspace: one HTTP request each, built from templates."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TEXTUAL = ("application/json", "application/xml", "application/javascript", "ap
 
 
 class HttpSpec(Struct, frozen=True, omit_defaults=True):
-    """A stored HTTP tool, without its secrets. `body` is a template: of text when it is a string, otherwise of JSON."""
+    """A stored HTTP tool, without its secrets. `body` is a template: text if it is a string, otherwise JSON."""
 
     name: str
     url: str
@@ -52,16 +52,16 @@ class HttpSpec(Struct, frozen=True, omit_defaults=True):
 
 
 def whole_tool(spec: HttpSpec, secrets: Mapping[str, str]) -> tuple[HttpSpec, dict[str, str]]:
-    """A tool and its secrets, with the address whole again if it was kept among them."""
+    """A tool and its secrets, with its full address restored if that was kept among them."""
     kept = dict(secrets)
     return replace(spec, url=kept.pop(SEALED_URL, spec.url)), kept
 
 
 class HttpTool(RemoteTool):
-    """One request. Arguments without a place in the templates go into the query, or make up the JSON body.
+    """One request. Arguments that the templates do not use go into the query, or make up the JSON body.
 
-    Methods other than GET and HEAD carry the call's `Idempotency-Key`. An answer of 400 and over is an error result,
-    and secrets that an answer gives back are blacked out.
+    Methods other than GET and HEAD carry the call's `Idempotency-Key`. A status of 400 or above is an error result, and
+    secrets that an answer repeats are blacked out.
     """
 
     def __init__(self, spec: HttpSpec, *, secrets: Mapping[str, str], dialer: Dialer) -> None:

@@ -1,4 +1,4 @@
-"""Where tools come from: a Python file given at start-up, and packages that are installed beside Weftline."""
+"""Where tools come from: a Python file given at start-up, and packages installed alongside Weftline."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def load_tools_file(path: str | Path) -> dict[str, FunctionTool]:
 def installed_tools() -> dict[str, FunctionTool]:
     """The tools of installed packages that have entry points in the group `weftline.tools`.
 
-    Each tool is there as `@package/tool` and, unless two packages have one of that name, as bare `tool`. An entry point
-    names a tool or a module with tools; one that does not load is logged and left out.
+    Each tool is available as `@package/tool` and, unless two packages have one of that name, as plain `tool`. An entry
+    point names a tool or a module with tools; one that does not load is logged and left out.
     """
     qualified: dict[str, FunctionTool] = {}
     bare: dict[str, list[FunctionTool]] = {}

@@ -1,4 +1,4 @@
-"""What all tools have in common that the server carries out by asking somebody else."""
+"""What all tools have in common that the server carries out by asking a peer."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from weftline.tools.schema import EMPTY_OBJECT_SCHEMA
 logger = logging.getLogger(__name__)
 
 MAX_TEXT_CHARS = 200_000
-"""What a model is shown of one result at most."""
+"""The most that a model is shown of one result."""
 
 
 _MAX_ON_LOOP = 256 * 1024
 
 
 class RemoteTool(ABC):
-    """A server tool: arguments are checked against the schema, and what was cut off is not known to have happened.
+    """A server tool: arguments are checked against the schema, and a call that was cut off is in doubt.
 
-    `redactor` knows the secrets that the peer is sent. Whatever the peer says goes through it here, whatever the kind.
+    `redactor` knows the secrets sent to the peer. Whatever the peer says goes through it here, for every kind of tool.
     """
 
     effect: Effect = "once"
@@ -61,7 +61,7 @@ class RemoteTool(ABC):
         try:
             output = await self.ask(args, context)
         except Exception as error:
-            # Without its traceback, which would hold what the peer said and what it was sent.
+            # Without its traceback, which would contain what the peer said and what it was sent.
             logger.error("run %s: the tool %s failed: %s", context.run_id, self.name, type(error).__name__)
             output = ToolOutput.of(prompts.tool_failed(self.name, str(error)), is_error=True)
         if any(isinstance(part, File) and len(part.data or "") > _MAX_ON_LOOP for part in output.parts):
@@ -70,14 +70,14 @@ class RemoteTool(ABC):
 
     @abstractmethod
     async def ask(self, args: bytes, context: ToolContext) -> ToolOutput:
-        """Asks the peer. What it says may hold secrets."""
+        """Asks the peer. Its answer may contain secrets."""
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
         return Unknown()
 
 
 class UnavailableTool(RemoteTool):
-    """Stands for what could not be reached; its result says why."""
+    """Stands in for a peer that could not be reached; its result says why."""
 
     effect: Effect = "read"
     concurrent = True
@@ -87,7 +87,7 @@ class UnavailableTool(RemoteTool):
         self._explanation = explanation
 
     async def prepare(self, args: str) -> bytes:
-        # Whatever the model passes, it is to read the explanation.
+        # Whatever the model passes, it should read the explanation.
         return object_args(args)[1]
 
     async def ask(self, args: bytes, context: ToolContext) -> ToolOutput:
@@ -95,14 +95,14 @@ class UnavailableTool(RemoteTool):
 
 
 def redacted(output: ToolOutput, redactor: Redactor) -> ToolOutput:
-    """The output with every secret blacked out, and no text longer than a model is shown."""
+    """The output with every secret blacked out, and no text longer than a model may see."""
     return ToolOutput(tuple(_part(part, redactor) for part in output.parts), output.is_error)
 
 
 def _part(part: UserPart, redactor: Redactor) -> UserPart:
     match part:
         case Text():
-            return Text(_shown(part.text, redactor))
+            return Text(_redacted_text(part.text, redactor))
         case Image():
             return replace(part, url=part.url and redactor.text(part.url))
         case File():
@@ -110,10 +110,10 @@ def _part(part: UserPart, redactor: Redactor) -> UserPart:
             return replace(part, url=url, name=name, data=part.data and _file_data(part.data, redactor))
 
 
-def _shown(text: str, redactor: Redactor) -> str:
+def _redacted_text(text: str, redactor: Redactor) -> str:
     if len(text) <= MAX_TEXT_CHARS:
         return redactor.text(text)
-    # Of the rest as much as a secret can be long, which may have begun before the cut.
+    # Plus as much of the rest as a secret can be long: one may begin before the cut.
     head = redactor.text(text[: MAX_TEXT_CHARS + redactor.longest])
     end = min(MAX_TEXT_CHARS, len(head) - redactor.longest)
     return f"{head[:end]}\n[cut after {MAX_TEXT_CHARS} of {len(text)} characters]"
@@ -126,5 +126,5 @@ def _file_data(data: str, redactor: Redactor) -> str:
         plain = base64.b64decode(data)
     except (binascii.Error, ValueError):
         return redactor.text(data)
-    shown = redactor.data(plain)
-    return data if shown == plain else base64.b64encode(shown).decode()
+    clean = redactor.data(plain)
+    return data if clean == plain else base64.b64encode(clean).decode()

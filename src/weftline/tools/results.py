@@ -1,6 +1,6 @@
 """From what a tool function returned or raised to what the model reads.
 
-Nothing is changed silently: a value that JSON cannot hold as it is (NaN, keys that are no strings, raw bytes) is an
+Nothing is changed silently: a value that JSON cannot hold as it is (NaN, keys that are not strings, raw bytes) is an
 error result.
 """
 
@@ -54,7 +54,7 @@ def error_of(error: BaseException) -> ToolOutput:
 
 
 def _checked(output: ToolOutput) -> ToolOutput:
-    """Raises unless it reads back: structs take any value, and what the log holds must be what its reader expects."""
+    """Raises unless it can be decoded again: structs accept any value, but readers of the log do not."""
     return _decode_output(msgspec.json.encode(output))
 
 
@@ -106,7 +106,7 @@ def _plain(value: Any, levels: int) -> object:
 
 
 def _mapping(value: Mapping[Any, object], levels: int) -> dict[Any, object]:
-    # Keys stay as they are, so that canonical_value refuses those that are no strings.
+    # Keys stay as they are, so that canonical_value refuses those that are not strings.
     return {key: _plain(item, levels - 1) for key, item in value.items()}
 
 
@@ -117,7 +117,7 @@ def _by_pydantic(value: object, levels: int) -> object:
     kind = type(value).__name__
     try:
         if isinstance(value, BaseModel):
-            # The JSON dump turns every key into a string; the Python dump still shows which were none.
+            # The JSON dump turns every key into a string; the Python dump still shows which were not.
             _refuse_keys(value.model_dump(mode="python"), levels)
             return value.model_dump(mode="json")
         if not isinstance(value, Iterable):

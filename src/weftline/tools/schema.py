@@ -1,4 +1,4 @@
-"""Arguments against JSON Schema.
+"""Checking arguments against JSON Schema.
 
 Client tools bring schemas that we did not write. One that does not compile, or that points at another document, is
 still shown to the model but not enforced: nothing is ever fetched, and a schema never fails a run.
@@ -22,14 +22,14 @@ EMPTY_OBJECT_SCHEMA = Raw(b'{"type":"object","properties":{}}')
 
 _MAX_MESSAGE_CHARS = 300
 _PATTERN_BYTES = 512 * 1024
-"""Of one compiled pattern; `\\w{1,64}` has a twentieth of it."""
+"""For one compiled pattern; `\\w{1,64}` takes a twentieth of it."""
 _BACKTRACK_LIMIT = 100_000
 
 
 class ArgsValidator:
     """Checks arguments against one schema; `ArgsValidator.of(schema)` compiles each schema once.
 
-    `enforced` is False for a schema that does not compile offline; then every argument object is let through.
+    `enforced` is False for a schema that does not compile offline; then every argument object passes.
     There is no bound on the work: a server checks what strangers sent with `weftline.tools.checking`.
     """
 
@@ -42,7 +42,7 @@ class ArgsValidator:
     def of(schema: bytes | Raw, *, linear: bool = False) -> ArgsValidator:
         """The validator of a schema, from a bounded cache keyed by the schema's bytes.
 
-        `linear` takes only schemas whose patterns can be matched in time that grows with the text alone.
+        `linear` accepts only schemas whose patterns match in linear time.
         """
         return _cached(bytes(schema), linear)
 
@@ -54,7 +54,7 @@ class ArgsValidator:
         return self._validator is None or self._validator.is_valid(parse(args))
 
     def validate(self, args: bytes) -> tuple[Issue, ...]:
-        """What is wrong with `args` (JSON), at most 20 issues; empty when they fit. Paths are JSON Pointers."""
+        """What is wrong with `args` (JSON), at most 20 issues; empty if they fit. Paths are JSON Pointers."""
         if self._validator is None:
             return ()
         value = parse(args)
@@ -69,7 +69,7 @@ class ArgsValidator:
 
 
 def object_schema(raw: Raw | None) -> Raw:
-    """`raw` as it came when it is an object schema with properties, otherwise the empty object schema."""
+    """`raw` unchanged if it is an object schema with properties, otherwise the empty object schema."""
     schema = _decoded(raw)
     if schema is not None and schema.get("type") == "object" and isinstance(schema.get("properties"), dict):
         return cast(Raw, raw)
@@ -77,7 +77,7 @@ def object_schema(raw: Raw | None) -> Raw:
 
 
 def object_root(raw: Raw | None) -> Raw | None:
-    """`raw` as it came when its root describes an object (with or without properties), otherwise None."""
+    """`raw` unchanged if its root describes an object (with or without properties), otherwise None."""
     schema = _decoded(raw)
     return raw if schema is not None and schema.get("type") == "object" else None
 
@@ -112,7 +112,7 @@ def _compiled(schema: bytes, *, linear: bool) -> Validator | None:
     if not isinstance(value, dict | bool):
         return None
     document = cast("dict[str, object] | bool", value)
-    # Only look-around and back-references need the engine that tries again; it is told when to stop.
+    # Only look-around and back-references need the backtracking engine, which gets a limit.
     engines = [RegexOptions(size_limit=_PATTERN_BYTES)]
     others = [] if linear else [FancyRegexOptions(backtrack_limit=_BACKTRACK_LIMIT)]
     for options in (*engines, *others):

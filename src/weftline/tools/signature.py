@@ -1,7 +1,7 @@
-"""From a Python signature to the schema that the model sees and the validator that its arguments go through.
+"""From a Python signature to the schema that the model sees and the validator for its arguments.
 
-For tools of the server and tools of the client alike; they differ in the type of the context that a call is given.
-Everything that needs pydantic happens in `Parameters.of`, which a tool calls at its first use and not at import.
+For server tools and client tools alike; they differ in the type of context that a call gets.
+Everything that needs pydantic happens in `Parameters.of`, which a tool calls on first use, not on import.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def checked_signature(fn: Callable[..., Any], *, name: str) -> inspect.Signature
     """The signature of a function that can be a tool.
 
     Raises:
-        TypeError: when a call with named JSON arguments could not express it.
+        TypeError: if it cannot be called with named JSON arguments.
     """
     signature = inspect.signature(fn)
     for position, parameter in enumerate(signature.parameters.values()):
@@ -110,7 +110,7 @@ class Parameters:
         """Builds the model of a signature. A parameter hinted `context_type` is left out of the schema.
 
         Raises:
-            TypeError: when a type hint has no JSON form or a default does not fit its type hint.
+            TypeError: if a type hint has no JSON form or a default does not fit its type hint.
         """
         from pydantic import ConfigDict, Field, PydanticUserError, create_model
         from pydantic.errors import PydanticSchemaGenerationError
@@ -130,7 +130,7 @@ class Parameters:
                     raise TypeError(f"tool {name!r}: only one parameter can take the {context_type.__name__}")
                 context = parameter.name
                 continue
-            # A name of our own as field name and theirs as alias: pydantic reserves names such as `copy` and `_x`.
+            # Our own field name with theirs as alias: pydantic reserves names such as `copy` and `_x`.
             field = f"p{len(fields)}"
             fields[field] = parameter.name
             extra: dict[str, Any] = {"alias": parameter.name}
@@ -155,7 +155,7 @@ class Parameters:
         """Canonical argument bytes: coerced to the declared types, defaults filled in.
 
         Raises:
-            InvalidArguments: when the text is no JSON object or does not fit.
+            InvalidArguments: if the text is not a JSON object or does not fit.
         """
         from pydantic import ValidationError
 
@@ -175,7 +175,7 @@ class Parameters:
         """The keyword arguments of `args`, as Python objects of the declared types.
 
         Raises:
-            InvalidArguments: when bytes that were final once do not fit the function (any more).
+            InvalidArguments: if once-final bytes no longer fit the function.
         """
         from pydantic import ValidationError
 
@@ -201,7 +201,7 @@ def _has_description(hint: Any) -> bool:
 
 
 def _with_default(name: str, parameter: inspect.Parameter, hint: Any) -> Any:
-    """The hint widened by None where None is the default, once it is sure that the default survives storage."""
+    """The hint, widened by None if None is the default, after checking that the default survives storage."""
     from pydantic import TypeAdapter, ValidationError
     from pydantic.fields import FieldInfo
     from pydantic_core import PydanticSerializationError
@@ -228,7 +228,7 @@ def _issues(error: ValidationError, args: dict[str, object]) -> tuple[Issue, ...
 
 
 def _path_in(args: object, location: tuple[int | str, ...], *, names_absent: bool) -> list[str | int]:
-    """The part of a pydantic location that exists in the arguments: it also names union members and function steps."""
+    """The part of a pydantic location that is in the arguments; pydantic adds union members and function steps."""
     path: list[str | int] = []
     value = args
     for position, step in enumerate(location):

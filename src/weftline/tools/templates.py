@@ -29,7 +29,7 @@ class Values:
         self._secrets = secrets
 
     def url(self, template: str) -> str:
-        """The URL with every value encoded, so that none reaches beyond its own place."""
+        """The URL with every value encoded, so that none can reach beyond its own place."""
         head, mark, query = template.partition("?")
         path = self._filled(head, lambda value: quote(value, safe=""))
         for segment in path.split("/")[3:]:

@@ -1,8 +1,8 @@
 """Threads for tools that block.
 
-A thread cannot be stopped from outside. When nobody waits for a call any more (its run was cancelled, it timed out)
-its thread is abandoned: the call goes on in it, but another thread takes its place in the pool. The number of
-abandoned threads is limited, because each may hold memory and sockets for ever; beyond the limit calls are refused.
+A thread cannot be stopped from outside. When a call is no longer wanted (its run was cancelled, it timed out) its
+thread is abandoned: the call goes on in it, but another thread takes its place in the pool. The number of abandoned
+threads is limited, because each may hold memory and sockets for ever; beyond the limit calls are refused.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Job(Generic[T]):
         try:
             self.loop.call_soon_threadsafe(_settle, self.future, value, error)
         except RuntimeError:
-            # The loop is closed: nobody is there to be told.
+            # The loop is closed: there is no one to notify.
             pass
 
 
@@ -67,16 +67,16 @@ class ToolWorkers:
 
     @property
     def abandoned(self) -> int:
-        """How many threads still carry out calls that nobody waits for."""
+        """How many threads are still carrying out abandoned calls."""
         return self._abandoned
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Carries `call` out in a thread, in the caller's contextvars. When cancelled it returns at once.
+        """Carries out `call` in a thread, with the caller's contextvars. When cancelled it returns at once.
 
         A call that was still queued when it was cancelled never starts.
 
         Raises:
-            ToolFailed: when too many threads are stuck already.
+            ToolFailed: if too many threads are already stuck.
         """
         job = _Job(call)
         with self._lock:

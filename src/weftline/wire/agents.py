@@ -8,8 +8,20 @@ from weftline.plan import A2ARef, McpLocalRef, McpRef, StoredRef, ToolRef
 from weftline.wire.json_text import decode_fields, decode_items, encode
 from weftline.wire.plan import NULL, tool_ref
 
-DEFAULTS = ("name", "modelId", "reasoningLevel", "outputSchema", "loopDetection", "toolBudgets", "budgets")
-"""What a request may say anew; the agent's value stands where it does not."""
+DEFAULTS = (
+    "name",
+    "modelId",
+    "reasoningLevel",
+    "outputSchema",
+    "loopDetection",
+    "toolBudgets",
+    "budgets",
+    "temperature",
+    "topP",
+    "stopSequences",
+    "maxOutputTokens",
+)
+"""What a request may override; otherwise the agent's value applies."""
 
 
 class _Named(Struct):
@@ -22,8 +34,8 @@ _decode_named = json.Decoder(_Named).decode
 def agent_spec_merge(agent_spec: bytes, spec: bytes, *, name: str | None = None) -> bytes:
     """The spec to store for a run of `spec` with the agent defined by `agent_spec`.
 
-    The agent's prompt is used whatever the request says; its tools come first and give way to the request's where a
-    name is the same. Metadata is the request's alone. `name` is the agent's own, for a run that nobody named.
+    The agent's prompt is used whatever the request says; its tools come first and give way to the request's if they
+    share a name. Metadata is the request's alone. `name` is the agent's own, for a run without a name.
     """
     agent = decode_fields(agent_spec)
     if name is not None and agent.get("name", NULL) == NULL:
@@ -42,7 +54,7 @@ def agent_spec_merge(agent_spec: bytes, spec: bytes, *, name: str | None = None)
 
 
 def names_of_tools(spec: bytes) -> set[str]:
-    """The names that the tools of a spec have themselves."""
+    """The names that a spec's tools have on their own."""
     return {name for raw in _items(decode_fields(spec)) if (name := _decode_named(raw).name) is not None}
 
 
@@ -57,7 +69,7 @@ def dialled_urls(spec: bytes) -> dict[str, str]:
 
 
 def merged_tools(base: list[Raw], over: list[Raw]) -> list[Raw]:
-    """Both lists, without those of `base` whose name `over` has too. Kept entries keep their bytes."""
+    """Both lists, without those of `base` whose name is also in `over`. Kept entries keep their bytes."""
     taken = {name for raw in over for name in model_names(tool_ref(raw))}
     kept = [left for raw in base if (left := _without(raw, taken)) is not None]
     return [*kept, *over]

@@ -1,14 +1,17 @@
-"""What a request body amounts to once it is valid."""
+"""A request body once it is valid."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
+from weftline.messages import Blob
 from weftline.wire.limits import DEFAULT_RUN_NAME
+from weftline.wire.unknown_fields import UnknownField
 
 
 class SpecBody(Struct, frozen=True):
-    """`spec` is the JSON to store: every field as it was sent, but for the secrets, which are `[redacted]` there."""
+    """`spec` is the JSON to store: every field as it was sent, but for secrets, which are `[redacted]` there, and for
+    the contents of attachments."""
 
     spec: bytes
     name: str = DEFAULT_RUN_NAME
@@ -17,6 +20,10 @@ class SpecBody(Struct, frozen=True):
     metadata: dict[str, str] = {}
     secrets: dict[str, dict[str, str]] = {}
     """Header values by tool name and header name."""
+    unknown: tuple[UnknownField, ...] = ()
+    """Fields that were sent and mean nothing here."""
+    blobs: tuple[Blob, ...] = ()
+    """The contents of attachments, which `spec` names."""
 
 
 class RunBody(SpecBody, frozen=True):
@@ -34,12 +41,15 @@ class MessageBody(Struct, frozen=True):
     metadata: dict[str, str] = {}
     secrets: dict[str, dict[str, str]] = {}
     replaces_tools: bool = False
+    unknown: tuple[UnknownField, ...] = ()
+    blobs: tuple[Blob, ...] = ()
 
 
 class ToolResultBody(Struct, frozen=True):
-    """The answer to one client-side call: `result` or `error`, or neither when it was too large to be taken."""
+    """The answer to one client-side call: `result` or `error`, or neither if it was too large."""
 
     tool_use_id: str
     result: str | None = None
     error: str | None = None
     oversize: bool = False
+    unknown: tuple[UnknownField, ...] = ()

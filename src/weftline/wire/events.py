@@ -1,7 +1,7 @@
 """The log as the protocol's clients see it: each entry is one event, or none.
 
 A projection of the stored entry alone, so that a replay is byte for byte what a live reader saw. Frames are spliced:
-the payload is encoded once and stands in the frame twice, flat and under `data`, because real clients need both.
+the payload is encoded once and appears in the frame twice, flat and under `data`, because real clients need both.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from weftline.kernel.entries import (
     PROVIDER_CALL,
     TEXT_DELTA,
     THINKING_DELTA,
+    TOOL_PROGRESS,
     AttemptFailed,
     AttemptStarted,
     BudgetExceeded,
@@ -64,9 +65,9 @@ RESULT_SUBTYPES = {"max_tool_turns": "error_max_tool_turns", "local_timeout": "e
 TERMINAL_EVENTS = frozenset({"result", "error", "cancelled"})
 
 COPY_LIMIT = 100 * 1024
-"""Bytes of a result that an informational event shows; the model always gets all of it."""
+"""How many bytes of a result an informational event shows; the model always gets all of it."""
 NESTED_LIMIT = 1_000_000
-"""Bytes of a payload above which the nested copy is left out."""
+"""Payload size in bytes above which the nested copy is left out."""
 SUMMARY_LIMIT = 140
 
 _OBSERVATIONS = {
@@ -75,6 +76,7 @@ _OBSERVATIONS = {
         (TEXT_DELTA, b"assistant_delta"),
         (THINKING_DELTA, b"thinking_delta"),
         (PROVIDER_CALL, b"tool_result"),
+        (TOOL_PROGRESS, b"tool_progress"),
     )
 }
 
@@ -90,8 +92,9 @@ def frame(seq: int, event: str, payload: bytes) -> bytes:
 
 
 def delta_frames(first_seq: int, kind: str, bodies_joined: bytes, *, after: int, upto: int) -> list[bytes]:
-    """The frames of consecutive observations of one kind, those of (after, upto]. Most of what is ever sent is deltas,
-    and their stored bodies are their payloads."""
+    """The frames of consecutive observations of one kind, those in (after, upto]. Almost everything sent is deltas, and
+    their stored bodies are their payloads.
+    """
     template = _OBSERVATIONS[kind]
     split = bodies_joined.split(b"\n")
     if first_seq <= after:
@@ -100,6 +103,8 @@ def delta_frames(first_seq: int, kind: str, bodies_joined: bytes, *, after: int,
         split = split[: upto + 1 - first_seq]
     if kind == PROVIDER_CALL:
         split = [provider_call(body) for body in split]
+    elif kind == TOOL_PROGRESS:
+        split = [tool_progress(body) for body in split]
     return [template % (seq, seq, body[1:-1], body) for seq, body in enumerate(split, first_seq)]
 
 
@@ -113,7 +118,7 @@ def project(head: Fact, body: bytes, *, run_id: str) -> tuple[str, bytes] | None
 
 
 def project_stored(head: bytes, body: bytes, *, run_id: str) -> tuple[str, bytes] | None:
-    """`project` of a head as it is stored. An entry of newer code that is not known here is not shown."""
+    """`project` for a stored head. An entry from newer code that is unknown here is not shown."""
     try:
         fact = decode_fact.decode(head)
     except ValidationError:
@@ -157,7 +162,7 @@ def _assistant_message(head: TurnCompleted, body: bytes) -> tuple[str, bytes]:
 
 
 def provider_call(body: bytes) -> bytes:
-    """The payload of the `tool_result` that tells of a tool which the provider ran by itself, from the stored note.
+    """The payload of the `tool_result` for a tool that the provider ran itself, from the stored note.
 
     `toolType` repeats the name: `type` is the event's own.
     """
@@ -179,6 +184,17 @@ def provider_call(body: bytes) -> bytes:
             "turn": note.turn,
         }
     )
+
+
+def tool_progress(body: bytes) -> bytes:
+    """The payload of a `tool_progress`, from the stored note."""
+    note = bodies.decode_progress(body)
+    payload: dict[str, Any] = {"toolUseId": note.call, "name": note.name, "progress": note.progress}
+    if note.total is not None:
+        payload["total"] = note.total
+    if note.message:
+        payload["message"] = note.message
+    return encode(payload)
 
 
 def _json(raw: Raw) -> Any:
@@ -236,7 +252,7 @@ def _result(head: CallClosed, body: bytes) -> tuple[str, bytes] | None:
 
 
 def _excerpt(text: str) -> str:
-    """As much of a result as an event shows."""
+    """The part of a result that an event shows."""
     if len(text) * 4 <= COPY_LIMIT:
         return text
     data = text.encode()
@@ -294,7 +310,7 @@ PROJECTIONS: dict[type[Fact], Projection] = {
     RunPaused: _run_paused,
     RunResumed: _run_resumed,
 }
-"""Besides `run.created`, which needs the run's id."""
+"""Except `run.created`, which needs the run's id."""
 INTERNAL: frozenset[type[Fact]] = frozenset(
     {
         HistoryPinned,
@@ -309,4 +325,4 @@ INTERNAL: frozenset[type[Fact]] = frozenset(
         TimerFired,
     }
 )
-"""What clients do not see. A test holds the two to all facts that there are."""
+"""What clients do not see. A test checks that these two cover all facts."""

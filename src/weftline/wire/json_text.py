@@ -15,7 +15,7 @@ _Shape = TypeVar("_Shape")
 
 _decode_any = msgspec.json.Decoder[Any]().decode
 decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
-"""The fields of an object that was checked before, each as the bytes that were sent."""
+"""The fields of an object that was already checked, each as the bytes that were sent."""
 decode_items = msgspec.json.Decoder(list[Raw]).decode
 encode = msgspec.json.Encoder().encode
 
@@ -32,7 +32,7 @@ def decode_object(body: bytes) -> dict[str, Any]:
     value = _guarded(_decode_any, body)
     if not isinstance(value, dict):
         raise InvalidRequest(NOT_AN_OBJECT)
-    # Every level needs a bracket, so that few brackets prove a shallow body; counting is a hundred times cheaper.
+    # Every level needs a bracket, so few brackets prove a shallow body; counting is a hundred times cheaper.
     if body.count(b"{") + body.count(b"[") > MAX_JSON_DEPTH:
         _refuse_deep(body)
     return cast("dict[str, Any]", value)
@@ -57,7 +57,7 @@ def _guarded(decode: Any, body: bytes) -> Any:
     except UnicodeDecodeError:
         raise InvalidRequest("The body is not valid UTF-8.") from None
     except msgspec.ValidationError as error:
-        # Nothing has a type here but numbers, which have a range, and the body itself, which is an object.
+        # Nothing is typed here except numbers, which have a range, and the body itself, which is an object.
         text = str(error)
         raise InvalidRequest(NOT_AN_OBJECT if "`object`" in text else f"The body is not usable: {text}") from None
     except msgspec.DecodeError as error:

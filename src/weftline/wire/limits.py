@@ -1,4 +1,4 @@
-"""Every number, pattern and fixed word of the protocol's requests.
+"""Every number, pattern and keyword of the protocol's requests.
 
 KB and MB are powers of 1024, measured in UTF-8 bytes. Patterns are meant for a whole string (`re.fullmatch`).
 """
@@ -15,9 +15,9 @@ KB = 1024
 MB = 1024 * KB
 
 MAX_BODY_BYTES = 16 * MB
-"""Of any request body: the longest tool result, every byte of it escaped, fits."""
+"""For any request body: the longest tool result fits even if every byte of it is escaped."""
 MAX_BODY_VALUES = MAX_JSON_VALUES
-"""JSON values of any request body, names of fields included."""
+"""JSON values in any request body, field names included."""
 MAX_JSON_DEPTH = 200
 """Bodies nested deeper may be refused: whatever reads the stored spec later has a stack of unknown depth."""
 
@@ -48,6 +48,15 @@ MAX_TOOL_FILTER_NAMES = 512
 MAX_TOOL_FILTER_NAME_CHARS = 256
 MAX_HEADERS = 64
 
+MAX_ATTACHMENTS = 20
+"""Of one request, those of all its messages together."""
+MAX_ATTACHMENT_BYTES = 10 * MB
+"""Of the content itself, before it is written in base64."""
+MAX_ATTACHMENT_NAME_CHARS = 255
+IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+FILE_TYPES = ("application/pdf", "application/json", "application/xml", "application/yaml")
+"""Besides every `text/…`."""
+
 MAX_AGENT_SPEC_BYTES = 1 * MB
 """Of a stored agent: every run of it, every list of agents and every card reads it."""
 MAX_OUTPUT_SCHEMA_BYTES = 32 * KB
@@ -63,6 +72,12 @@ REASONING_LEVELS: Mapping[str, int] = MappingProxyType(
 )
 LOW_EFFORT_MAX = 35
 MEDIUM_EFFORT_MAX = 65
+
+MAX_TEMPERATURE = 2.0
+MAX_STOP_SEQUENCES = 16
+MAX_STOP_SEQUENCE_CHARS = 256
+MAX_OUTPUT_TOKENS = 10_000_000
+"""More than any model writes; what a model takes is checked against the catalog."""
 
 MIN_LOOP_SOFT = 2
 MIN_LOOP_HARD = 3
@@ -95,7 +110,7 @@ DEFAULT_TOOL_BUDGETS: Mapping[str, int] = MappingProxyType(
 )
 
 MAX_TOOL_TURNS = 100
-"""Both the default and the ceiling: a larger number acts as this one."""
+"""Both the default and the maximum: a larger number is treated as this one."""
 DEFAULT_LOCAL_TIMEOUT_MS = 300_000
 MAX_LOCAL_TIMEOUT_MS = 7 * 24 * 3600 * 1000
 

@@ -1,4 +1,4 @@
-"""From what a client sent to the plan of a run. The bytes were checked when they came, and are trusted here."""
+"""From what a client sent to the plan of a run. The bytes were checked on arrival and are trusted here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import UNSET, Raw, Struct, UnsetType, json
 
 from weftline.kernel.entries import Limits
-from weftline.messages import Assistant, Message, OutputSchema, System, Text, User
+from weftline.messages import Assistant, Message, OutputSchema, Sampling, System, Text, User
 from weftline.plan import (
     A2ALocalRef,
     A2ARef,
@@ -20,6 +20,7 @@ from weftline.plan import (
     StoredRef,
     ToolRef,
 )
+from weftline.wire.attachments import StoredAttachment
 from weftline.wire.limits import (
     DEFAULT_LOCAL_TIMEOUT_MS,
     DEFAULT_LOOP_HARD,
@@ -52,7 +53,7 @@ def _is_object(raw: Raw | UnsetType) -> bool:
 
 
 def _object_schema(raw: Raw | UnsetType, *, with_properties: bool) -> Raw | UnsetType:
-    """The schema if its root is an object schema; what is none counts as not given."""
+    """The schema if its root is an object schema; anything else counts as absent."""
     if raw is UNSET or not _is_object(raw):
         return UNSET
     root = _decode_root(raw)
@@ -61,7 +62,7 @@ def _object_schema(raw: Raw | UnsetType, *, with_properties: bool) -> Raw | Unse
 
 
 class _Wire(Struct, tag_field="kind", rename="camel"):
-    """A tool ref in the client's words."""
+    """A tool ref as the client wrote it."""
 
 
 class _Stored(_Wire, tag="stored"):
@@ -177,6 +178,7 @@ class _Budgets(Struct, rename="camel"):
 class _Chat(Struct):
     role: Literal["user", "assistant", "system"]
     content: str
+    attachments: tuple[StoredAttachment, ...] | None = None
 
 
 class _OutputSchema(Struct):
@@ -193,11 +195,16 @@ class _Spec(Struct, rename="camel"):
     reasoning_level: str | int | float | None = None
     prompt: str | None = None
     messages: tuple[_Chat, ...] | None = None
+    attachments: tuple[StoredAttachment, ...] | None = None
     tools: tuple[_AnyWire, ...] | None = None
     output_schema: _OutputSchema | None = None
     loop_detection: bool | _Loop | None = None
     tool_budgets: dict[str, _ToolBudget] | None = None
     budgets: _Budgets | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stop_sequences: tuple[str, ...] | None = None
+    max_output_tokens: int | None = None
     metadata: dict[str, str] | None = None
 
 
@@ -219,6 +226,7 @@ def plan_from_spec(spec: bytes) -> RunPlan:
         fallbacks=sent.model_fallbacks or (),
         system=sent.system_prompt or None,
         reasoning=_reasoning(sent.reasoning_level),
+        sampling=Sampling(sent.temperature, sent.top_p, sent.stop_sequences or (), sent.max_output_tokens),
         tools=tools,
         output_schema=None if schema is None else OutputSchema(schema.name or DEFAULT_SCHEMA_NAME, schema.schema),
         limits=_limits(sent, tools),
@@ -244,7 +252,7 @@ def _limits(sent: _Spec, tools: tuple[ToolRef, ...]) -> Limits:
 
 
 def _loop(sent: bool | _Loop | None) -> tuple[int, int]:
-    """Both thresholds; the one that was not given makes way for the one that was."""
+    """Both thresholds; one that was not given yields to the one that was."""
     if sent is False:
         return 0, DEFAULT_LOOP_HARD
     if not isinstance(sent, _Loop):
@@ -266,12 +274,12 @@ def _tool_budgets(sent: dict[str, _ToolBudget] | None, tools: tuple[ToolRef, ...
 
 
 def _default_budgets(tools: tuple[ToolRef, ...]) -> dict[str, int]:
-    """The default table without the tools that the run does not have: it would stand in each of its rows."""
+    """The default table without the tools that the run does not have: it is stored with every run."""
     names: set[str] = set()
     for ref in tools:
         match ref:
             case McpRef() | StoredRef():
-                return dict(DEFAULT_TOOL_BUDGETS)  # what these bring is not known yet
+                return dict(DEFAULT_TOOL_BUDGETS)  # their tools are not known yet
             case McpLocalRef():
                 names.update([entry.name for entry in ref.tools])
             case ServerRef():
@@ -279,7 +287,7 @@ def _default_budgets(tools: tuple[ToolRef, ...]) -> dict[str, int]:
                 names.add(ref.name.rpartition("/")[2].replace("-", "_"))
             case LocalRef() | A2ALocalRef() | A2ARef():
                 names.add(ref.name)
-    return {name: most for name, most in DEFAULT_TOOL_BUDGETS.items() if name in names}
+    return {name: max_calls for name, max_calls in DEFAULT_TOOL_BUDGETS.items() if name in names}
 
 
 def _reasoning(level: str | float | None) -> int | None:
@@ -290,14 +298,21 @@ def _reasoning(level: str | float | None) -> int | None:
 
 def _messages(sent: _Spec) -> tuple[Message, ...]:
     if sent.prompt is not None:
-        return (User.of(sent.prompt),)
+        return (_user(sent.prompt, sent.attachments),)
     return tuple([_message(chat) for chat in sent.messages]) if sent.messages else ()
+
+
+def _user(text: str, attachments: tuple[StoredAttachment, ...] | None) -> User:
+    """Attachments come first, as every vendor advises: the text is about them."""
+    if not attachments:
+        return User.of(text)
+    return User((*[attachment.part() for attachment in attachments], Text(text)))
 
 
 def _message(chat: _Chat) -> Message:
     match chat.role:
         case "user":
-            return User.of(chat.content)
+            return _user(chat.content, chat.attachments)
         case "assistant":
             return Assistant((Text(chat.content),))
         case "system":

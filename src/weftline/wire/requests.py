@@ -9,9 +9,12 @@ from __future__ import annotations
 from typing import Annotated, Any, TypeVar
 
 from msgspec import DecodeError, Meta, Raw, Struct, json
+from msgspec.structs import fields as fields_of
 from pydantic import ValidationError
 
 from weftline.errors import InvalidRequest, Issue, invalid
+from weftline.messages import Blob
+from weftline.wire.attachments import take_attachments
 from weftline.wire.bodies import MessageBody, RunBody, SessionBody, SpecBody, ToolResultBody
 from weftline.wire.json_text import decode_fields, decode_object, decode_shape, encode, refuse_many
 from weftline.wire.limits import (
@@ -21,13 +24,18 @@ from weftline.wire.limits import (
     MAX_RESULT_BYTES,
     MAX_TOOL_USE_ID_CHARS,
 )
+from weftline.wire.plan import NULL
 from weftline.wire.run_spec import MessageModel, RunModel
 from weftline.wire.tool_refs import ADDRESS_FIELDS, KINDS, duplicate_names, shown, take_secrets
+from weftline.wire.unknown_fields import Shape, UnknownField, shape_of, unknown_fields
 
 _Body = TypeVar("_Body", bound=SpecBody)
 
 _check_run = RunModel.__pydantic_validator__.validate_python
 _check_message = MessageModel.__pydantic_validator__.validate_python
+_RUN, _MESSAGE = shape_of(RunModel), shape_of(MessageModel)
+_FIXED = _RUN.known - _MESSAGE.known
+"""What a session sets for all its runs."""
 
 
 def parse_run(body: bytes) -> RunBody:
@@ -40,7 +48,7 @@ def parse_run(body: bytes) -> RunBody:
 def parse_session(body: bytes) -> SessionBody:
     """The body of a session to create: a run's, without `prompt` and `messages`."""
     fields = _valid(body, _check_run)
-    given = [key for key in ("prompt", "messages") if fields.get(key) is not None]
+    given = [key for key in ("prompt", "messages", "attachments") if fields.get(key) is not None]
     if given:
         raise invalid([Issue(key, "a session is created without input; send it as a message") for key in given])
     return _spec_body(SessionBody, body, fields)
@@ -50,8 +58,15 @@ def parse_message(body: bytes) -> MessageBody:
     """The body of a message to a session."""
     fields = _valid(body, _check_message)
     _require_input(fields)
-    spec, secrets = _stored(body, fields)
-    return MessageBody(spec, fields.get("metadata") or {}, secrets, bool(fields.get("tools")))
+    spec, secrets, blobs = _stored(body, fields)
+    unknown = tuple([_of_session(field) for field in unknown_fields(fields, _MESSAGE)])
+    return MessageBody(spec, fields.get("metadata") or {}, secrets, bool(fields.get("tools")), unknown, blobs)
+
+
+def _of_session(field: UnknownField) -> UnknownField:
+    if field.path not in _FIXED:
+        return field
+    return UnknownField(field.path, fault="is set when the session is created")
 
 
 class ToolResult(Struct, rename="camel"):
@@ -68,6 +83,12 @@ class _AnyToolResult(Struct, rename="camel"):
     error: Any = None
 
 
+class _ExactToolResult(ToolResult, rename="camel", forbid_unknown_fields=True):
+    """The same; to tell in one go that a result has no field besides, which nearly none has."""
+
+
+_TOOL_RESULT = Shape(frozenset(field.encode_name for field in fields_of(ToolResult)))
+_exact_tool_result = json.Decoder(_ExactToolResult)
 _tool_result = json.Decoder(ToolResult)
 _any_tool_result = json.Decoder(_AnyToolResult)
 
@@ -75,28 +96,41 @@ _any_tool_result = json.Decoder(_AnyToolResult)
 def parse_tool_result(body: bytes, *, user_agent: str) -> ToolResultBody:
     """The answer to a client-side call. One that is too large comes back marked `oversize`, without its text,
     so that the call it belongs to can be closed."""
+    unknown: tuple[UnknownField, ...] = ()
     try:
-        sent = _tool_result.decode(body)
+        sent = _exact_tool_result.decode(body)
     except (DecodeError, UnicodeDecodeError, RecursionError):
-        raise _tool_result_faults(body) from None
+        sent, unknown = _inexact_tool_result(body)
     match sent.result, sent.error:
         case None, None:
             if not user_agent.startswith(EMPTY_RESULT_USER_AGENT):
                 raise invalid([Issue("result", "give exactly one of `result` and `error`")])
-            return ToolResultBody(sent.tool_use_id, result="")
+            return ToolResultBody(sent.tool_use_id, result="", unknown=unknown)
         case result, None:
             if _fits(result, MAX_RESULT_BYTES):
-                return ToolResultBody(sent.tool_use_id, result=result)
+                return ToolResultBody(sent.tool_use_id, result=result, unknown=unknown)
         case None, error:
             if _fits(error, MAX_ERROR_BYTES):
-                return ToolResultBody(sent.tool_use_id, error=error)
+                return ToolResultBody(sent.tool_use_id, error=error, unknown=unknown)
         case _:
             raise invalid([Issue("error", "give exactly one of `result` and `error`")])
-    return ToolResultBody(sent.tool_use_id, oversize=True)
+    return ToolResultBody(sent.tool_use_id, oversize=True, unknown=unknown)
+
+
+def _inexact_tool_result(body: bytes) -> tuple[ToolResult, tuple[UnknownField, ...]]:
+    """A result with fields besides its own, and which those are. Raises `InvalidRequest` if it is not a result."""
+    try:
+        refuse_many(body)
+        sent = _tool_result.decode(body)
+        fields = decode_fields(body)
+    except (DecodeError, UnicodeDecodeError, RecursionError):
+        raise _tool_result_faults(body) from None
+    present = {name: True for name, value in fields.items() if value != NULL}
+    return sent, unknown_fields(present, _TOOL_RESULT)
 
 
 def _tool_result_faults(body: bytes) -> InvalidRequest:
-    """Everything that is wrong with the fields of a result, where decoding has named the first fault only."""
+    """Everything that is wrong with the fields of a result; decoding names only the first fault."""
     try:
         refuse_many(body)
         sent = decode_shape(_any_tool_result, body)
@@ -139,20 +173,26 @@ def _require_input(fields: dict[str, Any]) -> None:
         raise invalid([Issue("prompt", "give exactly one of `prompt` and `messages`")])
     if prompt is not None and messages is not None:
         raise invalid([Issue("messages", "give exactly one of `prompt` and `messages`")])
+    if messages is not None and fields.get("attachments"):
+        raise invalid([Issue("attachments", "go with `prompt`; with `messages` they belong into a message")])
 
 
-def _stored(body: bytes, fields: dict[str, Any]) -> tuple[bytes, dict[str, dict[str, str]]]:
-    """The bytes to store. A key that was sent twice is stored once, so that no secret hides behind the second."""
+def _stored(body: bytes, fields: dict[str, Any]) -> tuple[bytes, dict[str, dict[str, str]], tuple[Blob, ...]]:
+    """The bytes to store, and what is stored apart from them: secrets and the contents of attachments.
+
+    A key that was sent twice is stored once, so that no secret hides behind the second.
+    """
     raw: dict[str, Raw] = decode_fields(body)
+    blobs = take_attachments(raw, fields)
     secrets: dict[str, dict[str, str]] = {}
     tools = fields.get("tools")
     if tools and any(tool["kind"] in ADDRESS_FIELDS for tool in tools):
         raw["tools"], secrets = take_secrets(raw["tools"], tools)
-    return encode(raw), secrets
+    return encode(raw), secrets, blobs
 
 
 def _spec_body(kind: type[_Body], body: bytes, fields: dict[str, Any]) -> _Body:
-    spec, secrets = _stored(body, fields)
+    spec, secrets, blobs = _stored(body, fields)
     return kind(
         spec,
         fields.get("name") or DEFAULT_RUN_NAME,
@@ -160,6 +200,8 @@ def _spec_body(kind: type[_Body], body: bytes, fields: dict[str, Any]) -> _Body:
         fields.get("modelId"),
         fields.get("metadata") or {},
         secrets,
+        unknown_fields(fields, _RUN),
+        blobs,
     )
 
 
@@ -175,7 +217,7 @@ def _issues(error: ValidationError) -> list[Issue]:
     found: list[Issue] = []
     for problem in error.errors(include_url=False, include_context=False, include_input=False):
         loc = problem["loc"]
-        # A tool's place is followed by the tag of the union, which the client never wrote.
+        # A tool's path includes the tag of the union, which the client never wrote.
         if len(loc) > 2 and loc[0] == "tools" and loc[2] in KINDS:
             loc = (*loc[:2], *loc[3:])
         if loc and loc[-1] == "[key]":

@@ -12,14 +12,15 @@ from msgspec.structs import asdict, replace
 
 from weftline.errors import TABLE, WeftlineError
 from weftline.kernel.entries import ModelRef
-from weftline.messages import Assistant, Message, System, Usage, User
+from weftline.messages import Assistant, Message, System, Text, Usage, User
 from weftline.wire.limits import DEFAULT_RUN_NAME, LOW_EFFORT_MAX, MEDIUM_EFFORT_MAX
+from weftline.wire.unknown_fields import UnknownField
 
 _encode = Encoder(enc_hook=str).encode
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIXED = frozenset({"code", "message", "hint", "requestId"})
 _SENTENCES = frozenset({"unauthorized", "forbidden", "api_keys_plan", "oauth_apps_plan"})
-"""Codes whose `error` is the sentence for people: older clients show that field."""
+"""Codes whose `error` is the human-readable sentence: older clients show that field."""
 
 Status: TypeAlias = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
 ShownStatus: TypeAlias = Literal["queued", "running", "succeeded", "failed", "cancelled"]
@@ -27,11 +28,11 @@ ShownStatus: TypeAlias = Literal["queued", "running", "succeeded", "failed", "ca
 SessionStatus: TypeAlias = Literal["active", "ended"]
 Time: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 JsonObject: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
-"""An object as the bytes that are stored."""
+"""An object, as the stored bytes."""
 Words: TypeAlias = Annotated[
     Raw, Meta(extra_json_schema={"type": "object", "additionalProperties": {"type": "string"}})
 ]
-"""Metadata, as the bytes that are stored."""
+"""Metadata, as the stored bytes."""
 TERMINAL: frozenset[Status] = frozenset({"succeeded", "failed", "cancelled"})
 
 
@@ -53,8 +54,8 @@ def error_body(err: WeftlineError, request_id: str) -> bytes:
     """The body of any answer that is not 2xx.
 
     `error` is the code, as most clients want it, except where they have always shown it to people; a detail named
-    `error` sets it outright. Clients that are out there show `error` and `hint` and drop `message`, so where `error` is
-    the code the hint begins with the message. The other details become fields of the body, in camelCase.
+    `error` overrides it. Existing clients show `error` and `hint` and drop `message`, so if `error` is the code, the
+    hint begins with the message. The other details become fields of the body, in camelCase.
     """
     row = TABLE.get(err.code)
     hint = err.hint or (row.remedy if row else "")
@@ -84,29 +85,53 @@ class Ok(Struct, frozen=True):
     ok: Literal[True] = True
 
 
+class RequestWarning(Struct, frozen=True, omit_defaults=True):
+    """Something that the server took and that was probably meant otherwise."""
+
+    code: str
+    """`unknown_field`."""
+    path: str
+    message: str
+    nearest: str = ""
+    """The known field that is most like it."""
+
+
+Warnings: TypeAlias = list[RequestWarning] | UnsetType
+"""Left out when there are none."""
+
+
+def request_warnings(unknown: Sequence[UnknownField]) -> Warnings:
+    if not unknown:
+        return UNSET
+    return [RequestWarning("unknown_field", field.path, field.message, field.nearest) for field in unknown]
+
+
 class CreatedRun(Struct, frozen=True, rename="camel"):
     run_id: str
     stream_url: str
+    warnings: Warnings = UNSET
 
 
 class CreatedSession(Struct, frozen=True, rename="camel"):
     session_id: str
     name: str
     created_at: Time
+    warnings: Warnings = UNSET
 
 
-def created_run(run_id: str, slug: str) -> bytes:
-    return _encode(CreatedRun(run_id, stream_url(run_id, slug)))
+def created_run(run_id: str, slug: str, warnings: Warnings = UNSET) -> bytes:
+    return _encode(CreatedRun(run_id, stream_url(run_id, slug), warnings))
 
 
-def created_session(session_id: str, *, name: str, created_us: int) -> bytes:
-    return _encode(CreatedSession(session_id, name, iso(created_us)))
+def created_session(session_id: str, *, name: str, created_us: int, warnings: Warnings = UNSET) -> bytes:
+    return _encode(CreatedSession(session_id, name, iso(created_us), warnings))
 
 
 class AcceptedResult(Ok, frozen=True):
-    """`ignored` means that the call had been closed before."""
+    """`ignored` means that the call was already closed."""
 
     ignored: bool | UnsetType = UNSET
+    warnings: Warnings = UNSET
 
 
 class CallName(Struct, frozen=True, rename="camel"):
@@ -114,13 +139,18 @@ class CallName(Struct, frozen=True, rename="camel"):
     name: str
 
 
-class Cancelled(Struct, frozen=True, rename="camel"):
-    """What a cancel has stopped, what had finished before, and what may or may not have happened."""
+class CancelReceipt(Struct, frozen=True, rename="camel"):
+    """What a cancel stopped, what had already finished, and what may or may not have happened."""
 
     status: Annotated[str, Meta(extra_json_schema={"enum": list(get_args(Status))})]
     stopped: list[CallName]
     finished: list[CallName]
     in_doubt: list[CallName]
+
+
+class Cancelled(CancelReceipt, frozen=True, rename="camel"):
+    """The answer to a cancel."""
+
     ok: Literal[True] = True
 
 
@@ -144,7 +174,7 @@ class UsageTriple(Struct, frozen=True):
     tokens: Tokens
     turns: int
     attempts: int
-    """Model calls, where `turns` counts each turn once."""
+    """Model calls, whereas `turns` counts each turn once."""
     model: ModelUsed
 
 
@@ -165,7 +195,7 @@ def usage_triple(usage: Usage, turns: int, model: ModelRef, *, attempts: int) ->
 
 
 def _count(number: int) -> int:
-    # Written so that a NaN of a careless provider becomes 0 too.
+    # Written so that a NaN from a careless provider also becomes 0.
     return int(number) if number > 0 else 0
 
 
@@ -180,7 +210,7 @@ def _effort(level: int | None) -> str | UnsetType:
 
 
 class RunView(Struct, frozen=True):
-    """A run as its row has it. `final_text` is the partial text where the output was truncated."""
+    """A run as its row has it. `final_text` is the partial text if the output was truncated."""
 
     id: str
     status: Status
@@ -202,7 +232,7 @@ class RunView(Struct, frozen=True):
     attempts: int = 0
     model: ModelRef = ModelRef()
     cost_nusd: int | None = None
-    """Billionths of a US dollar; None when some price is not known."""
+    """Billionths of a US dollar; None if any price is unknown."""
 
 
 class FailureReason(Struct, rename="camel"):
@@ -235,6 +265,8 @@ class RunSummary(Struct, rename="camel", kw_only=True):
 class Run(RunSummary, rename="camel", kw_only=True):
     spec: JsonObject
     agent_spec: JsonObject
+    cancel_receipt: CancelReceipt | None
+    """Of a run that was cancelled, until retention removes its log."""
 
 
 class ListedRun(RunSummary, rename="camel", kw_only=True):
@@ -246,9 +278,9 @@ class RunPage(Struct, rename="camel"):
     next_cursor: str | None
 
 
-def snapshot(run: RunView) -> bytes:
+def snapshot(run: RunView, *, receipt: CancelReceipt | None = None) -> bytes:
     spec = Raw(run.spec)
-    return _encode(Run(**asdict(_summary(run)), spec=spec, agent_spec=spec))
+    return _encode(Run(**asdict(_summary(run)), spec=spec, agent_spec=spec, cancel_receipt=receipt))
 
 
 def listed_run(run: RunView, *, agent_id: str | None) -> ListedRun:
@@ -290,12 +322,13 @@ def _final_text(run: RunView) -> str | None:
 
 
 class SessionUsage(Struct, frozen=True):
-    """What the runs of a session that have ended used."""
+    """Usage of the ended runs of a session."""
 
     runs: int = 0
     turns: int = 0
     tokens: Usage = Usage()
     cost_nusd: int | None = 0
+    attempts: int = 0
 
 
 class SessionView(Struct, frozen=True):
@@ -309,14 +342,26 @@ class SessionView(Struct, frozen=True):
     usage: SessionUsage = SessionUsage()
 
 
+class AttachmentInfo(Struct, rename="camel", omit_defaults=True):
+    """An attachment without its content."""
+
+    media_type: str
+    name: str | UnsetType = UNSET
+    url: str | UnsetType = UNSET
+    sha256: str | UnsetType = UNSET
+    size_bytes: int | UnsetType = UNSET
+
+
 class ChatMessage(Struct):
     role: Literal["user", "assistant", "system"]
     content: str
+    attachments: list[AttachmentInfo] | UnsetType = UNSET
 
 
 class UsedBySession(Struct, rename="camel"):
     runs: int
     turns: int
+    attempts: int
     tokens: Tokens
     cost_usd: float | None
 
@@ -370,9 +415,9 @@ def session_info(session: SessionView, messages: Iterable[Message]) -> bytes:
 
 
 def _session_usage(usage: SessionUsage) -> UsedBySession:
-    triple = usage_triple(usage.tokens, usage.turns, ModelRef(), attempts=0)
+    triple = usage_triple(usage.tokens, usage.turns, ModelRef(), attempts=usage.attempts)
     cost = None if usage.cost_nusd is None else usage.cost_nusd / 1_000_000_000
-    return UsedBySession(usage.runs, triple.turns, triple.tokens, cost)
+    return UsedBySession(usage.runs, triple.turns, triple.attempts, triple.tokens, cost)
 
 
 def _chat(message: Message) -> ChatMessage | None:
@@ -380,11 +425,21 @@ def _chat(message: Message) -> ChatMessage | None:
         case System(content):
             return ChatMessage("system", content)
         case User(injected=False):
-            return ChatMessage("user", message.text)
+            return ChatMessage("user", message.text, _attachments(message))
         case Assistant():
             return ChatMessage("assistant", message.text)
         case _:
             return None
+
+
+def _attachments(message: User) -> list[AttachmentInfo] | UnsetType:
+    parts = [part for part in message.parts if not isinstance(part, Text)]
+    if not parts:
+        return UNSET
+    return [
+        AttachmentInfo(part.media_type, part.name or UNSET, part.url or UNSET, part.blob or UNSET, part.size or UNSET)
+        for part in parts
+    ]
 
 
 class Pricing(Struct, frozen=True):
@@ -405,10 +460,10 @@ class CatalogModel(Struct, frozen=True, rename="camel"):
     pricing: Pricing | None = None
     max_output_tokens: int | UnsetType = UNSET
     capabilities: dict[str, bool] | UnsetType = UNSET
-    """`vision`, `reasoning`, `tools`, as far as they are known."""
+    """`vision`, `reasoning`, `tools`, as far as known."""
     icon: str | UnsetType = UNSET
     builtin_tools: tuple[str, ...] | UnsetType = UNSET
-    """Tools that the provider itself runs, by its own names."""
+    """Tools that the provider itself runs, under its own names."""
 
 
 class Models(Struct, rename="camel"):
@@ -417,6 +472,6 @@ class Models(Struct, rename="camel"):
 
 
 def models_list(models: Sequence[CatalogModel], *, default_model_id: str | None) -> bytes:
-    """Prices are shown for platform offerings alone: what a workspace's own key costs is between it and its vendor."""
-    shown = [replace(one, pricing=None) if one.source == "workspace_provider" else one for one in models]
-    return _encode(Models(shown, default_model_id))
+    """Prices are shown for platform offerings only: what a workspace's own key costs is between it and its vendor."""
+    listed = [replace(one, pricing=None) if one.source == "workspace_provider" else one for one in models]
+    return _encode(Models(listed, default_model_id))

@@ -1,6 +1,6 @@
-"""The bodies that create runs, sessions and session messages, as pydantic models: every limit of the spec.
+"""The bodies that create runs, sessions and session messages, as pydantic models, with every limit of the spec.
 
-The models only judge. What is stored are the bytes that were sent; `wire.plan` makes the run's plan from them.
+The models only validate. The bytes that were sent are what is stored; `wire.plan` makes the run's plan from them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from weftline.wire.attachments import Attachments
 from weftline.wire.json_text import encode
 from weftline.wire.limits import (
     ID_PATTERN,
@@ -34,8 +35,12 @@ from weftline.wire.limits import (
     MAX_MODEL_FALLBACKS,
     MAX_MODEL_ID_CHARS,
     MAX_OUTPUT_SCHEMA_BYTES,
+    MAX_OUTPUT_TOKENS,
     MAX_REASONING_LEVEL,
     MAX_RUN_NAME_CHARS,
+    MAX_STOP_SEQUENCE_CHARS,
+    MAX_STOP_SEQUENCES,
+    MAX_TEMPERATURE,
     MAX_TOOL_BUDGETS,
     MAX_TOOLS,
     METADATA_KEY_PATTERN,
@@ -112,8 +117,8 @@ def _metadata_size(metadata: dict[str, str]) -> dict[str, str]:
     return metadata
 
 
-def _too_many_bytes(most: int) -> PydanticCustomError:
-    return PydanticCustomError("size", "has more than {most} bytes as JSON", {"most": most})
+def _too_many_bytes(limit: int) -> PydanticCustomError:
+    return PydanticCustomError("size", "has more than {limit} bytes as JSON", {"limit": limit})
 
 
 Metadata: TypeAlias = Annotated[
@@ -134,6 +139,7 @@ ToolBudgets: TypeAlias = Annotated[
 class ChatMessageModel(Part):
     role: Literal["user", "assistant", "system"]
     content: str
+    attachments: Attachments | None = None
 
 
 def _or_false(schema: dict[str, Any]) -> None:
@@ -153,9 +159,12 @@ def _tool_count(tools: list[ToolRefModel]) -> list[ToolRefModel]:
     count = sum(len(tool.tools) if isinstance(tool, McpLocalToolModel) else 1 for tool in tools)
     if count > MAX_TOOLS:
         raise PydanticCustomError(
-            "tool_count", "has {count} tools; at most {most} are taken", {"count": count, "most": MAX_TOOLS}
+            "tool_count", "has {count} tools; at most {limit} are allowed", {"count": count, "limit": MAX_TOOLS}
         )
     return tools
+
+
+_StopSequence: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_SEQUENCE_CHARS)]
 
 
 class _Settings(Part):
@@ -170,6 +179,10 @@ class _Settings(Part):
     ] = None
     toolBudgets: ToolBudgets | None = None
     budgets: BudgetsModel | None = None
+    temperature: Annotated[float, Field(ge=0, le=MAX_TEMPERATURE)] | None = None
+    topP: Annotated[float, Field(ge=0, le=1)] | None = None
+    stopSequences: Annotated[list[_StopSequence], Field(max_length=MAX_STOP_SEQUENCES)] | None = None
+    maxOutputTokens: Annotated[int, Field(ge=1, le=MAX_OUTPUT_TOKENS)] | None = None
 
 
 _Messages: TypeAlias = Annotated[list[ChatMessageModel], Field(min_length=1, max_length=MAX_MESSAGES)]
@@ -180,13 +193,14 @@ class MessageModel(_Settings):
 
     prompt: str | None = None
     messages: _Messages | None = None
+    attachments: Attachments | None = None
 
 
 ModelId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX_MODEL_ID_CHARS)]
 
 
 class SessionModel(_Settings):
-    """A session: everything that a run has but its input."""
+    """A session: everything that a run has except its input."""
 
     name: Annotated[str, StringConstraints(max_length=MAX_RUN_NAME_CHARS, pattern=NO_NUL)] | None = None
     agentId: Annotated[str, StringConstraints(pattern=whole(ID_PATTERN))] | None = None
@@ -200,3 +214,4 @@ class RunModel(SessionModel):
 
     prompt: str | None = None
     messages: _Messages | None = None
+    attachments: Attachments | None = None

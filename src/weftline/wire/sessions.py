@@ -1,4 +1,4 @@
-"""The spec of a session's message run: the session's own, with what the message says anew laid over it."""
+"""The spec of a run for a session's message: the session's own, overridden by what the message sets."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from weftline.wire.json_text import decode_fields, encode
 from weftline.wire.limits import MAX_METADATA_BYTES, MAX_METADATA_ENTRIES
 from weftline.wire.plan import NULL
 
-INPUT = frozenset({"prompt", "messages"})
-OVERRIDES = frozenset({"reasoningLevel", "outputSchema", "loopDetection", "toolBudgets", "budgets"})
+INPUT = frozenset({"prompt", "messages", "attachments"})
+SAMPLING = ("temperature", "topP", "stopSequences", "maxOutputTokens")
+OVERRIDES = frozenset({"reasoningLevel", "outputSchema", "loopDetection", "toolBudgets", "budgets", *SAMPLING})
 SESSION_ONLY = frozenset({"name", "agentId", "systemPrompt", "modelId"})
 """Fixed when the session is created; a message cannot change them."""
 
@@ -19,11 +20,12 @@ _decode_metadata = json.Decoder(dict[str, str]).decode
 
 
 def effective_spec(session_spec: bytes, message: MessageBody) -> bytes:
-    """The spec to store for the run of `message`. The session's own stays as it is.
+    """The spec to store for the run of `message`. The session's own spec stays as it is.
 
-    Raises `InvalidRequest` when the metadata of both together is over the limits of metadata.
+    Raises `InvalidRequest` if the metadata of both together is over the limits.
     """
-    merged = decode_fields(session_spec)
+    # A session has no input of its own, but one from before there were attachments may have something by that name.
+    merged = {key: value for key, value in decode_fields(session_spec).items() if key not in INPUT}
     for key, value in decode_fields(message.spec).items():
         if key in SESSION_ONLY:
             continue
@@ -39,7 +41,7 @@ def effective_spec(session_spec: bytes, message: MessageBody) -> bytes:
 
 
 def effective_secrets(session_secrets: dict[str, dict[str, str]], message: MessageBody) -> dict[str, dict[str, str]]:
-    """The secret headers of the run's tools: they come from where its tools come from."""
+    """The secret headers of the run's tools, from the same source as the tools themselves."""
     return message.secrets if message.replaces_tools else session_secrets
 
 

@@ -1,4 +1,4 @@
-"""A run as a snapshot shows it: a projection of its row and of the two ends of its log."""
+"""A run as a snapshot shows it: a projection of its row and of the first and last entries of its log."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RunFields(Protocol):
 def run_view(
     row: RunFields, *, run_id: str, session_id: str | None, created: bytes | None, ended: tuple[RunEnded, bytes] | None
 ) -> RunView:
-    """`created` is the body of the first entry, None when retention has removed it; `ended` is the terminal entry."""
+    """`created` is the body of the first entry, None if retention has removed it; `ended` is the terminal entry."""
     run = RunView(
         id=run_id,
         status=_status(row.status),
@@ -54,7 +54,7 @@ def run_view(
 
 
 def session_usage(ends: Iterable[RunEnded]) -> SessionUsage:
-    """What the ended runs of a thread used, from their terminal entries."""
+    """Usage of a thread's ended runs, from their terminal entries."""
     ends = list(ends)
     costs = [end.cost_nusd for end in ends]
     priced = [cost for cost in costs if cost is not None]
@@ -63,11 +63,12 @@ def session_usage(ends: Iterable[RunEnded]) -> SessionUsage:
         turns=sum(end.turns for end in ends),
         tokens=sum((end.usage for end in ends), Usage()),
         cost_nusd=sum(priced) if len(priced) == len(costs) else None,
+        attempts=sum(end.attempts for end in ends),
     )
 
 
 def _spec(created: bytes | None) -> bytes:
-    """What the client sent; `{}` for a run that did not come from one, and for one whose entry is gone."""
+    """What the client sent; `{}` if the run did not come from a client, or its entry is gone."""
     sent = UNSET if created is None else bodies.decode_created(created).sent
     return b"{}" if sent is UNSET else bytes(sent)
 

@@ -1,4 +1,4 @@
-"""The seven kinds of tool refs as clients send them: their shape, their names, and the secrets they carry.
+"""The seven kinds of tool refs as clients send them: their shapes, their names, and the secrets they carry.
 
 Two kinds have two names: `mantyx` and `mantyx_plugin` are the protocol's, `stored` and `server` are ours.
 """
@@ -6,12 +6,13 @@ Two kinds have two names: `mantyx` and `mantyx_plugin` are the protocol's, `stor
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, TypeAlias, cast
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
 from msgspec import Raw
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
+from weftline.framing import REFUSAL, frames_request
 from weftline.redaction import REDACTED, SEALED_URL, shown_url
 from weftline.schema_cost import refusal
 from weftline.wire.json_text import decode_fields, decode_items, encode
@@ -38,7 +39,7 @@ _is_header_value = re.compile(HEADER_VALUE_PATTERN).fullmatch
 
 
 def shown(text: str) -> str:
-    """A client's own word in a message about it: quoted, printable, never long."""
+    """A client's own word, for use in a message: quoted, printable, never long."""
     return repr(text if len(text) <= 80 else f"{text[:80]}…")
 
 
@@ -50,17 +51,23 @@ def _tool_name(name: str) -> str:
     )
 
 
+def _header_name(name: str) -> str:
+    if frames_request(name):
+        raise PydanticCustomError("header_name", REFUSAL)
+    return name
+
+
 def _header_value(value: str) -> str:
     # A value is a secret: the message never shows it.
     if len(value) > MAX_HEADER_VALUE_BYTES or len(value.encode()) > MAX_HEADER_VALUE_BYTES:
-        raise PydanticCustomError("header_size", "must have at most {most} bytes", {"most": MAX_HEADER_VALUE_BYTES})
+        raise PydanticCustomError("header_size", "must have at most {limit} bytes", {"limit": MAX_HEADER_VALUE_BYTES})
     if not _is_header_value(value):
         raise PydanticCustomError("header_value", "must have no control characters")
     return value
 
 
 def checked_schema(schema: object) -> object:
-    """A schema whose cost is bounded, or whatever else was sent in its place."""
+    """A schema of bounded cost, or whatever else was sent in its place."""
     value: object = schema
     if isinstance(value, dict | list):
         value = cast("object", value)
@@ -85,7 +92,7 @@ ToolName: TypeAlias = Annotated[str, AfterValidator(_tool_name)]
 Url: TypeAlias = Annotated[str, StringConstraints(pattern=whole(URL_PATTERN), max_length=MAX_URL_CHARS)]
 Headers: TypeAlias = Annotated[
     dict[
-        Annotated[str, StringConstraints(pattern=whole(HEADER_NAME_PATTERN))],
+        Annotated[str, StringConstraints(pattern=whole(HEADER_NAME_PATTERN)), AfterValidator(_header_name)],
         Annotated[str, AfterValidator(_header_value)],
     ],
     Field(max_length=MAX_HEADERS),
@@ -96,7 +103,7 @@ AnySchema: TypeAlias = Annotated[Any, AfterValidator(checked_schema)]
 
 
 class Ref(BaseModel):
-    """Fields that a kind does not know are accepted and stay in the stored spec."""
+    """Unknown fields are accepted and stay in the stored spec."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
@@ -112,7 +119,7 @@ class PluginToolModel(Ref):
 
 
 class LocalToolModel(Ref):
-    """`parameters` and `outputSchema` of a wrong root are coerced later, not refused."""
+    """`parameters` and `outputSchema` with a wrong root are coerced later, not refused."""
 
     kind: Literal["local"]
     name: ToolName
@@ -153,6 +160,10 @@ class McpToolModel(Ref):
 
 
 class McpLocalEntryModel(Ref):
+    """An MCP tool as its server describes it, handed on with everything that it has."""
+
+    passthrough: ClassVar[bool] = True
+
     name: ToolName
     description: str | None = None
     inputSchema: AnySchema = None
@@ -185,9 +196,9 @@ ADDRESS_FIELDS = {"a2a": "agentCardUrl", "mcp": "url"}
 
 
 def duplicate_names(tools: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """The path of each name that an earlier tool of the (valid) list has, with the name.
+    """The path and name of each tool whose name an earlier tool of the (valid) list has.
 
-    An `mcp` ref is a prefix and no tool, so it clashes only with what else keeps its headers under that name.
+    An `mcp` ref is a prefix, not a tool, so it clashes only with refs that keep their headers under the same name.
     """
     model_facing: set[str] = set()
     dialed: set[str] = set()
@@ -219,9 +230,9 @@ def duplicate_names(tools: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def take_secrets(raw_tools: Raw, tools: list[dict[str, Any]]) -> tuple[Raw, dict[str, dict[str, str]]]:
-    """The tools with the mark in place of every secret, and the secrets by tool name and header name.
+    """The tools with every secret replaced by the mark, and the secrets by tool name and header name.
 
-    An address that may hold a secret is one, under the name `SEALED_URL`. Everything else keeps its bytes.
+    An address that may hold a secret counts as one, named `SEALED_URL`. Everything else keeps its bytes.
     """
     items = decode_items(raw_tools)
     secrets: dict[str, dict[str, str]] = {}

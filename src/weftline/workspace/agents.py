@@ -29,15 +29,15 @@ class AgentDraft(Struct, frozen=True, kw_only=True):
 
     name: str
     slug: str = ""
-    """Its name in addresses. Empty: made of the name, or kept when an agent is replaced."""
+    """Its name in URLs. If empty, made from the name, or kept when an agent is replaced."""
     description: str = ""
     spec: bytes
-    """JSON of the shape of a run's spec, checked, without input and with header values `[redacted]`."""
+    """JSON shaped like a run's spec, checked, without input and with header values `[redacted]`."""
     headers: Headers = {}
-    """Those header values."""
+    """The header values."""
     metadata: dict[str, str] = {}
     system: bool = False
-    """Only for credentials that name it in their allow-list."""
+    """Only for credentials whose allow-list names it."""
 
 
 class RunSpec(Struct, frozen=True):
@@ -66,9 +66,9 @@ async def create(at: Workspaces, workspace: int, draft: AgentDraft) -> AgentRow:
 
 
 async def replace(at: Workspaces, workspace: int, id: str, draft: AgentDraft) -> AgentRow:
-    """Replaces a definition. Runs and threads keep what they began with.
+    """Replaces a definition. Existing runs and threads keep what they began with.
 
-    A secret that is sent as it was read, `[redacted]`, stays what it is, unless its tool gets another origin.
+    A secret that is sent as it was read, `[redacted]`, stays what it is, unless its tool gets a different origin.
     """
 
     def query() -> Query[AgentRow]:
@@ -168,13 +168,13 @@ def _usable(caller: Caller, row: AgentRow | None, name: str) -> AgentRow:
 
 
 async def effective(at: Workspaces, caller: Caller, agent_id: str | None, own: RunSpec) -> RunSpec:
-    """The spec to run: the request's own, laid over that of the agent it names.
+    """The spec to run: the agent's, overridden by the request's own.
 
-    A caller that was narrowed to some agents must name one of them.
+    A caller restricted to some agents must name one of them.
     """
     if agent_id is None:
         if caller.agents:
-            raise Forbidden("This credential is for some agents only.", hint="Name one of them in agentId.")
+            raise Forbidden("This credential is restricted to some agents.", hint="Name one of them in agentId.")
         return own
     return merged(at, await use(at, caller, agent_id), own)
 
@@ -189,7 +189,7 @@ def merged(at: Workspaces, agent: AgentRow, own: RunSpec) -> RunSpec:
 
 
 def owns(caller: Caller, agent: str | None) -> bool:
-    """Whether what belongs to this agent, or to none, is the caller's to see."""
+    """Whether the caller may see what belongs to this agent, or to none."""
     return not caller.agents or agent in caller.agents
 
 

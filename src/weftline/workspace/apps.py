@@ -32,7 +32,7 @@ def checked_app(
     logo: str = "",
     schemes: Collection[str] = (),
 ) -> NewApp:
-    """Raises `InvalidRequest` that names the wrong field. `schemes` are those that redirect URIs may have besides."""
+    """Raises `InvalidRequest` that names the wrong field. `schemes` are additional schemes for redirect URIs."""
     for field, value in (("name", name), ("description", description), ("logo", logo)):
         if len(value) > _TEXT_LIMITS[field]:
             raise InvalidRequest(f"{field}: may have {_TEXT_LIMITS[field]} characters.")
@@ -75,7 +75,7 @@ def checked_app(
 
 
 async def register_app(at: Workspaces, new: NewApp, *, slug: str) -> tuple[App, str]:
-    """Registers an app, and returns it with its client secret, which is stored nowhere."""
+    """Registers an app, and returns it with its client secret, which is not stored."""
     client_id, secret = CLIENT + secrets.token_hex(10), at.hasher.mint(CLIENT_SECRET)
     now = at.clock.now_us()
 
@@ -94,7 +94,7 @@ async def list_apps(at: Workspaces, *, slug: str) -> list[App]:
 
 
 async def show_app(at: Workspaces, *, client_id: str, slug: str | None = None) -> App:
-    """The app, of one workspace or of any. Raises `NotFound`."""
+    """The app, in one workspace or in any. Raises `NotFound`."""
     return await at.records.read(_known(client_id, slug))
 
 
@@ -118,9 +118,20 @@ async def find_app(at: Workspaces, client_id: str) -> App | None:
 async def authenticate_app(at: Workspaces, *, client_id: str, secret: str) -> App | None:
     """The app with this id and client secret."""
     app = await find_app(at, client_id)
-    if app is None or not at.hasher.stored(secret, label=CLIENT_SECRET).matches(app.hash):
+    if app is None or app.public or not at.hasher.stored(secret, label=CLIENT_SECRET).matches(app.hash):
         return None
     return app
+
+
+async def find_public_app(at: Workspaces, client_id: str) -> App | None:
+    """The app with this id, if it is one that has no secret."""
+    app = await find_app(at, client_id)
+    return app if app is not None and app.public else None
+
+
+async def list_registered(at: Workspaces) -> list[App]:
+    """The clients that registered themselves."""
+    return await at.records.read(apps.registered())
 
 
 def _known(client_id: str, slug: str | None) -> Query[App]:

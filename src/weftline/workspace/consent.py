@@ -27,7 +27,8 @@ from weftline.workspace.context import Workspaces
 from weftline.workspace.grants import CODE
 from weftline.workspace.keys import checked_agents
 from weftline.workspace.redirects import is_registered
-from weftline.workspace.scopes import USING_AGENTS, beyond, parse_scope
+from weftline.workspace.resources import mcp_path
+from weftline.workspace.scopes import MCP_SCOPE, USING_AGENTS, beyond, parse_scope
 
 CODE_S = 600
 _CONSENT_S = 600
@@ -37,7 +38,7 @@ _MAX_STATE = 2000
 
 
 class InvalidConsent(Exception):
-    """A query or form that leads nowhere, by field. Nobody may be redirected on its word."""
+    """A query or form that is invalid, by field. No one may be redirected because of it."""
 
     def __init__(self, **details: str) -> None:
         super().__init__("Invalid authorize request")
@@ -56,6 +57,10 @@ class Asked(Struct, frozen=True):
     scopes: tuple[str, ...]
     state: str | None
     challenge: str
+    resource: str = ""
+    """The path of what it asks for; empty for the whole server."""
+    issuer: str = ""
+    """The server as the app knows it."""
 
 
 class Question(Struct, frozen=True):
@@ -82,7 +87,7 @@ class Decided(Struct, frozen=True):
 
 
 class _Consent(Struct, frozen=True):
-    """Inside the token: made for one request, one session and one use."""
+    """The token's content: for one request, one session and one use."""
 
     asked: Asked
     session: bytes
@@ -90,8 +95,13 @@ class _Consent(Struct, frozen=True):
     expires_at: int
 
 
-async def read_request(at: Workspaces, query: Mapping[str, str]) -> tuple[App, Asked]:
-    """The app and what it asks for. Raises `InvalidConsent` or `UnknownApp`."""
+async def read_request(
+    at: Workspaces, query: Mapping[str, str], *, resource: str | None = "", issuer: str = ""
+) -> tuple[App, Asked]:
+    """The app and what it asks for. Raises `InvalidConsent` or `UnknownApp`.
+
+    `resource` is the path of the one that the query names, "" if it names none, None if that is not ours.
+    """
     problems: dict[str, str] = {}
     client_id = query.get("client_id", "")
     app: App | None = None
@@ -108,7 +118,11 @@ async def read_request(at: Workspaces, query: Mapping[str, str]) -> tuple[App, A
         problems["redirect_uri"] = "is not registered for this app"
     if query.get("response_type") != "code":
         problems["response_type"] = "must be code"
+    if resource is None:
+        problems["resource"] = "is not something that this server protects"
     scopes = parse_scope(query.get("scope", ""))
+    if not scopes and app is not None and (resource or app.registered):
+        scopes = (MCP_SCOPE,)
     if not scopes:
         problems["scope"] = "is missing"
     elif app is not None and (refused := beyond(scopes, app.scopes)):
@@ -123,12 +137,12 @@ async def read_request(at: Workspaces, query: Mapping[str, str]) -> tuple[App, A
         problems["state"] = f"may have {_MAX_STATE} characters"
     if problems or app is None:
         raise InvalidConsent(**problems)
-    return app, Asked(app.client_id, uri, scopes, state, challenge)
+    return app, Asked(app.client_id, uri, scopes, state, challenge, resource or "", issuer)
 
 
 async def question(at: Workspaces, app: App, asked: Asked, user: User, *, session: str) -> Question | None:
     """What to ask a signed-in user; None if the user has no workspace in which the app can be used."""
-    choices = await _choices(at, app, user)
+    choices = await _choices(at, app, user, asked)
     if not choices:
         return None
     expires_at = at.clock.now_us() + _CONSENT_S * 1_000_000
@@ -153,17 +167,18 @@ async def decide(at: Workspaces, user: User, decision: Decision, *, session: str
         new = NewCode(
             app.key,
             user.key,
-            _chosen(await _choices(at, app, user), decision.workspace),
+            _chosen(await _choices(at, app, user, asked), decision.workspace),
             asked.scopes,
             _agents(asked, decision.agents),
             asked.redirect_uri,
             asked.challenge,
+            asked.resource,
             now + CODE_S * 1_000_000,
         )
 
     def query() -> Query[None]:
         if not (yield from grants.spend(consent.nonce, expires_at=consent.expires_at, now=now)):
-            raise InvalidConsent(token="was used already")
+            raise InvalidConsent(token="was already used")
         if new is not None and code is not None:
             yield from grants.insert_code(new, secret=code.stored, now=now)
 
@@ -186,10 +201,17 @@ def _read(at: Workspaces, session: str, token: str) -> _Consent:
     return consent
 
 
-async def _choices(at: Workspaces, app: App, user: User) -> list[Membership]:
-    """The workspaces that the user may open to the app: for a private app only its own."""
+async def _choices(at: Workspaces, app: App, user: User, asked: Asked) -> list[Membership]:
+    """The workspaces that the user may open to the app: for a private app only its own, and for a resource only the
+    one that it belongs to."""
     mine = await at.records.read(users.memberships(user.key))
-    return [one for one in mine if one.oauth and (app.visibility == "public" or one.workspace == app.workspace)]
+    return [
+        one
+        for one in mine
+        if one.oauth
+        and (app.visibility == "public" or one.workspace == app.workspace)
+        and asked.resource in ("", mcp_path(one.slug))
+    ]
 
 
 def _chosen(choices: Sequence[Membership], slug: str | None) -> int:

@@ -1,4 +1,4 @@
-"""What every use case is handed."""
+"""What every use case receives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Clock(Protocol):
 
 
 class Change(Struct, frozen=True):
-    """Something that others keep in memory has changed: they must read it again."""
+    """Something that others cache in memory has changed: they must read it again."""
 
     kind: Literal["credentials", "providers", "webhooks"]
     workspace: int | None = None
@@ -30,19 +30,19 @@ class Change(Struct, frozen=True):
 OnChange: TypeAlias = Callable[[Change], Awaitable[None]]
 
 
-async def nobody_cares(change: Change) -> None:
+async def ignore_changes(change: Change) -> None:
     """For a process that keeps nothing in memory."""
 
 
 class Workspaces(Struct, frozen=True, dict=True):
-    """The stored things of all workspaces. `changed` is awaited after each change that is durable."""
+    """The stored things of all workspaces. `changed` is awaited after each durable change."""
 
     records: Database
     vault: Vault
     clock: Clock
-    changed: OnChange = nobody_cares
+    changed: OnChange = ignore_changes
     redirect_schemes: frozenset[str] = frozenset()
-    """Those that the operator allows in redirect URIs of OAuth apps."""
+    """Schemes that the operator allows in redirect URIs of OAuth apps."""
 
     @cached_property
     def hasher(self) -> Hasher:
@@ -51,7 +51,7 @@ class Workspaces(Struct, frozen=True, dict=True):
 
 
 class Caller(Protocol):
-    """Who asks: bound to one workspace, and narrowed to the agents of its allow-list unless that is empty."""
+    """The caller: bound to one workspace, and restricted to the agents of its allow-list unless that is empty."""
 
     @property
     def workspace(self) -> int: ...

@@ -1,7 +1,7 @@
-"""Delivering webhooks: what is due is in the store, and stays there until it was delivered or given up.
+"""Delivering webhooks: what is due is in the store, and stays there until it is delivered or given up.
 
-A delivery row is written in the transaction that ends its run, so that none is lost; after a crash between sending it
-and noting that, it is sent again under the same id. The body is made from the log when it is sent.
+A delivery row is written in the transaction that ends its run, so that none is lost; after a crash between sending and
+recording, it is sent again under the same id. The body is built from the log when it is sent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from weftline._version import __version__
 from weftline.errors import StoreError, WeftlineError
@@ -30,18 +30,19 @@ logger = logging.getLogger(__name__)
 
 SIGNATURE = "Weftline-Signature"
 _TIMEOUT_S = 10.0
-_MAX_CONCURRENT, _MAX_CONCURRENT_PER_WEBHOOK = 32, 4
+_MAX_CONCURRENT, _MAX_CONCURRENT_PER_WORKSPACE, _MAX_CONCURRENT_PER_WEBHOOK = 128, 8, 4
+"""An endpoint that answers nothing keeps its place for `_TIMEOUT_S`, and a workspace may have many such."""
 _MAX_WAIT_S = 30.0
 _MAX_RESPONSE_BYTES = 4096
 
 Render: TypeAlias = Callable[[WebhookRow, DeliveryRow], Awaitable[bytes]]
-"""The body of a delivery. Raises `WeftlineError` when there is nothing to tell any more."""
+"""The body of a delivery. Raises `WeftlineError` if there is nothing left to report."""
 Watch: TypeAlias = Callable[[Callable[[], None] | None], None]
-"""Has a function called whenever a run has ended, or nobody with None."""
+"""Calls a function whenever a run has ended; None switches this off."""
 
 
 class Deliveries:
-    """Sends what is due: `run` until it is cancelled. Call `changed` after webhooks were changed.
+    """Sends what is due; `run` goes on until it is cancelled. Call `changed` after webhooks have changed.
 
     `retry_s` are the waits between attempts; after the last one a delivery has failed.
     """
@@ -55,7 +56,7 @@ class Deliveries:
         self._render = render
         self._watch = watch
         self._wake = asyncio.Event()
-        self._under_way: dict[int, tuple[int, asyncio.Task[None]]] = {}
+        self._under_way: dict[int, _UnderWay] = {}
 
     def changed(self) -> None:
         self._wake.set()
@@ -64,36 +65,46 @@ class Deliveries:
         try:
             while True:
                 self._wake.clear()
-                # Without a webhook nobody needs to hear about the ends of runs. Watching begins before the look at
-                # what is due, so that a run that ends in between is not missed.
+                # Without a webhook, the ends of runs are of no interest. Watching begins before reading what is due, so
+                # that a run that ends in between is not missed.
                 enabled = await self._at.records.read(webhooks.any_enabled())
                 self._watch(self._wake.set if enabled else None)
                 now = self._at.clock.now_us()
                 await self._start_due(now)
                 await self._something_to_do(now)
         finally:
-            tasks = [task for _, task in self._under_way.values()]
+            tasks = [one.task for one in self._under_way.values()]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _start_due(self, now: int) -> None:
-        """Begins what is due, a few of each webhook at once: a slow one does not hold up the others."""
-        self._under_way = {key: one for key, one in self._under_way.items() if not one[1].done()}
-        busy = Counter(webhook for webhook, _ in self._under_way.values())
+        """Starts what is due, a few of each webhook and workspace at once: slow ones do not hold up the others."""
+        self._under_way = {key: one for key, one in self._under_way.items() if not one.task.done()}
+        of_webhook = Counter(one.webhook for one in self._under_way.values())
+        of_workspace = Counter(one.workspace for one in self._under_way.values())
         begun = True
         while begun and len(self._under_way) < _MAX_CONCURRENT:
-            full = [webhook for webhook, count in busy.items() if count >= _MAX_CONCURRENT_PER_WEBHOOK]
-            rows = await self._at.records.read(deliveries.due(now, limit=2 * _MAX_CONCURRENT, without=full))
+            query = deliveries.due(
+                now,
+                limit=2 * _MAX_CONCURRENT,
+                without_webhooks=_full(of_webhook, _MAX_CONCURRENT_PER_WEBHOOK),
+                without_workspaces=_full(of_workspace, _MAX_CONCURRENT_PER_WORKSPACE),
+            )
             begun = False
-            for row in rows:
-                if row.key in self._under_way or busy[row.webhook] >= _MAX_CONCURRENT_PER_WEBHOOK:
+            for workspace, row in await self._at.records.read(query):
+                if (
+                    row.key in self._under_way
+                    or of_webhook[row.webhook] >= _MAX_CONCURRENT_PER_WEBHOOK
+                    or of_workspace[workspace] >= _MAX_CONCURRENT_PER_WORKSPACE
+                ):
                     continue
                 begun = True
-                busy[row.webhook] += 1
+                of_webhook[row.webhook] += 1
+                of_workspace[workspace] += 1
                 task = asyncio.create_task(self._deliver(row))
                 task.add_done_callback(lambda _: self._wake.set())
-                self._under_way[row.key] = (row.webhook, task)
+                self._under_way[row.key] = _UnderWay(workspace, row.webhook, task)
 
     async def _something_to_do(self, after: int) -> None:
         """Returns when a run or a delivery has ended, or when a delivery is due that was not at `after`."""
@@ -127,11 +138,11 @@ class Deliveries:
         try:
             await self._at.records.write(deliveries.settle(row.key, attempt))
         except StoreError:
-            # Still due by the store: it is sent again once that takes writes.
+            # Still due in the store: it is sent again once the store accepts writes.
             await asyncio.sleep(_TIMEOUT_S)
 
     async def _send(self, webhook: WebhookRow, row: DeliveryRow) -> tuple[int | None, str]:
-        """The response's status and what is wrong with it, "" for nothing."""
+        """The response's status and what is wrong with it; "" if nothing."""
         try:
             body = await self._render(webhook, row)
             secret, url = opened(self._at, webhook)
@@ -155,8 +166,18 @@ class Deliveries:
         if 200 <= reply.status < 300:
             return reply.status, ""
         redactor = Redactor.of_request(url, headers, secrets=(secret.decode(),))
-        told = redactor.text(answer.decode(errors="replace"))
-        return reply.status, f"HTTP {reply.status}: {told[:200]}".strip()
+        excerpt = redactor.text(answer.decode(errors="replace"))
+        return reply.status, f"HTTP {reply.status}: {excerpt[:200]}".strip()
+
+
+class _UnderWay(NamedTuple):
+    workspace: int
+    webhook: int
+    task: asyncio.Task[None]
+
+
+def _full(counts: Counter[int], limit: int) -> list[int]:
+    return [key for key, count in counts.items() if count >= limit]
 
 
 def delivery_id(key: int) -> str:

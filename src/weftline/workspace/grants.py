@@ -1,4 +1,4 @@
-"""What apps get out of a user's consent: codes become grants, and grants and apps get access tokens."""
+"""What apps get from a user's consent: codes become grants, and grants and apps get access tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msgspec import Struct
 from weftline.errors import NotFound
 from weftline.store.base import Query
 from weftline.store.hashing import Minted
-from weftline.store.records import grants, users
+from weftline.store.records import apps, grants, users
 from weftline.store.records.apps import App
 from weftline.store.records.grants import Grant, NewToken, Token
 from weftline.workspace.context import Change, Workspaces
@@ -27,12 +27,19 @@ ACCESS_S = 3600
 _VERIFIER = re.compile(r"[A-Za-z0-9._~-]{43,128}")
 
 OAuthCode: TypeAlias = Literal[
-    "invalid_request", "invalid_client", "invalid_grant", "invalid_scope", "unsupported_grant_type"
+    "invalid_request",
+    "invalid_client",
+    "invalid_grant",
+    "invalid_scope",
+    "invalid_target",
+    "unsupported_grant_type",
+    "invalid_redirect_uri",
+    "invalid_client_metadata",
 ]
 
 
 class OAuthError(Exception):
-    """A refusal in the words of RFC 6749."""
+    """A refusal in the words of RFC 6749, RFC 7591 and RFC 8707."""
 
     def __init__(self, error: OAuthCode, description: str) -> None:
         super().__init__(description)
@@ -48,8 +55,12 @@ class Issued(Struct, frozen=True):
     refresh: str | None = None
 
 
-async def exchange_code(at: Workspaces, app: App, *, code: str, redirect_uri: str, verifier: str) -> Issued:
+async def exchange_code(
+    at: Workspaces, app: App, *, code: str, redirect_uri: str, verifier: str, resource: str = ""
+) -> Issued:
     """Turns a code into a grant with its first access token.
+
+    `resource` is the path that the token is to be for, if it is not for all that the code is for.
 
     A code that is used a second time has leaked: what it was exchanged for ends too.
     """
@@ -59,48 +70,67 @@ async def exchange_code(at: Workspaces, app: App, *, code: str, redirect_uri: st
     refresh, access = at.hasher.mint(REFRESH), at.hasher.mint(ACCESS)
     stored, now = at.hasher.stored(code, label=CODE), at.clock.now_us()
 
-    def query() -> Query[tuple[str, ...] | None]:
+    def query() -> Query[tuple[str, ...] | OAuthError]:
         found = yield from grants.take_code(stored, app=app.key)
         if found is None or found.expires_at <= now:
-            return None
+            return refused
         if found.spent_on is not None:
             yield from grants.end_grant(found.spent_on)
-            return None
+            return refused
         if found.redirect_uri != redirect_uri.partition("#")[0] or found.challenge != challenge_of(verifier):
-            return None
+            return refused
+        if not _fits(resource, found.resource):
+            return _wrong_target()
         grant_id = f"grant_{secrets.token_hex(8)}"
         grant = yield from grants.insert_grant(found, id=grant_id, refresh=refresh.stored, now=now)
         yield from grants.mark_code_spent(found.key, grant=grant)
-        yield from grants.add_grant_token(grant, _token(access, found.scopes, now))
+        yield from apps.use(app.key, now=now)
+        token = _token(access, found.scopes, now, resource=resource or found.resource)
+        yield from grants.add_grant_token(grant, token)
         return found.scopes
 
-    # A refusal is not raised inside the query: that would take back the end of a leaked code's grant.
-    scopes = await at.records.write(query())
-    if scopes is None:
+    # A refusal is not raised inside the query: that would undo the end of a leaked code's grant.
+    outcome = await at.records.write(query())
+    if isinstance(outcome, OAuthError):
         await at.changed(Change("credentials"))
-        raise refused
-    return Issued(access.secret, scopes, refresh.secret)
+        raise outcome
+    return Issued(access.secret, outcome, refresh.secret)
 
 
-async def refresh_grant(at: Workspaces, app: App, *, refresh: str, scope: str = "") -> Issued:
-    """A further access token, for all scopes of the grant or for some."""
+async def refresh_grant(at: Workspaces, app: App, *, refresh: str, scope: str = "", resource: str = "") -> Issued:
+    """A further access token, for all scopes of the grant or for some.
+
+    An app that keeps no secret gets another refresh token each time. One that comes back after that has leaked, or its
+    successor has: the grant ends.
+    """
     refused = OAuthError("invalid_grant", "The refresh token is unknown or revoked, or another client's.")
     grant = await _find_grant(at, refresh)
+    if grant is None:
+        await _end_if_spent(at, refresh)
     if grant is None or grant.client_id != app.client_id:
         raise refused
+    if not _fits(resource, grant.resource):
+        raise _wrong_target()
     access, scopes = at.hasher.mint(ACCESS), _narrowed(scope, grant.scopes)
-    token = _token(access, scopes, at.clock.now_us())
-    if not await at.records.write(grants.add_grant_token(grant.key, token)):
+    token = _token(access, scopes, at.clock.now_us(), resource=resource or grant.resource)
+    old, new = at.hasher.stored(refresh, label=REFRESH), at.hasher.mint(REFRESH)
+
+    def query() -> Query[bool]:
+        if app.public and not (yield from grants.rotate(grant.key, old=old, new=new.stored)):
+            return False
+        return (yield from grants.add_grant_token(grant.key, token))
+
+    if not await at.records.write(query()):
         raise refused
-    return Issued(access.secret, scopes, refresh)
+    return Issued(access.secret, scopes, new.secret if app.public else refresh)
 
 
-async def issue_to_app(at: Workspaces, app: App, *, scope: str = "") -> Issued:
+async def issue_to_app(at: Workspaces, app: App, *, scope: str = "", resource: str = "") -> Issued:
     """An access token for an app that acts for itself, in its owner's workspace."""
     if not app.client_credentials:
         raise OAuthError("unsupported_grant_type", "This app may not use client_credentials.")
     access, scopes = at.hasher.mint(ACCESS), _narrowed(scope, app.scopes)
-    token = _token(access, scopes, at.clock.now_us())
+    token = _token(access, scopes, at.clock.now_us(), resource=resource)
     if not await at.records.write(grants.add_app_token(app.key, token)):
         raise OAuthError("invalid_client", "The client has been deleted.")
     return Issued(access.secret, scopes)
@@ -168,8 +198,29 @@ async def _find_grant(at: Workspaces, refresh: str) -> Grant | None:
     return await at.records.read(grants.find_grant(at.hasher.stored(refresh, label=REFRESH)))
 
 
-def _token(access: Minted, scopes: tuple[str, ...], now: int) -> NewToken:
-    return NewToken(access.stored, scopes, now, now + ACCESS_S * 1_000_000)
+async def _end_if_spent(at: Workspaces, refresh: str) -> None:
+    def query() -> Query[bool]:
+        key = yield from grants.find_spent(at.hasher.stored(refresh, label=REFRESH))
+        if key is None:
+            return False
+        yield from grants.end_grant(key)
+        return True
+
+    if await at.records.write(query()):
+        await at.changed(Change("credentials"))
+
+
+def _fits(asked: str, granted: str) -> bool:
+    """Whether a token may be for the resource `asked` when the user has allowed `granted`; "" is everything."""
+    return not asked or not granted or asked == granted
+
+
+def _wrong_target() -> OAuthError:
+    return OAuthError("invalid_target", "The resource is not the one that the user has allowed.")
+
+
+def _token(access: Minted, scopes: tuple[str, ...], now: int, *, resource: str) -> NewToken:
+    return NewToken(access.stored, scopes, resource, now, now + ACCESS_S * 1_000_000)
 
 
 def _narrowed(scope: str, allowed: tuple[str, ...]) -> tuple[str, ...]:

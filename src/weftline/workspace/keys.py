@@ -27,11 +27,11 @@ _ACCESS_TOKEN = "mantyx_at_"
 class CreatedKey(NamedTuple):
     key: ApiKey
     secret: str
-    """Told this once; it is stored nowhere."""
+    """Shown only once; it is not stored."""
 
 
 def hash_secret(secret: str) -> bytes:
-    """Keys are long and random, so a plain hash is enough to find and to protect them."""
+    """Keys are long and random, so a plain hash is enough to find and protect them."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -61,9 +61,9 @@ async def create(
 
 
 async def import_key(at: Workspaces, slug: str, secret: str, *, name: str = "") -> ApiKey:
-    """Takes over a key that clients already hold. Its length is all that protects it."""
+    """Imports a key that clients already hold. Its length is its only protection."""
     if not 20 <= len(secret) <= 512 or not secret.isascii() or not secret.isprintable() or " " in secret:
-        raise InvalidRequest("secret: must have 20 to 512 printable ASCII characters without blanks.")
+        raise InvalidRequest("secret: must have 20 to 512 printable ASCII characters without spaces.")
     if secret.startswith(_ACCESS_TOKEN):
         raise InvalidRequest(f"secret: the prefix {_ACCESS_TOKEN} is for OAuth access tokens.")
     new = NewKey(id=_new_id(), hash=hash_secret(secret), prefix=secret[:8], name=name, usage="developer_api", agents=())
@@ -76,12 +76,12 @@ async def by_secret_hash(at: Workspaces, hash: bytes) -> ApiKey | None:
 
 
 async def find(at: Workspaces, id: str, *, workspace: int | None = None) -> ApiKey:
-    """Raises `NotFound`, also for a key of another workspace if one is given."""
-    return await at.records.read(_known(id, workspace=workspace))
+    """Raises `NotFound`, including for a key of another workspace if one is given."""
+    return await at.records.read(_existing(id, workspace=workspace))
 
 
 async def of_workspace(at: Workspaces, workspace: int, *, revoked: bool = False) -> list[ApiKey]:
-    """The oldest first; with `revoked` also those that no longer work."""
+    """Oldest first; with `revoked`, including those that no longer work."""
     return await at.records.read(keys.of_workspace(workspace, revoked=revoked))
 
 
@@ -89,9 +89,9 @@ async def revoke(at: Workspaces, id: str, *, workspace: int | None = None) -> Ap
     """Ends a key for good; revoking it again changes nothing."""
 
     def query() -> Query[ApiKey]:
-        yield from _known(id, workspace=workspace)
+        yield from _existing(id, workspace=workspace)
         yield from keys.revoke(id, now=at.clock.now_us())
-        return (yield from _known(id))
+        return (yield from _existing(id))
 
     revoked = await at.records.write(query())
     await at.changed(Change("credentials", revoked.workspace))
@@ -117,10 +117,10 @@ def _insert(new: NewKey, slug: str, *, now: int) -> Query[ApiKey]:
     workspace = yield from ensured(slug, now=now)
     if not (yield from keys.insert(new, workspace=workspace, now=now)):
         raise InvalidRequest("secret: this store already has that key.")
-    return (yield from _known(new.id))
+    return (yield from _existing(new.id))
 
 
-def _known(id: str, *, workspace: int | None = None) -> Query[ApiKey]:
+def _existing(id: str, *, workspace: int | None = None) -> Query[ApiKey]:
     key = yield from keys.by_id(id)
     if key is None or workspace not in (None, key.workspace):
         raise NotFound("There is no such API key.")

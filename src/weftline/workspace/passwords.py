@@ -1,6 +1,6 @@
 """Passwords: argon2id. A hash takes 64 MB and a fifth of a second, so it is never computed on the event loop.
 
-Nor is it computed for whoever asks: those who wait are few, take turns, and are forgotten when they have gone away.
+Nor is it computed for everyone who asks: few may wait, they take turns, and those who go away are dropped.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class PasswordChecker:
         return sum(len(queue) for queue in self._waiting.values())
 
     async def check(self, stored: str | None, password: str, *, sender: str = "") -> bool:
-        """Whether the password fits its hash. `stored` is None for an unknown user, and False takes just as long.
+        """Whether the password matches its hash. `stored` is None for an unknown user, and False takes just as long.
 
-        A check that is cancelled while it waits is never begun. Raises `RateLimited` or `Unavailable` if it would
-        have to wait behind too many others, of the same sender or of all.
+        A check that is cancelled while it waits never starts. Raises `RateLimited` or `Unavailable` if too many others
+        are waiting, from the same sender or in all.
         """
         await self._enter(sender)
-        # The place is free when the thread is done, not when nobody waits for it any more.
+        # The slot is free when the thread is done, not when the caller stops waiting.
         work = asyncio.ensure_future(asyncio.to_thread(self._check, stored, password))
         work.add_done_callback(self._leave)
         return await asyncio.shield(work)
@@ -72,7 +72,7 @@ class PasswordChecker:
             return
         mine = self._waiting.get(sender, ())
         if len(mine) >= self._max_waiting_each:
-            raise RateLimited("Too many attempts to sign in at once.", retry_after_s=2)
+            raise RateLimited("Too many sign-in attempts at once.", retry_after_s=2)
         if self.waiting >= self._max_waiting:
             self._send_one_away(more_than=len(mine) + 1)
         turn = asyncio.get_running_loop().create_future()
@@ -81,36 +81,39 @@ class PasswordChecker:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._let_in_next()  # was let in and is gone already
+                self._let_in_next()  # was admitted and is already gone
             else:
                 self._forget(sender, turn)
             raise
 
     def _leave(self, work: asyncio.Future[bool]) -> None:
         if not work.cancelled():
-            work.exception()  # whoever asked may have gone away
+            work.exception()  # the caller may have gone away
         self._let_in_next()
 
     def _let_in_next(self) -> None:
-        """Hands a place on to the next sender in turn."""
-        if not self._waiting:
-            self._free += 1
-            return
-        sender = next(iter(self._waiting))
-        queue = self._waiting.pop(sender)
-        queue.popleft().set_result(None)
-        if queue:
-            self._waiting[sender] = queue  # to the end of the round
+        """Passes a slot on to the next sender in turn."""
+        while self._waiting:
+            sender = next(iter(self._waiting))
+            queue = self._waiting.pop(sender)
+            turn = queue.popleft()
+            if queue:
+                self._waiting[sender] = queue  # to the end of the round
+            if not turn.done():  # a client that has just gone stays in the queue until its task has run
+                turn.set_result(None)
+                return
+        self._free += 1
 
     def _send_one_away(self, *, more_than: int) -> None:
-        """Makes room at the expense of the sender who has the most waiting, if that is more than the newcomer has."""
+        """Makes room by dropping a check of the sender with the most waiting, if that is more than the newcomer has."""
         sender, queue = max(self._waiting.items(), key=lambda item: len(item[1]))
         full = Unavailable("Too many people are signing in at the moment.", retry_after_s=2)
         if len(queue) <= more_than:
             raise full
         turn = queue[-1]
         self._forget(sender, turn)
-        turn.set_exception(full)
+        if not turn.done():
+            turn.set_exception(full)
 
     def _forget(self, sender: str, turn: asyncio.Future[None]) -> None:
         queue = self._waiting.get(sender)

@@ -1,7 +1,7 @@
-"""Model providers that a workspace brings.
+"""Model providers that a workspace adds.
 
-API keys and header values go in and never come out: a provider that is read says whether it has a key, and has the
-names of its headers.
+API keys and header values go in and never come out: reading a provider shows whether it has a key, and the names of its
+headers.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from weftline.config import provider_settings
 from weftline.errors import Conflict, InvalidRequest, Issue, NotFound, StoreError, WeftlineError, invalid
+from weftline.framing import REFUSAL, frames_request
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.families import NotAvailable, ProviderSettings, build_provider
 from weftline.providers.workspace import OwnProvider
@@ -47,7 +48,7 @@ _NOT_OPTIONS = frozenset(
 
 
 class OfferedModel(Struct, frozen=True):
-    """A model that a provider is to offer. What is UNSET or None is unknown."""
+    """A model that a provider should offer. Fields that are UNSET or None are unknown."""
 
     id: str
     label: str | UnsetType = UNSET
@@ -81,14 +82,14 @@ class ProviderSecrets(Struct, frozen=True, omit_defaults=True):
     api_key: str | None = None
     headers: dict[str, str] = {}
     base_url: str | None = None
-    """The whole address, if that of the spec shows a mark in place of a secret."""
+    """The whole address, if the spec's shows a mark in place of a secret."""
 
     def __repr__(self) -> str:
         return "ProviderSecrets(…)"
 
 
 class ProviderChanges(Struct, frozen=True, kw_only=True):
-    """What to set anew; what is UNSET stays as it is."""
+    """What to change; UNSET fields stay as they are."""
 
     name: str | UnsetType = UNSET
     family: str | UnsetType = UNSET
@@ -113,7 +114,7 @@ _decode_secrets = msgspec.json.Decoder(ProviderSecrets).decode
 
 
 def spec_of(row: ProviderRow) -> ProviderSpec:
-    """As it is shown: without what is secret in its address."""
+    """As shown to callers: without the secrets in its address."""
     return _decode_spec(row.spec)
 
 
@@ -139,7 +140,7 @@ async def change(at: Workspaces, workspace: int, id: str, changes: ProviderChang
     """Changes a provider, by its id or name. With another address its secrets must be given again."""
 
     def query() -> Query[ProviderRow]:
-        row = yield from _known(id, workspace=workspace)
+        row = yield from _existing(id, workspace=workspace)
         name, spec, values = _changed(row, _open(at.vault, row), changes)
         twin = yield from providers.by_name(name, workspace=workspace)
         if twin is not None and twin.key != row.key:
@@ -158,11 +159,11 @@ async def change(at: Workspaces, workspace: int, id: str, changes: ProviderChang
 async def delete(at: Workspaces, workspace: int, id: str) -> str:
     """Removes a provider, by its id or name, and returns its id.
 
-    Calls under way end; later ones of the same runs find no model.
+    Calls under way end; later calls of the same runs find no model.
     """
 
     def query() -> Query[str]:
-        row = yield from _known(id, workspace=workspace)
+        row = yield from _existing(id, workspace=workspace)
         yield from providers.delete(row.key)
         return row.id
 
@@ -173,7 +174,7 @@ async def delete(at: Workspaces, workspace: int, id: str) -> str:
 
 async def find(at: Workspaces, workspace: int, id: str) -> ProviderRow:
     """The provider with this id or name. Raises `NotFound`."""
-    return await at.records.read(_known(id, workspace=workspace))
+    return await at.records.read(_existing(id, workspace=workspace))
 
 
 async def page(at: Workspaces, workspace: int, *, after: int = 0, limit: int) -> RowPage[ProviderRow]:
@@ -182,7 +183,7 @@ async def page(at: Workspaces, workspace: int, *, after: int = 0, limit: int) ->
 
 
 async def of_workspace(at: Workspaces, workspace: int) -> list[ProviderRow]:
-    """The oldest first."""
+    """Oldest first."""
     return await at.records.read(providers.of_workspace(workspace))
 
 
@@ -204,7 +205,7 @@ def _own(vault: Vault, row: ProviderRow) -> OwnProvider:
     return OwnProvider(row.id, row.version, _settings(row.name, spec_of(row), values), fault)
 
 
-def _known(id: str, *, workspace: int) -> Query[ProviderRow]:
+def _existing(id: str, *, workspace: int) -> Query[ProviderRow]:
     row = yield from providers.find(id, workspace=workspace)
     if row is None:
         raise NotFound("There is no such provider.")
@@ -223,13 +224,13 @@ def _taken(name: str, *, workspace: int) -> Query[ProviderRow]:
 
 
 def _columns(name: str, spec: ProviderSpec, values: ProviderSecrets, *, vault: Vault, id: str) -> ProviderColumns:
-    """An address that may hold a token is stored as it is shown, and whole among the secrets."""
-    shown = spec.base_url and shown_url(spec.base_url)
-    values = replace(values, base_url=spec.base_url if shown != spec.base_url else None)
+    """An address that may contain a token is stored redacted, and in full among the secrets."""
+    redacted = spec.base_url and shown_url(spec.base_url)
+    values = replace(values, base_url=spec.base_url if redacted != spec.base_url else None)
     sealed = None
     if values != ProviderSecrets():
         sealed = vault.seal(msgspec.json.encode(values), place=f"provider:{id}")
-    return ProviderColumns(name=name, spec=msgspec.json.encode(replace(spec, base_url=shown)), secrets=sealed)
+    return ProviderColumns(name=name, spec=msgspec.json.encode(replace(spec, base_url=redacted)), secrets=sealed)
 
 
 def _open(vault: Vault, row: ProviderRow) -> ProviderSecrets:
@@ -248,7 +249,7 @@ def _changed(
         name: value for name in ProviderSpec.__struct_fields__ if (value := getattr(changes, name, UNSET)) is not UNSET
     }
     if before.base_url is not None and given.get("base_url") == shown_url(before.base_url):
-        del given["base_url"]  # as it was read, so it stays what it is
+        del given["base_url"]  # sent as it was read, so it stays what it is
     spec = replace(before, **given)
     name = row.name if changes.name is UNSET else changes.name
     values = ProviderSecrets(
@@ -257,13 +258,13 @@ def _changed(
     )
     issues: list[Issue] = []
     if spec.address != before.address:
-        # Otherwise whoever may change a provider could have its key sent to an address of their own.
+        # Otherwise anyone who may change a provider could have its key sent to an address of their own.
         kept = {
             "apiKey": earlier.api_key is not None and changes.api_key is UNSET,
             "headers": bool(earlier.headers) and changes.headers is UNSET,
         }
         issues = [
-            Issue(field, "must be sent again when the provider gets another address")
+            Issue(field, "must be sent again when the provider's address changes")
             for field, is_kept in kept.items()
             if is_kept
         ]
@@ -283,7 +284,8 @@ def _checked(name: str, spec: ProviderSpec, values: ProviderSecrets, more: Seque
     if values.api_key is not None and values.api_key.startswith("env:"):
         issues.append(Issue("apiKey", "must be the key itself: the server's environment is not the workspace's"))
     if REDACTED in (spec.base_url or ""):
-        issues.append(Issue("baseUrl", f"must be sent whole: {REDACTED} stands for what was not shown"))
+        issues.append(Issue("baseUrl", f"must be sent in full: {REDACTED} stands for what was not shown"))
+    issues += [Issue(f"headers.{header}", REFUSAL) for header in values.headers if frames_request(header)]
     issues += more
     if issues:
         raise invalid(issues)
@@ -308,7 +310,7 @@ def _settings(name: str, spec: ProviderSpec, values: ProviderSecrets) -> Provide
 
 
 def _try_out(name: str, spec: ProviderSpec, values: ProviderSecrets) -> None:
-    """Builds the provider once, so that settings which cannot work are refused when they are sent."""
+    """Builds the provider once, so that settings that cannot work are refused when they are sent."""
     try:
         build_provider(_settings(name, spec, values), transport=AiohttpTransport(), environ={})
     except NotAvailable as missing:
@@ -322,7 +324,7 @@ _FIELDS = {"family": "family", "base_url": "baseUrl", "models": "models", "api_k
 
 
 def _issue(name: str, error: WeftlineError) -> Issue:
-    """A fault in the words of the configuration file, at the field that has it here."""
+    """A fault worded as for the configuration file, at the corresponding field here."""
     key = str(error.details.get("key", "")).removeprefix(f"providers.{name}").lstrip(".")
     field = _FIELDS.get(key.partition("[")[0], f"options.{key}" if key else "name")
     return Issue(field, error.message.partition(": ")[2] or error.message)

@@ -1,4 +1,4 @@
-"""Where a browser may be sent after consent: https, this machine, or an app by a scheme of its own (RFC 8252)."""
+"""Where a browser may be sent after consent: https, this machine, or an app by its own scheme (RFC 8252)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from urllib.parse import SplitResult, urldefrag, urlsplit
 
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _OWN_SCHEME = re.compile(r"[a-z][a-z0-9+-]*(?:\.[a-z0-9+-]+)+")
-"""A domain name read backwards, as apps are to have: no browser and no system has a scheme with a dot."""
+"""A reversed domain name, as apps should use: no browser or system has a scheme with a dot."""
 _LISTED_SCHEME = re.compile(r"[a-z][a-z0-9+.-]{1,63}")
 _PLAIN = re.compile(r"[\x21-\x7e]{1,2000}")
 _NO_APPS = frozenset(
     {"about", "blob", "chrome", "data", "file", "filesystem", "ftp", "ftps", "http", "https", "intent", "jar"}
     | {"javascript", "mailto", "sms", "tel", "urn", "vbscript", "view-source", "ws", "wss"}
 )
-"""Schemes that a browser or a system handles itself: nobody can list them as an app's."""
+"""Schemes that a browser or system handles itself: they cannot be listed as an app's."""
 
 
 def is_scheme_of_an_app(text: str) -> bool:
@@ -41,11 +41,13 @@ def redirect_uri(text: str, *, schemes: Collection[str] = ()) -> str | None:
         return uri if host in _LOOPBACK else None
     if uri == f"{scheme}:" or not (_OWN_SCHEME.fullmatch(scheme) or scheme in schemes):
         return None
+    if scheme.partition(".")[0] in _NO_APPS:
+        return None  # looks like what a browser handles itself, and is no domain
     return uri
 
 
 def is_registered(uri: str, registered: Iterable[str]) -> bool:
-    """Whether a browser may be sent to `uri`. On this machine any port will do: apps take the one that is free."""
+    """Whether a browser may be sent to `uri`. On this machine any port will do: apps take whichever is free."""
     listed = set(registered)
     if uri in listed:
         return True

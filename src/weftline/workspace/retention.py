@@ -1,4 +1,4 @@
-"""Removing what nobody needs any more. The logs of runs are trimmed by the store; this is the rest."""
+"""Removing what is no longer needed. The store trims the logs of runs; this is the rest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from weftline.store.records import deliveries
 from weftline.workspace.context import Workspaces
 
 _BATCH = 1000
-"""Rows in one transaction, so that runs under way do not wait for long."""
+"""Rows in one transaction, so that runs under way do not wait long."""
 
 
 async def forget_deliveries(at: Workspaces, *, before: int, workspace: int | None = None) -> int:

@@ -1,6 +1,6 @@
 """The catalog of scopes, with the words in which a user is asked for them.
 
-Some scopes have two names: the protocol's own and ours. Either works everywhere, and is told back as it was sent; what
+Some scopes have two names: the protocol's own and ours. Either works everywhere, and is returned as it was sent; what
 an app may ask for and what a token is good for goes by meaning.
 """
 
@@ -31,6 +31,9 @@ SCOPES: dict[str, str] = {
     "a2a:invoke": "talk to agents over A2A",
     "mcp:connect": "connect over MCP",
 }
+
+MCP_SCOPE = "mcp:connect"
+"""What an MCP host asks for, and gets if it asks for nothing."""
 
 USING_AGENTS = frozenset({"agents:invoke", "runs:write", "a2a:invoke", "mcp:connect"})
 """A user who grants one of these may restrict the app to some agents."""

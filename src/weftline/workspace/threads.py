@@ -1,4 +1,4 @@
-"""Threads: created, found, listed, ended. What runs do on them is the engine's."""
+"""Threads: created, found, listed, ended. What runs do on them is up to the engine."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class ThreadDraft(Struct, frozen=True, kw_only=True):
     name: str
     agent: str | None
     spec: bytes
-    """What each of its runs begins with: the client's JSON, checked, with header values `[redacted]`."""
+    """What each of its runs starts from: the client's JSON, checked, with header values `[redacted]`."""
     headers: Headers = {}
-    """Those header values."""
+    """The header values."""
     metadata: dict[str, str] = {}
 
 
@@ -53,8 +53,8 @@ async def of_context(at: Workspaces, workspace: int, draft: ThreadDraft) -> Thre
     new = _new(at, workspace, draft)
 
     def query(agent: str) -> Query[ThreadRow]:
-        known = yield from _tagged(context, workspace=workspace, agent=agent)
-        return known or (yield from threads.insert(new, now=at.clock.now_us()))
+        existing = yield from _tagged(context, workspace=workspace, agent=agent)
+        return existing or (yield from threads.insert(new, now=at.clock.now_us()))
 
     return await at.records.write(query(draft.agent))
 

@@ -1,4 +1,4 @@
-"""Secrets of the tools of an agent that is replaced by what was read of it, where they show as `[redacted]`."""
+"""Tool secrets of an agent that is replaced by what was read from it, where they appear as `[redacted]`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from weftline.wire.agents import dialled_urls
 
 
 def kept_secrets(spec: bytes, headers: Headers, *, earlier_spec: bytes, earlier: Headers) -> Headers:
-    """The secrets of a new spec, with the earlier ones where the mark stands for them.
+    """The secrets of a new spec, with the earlier ones where it has the mark.
 
-    Raises `InvalidRequest` for a mark that stands for nothing, or for a secret that was given for another origin.
+    Raises `InvalidRequest` for a mark that stands for nothing, or for a secret given for a different origin.
     """
     kept = {name: dict(values) for name, values in headers.items()}
     before = dialled_urls(earlier_spec)
@@ -23,13 +23,13 @@ def kept_secrets(spec: bytes, headers: Headers, *, earlier_spec: bytes, earlier:
             if shown_url(old.get(SEALED_URL, "")) == url:
                 kept.setdefault(name, {})[SEALED_URL] = old[SEALED_URL]
             else:
-                issues.append(Issue(f"spec.tools.{name}.url", "must be sent whole when it changes"))
+                issues.append(Issue(f"spec.tools.{name}.url", "must be sent in full when it changes"))
         for header in [header for header, value in own.items() if value == REDACTED]:
             if header in old and _same_origin(before.get(name, ""), url):
                 own[header] = old[header]
             else:
                 issues.append(
-                    Issue(f"spec.tools.{name}.headers.{header}", "must be sent again when the tool gets another origin")
+                    Issue(f"spec.tools.{name}.headers.{header}", "must be sent again when the tool's origin changes")
                 )
     if issues:
         raise invalid(issues)

@@ -1,4 +1,4 @@
-"""Stored tools. Their secrets go in and never come out: a tool that is read has their names."""
+"""Stored tools. Their secrets go in and never come out: reading a tool shows only their names."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import asdict, replace
 
 from weftline.errors import Conflict, InvalidRequest, Issue, NotFound, invalid
+from weftline.framing import REFUSAL, frames_request
 from weftline.kernel.entries import Effect
 from weftline.net.address import InvalidAddress, origin_of, parse
 from weftline.redaction import REDACTED, SEALED_URL, shown_template
@@ -33,7 +34,7 @@ _decode_spec = msgspec.json.Decoder(HttpSpec).decode
 
 
 class ToolChanges(Struct, frozen=True, kw_only=True):
-    """What to set anew; what is UNSET stays as it is."""
+    """What to change; UNSET fields stay as they are."""
 
     name: str | UnsetType = UNSET
     url: str | UnsetType = UNSET
@@ -49,7 +50,7 @@ class ToolChanges(Struct, frozen=True, kw_only=True):
 
 
 def spec_of(row: ToolRow) -> HttpSpec:
-    """As it is shown: without what is secret in its address."""
+    """As shown to callers: without the secrets in its address."""
     return _decode_spec(row.spec)
 
 
@@ -70,14 +71,14 @@ async def create(at: Workspaces, workspace: int, spec: HttpSpec, *, values: Mapp
 
 
 async def change(at: Workspaces, workspace: int, id: str, changes: ToolChanges) -> ToolRow:
-    """Changes a tool; runs under way have it so when they are next taken up.
+    """Changes a tool; runs under way see the change when they are next resumed.
 
-    With another origin its secrets must be given again.
+    If its origin changes, its secrets must be given again.
     """
     await _require_checkable(changes.parameters)
 
     def query() -> Query[ToolRow]:
-        row = yield from _known(id, workspace=workspace)
+        row = yield from _existing(id, workspace=workspace)
         before, values = opened(row, vault=at.vault)
         spec = _changed(before, changes)
         _checked(spec, [] if _same_origin(before.url, spec.url) else _kept_secrets(before, changes))
@@ -94,10 +95,10 @@ async def change(at: Workspaces, workspace: int, id: str, changes: ToolChanges) 
 
 
 async def delete(at: Workspaces, workspace: int, id: str) -> None:
-    """Removes a tool; runs that have it under way keep it until they are next taken up."""
+    """Removes a tool; runs under way keep it until they are next resumed."""
 
     def query() -> Query[None]:
-        row = yield from _known(id, workspace=workspace)
+        row = yield from _existing(id, workspace=workspace)
         yield from tools.delete(row.key)
 
     await at.records.write(query())
@@ -105,7 +106,7 @@ async def delete(at: Workspaces, workspace: int, id: str) -> None:
 
 async def find(at: Workspaces, workspace: int, id: str) -> ToolRow:
     """Raises `NotFound`."""
-    return await at.records.read(_known(id, workspace=workspace))
+    return await at.records.read(_existing(id, workspace=workspace))
 
 
 async def page(at: Workspaces, workspace: int, *, after: int = 0, limit: int) -> RowPage[ToolRow]:
@@ -114,11 +115,11 @@ async def page(at: Workspaces, workspace: int, *, after: int = 0, limit: int) ->
 
 
 async def of_workspace(at: Workspaces, workspace: int) -> list[ToolRow]:
-    """The oldest first."""
+    """Oldest first."""
     return await at.records.read(tools.of_workspace(workspace))
 
 
-def _known(id: str, *, workspace: int) -> Query[ToolRow]:
+def _existing(id: str, *, workspace: int) -> Query[ToolRow]:
     row = yield from tools.by_id(id, workspace=workspace)
     if row is None:
         raise NotFound("There is no such tool.")
@@ -136,13 +137,13 @@ def opened(row: ToolRow, *, vault: Vault) -> tuple[HttpSpec, dict[str, str]]:
 
 
 def _columns(spec: HttpSpec, values: Mapping[str, str], *, vault: Vault, id: str) -> ToolColumns:
-    """An address that holds a token is stored as it is shown, and whole among the secrets."""
-    shown, kept = shown_template(spec.url), dict(values)
-    if shown != spec.url:
+    """An address that contains a token is stored redacted, and in full among the secrets."""
+    redacted, kept = shown_template(spec.url), dict(values)
+    if redacted != spec.url:
         kept[SEALED_URL] = spec.url
     return ToolColumns(
         name=spec.name,
-        spec=msgspec.json.encode(replace(spec, url=shown)),
+        spec=msgspec.json.encode(replace(spec, url=redacted)),
         secrets=vault.seal_values(kept, tool=id),
     )
 
@@ -153,7 +154,7 @@ def _changed(spec: HttpSpec, changes: ToolChanges) -> HttpSpec:
         if name in given and given[name] is None:
             given[name] = UNSET
     if given.get("url") == shown_template(spec.url):
-        del given["url"]  # as it was read, so it stays what it is
+        del given["url"]  # sent as it was read, so it stays what it is
     names = {*spec.secrets, *changes.secrets} - {name for name, value in changes.secrets.items() if value is None}
     return replace(spec, **{**given, "secrets": tuple(sorted(names))})
 
@@ -166,9 +167,9 @@ def _same_origin(before: str, after: str) -> bool:
 
 
 def _kept_secrets(before: HttpSpec, changes: ToolChanges) -> list[Issue]:
-    # Otherwise whoever may change a tool could have its secrets sent to an address of their own.
+    # Otherwise anyone who may change a tool could have its secrets sent to an address of their own.
     return [
-        Issue(f"secrets.{name}", "must be sent again when the tool gets another origin")
+        Issue(f"secrets.{name}", "must be sent again when the tool's origin changes")
         for name in before.secrets
         if name not in changes.secrets
     ]
@@ -179,16 +180,17 @@ def _checked(spec: HttpSpec, more: Sequence[Issue] = ()) -> HttpSpec:
     issues = [*more]
     authority = spec.url.partition("://")[2].split("/")[0].split("?")[0]
     if "{{" in authority:
-        issues.append(Issue("url", "must name its host; placeholders may stand in the path and the query only"))
+        issues.append(Issue("url", "must name its host; placeholders are allowed only in the path and the query"))
     else:
         try:
             parse(spec.url)
         except InvalidAddress as error:
             issues.append(Issue("url", str(error)))
     if REDACTED in spec.url:
-        issues.append(Issue("url", f"must be sent whole: {REDACTED} stands for what was not shown"))
+        issues.append(Issue("url", f"must be sent in full: {REDACTED} stands for what was not shown"))
     if spec.method in ("GET", "HEAD") and spec.body is not UNSET:
         issues.append(Issue("body", f"{spec.method} has no body"))
+    issues += [Issue(f"headers.{name}", REFUSAL) for name in spec.headers if frames_request(name)]
     for name, value in spec.headers.items():
         if name.lower() in _SECRET_HEADERS and not secret_names(value):
             issues.append(Issue(f"headers.{name}", "put the value into `secrets` and write {{secrets.NAME}} here"))
@@ -204,7 +206,7 @@ def _checked(spec: HttpSpec, more: Sequence[Issue] = ()) -> HttpSpec:
 
 
 async def _require_checkable(parameters: Raw | UnsetType | None) -> None:
-    """Raises `InvalidRequest` for parameters that cost too much, or that nobody could check a call against."""
+    """Raises `InvalidRequest` for parameters that cost too much, or that a call could not be checked against."""
     if parameters is UNSET or parameters is None:
         return
     problem = refusal(msgspec.json.decode(parameters), encoded=bytes(parameters))

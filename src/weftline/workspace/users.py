@@ -14,7 +14,7 @@ from weftline.store.records import grants, users
 from weftline.store.records.users import User
 from weftline.workspace.context import Change, Workspaces
 from weftline.workspace.passwords import PasswordChecker
-from weftline.workspace.workspaces import ensured, known
+from weftline.workspace.workspaces import ensured, existing
 
 SESSION = "weft_us_"
 SESSION_S = 12 * 3600
@@ -22,7 +22,7 @@ _EMAIL = re.compile(r"[^@\s]{1,64}@[^@\s]{1,190}")
 
 
 class Profile(Struct, frozen=True):
-    """A user and the slugs of the workspaces that they are a member of."""
+    """A user and the slugs of the workspaces they belong to."""
 
     user: User
     workspaces: tuple[str, ...]
@@ -51,18 +51,18 @@ async def join_workspace(at: Workspaces, *, email: str, slug: str) -> None:
     """Makes a user a member of a workspace, which is created if it is new."""
 
     def query() -> Query[None]:
-        user = yield from _known(email)
+        user = yield from _existing(email)
         yield from users.join(user.key, (yield from ensured(slug, now=at.clock.now_us())))
 
     await at.records.write(query())
 
 
 async def leave_workspace(at: Workspaces, *, email: str, slug: str) -> None:
-    """Removes a user from a workspace; what they allowed apps to do there ends."""
+    """Removes a user from a workspace and ends what they allowed apps to do there."""
 
     def query() -> Query[None]:
-        user = yield from _known(email)
-        workspace = yield from known(slug)
+        user = yield from _existing(email)
+        workspace = yield from existing(slug)
         yield from users.leave(user.key, workspace)
         yield from grants.end_grants_of(user.key, workspace=workspace)
 
@@ -74,7 +74,7 @@ async def set_password(at: Workspaces, *, email: str, password: str) -> None:
     """Replaces the password, given as an argon2 hash, and signs the user out everywhere."""
 
     def query() -> Query[None]:
-        user = yield from _known(email)
+        user = yield from _existing(email)
         yield from users.set_password(user.key, password)
         yield from users.end_sessions(user.key)
 
@@ -85,7 +85,7 @@ async def delete_user(at: Workspaces, *, email: str) -> None:
     """Deletes a user with all sessions, grants and tokens."""
 
     def query() -> Query[None]:
-        user = yield from _known(email)
+        user = yield from _existing(email)
         yield from grants.end_grants_of(user.key)
         yield from users.delete(user.key)
 
@@ -95,7 +95,7 @@ async def delete_user(at: Workspaces, *, email: str) -> None:
 
 async def show_user(at: Workspaces, *, email: str) -> Profile:
     def query() -> Query[Profile]:
-        return (yield from _profile((yield from _known(email))))
+        return (yield from _profile((yield from _existing(email))))
 
     return await at.records.read(query())
 
@@ -155,7 +155,7 @@ def normalized(email: str) -> str:
     return email.strip().lower()
 
 
-def _known(email: str) -> Query[User]:
+def _existing(email: str) -> Query[User]:
     user = yield from users.by_email(normalized(email))
     if user is None:
         raise NotFound(f"There is no user {email!r}.")

@@ -1,4 +1,4 @@
-"""Webhooks: who is told about the ends of a workspace's runs, and what became of each delivery."""
+"""Webhooks: who hears about the ends of a workspace's runs, and what became of each delivery."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _URL = re.compile(r"https?://[^\s/?#\x00-\x1f]+[^\s\x00-\x1f]*", re.IGNORECASE)
 class CreatedWebhook(NamedTuple):
     webhook: WebhookRow
     secret: str
-    """What deliveries are signed with; told this once."""
+    """What deliveries are signed with; shown only once."""
 
 
 async def create(at: Workspaces, workspace: int, url: str, *, events: Sequence[str] = EVENTS) -> CreatedWebhook:
-    """`events` are the statuses of ended runs to tell about."""
+    """`events` are the final statuses of runs to report."""
     if len(url) > MAX_URL_CHARS or not _URL.fullmatch(url):
         raise InvalidRequest("url: must be an http or https address.")
     if not events or any(event not in EVENTS for event in events):
         raise InvalidRequest(f"events: must be some of {', '.join(EVENTS)}.")
     identity = "wh_" + secrets.token_hex(10)
     secret = "whsec_" + secrets.token_urlsafe(32)
-    shown = shown_url(url)
-    # An address that may hold a token is a secret too.
-    sealed = at.vault.seal(f"{secret}\n{url}".encode() if shown != url else secret.encode(), place=_place(identity))
+    redacted = shown_url(url)
+    # An address that may contain a token is a secret too.
+    sealed = at.vault.seal(f"{secret}\n{url}".encode() if redacted != url else secret.encode(), place=_place(identity))
 
     def query() -> Query[WebhookRow]:
         if len((yield from webhooks.of_workspace(workspace))) >= MAX_PER_WORKSPACE:
@@ -47,7 +47,7 @@ async def create(at: Workspaces, workspace: int, url: str, *, events: Sequence[s
             yield from webhooks.insert(
                 identity,
                 workspace=workspace,
-                url=shown,
+                url=redacted,
                 events=sorted(set(events)),
                 secret=sealed,
                 now=at.clock.now_us(),
@@ -60,10 +60,10 @@ async def create(at: Workspaces, workspace: int, url: str, *, events: Sequence[s
 
 
 async def enable(at: Workspaces, workspace: int, id: str, *, enabled: bool) -> WebhookRow:
-    """While a webhook is off, it is not told about runs that end, and its pending deliveries wait."""
+    """While a webhook is off, it does not hear about runs that end, and its pending deliveries wait."""
 
     def query() -> Query[WebhookRow]:
-        row = yield from _known(id, workspace=workspace)
+        row = yield from _existing(id, workspace=workspace)
         changed = yield from webhooks.enable(row.key, enabled=enabled)
         assert changed is not None
         return changed
@@ -77,7 +77,7 @@ async def delete(at: Workspaces, workspace: int, id: str) -> None:
     """Removes a webhook with its deliveries, pending ones too."""
 
     def query() -> Query[None]:
-        row = yield from _known(id, workspace=workspace)
+        row = yield from _existing(id, workspace=workspace)
         yield from webhooks.delete(row.key)
 
     await at.records.write(query())
@@ -86,24 +86,24 @@ async def delete(at: Workspaces, workspace: int, id: str) -> None:
 
 async def find(at: Workspaces, workspace: int, id: str) -> WebhookRow:
     """Raises `NotFound`."""
-    return await at.records.read(_known(id, workspace=workspace))
+    return await at.records.read(_existing(id, workspace=workspace))
 
 
 async def of_workspace(at: Workspaces, workspace: int) -> list[WebhookRow]:
-    """The oldest first."""
+    """Oldest first."""
     return await at.records.read(webhooks.of_workspace(workspace))
 
 
 async def deliveries_of(
     at: Workspaces, webhook: WebhookRow, *, status: str | None = None, before: int | None = None, limit: int = 50
 ) -> list[DeliveryRow]:
-    """The newest first, below the key `before`."""
+    """Newest first, below the key `before`."""
     query = deliveries.of_webhook(webhook.key, status=status, before=before, limit=limit)
     return await at.records.read(query, heavy=status is not None)
 
 
 async def redeliver(at: Workspaces, webhook: WebhookRow, key: int) -> DeliveryRow:
-    """Makes a delivery due again, whatever became of it. Raises `NotFound`."""
+    """Makes a delivery due again, whatever its status. Raises `NotFound`."""
     row = await at.records.write(deliveries.redeliver(key, webhook=webhook.key, now=at.clock.now_us()))
     if row is None:
         raise NotFound("There is no such delivery.")
@@ -128,7 +128,7 @@ def _place(id: str) -> str:
     return f"webhook:{id}"
 
 
-def _known(id: str, *, workspace: int) -> Query[WebhookRow]:
+def _existing(id: str, *, workspace: int) -> Query[WebhookRow]:
     row = yield from webhooks.by_id(id, workspace=workspace)
     if row is None:
         raise NotFound("There is no such webhook.")

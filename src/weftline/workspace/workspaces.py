@@ -20,7 +20,7 @@ async def ensure(at: Workspaces, slug: str) -> int:
 
 async def find(at: Workspaces, slug: str) -> int:
     """The workspace's key. Raises `NotFound`."""
-    return await at.records.read(known(slug))
+    return await at.records.read(existing(slug))
 
 
 async def slugs(at: Workspaces) -> list[str]:
@@ -42,7 +42,7 @@ async def set_feature(at: Workspaces, slug: str, feature: str, *, on: bool) -> d
         raise InvalidRequest(f"{feature!r} is not a feature; the features are {' and '.join(FEATURES)}.")
 
     def switch() -> Query[dict[str, bool]]:
-        key = yield from known(slug)
+        key = yield from existing(slug)
         yield from workspaces.switch_on(key, feature) if on else workspaces.switch_off(key, feature)
         return (yield from _features(slug))
 
@@ -51,9 +51,14 @@ async def set_feature(at: Workspaces, slug: str, feature: str, *, on: bool) -> d
     return switched
 
 
+def is_slug(text: str) -> bool:
+    """Whether a workspace may have this slug."""
+    return _SLUG.fullmatch(text) is not None
+
+
 def ensured(slug: str, *, now: int) -> Query[int]:
-    """`ensure` as a part of a larger transaction."""
-    if not _SLUG.fullmatch(slug):
+    """`ensure` as part of a larger transaction."""
+    if not is_slug(slug):
         raise InvalidRequest(
             f"{slug!r} is not a workspace slug: use 1 to 64 lowercase letters, digits, - and _,"
             " beginning and ending with a letter or digit."
@@ -61,8 +66,8 @@ def ensured(slug: str, *, now: int) -> Query[int]:
     return (yield from workspaces.ensure(slug, now=now))
 
 
-def known(slug: str) -> Query[int]:
-    """`find` as a part of a larger transaction."""
+def existing(slug: str) -> Query[int]:
+    """`find` as part of a larger transaction."""
     key = yield from workspaces.find(slug)
     if key is None:
         raise NotFound(f"There is no workspace {slug!r}.")
@@ -70,6 +75,6 @@ def known(slug: str) -> Query[int]:
 
 
 def _features(slug: str) -> Query[dict[str, bool]]:
-    key = yield from known(slug)
+    key = yield from existing(slug)
     off = yield from workspaces.features_off(key)
     return {feature: feature not in off for feature in FEATURES}

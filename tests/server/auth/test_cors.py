@@ -67,7 +67,7 @@ class TestNamedOrigins:
             reply = await world.call(method, path, headers=headers, credential=credential, **given)
             assert allowed(reply) == PAGE and reply.headers["vary"] == "Origin", (path, reply)
             exposed = reply.headers["access-control-expose-headers"].split(", ")
-            assert {"Location", "X-Run-Id", "X-Request-Id", "Retry-After"} <= {*exposed}
+            assert {"Location", "X-Run-Id", "X-Warnings", "X-Request-Id", "Retry-After"} <= {*exposed}
             return reply
 
         stream = await call("POST", body=RUN, headers={"accept": "text/event-stream"})

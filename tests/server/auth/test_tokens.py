@@ -323,7 +323,7 @@ async def test_the_metadata_names_the_endpoints(world: World) -> None:
         assert any(route.path == path for route in world.app.router.routes), path
     assert told["code_challenge_methods_supported"] == ["S256"]
     assert told["scopes_supported"] == list(CATALOG) and told["response_types_supported"] == ["code"]
-    assert set(told["token_endpoint_auth_methods_supported"]) == {"client_secret_basic", "client_secret_post"}
+    assert set(told["token_endpoint_auth_methods_supported"]) == {"client_secret_basic", "client_secret_post", "none"}
 
 
 async def test_the_issuer_is_not_what_the_host_header_says(world: World) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -26,8 +28,9 @@ from a2a.utils.errors import TaskNotFoundError, UnsupportedOperationError
 from google.protobuf.json_format import ParseDict
 
 from ..kit import TIMEOUT_S, Api, Json
-from .a2a_calls import Caller, answer, stored
+from .a2a_calls import METHODS, Caller, answer, stored
 
+pytestmark = pytest.mark.requirement("wire.a2a.send", "wire.a2a.tasks")
 ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 
 
@@ -140,15 +143,33 @@ async def test_a_body_that_is_said_to_be_something_else_than_json_is_refused_as_
         assert reply.json["error"]["code"] == code
 
 
-async def test_a_refused_stream_is_told_as_an_event_to_those_who_asked_for_events(caller: Caller) -> None:
-    await stored(caller.api)
-    body = {"jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask", "params": {"id": "run_1"}}
-    reply = await caller.api.post(caller.path, body, headers={"Accept": "text/event-stream", "A2A-Version": "1.0"})
-    assert reply.status == 200 and reply.headers["Content-Type"].startswith("text/event-stream")
-    assert reply.body.startswith(b"data: {") and b'"code":-32001' in reply.body and reply.body.endswith(b"\n\n")
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+async def test_a_refused_stream_is_told_as_an_event_to_callers_of_0_3_that_read_nothing_else(
+    api: Api, version: str
+) -> None:
+    caller = Caller(api, version)
+    await stored(api)
+    body = {"jsonrpc": "2.0", "id": 1, "method": METHODS[version]["stream"], "params": caller.message(taskId="run_1")}
+    reply = await api.post(caller.path, body, headers={"Accept": "text/event-stream", "A2A-Version": version})
+    assert reply.status == 200 and b'"code":-32001' in reply.body
+    if version == "0.3":
+        assert reply.headers["Content-Type"].startswith("text/event-stream")
+        assert reply.body.startswith(b"data: {") and reply.body.endswith(b"}\n\n")
+    else:
+        assert reply.headers["Content-Type"] == "application/json"
 
 
 # Results
+
+
+async def test_the_call_of_the_docs_works(caller: Caller) -> None:
+    await stored(caller.api)
+    page = Path(__file__).parents[3] / "docs" / "a2a.md"
+    shown = re.search(r"-H '(A2A-Version): (.+?)' -d '(.+?)'\n", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert shown is not None
+    name, version, body = shown.groups()
+    reply = await caller.api.post(caller.path, json.loads(body), headers={name: version})
+    assert answer(reply.json["result"]["task"]) == "What is on today? / 1"
 
 
 async def test_an_answer_that_fits_a_schema_is_data(caller: Caller) -> None:

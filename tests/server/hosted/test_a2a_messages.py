@@ -16,6 +16,7 @@ from ..kit import Api, Json, local_tool
 from ..scripts import SCRIPTS
 from .a2a_calls import Caller, answer, stored, texts
 
+pytestmark = pytest.mark.requirement("wire.a2a.send", "wire.a2a.tasks", "wire.a2a.context", "wire.a2a.errors")
 PEER = {"kind": "a2a_local", "name": "peer", "agentCard": {"name": "Peer"}}
 ASK = local_tool("lookup")
 

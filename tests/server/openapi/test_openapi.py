@@ -33,7 +33,7 @@ from weftline.server.router import EventStream, Form, Route
 from weftline.server.routes import ROUTES
 from weftline.server.schemas.agents import AgentModel
 from weftline.server.schemas.keys import NewKey
-from weftline.server.schemas.oauth import NewOAuthApp, OneTokenForm, TokenForm
+from weftline.server.schemas.oauth import NewClient, NewOAuthApp, OneTokenForm, TokenForm
 from weftline.server.schemas.providers import ProviderChangesModel, ProviderModel
 from weftline.server.schemas.tools import ToolChangesModel, ToolModel
 from weftline.server.schemas.webhooks import WebhookChange, WebhookModel
@@ -72,6 +72,7 @@ BODIES: dict[Any, Json] = {
     ToolChangesModel: {"description": "Looks a word up."},
     ProviderModel: {"name": "another", "family": "openai_chat", "apiKey": "k", "models": ["m"]},
     ProviderChangesModel: {"models": ["n"]},
+    NewClient: {"redirect_uris": ["https://app.example/callback"]},
     NewOAuthApp: {"name": "Another", "allowedScopes": ["models:read"], **OWN},
     rpc.RpcCall: {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": MESSAGE},
 }
@@ -103,6 +104,7 @@ class Known:
         delivery = json.loads(self.open(f"/api/v1/workspaces/{self.slug}/webhooks/{webhook}/deliveries"))
         self.values = {
             "slug": self.slug,
+            "workspaceSlug": self.slug,
             "runId": run,
             "agentId": agent,
             "agentSlug": "known",
@@ -198,6 +200,15 @@ def test_every_success_of_a_json_route_has_a_schema(page: Json) -> None:
             assert success["content"]["application/json"]["schema"], route.path
 
 
+def test_what_a_create_returns_has_one_type(page: Json) -> None:
+    """A generated client takes the types of all successes for that of each."""
+    for route in ROUTES:
+        if json_type(route) is not None and route.status != 200:
+            responses = page["paths"][route.path][route.method.lower()]["responses"]
+            described = [status for status, one in responses.items() if status < "300" and "content" in one]
+            assert described == [str(route.status)], route.path
+
+
 def test_no_field_has_a_default(page: Json) -> None:
     """Generators take a field with a default for one that is always there, also in what a client sends."""
     found = [path for path, _ in everything(page["components"]) if path[-1] == "default" and path[-2] != "properties"]
@@ -211,7 +222,7 @@ def test_a_field_that_is_always_true_is_a_boolean(page: Json) -> None:
 
 def test_a_session_is_described_without_a_runs_input(page: Json) -> None:
     run, session = (page["components"]["schemas"][name]["properties"] for name in ("RunModel", "SessionModel"))
-    assert set(run) - set(session) == {"prompt", "messages"}
+    assert set(run) - set(session) == {"prompt", "messages", "attachments"}
 
 
 def test_every_reference_of_the_page_leads_somewhere(page: Json) -> None:

@@ -30,6 +30,11 @@ SCRIPTS: dict[str, Any] = {
     "weather": {"turns": [calls("facts_get_weather", city="Oslo"), HEARD]},
     "picture": {"turns": [calls("facts_picture"), HEARD]},
     "broken": {"turns": [calls("facts_broken"), HEARD]},
+    "ask": {"turns": [calls("facts_ask"), HEARD]},
+    "count": {"turns": [calls("facts_count"), HEARD]},
+    "hosted": {"turns": [calls("own_helper", message="hi"), HEARD]},
+    "hosted_unavailable": {"turns": [calls("own_unavailable"), HEARD]},
+    "hello": {"turns": [{"text": "Hello there"}]},
     "slow": {"turns": [calls("facts_slow"), HEARD]},
     "absent": {"turns": [calls("facts_unavailable"), calls("current_time"), HEARD]},
     "ask_between": {

@@ -18,15 +18,21 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import uvicorn
-from mcp.server.mcpserver import Image, MCPServer
+from mcp.server.mcpserver import Context, Image, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
+from pydantic import BaseModel
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
 Scope = MutableMapping[str, Any]
 App = Callable[[Scope, Any, Any], Awaitable[None]]
+
+
+class Answer(BaseModel):
+    name: str
+
 
 server = MCPServer("facts", log_level="CRITICAL")
 cancelled: list[str] = []
@@ -68,6 +74,20 @@ async def slow() -> str:
         cancelled.append("slow")
         raise
     return "never"
+
+
+@server.tool()
+async def ask(context: Context) -> str:
+    """Asks a person for a name."""
+    answer = await context.elicit("What is your name?", Answer)
+    return f"the answer was {answer.action}"
+
+
+@server.tool()
+async def count(context: Context) -> str:
+    """Counts, and says so."""
+    await context.report_progress(1, 3, "one of three")
+    return "counted"
 
 
 @server.tool(annotations=ToolAnnotations(read_only_hint=True))

@@ -32,7 +32,7 @@ def text_of(frames: list[Frame]) -> str:
 @pytest.mark.requirement("wire.tools.mcp_catalog")
 async def test_an_mcp_servers_tools_are_offered_under_its_name(api: Api, facts: McpProcess) -> None:
     names = text_of(await api.play("offered", tools=[mcp(facts)]))
-    listed = ["add", "broken", "get_weather", "picture", "report", "slow"]
+    listed = ["add", "ask", "broken", "count", "get_weather", "picture", "report", "slow"]
     assert names == ",".join(f"facts_{name}" for name in listed)
     narrowed = mcp(facts, toolFilter=["get-weather", "add", "nonsense"])
     assert text_of(await api.play("offered", tools=[narrowed])) == "facts_add,facts_get_weather"

@@ -40,6 +40,8 @@ async def test_tools_are_listed_with_their_effects(pool: McpPool, facts: McpProc
         "facts_picture": "once",
         "facts_broken": "once",
         "facts_slow": "once",
+        "facts_ask": "once",
+        "facts_count": "once",
         "facts_report": "read",
     }
     assert tools["facts_add"].concurrent and not tools["facts_picture"].concurrent
@@ -110,7 +112,7 @@ async def test_connections_are_shared_bounded_and_closed_when_idle(
             other = asyncio.create_task(list_tools(pool, McpAddress(2, facts.url, tuple(TEAM.items()))))
             await asyncio.sleep(0)
             assert not other.done()
-        assert len(await asyncio.wait_for(other, 120)) == 6
+        assert len(await asyncio.wait_for(other, 120)) == 8
     finally:
         await pool.aclose()
 

@@ -115,7 +115,6 @@ async def test_tools_are_created_read_changed_and_deleted(server: ServerProcess,
         ({"parameters": {"type": "string"}}, "parameters"),
         ({"timeoutMs": 1}, "timeoutMs"),
         ({"effect": "maybe"}, "effect"),
-        ({"colour": "red"}, "colour"),
     ],
 )
 async def test_a_wrong_tool_is_refused_with_the_field_at_fault(api: Api, fields: Json, place: str) -> None:
@@ -146,11 +145,11 @@ def test_tools_are_managed_by_command(server: ServerProcess) -> None:
     tool = weather()
     del tool["secrets"]
     id = command("create", "--secret", f"TOKEN={SECRET}", stdin=json.dumps(tool))
-    assert command("list") == id
+    assert id in command("list").split()
     shown = command("show", id, "--json")
     assert json.loads(shown)["secrets"] == ["TOKEN"] and SECRET not in shown
     assert json.loads(command("delete", id, "--json")) == {"id": id, "deleted": True}
-    assert command("list", "--json") == "[]"
+    assert id not in command("list", "--json")
 
 
 async def invoked(dialer: Dialer, context: ToolContext, args: bytes, **spec: Any) -> Any:

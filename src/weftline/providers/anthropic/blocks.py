@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import UNSET, Raw
 
+from weftline import prompts
 from weftline.messages import (
     Assistant,
     AssistantPart,
@@ -72,7 +73,7 @@ def message_blocks(message: Message, names: NameMap, *, provider: str = PROVIDER
             # The API knows system text only before the conversation; in its midst it is said by the user's side.
             return [text_block(f"[System message]\n{content}")] if content.strip() else []
         case User(parts):
-            return _user_blocks(parts)
+            return _user_blocks(_fetched(parts) if provider == "bedrock" else parts)
         case Assistant(parts):
             return [block for part in parts for block in _assistant_block(part, names, provider)]
         case ToolResults(results):
@@ -111,6 +112,16 @@ def _user_blocks(parts: Sequence[UserPart]) -> list[Block]:
             case File():
                 blocks.append(_document(part))
     return blocks
+
+
+def _fetched(parts: Sequence[UserPart]) -> list[UserPart]:
+    """Bedrock fetches nothing: what is at an address is told in words."""
+    return [
+        part
+        if isinstance(part, Text) or part.url is None or part.data is not None
+        else Text(prompts.unfetched_attachment(part.url, part.media_type))
+        for part in parts
+    ]
 
 
 def _source(part: Image | File) -> bytes:

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from weftline.providers.base import ModelInfo, ModelRequest
 from weftline.providers.reasoning import nearest
+from weftline.providers.sampling import SamplingLimits
 
 DEFAULT_MODEL: Final = "claude-sonnet-4-6"
 MIN_BUDGET_TOKENS: Final = 1_024
@@ -146,6 +147,21 @@ def _thinking_as(native: int | str, max_tokens: int) -> Thinking:
         return Thinking({}, on=False)
     budget = min(max(native, MIN_BUDGET_TOKENS), max_tokens - 1)
     return Thinking({"thinking": {"type": "enabled", "budget_tokens": budget}}, on=True, budget=True)
+
+
+def sampling_limits(model: str, *, reasoning: int | None) -> SamplingLimits:
+    """From 4.1 on a request has a temperature or top-p, and not both; see `Traits.sampling` for the rest."""
+    known = traits(model)
+    thinks = bool(reasoning) and known.thinking != "none"
+    takes = known.sampling and not thinks
+    version = _version(model.lower().replace(".", "-"))
+    return SamplingLimits(
+        max_temperature=1.0 if takes else None,
+        top_p=takes,
+        together=version is None or version < (4, 1),
+        blank_stops=False,
+        condition="while it reasons" if known.sampling and thinks else "",
+    )
 
 
 _VERSION = re.compile(r"claude-(?:[a-z]+-)?v?(\d{1,2})(?:-(\d{1,2}))?(?![\d])")

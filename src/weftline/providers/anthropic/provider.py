@@ -23,13 +23,14 @@ from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
 from weftline.net.sse import SseEvent, SseParser
 from weftline.net.transport import AiohttpTransport, Transport
 from weftline.providers.anthropic.blocks import PROVIDER
-from weftline.providers.anthropic.models import DEFAULT_MODEL, MODELS, Levels, traits
+from weftline.providers.anthropic.models import DEFAULT_MODEL, MODELS, Levels, sampling_limits, traits
 from weftline.providers.anthropic.request import BUILTIN_TOOLS, RequestBuilder
 from weftline.providers.anthropic.stream import Reader
 from weftline.providers.base import Chunk, ModelInfo, ModelRequest, NativeRequest, ProviderError
 from weftline.providers.calls import Call, read_json
 from weftline.providers.http_errors import classify
 from weftline.providers.listing import ModelPage, count, fetch, page_of, rows, text
+from weftline.providers.sampling import SamplingLimits
 from weftline.redaction import REDACTED
 
 BASE_URL: Final = "https://api.anthropic.com"
@@ -113,6 +114,9 @@ class Anthropic:
     def takes_reasoning(self, model: str) -> bool:
         """Whether a reasoning level reaches this model at all."""
         return model in self._builder.reasoning_levels or traits(model).thinking != "none"
+
+    def sampling_limits(self, model: str, *, reasoning: int | None) -> SamplingLimits:
+        return sampling_limits(model, reasoning=reasoning)
 
     def native_request(self, request: ModelRequest) -> NativeRequest:
         """What `stream` would send, with the key redacted and binary content left out."""

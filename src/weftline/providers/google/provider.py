@@ -28,6 +28,7 @@ from weftline.providers.google.request import BUILTIN_TOOLS, PROVIDER, RequestBu
 from weftline.providers.google.stream import Reader
 from weftline.providers.http_errors import ErrorDetail, classify
 from weftline.providers.listing import ModelPage, count, fetch, has, page_of, rows, text, words
+from weftline.providers.sampling import SamplingLimits
 from weftline.redaction import REDACTED
 
 BASE_URL: Final = "https://generativelanguage.googleapis.com"
@@ -76,6 +77,9 @@ class Google:
         """Whether a reasoning level reaches this model at all."""
         found = traits(model)
         return bool(found.levels) or found.budget is not None
+
+    def sampling_limits(self, model: str, *, reasoning: int | None) -> SamplingLimits:
+        return SamplingLimits(max_stops=5)
 
     def native_request(self, request: ModelRequest) -> NativeRequest:
         """What `stream` would send, with the key redacted and binary content left out."""

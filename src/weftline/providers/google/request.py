@@ -345,7 +345,7 @@ def _call(call: ToolCall, names: NameMap, *, unsigned: bool) -> bytes:
 
 
 def _arguments(text: str) -> bytes:
-    """The arguments as the model wrote them; text that is no JSON object goes back inside one, as the API needs it."""
+    """The arguments as the model wrote them; text that is not a JSON object goes back inside one, as the API wants."""
     try:
         if isinstance(msgspec.json.decode(text), dict):
             return text.encode()

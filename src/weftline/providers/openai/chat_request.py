@@ -1,12 +1,12 @@
 """Conversations and tools in the form of Chat Completions.
 
 Every message becomes bytes once: an object, or several joined by commas (a turn's tool results are one message each).
-Content stands last in an object that may carry a cache marker, so that the marker can be put in without encoding anew.
+Content stands last in an object that may carry a cache marker, so that the marker can be inserted without encoding
+again.
 """
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -30,7 +30,7 @@ from weftline.messages import (
 )
 from weftline.providers.base import ToolSpec
 from weftline.providers.names import NameMap
-from weftline.providers.openai.family import data_url
+from weftline.providers.openai.family import data_url, is_textual, text_file
 from weftline.providers.openai.profiles import Profile
 from weftline.providers.openai.schema import described, tool_schema
 
@@ -108,9 +108,8 @@ class ChatEncoder(Struct, frozen=True):
 
     def _file(self, file: File) -> dict[str, Any]:
         name = file.name or "file"
-        if file.media_type.startswith("text/") and file.data is not None:
-            text = base64.b64decode(file.data).decode("utf-8", "replace")
-            return {"type": "text", "text": f'<file name="{name}">\n{text}\n</file>'}
+        if is_textual(file.media_type) and file.data is not None:
+            return {"type": "text", "text": text_file(file.name, file.data)}
         if self.profile.files and file.data is not None:
             return {
                 "type": "file",

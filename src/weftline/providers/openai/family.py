@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import re
@@ -29,6 +30,7 @@ from weftline.providers.names import NameMap
 from weftline.providers.openai.profiles import PROFILES, Knob, Profile, effort_at, knob_of
 from weftline.providers.openai.restore import Restorer, restorer_for
 from weftline.providers.reasoning import nearest
+from weftline.providers.sampling import SamplingLimits
 from weftline.redaction import REDACTED
 
 T = TypeVar("T")
@@ -36,6 +38,7 @@ T = TypeVar("T")
 UNREADABLE = "The answer of the model API could not be read."
 ELIDED = b"[elided]"
 _BINARY = re.compile(rb'(data:[^"\\,]{1,200};base64,|"result":"(?=[A-Za-z0-9+/=]{64}))[A-Za-z0-9+/=]+')
+_TEXTUAL = frozenset({"application/json", "application/xml", "application/yaml"})
 _SECRET_CHARS = 8
 """A header's value may be a secret from this length on."""
 _DRAIN_S = 0.25
@@ -138,6 +141,25 @@ class OpenAIFamily(ABC):
     def takes_reasoning(self, model: str) -> bool:
         """Whether a reasoning level reaches this model at all."""
         return bool(self._levels.get(model)) or bool(self._knob(model).levels)
+
+    def sampling_limits(self, model: str, *, reasoning: int | None) -> SamplingLimits:
+        """A model that reasons decides by itself how to choose its words."""
+        model = model or self._default_model or ""
+        levels = self._knob(model).levels
+        effort = self._effort(ModelRequest(model, (), reasoning=reasoning))
+        if not (self._profile.fixed_sampling and levels and effort != "none"):
+            return SamplingLimits(max_stops=self._max_stops(model))
+        can_be_off = "none" in levels.values()
+        return SamplingLimits(
+            max_temperature=None,
+            top_p=False,
+            max_stops=0,
+            condition="unless its reasoning is off (reasoningLevel 0)" if can_be_off else "",
+        )
+
+    def _max_stops(self, model: str) -> int | None:
+        without = self._profile.without_stops
+        return 0 if without and re.match(without, model, re.IGNORECASE) else self._profile.max_stops
 
     async def aclose(self) -> None:
         if self._own_transport:
@@ -385,3 +407,14 @@ def joined(head: bytes, items: Sequence[bytes], tail: bytes) -> bytes:
 
 def data_url(media_type: str, data: str) -> str:
     return f"data:{media_type};base64,{data}"
+
+
+def is_textual(media_type: str) -> bool:
+    """Whether a file of this type can be read by any model, as text."""
+    return media_type.startswith("text/") or media_type in _TEXTUAL
+
+
+def text_file(name: str | None, data: str) -> str:
+    """A file whose content, in base64, is text, as a part of the message."""
+    text = base64.b64decode(data).decode("utf-8", "replace")
+    return f'<file name="{name or "file"}">\n{text}\n</file>'

@@ -69,6 +69,10 @@ class Profile(Struct, frozen=True, kw_only=True):
     """Chat: the level as `reasoning_effort`, as `reasoning: {effort}`, or not at all."""
     fixed_sampling: bool = False
     """Models with a knob refuse temperature, top-p and stop sequences while they reason."""
+    max_stops: int | None = None
+    """Chat: how many stop sequences are taken; None for any number."""
+    without_stops: str = ""
+    """A regular expression: models that take no stop sequences."""
     schema: Literal["never", "no_tools", "always"] = "never"
     """Chat: when `response_format` carries the output schema."""
     strict_tools: bool = False
@@ -103,6 +107,7 @@ PROFILES: dict[str, Profile] = {
             default_model="gpt-5.5",
             knobs=OPENAI_KNOBS,
             fixed_sampling=True,
+            max_stops=4,
             schema="always",
             strict_tools=True,
             max_tokens_field="max_completion_tokens",
@@ -130,6 +135,7 @@ PROFILES: dict[str, Profile] = {
             key_env="GROQ_API_KEY",
             default_model="openai/gpt-oss-120b",
             knobs=(*GPT_OSS, Knob(r"qwen/qwen3", {0: "none", 50: "default"})),
+            max_stops=4,
             max_tokens_field="max_completion_tokens",
             cache="never",
             failed_call_code="tool_use_failed",
@@ -150,6 +156,7 @@ PROFILES: dict[str, Profile] = {
             key_env="XAI_API_KEY",
             default_model="grok-4",
             reasoning="none",
+            without_stops=r"grok-3-mini|grok-4(?!.*non-reasoning)",
             cache="never",
             reasoning_outside_output=True,
         ),

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
 from weftline.net.transport import Transport
@@ -22,6 +23,7 @@ from weftline.providers.openai.responses_request import (
 )
 from weftline.providers.openai.responses_stream import ResponsesReader
 from weftline.providers.openai.schema import answer_schema
+from weftline.providers.sampling import SamplingLimits
 
 _encode = msgspec.json.encode
 
@@ -69,6 +71,10 @@ class OpenAIResponses(OpenAIFamily):
     def builtin_tools(self) -> Sequence[str]:
         """The tools that OpenAI runs by itself; `provider:<name>` as the name of a tool selects one."""
         return tuple(BUILTIN_TOOLS)
+
+    def sampling_limits(self, model: str, *, reasoning: int | None) -> SamplingLimits:
+        """This API has no stop sequences, and a least output limit."""
+        return replace(super().sampling_limits(model, reasoning=reasoning), max_stops=0, min_output_tokens=16)
 
     def _names(self, request: ModelRequest) -> NameMap:
         return NameMap(spec.name for spec in request.tools if not spec.name.startswith(BUILTIN_PREFIX))

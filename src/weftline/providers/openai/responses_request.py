@@ -30,7 +30,7 @@ from weftline.messages import (
 )
 from weftline.providers.base import ProviderError, ToolSpec
 from weftline.providers.names import NameMap
-from weftline.providers.openai.family import data_url
+from weftline.providers.openai.family import data_url, is_textual, text_file
 from weftline.providers.openai.schema import described, tool_schema
 
 BUILTIN_PREFIX = "provider:"
@@ -117,6 +117,8 @@ class ResponsesEncoder(Struct, frozen=True):
             case File(media_type, data, url, name):
                 if data is None:
                     return {"type": "input_file", "file_url": url}
+                if is_textual(media_type):
+                    return {"type": "input_text", "text": text_file(name, data)}
                 return {"type": "input_file", "filename": name or "file", "file_data": data_url(media_type, data)}
 
     def _result(self, result: ToolResult) -> bytes:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from weftline.providers.base import CallArgs, CallDone, CallStart, Chunk, ModelRequest, TextDelta, ToolSpec, UsageUpdate
+from weftline.providers.base import CallArgs, CallDone, CallStart, Chunk, ModelRequest, TextDelta, UsageUpdate
 from weftline.providers.openai.schema import AnswerSchema, ToolSchema, answer_schema, tool_schema
 
 
@@ -52,11 +52,7 @@ class Restorer:
 
 
 def restorer_for(request: ModelRequest, *, answer: bool, tools: bool) -> Restorer:
-    """`answer` and `tools`: whether the answer's schema and those of the tools were sent in strict mode's form."""
+    """`answer` and `tools`: whether these schemas were sent as strict mode wants them."""
     output = answer_schema(request.output_schema) if answer and request.output_schema is not None else None
-    changed = {spec.name: schema for spec in _strict(request) if (schema := tool_schema(spec)).meant is not None}
-    return Restorer(output, changed if tools else {})
-
-
-def _strict(request: ModelRequest) -> Sequence[ToolSpec]:
-    return [spec for spec in request.tools if not spec.name.startswith("provider:")]
+    schemas = {spec.name: tool_schema(spec) for spec in request.tools} if tools else {}
+    return Restorer(output, {name: schema for name, schema in schemas.items() if schema.meant is not None})

@@ -41,6 +41,10 @@ async def list_apps(at: Workspaces, *, workspace: str) -> list[OAuthApp]:
     return [app_json(one) for one in await apps.list_apps(at, slug=workspace)]
 
 
+async def list_registered(at: Workspaces) -> list[OAuthApp]:
+    return [app_json(one) for one in await apps.list_registered(at)]
+
+
 async def show_app(at: Workspaces, *, client_id: str) -> OAuthApp:
     return app_json(await apps.show_app(at, client_id=client_id))
 
@@ -63,6 +67,7 @@ OPERATIONS: dict[str, Operation] = {
     "users.delete": users.delete_user,
     "oauth.apps.create": create_app,
     "oauth.apps.list": list_apps,
+    "oauth.apps.registered": list_registered,
     "oauth.apps.show": show_app,
     "oauth.apps.delete": delete_app,
     "oauth.grants.list": list_grants,

@@ -13,18 +13,23 @@ from msgspec.json import decode, encode
 from weftline.errors import Forbidden, RateLimited, Unauthorized
 from weftline.server.connections import Network, client_of
 from weftline.server.http import Request
+from weftline.server.names import OwnNames
 from weftline.server.rate_limit import Allowance
 from weftline.store.records.users import User
 from weftline.workspace import users
 from weftline.workspace.context import Workspaces
 from weftline.workspace.passwords import PasswordChecker
+from weftline.workspace.resources import slug_of
 
+PROTECTED_RESOURCE = "/.well-known/oauth-protected-resource"
 COOKIE = "weftline_session"
 DEVICE_COOKIE = "weftline_device"
 DEVICE_S = 180 * 86400
 _DEVICE = "device"
 _GUESSES, _GUESSES_OF_SENDER = 10, 30
 """At once, and then in a minute: of one sender at one user's password, and at those of all users."""
+_REGISTRATIONS = 20
+"""Clients that one sender may register at once, and then in a minute."""
 _MAX_ADDRESS = 256
 
 
@@ -44,27 +49,60 @@ class _Device(Struct, frozen=True):
 
 
 class OAuthServer:
-    """`url` is the server's own address as it is known outside. It is never what a request's Host header says."""
+    """`registration` lets clients register themselves."""
 
     def __init__(
-        self, workspaces: Workspaces, *, url: str, public_url: str = "", proxies: Sequence[Network] = ()
+        self,
+        workspaces: Workspaces,
+        names: OwnNames,
+        *,
+        public_url: str = "",
+        proxies: Sequence[Network] = (),
+        registration: bool = True,
     ) -> None:
         self.workspaces = workspaces
-        self.url = public_url or url
+        self.names = names
+        self.url = names.url
+        self.registration = registration
         self._public_url = public_url
         self._proxies = proxies
         self._guesses = Allowance(burst=_GUESSES, per_minute=_GUESSES)
         self._guesses_of_sender = Allowance(burst=_GUESSES_OF_SENDER, per_minute=_GUESSES_OF_SENDER)
+        self._registrations = Allowance(burst=_REGISTRATIONS, per_minute=_REGISTRATIONS)
         self._passwords = PasswordChecker()
 
     def require_own_page(self, request: Request) -> None:
         """Raises `Forbidden` for a form or script of another site: browsers say where a request comes from."""
         origin = request.header(b"origin")
-        if origin is not None and urlsplit(origin).netloc not in (
-            request.header(b"host"),
-            urlsplit(self._public_url).netloc or None,
-        ):
+        if origin is None:
+            return
+        place, host = urlsplit(origin).netloc, request.header(b"host") or ""
+        # A page of another site can be shown under its own name by this server: its name points where it likes.
+        if place != (urlsplit(self._public_url).netloc or None) and not (place == host and self.names.may_be_own(host)):
             raise Forbidden("This request comes from another site's page.")
+
+    def resource_metadata(self, request: Request) -> str:
+        """Where the metadata of the MCP server that a request is for is found; "" if there can be no such server."""
+        if slug_of(request.path) is None:
+            return ""
+        return f"{self.names.base(request)}{PROTECTED_RESOURCE}{request.path}"
+
+    def resource(self, given: str) -> str | None:
+        """The path of a resource that a request names, "" if it is the whole server; None if it is not ours."""
+        path = self.names.path_of(given) if given else ""
+        return path if not path or slug_of(path) is not None else None
+
+    def admit_registration(self, request: Request) -> None:
+        """Raises `Forbidden` if clients may not register themselves, `RateLimited` if this sender does so too often."""
+        if not self.registration:
+            raise Forbidden(
+                "Clients cannot register themselves at this server.",
+                hint="Use `weftline oauth apps create`, or set oauth_registration in the [server] table.",
+            )
+        sender, now = self.client(request), self.workspaces.clock.now_us()
+        if wait_s := self._registrations.wait_s(sender, now_us=now):
+            raise RateLimited("Too many registrations. Please wait a moment.", retry_after_s=math.ceil(wait_s))
+        self._registrations.draw(sender, now_us=now)
 
     async def user(self, request: Request) -> User | None:
         """Who is signed in."""

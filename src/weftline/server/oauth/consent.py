@@ -22,7 +22,8 @@ async def read_request(server: OAuthServer, request: Request) -> tuple[App, Aske
     query = dict(request.query)
     if len(query) != len(request.query):
         raise InvalidConsent(query="a parameter occurs more than once")
-    return await consent.read_request(server.workspaces, query)
+    resource = server.resource(query.get("resource", ""))
+    return await consent.read_request(server.workspaces, query, resource=resource, issuer=server.names.base(request))
 
 
 async def ask(server: OAuthServer, request: Request, app: App, asked: Asked, user: User) -> Response:
@@ -44,6 +45,7 @@ async def ask(server: OAuthServer, request: Request, app: App, asked: Asked, use
             [SCOPES[meaning(scope)] for scope in asked.scopes],
             [(one.slug, one.name) for one in question.choices],
             not USING_AGENTS.isdisjoint(asked.scopes),
+            app.registered,
             question.token,
         )
     )
@@ -53,7 +55,11 @@ def target(decided: Decided) -> str:
     """Where the browser goes with the user's decision."""
     asked = decided.asked
     outcome = {"error": "access_denied"} if decided.code is None else {"code": decided.code}
-    query = urlencode(outcome if asked.state is None else {**outcome, "state": asked.state})
+    if asked.state is not None:
+        outcome["state"] = asked.state
+    if asked.issuer:
+        outcome["iss"] = asked.issuer  # RFC 9207: an app that uses several servers must know which one answers
+    query = urlencode(outcome)
     return f"{asked.redirect_uri}{'&' if '?' in asked.redirect_uri else '?'}{query}"
 
 

@@ -15,7 +15,7 @@ from weftline.errors import TooLarge
 from weftline.server.http import Request, Response
 from weftline.server.schemas.oauth import OAuthRefusal
 from weftline.store.records.apps import App
-from weftline.workspace.apps import authenticate_app
+from weftline.workspace.apps import authenticate_app, find_public_app
 from weftline.workspace.context import Workspaces
 from weftline.workspace.grants import OAuthError
 
@@ -59,8 +59,11 @@ def fields_of(form: Mapping[str, str], type: type[T]) -> T:
     return convert(form, type)
 
 
-async def client(workspaces: Workspaces, request: Request, form: Mapping[str, str]) -> App:
-    """The app that sends the request, by its secret in the body or as HTTP Basic."""
+async def client(workspaces: Workspaces, request: Request, form: Mapping[str, str], *, public: bool = True) -> App:
+    """The app that sends the request, by its secret in the body or as HTTP Basic.
+
+    An app that has no secret says who it is, where `public` allows that.
+    """
     basic = _basic(request)
     if basic is not None:
         if "client_secret" in form:
@@ -71,7 +74,9 @@ async def client(workspaces: Workspaces, request: Request, form: Mapping[str, st
     else:
         client_id, secret = form.get("client_id", ""), form.get("client_secret", "")
     app = None
-    if client_id and secret:
+    if client_id and not secret and public:
+        app = await find_public_app(workspaces, client_id)
+    elif client_id and secret:
         app = await authenticate_app(workspaces, client_id=client_id, secret=secret)
     if app is None:
         raise OAuthError("invalid_client", "The client is unknown or its secret is wrong.")

@@ -51,6 +51,8 @@ class Question(NamedTuple):
     """Slug and name of those to choose from; one alone is told, not asked."""
     agents: bool
     """Whether the app can be restricted to some agents."""
+    registered: bool
+    """Whether the app registered itself, so that nobody here has chosen its name."""
     token: str
 
 
@@ -89,9 +91,9 @@ def consent_page(question: Question) -> Response:
         f'<form method="post" action="/api/oauth/authorize/decide">\n'
         f'<input type="hidden" name="token" value="{escape(question.token)}">\n'
         f"{_workspaces(question)}"
-        f"<p><strong>{name}</strong> asks for leave to:</p>\n<ul>\n{items}\n</ul>\n"
-        f"{_agents(question)}"
-        f'<p class="note">Either way you go on to {escape(question.redirect_host)}.</p>\n'
+        f"<p><strong>{name}</strong> asks for permission to:</p>\n<ul>\n{items}\n</ul>\n"
+        f"{_agents(question)}{_stranger(question)}"
+        f'<p class="note">Either way you will continue to {escape(question.redirect_host)}.</p>\n'
         '<button class="yes" type="submit" name="decision" value="approve">Allow</button>\n'
         '<button type="submit" name="decision" value="deny">Do not allow</button>\n</form>'
     )
@@ -118,5 +120,14 @@ def _agents(question: Question) -> str:
     return (
         '<label for="agents">Only these agents</label>\n'
         '<input id="agents" type="text" name="agents" aria-describedby="agents-note">\n'
-        '<p class="note" id="agents-note">Ids separated by blanks. Leave it empty to allow every agent.</p>\n'
+        '<p class="note" id="agents-note">Ids separated by spaces. Leave this empty to allow every agent.</p>\n'
+    )
+
+
+def _stranger(question: Question) -> str:
+    if not question.registered:
+        return ""
+    return (
+        '<p class="note">This app registered itself under a name of its own choice. Allow it only if you have just'
+        " connected it yourself.</p>\n"
     )

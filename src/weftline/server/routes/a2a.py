@@ -50,8 +50,9 @@ async def call(app: App, request: Request, principal: Principal) -> Response | N
         if sent.id is UNSET:
             return Response(b"", status=204)
         refused = rpc.as_rpc(error)
-        if refused.status == 200 and dialect.methods.get(sent.method) in STREAMS and _wants_events(request):
-            # Callers that have asked for events read nothing else.
+        streams = dialect is _V03 and dialect.methods.get(sent.method) in STREAMS
+        if streams and refused.status == 200 and _wants_events(request):
+            # Callers of 0.3 that have asked for events read nothing else.
             body = rpc.error_body(sent.id, dialect.fault(refused))
             return Response(b"data: " + body + b"\n\n", headers=tuple(one for one in HEADERS if one != NO_SNIFFING))
         return _refusal(dialect, sent.id, refused)

@@ -20,18 +20,20 @@ _BASE = "/api/v1/workspaces/{slug}/agents"
 
 
 async def create(app: App, request: Request, principal: Principal) -> Response:
-    draft = await parsed(parse_agent, await request.body())
+    draft, unknown = await parsed(parse_agent, await request.body())
+    warnings = app.unknown_fields.warnings(request, unknown)
     await _require_runnable(app, draft, workspace=principal.workspace)
     row = await agents.create(app.workspaces, principal.workspace, draft)
-    return Response(encode(agent_json(row)), status=201)
+    return Response(encode(agent_json(row, warnings)), status=201)
 
 
 async def replace(app: App, request: Request, principal: Principal) -> Response:
     known = await agents.find_visible(app.workspaces, principal, request.params["agentId"])
-    draft = await parsed(parse_agent, await request.body())
+    draft, unknown = await parsed(parse_agent, await request.body())
+    warnings = app.unknown_fields.warnings(request, unknown)
     await _require_runnable(app, draft, workspace=principal.workspace)
     row = await agents.replace(app.workspaces, principal.workspace, known.id, draft)
-    return Response(encode(agent_json(row)))
+    return Response(encode(agent_json(row, warnings)))
 
 
 async def index(app: App, request: Request, principal: Principal) -> Response:
@@ -76,6 +78,7 @@ ROUTES = (
         scopes=("agents:write",),
         summary="Store an agent",
         body=AgentModel,
+        warns=True,
         returns=Agent,
         status=201,
         errors=(409,),
@@ -88,6 +91,7 @@ ROUTES = (
         scopes=("agents:write",),
         summary="Replace an agent",
         body=AgentModel,
+        warns=True,
         returns=Agent,
         errors=(409,),
     ),

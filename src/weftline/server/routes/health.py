@@ -1,4 +1,4 @@
-"""Whether the process is alive, and whether it takes work."""
+"""Whether the process is alive, and whether it accepts work."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ROUTES = (
         readyz,
         access="public",
         limited=False,
-        summary="Whether the server takes work",
+        summary="Whether the server accepts work",
         returns=Health,
         errors=(503,),
     ),

@@ -11,6 +11,7 @@ PATH = "/api/mcp/{slug}"
 
 
 async def answer(app: App, request: Request, principal: Principal) -> None:
+    app.names.check(request)
     await app.mcp.answer(request, principal)
 
 
@@ -21,6 +22,7 @@ ROUTES = tuple(
         answer,
         scopes=("mcp:connect",),
         usages=("mcp", "developer_api"),
+        has_metadata=True,
         limited=method == "POST",
         summary=summary,
         body=OtherProtocol if method == "POST" else None,

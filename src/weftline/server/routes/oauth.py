@@ -7,15 +7,23 @@ from functools import wraps
 from secrets import token_urlsafe
 from typing import Any
 
-from msgspec import DecodeError, Struct
+from msgspec import UNSET, DecodeError, Struct
 from msgspec.json import Decoder, decode, encode
+from msgspec.structs import asdict
 
-from weftline.errors import RateLimited, Unavailable, WeftlineError
+from weftline.errors import NotFound, RateLimited, TooLarge, Unavailable, WeftlineError
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.oauth import consent
-from weftline.server.oauth.app import COOKIE, DEVICE_COOKIE, DEVICE_S, read_cookie, session_of
+from weftline.server.oauth.app import (
+    COOKIE,
+    DEVICE_COOKIE,
+    DEVICE_S,
+    PROTECTED_RESOURCE,
+    read_cookie,
+    session_of,
+)
 from weftline.server.oauth.forms import NO_STORE, client, fields_of, read_form, refusal
 from weftline.server.oauth.pages import sign_in_page
 from weftline.server.router import Form, Handler, Page, Redirect, Route
@@ -26,6 +34,7 @@ from weftline.server.schemas.oauth import (
     CodeForm,
     CreatedOAuthApp,
     Introspection,
+    NewClient,
     NewOAuthApp,
     Nothing,
     OAuthApp,
@@ -34,7 +43,9 @@ from weftline.server.schemas.oauth import (
     OAuthMetadata,
     OAuthRefusal,
     OneTokenForm,
+    ProtectedResource,
     RefreshForm,
+    RegisteredClient,
     SignInForm,
     TokenForm,
     TokenResponse,
@@ -44,6 +55,7 @@ from weftline.server.schemas.oauth import (
     created_app_json,
     grant_json,
     introspection_json,
+    registered_json,
     token_json,
 )
 from weftline.store.records.apps import App as StoredApp
@@ -51,12 +63,15 @@ from weftline.wire.responses import Ok
 from weftline.workspace import apps, grants
 from weftline.workspace.consent import Decision, InvalidConsent, UnknownApp
 from weftline.workspace.consent import decide as decide_consent
-from weftline.workspace.context import Workspaces
 from weftline.workspace.grants import Issued, OAuthError
-from weftline.workspace.scopes import SCOPES
+from weftline.workspace.registration import Registration, register_client
+from weftline.workspace.resources import mcp_path, slug_of
+from weftline.workspace.scopes import MCP_SCOPE, SCOPES
 from weftline.workspace.users import SESSION_S, workspace_name
 
 _APPS = "/api/v1/workspaces/{slug}/oauth-apps"
+_REGISTER = "/api/oauth/register"
+_REGISTRATION_BYTES = 32 * 1024
 _VISITOR = "weftline_visitor"
 _SIGN_IN = "sign-in"
 _SIGN_IN_S = 3600
@@ -71,6 +86,7 @@ class _SignIn(Struct):
 
 
 _new_app = Decoder(NewOAuthApp)
+_new_client = Decoder(NewClient)
 
 
 def _oauth(handler: Handler) -> Handler:
@@ -152,10 +168,13 @@ async def sign_out(app: App, request: Request, principal: Principal) -> Response
 async def token(app: App, request: Request, principal: Principal) -> Response:
     form = await read_form(request)
     client_app = await client(app.workspaces, request, form)
-    return _json(token_json(await _issue(app.workspaces, client_app, form)))
+    return _json(token_json(await _issue(app, client_app, form)))
 
 
-async def _issue(at: Workspaces, client_app: StoredApp, form: Mapping[str, str]) -> Issued:
+async def _issue(app: App, client_app: StoredApp, form: Mapping[str, str]) -> Issued:
+    at, resource = app.workspaces, app.oauth.resource(form.get("resource", ""))
+    if resource is None:
+        raise OAuthError("invalid_target", "The resource is not something that this server protects.")
     kind = form.get("grant_type")
     if kind is None:
         raise OAuthError("invalid_request", "grant_type is missing.")
@@ -163,11 +182,13 @@ async def _issue(at: Workspaces, client_app: StoredApp, form: Mapping[str, str])
         raise OAuthError("unsupported_grant_type", f"grant_type is one of {', '.join(GRANT_TYPES)}.")
     match fields_of(form, GRANT_TYPES[kind]):
         case CodeForm(code=code, redirect_uri=uri, code_verifier=verifier):
-            return await grants.exchange_code(at, client_app, code=code, redirect_uri=uri, verifier=verifier)
+            return await grants.exchange_code(
+                at, client_app, code=code, redirect_uri=uri, verifier=verifier, resource=resource
+            )
         case RefreshForm(refresh_token=refresh, scope=scope):
-            return await grants.refresh_grant(at, client_app, refresh=refresh, scope=scope)
+            return await grants.refresh_grant(at, client_app, refresh=refresh, scope=scope, resource=resource)
         case AppForm(scope=scope):
-            return await grants.issue_to_app(at, client_app, scope=scope)
+            return await grants.issue_to_app(at, client_app, scope=scope, resource=resource)
 
 
 @_oauth
@@ -181,7 +202,7 @@ async def revoke(app: App, request: Request, principal: Principal) -> Response:
 @_oauth
 async def introspect(app: App, request: Request, principal: Principal) -> Response:
     form = await read_form(request)
-    client_app = await client(app.workspaces, request, form)
+    client_app = await client(app.workspaces, request, form, public=False)
     found = await grants.find_credential(app.workspaces, client_app, secret=fields_of(form, OneTokenForm).token)
     return _json(introspection_json(found, now=app.workspaces.clock.now_us()))
 
@@ -206,8 +227,8 @@ async def delete_grant(app: App, request: Request, principal: Principal) -> Resp
 
 
 async def metadata(app: App, request: Request, principal: Principal) -> Response:
-    url = app.oauth.url
-    client_auth = ["client_secret_post", "client_secret_basic"]
+    url = app.names.base(request)
+    with_secret = ["client_secret_post", "client_secret_basic"]
     return Response(
         encode(
             OAuthMetadata(
@@ -222,12 +243,35 @@ async def metadata(app: App, request: Request, principal: Principal) -> Response
                 response_modes_supported=["query"],
                 grant_types_supported=list(GRANT_TYPES),
                 code_challenge_methods_supported=["S256"],
-                token_endpoint_auth_methods_supported=client_auth,
-                revocation_endpoint_auth_methods_supported=client_auth,
-                introspection_endpoint_auth_methods_supported=client_auth,
+                token_endpoint_auth_methods_supported=[*with_secret, "none"],
+                revocation_endpoint_auth_methods_supported=[*with_secret, "none"],
+                introspection_endpoint_auth_methods_supported=with_secret,
+                authorization_response_iss_parameter_supported=True,
+                registration_endpoint=f"{url}{_REGISTER}" if app.oauth.registration else UNSET,
             )
         )
     )
+
+
+async def protected_resource(app: App, request: Request, principal: Principal) -> Response:
+    base, path = app.names.base(request), ""
+    if "workspaceSlug" in request.params:
+        path = mcp_path(request.params["workspaceSlug"])
+        if slug_of(path) is None:
+            raise NotFound("There is no such resource.")
+    described = ProtectedResource(f"{base}{path}", [base], [MCP_SCOPE], ["header"], "Weftline agents")
+    return Response(encode(described))
+
+
+@_oauth
+async def register(app: App, request: Request, principal: Principal) -> Response:
+    app.oauth.admit_registration(request)
+    try:
+        body = _new_client.decode(await request.body(limit=_REGISTRATION_BYTES))
+    except (DecodeError, TooLarge) as error:
+        raise OAuthError("invalid_client_metadata", f"The body is not client metadata: {error}") from None
+    made = await register_client(app.workspaces, Registration(**asdict(body)))
+    return _json(registered_json(made), status=201)
 
 
 async def create_app(app: App, request: Request, principal: Principal) -> Response:
@@ -350,6 +394,28 @@ ROUTES = (
         metadata,
         "The OAuth endpoints (RFC 8414)",
         returns=OAuthMetadata,
+    ),
+    *(
+        _open(
+            "GET",
+            path,
+            protected_resource,
+            "What protects the MCP server (RFC 9728)",
+            returns=ProtectedResource,
+            errors=(404,),
+        )
+        for path in (PROTECTED_RESOURCE, f"{PROTECTED_RESOURCE}{mcp_path('{workspaceSlug}')}")
+    ),
+    _open(
+        "POST",
+        _REGISTER,
+        register,
+        "Register a client (RFC 7591)",
+        body=NewClient,
+        returns=RegisteredClient,
+        status=201,
+        errors=(403, 429, 503),
+        refuses=OAuthRefusal,
     ),
     Route(
         "GET",

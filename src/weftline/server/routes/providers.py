@@ -66,7 +66,7 @@ ROUTES = (
         "POST",
         _BASE,
         create,
-        summary="Bring a model provider",
+        summary="Add a model provider",
         body=ProviderModel,
         returns=Provider,
         status=201,

@@ -20,11 +20,11 @@ from weftline.server.large import LARGE_BYTES
 from weftline.server.parsing import parsed
 from weftline.server.router import EventStream, QueryParameter, Route
 from weftline.server.sse import resume_point, send_events
-from weftline.server.views import cancelled, run_view
+from weftline.server.views import cancelled, receipt_view, run_view
 from weftline.store.base import LargeEntry, RunRow
 from weftline.tools.base import ToolOutput
 from weftline.wire.requests import ToolResult, parse_tool_result
-from weftline.wire.responses import AcceptedResult, Cancelled, CreatedRun, Run, snapshot
+from weftline.wire.responses import AcceptedResult, Cancelled, CancelReceipt, CreatedRun, Run, snapshot
 from weftline.wire.run_spec import RunModel
 
 _BASE = "/api/v1/workspaces/{slug}/agent-runs"
@@ -36,32 +36,48 @@ _RESULT_BODY_BYTES = 32 * 1024 * 1024
 async def create(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
     raw = await request.body()
     once = idempotency(request, "agent-runs", raw)
-    return await answer_created(app, request, principal, partial(create_run, app, principal, raw, idempotency=once))
+    warn = partial(app.unknown_fields.warnings, request)
+    work = partial(create_run, app, principal, raw, idempotency=once, warn=warn)
+    return await answer_created(app, request, principal, work)
 
 
 async def read(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
     row = await find_run(app, request, principal)
     try:
-        return Response(snapshot(await run_view(app.engine, row, max_bytes=LARGE_BYTES)))
+        view = await run_view(app.engine, row, max_bytes=LARGE_BYTES)
     except LargeEntry as large:
         return partial(_send_large, app, request, row, principal.slug, large.size)
+    return Response(snapshot(view, receipt=await _receipt(app, row)))
 
 
 async def _send_large(app: App, request: Request, row: RunRow, workspace: str, size: int) -> None:
-    """A snapshot for which there must be room before it is read."""
+    """Sends a snapshot that needs room before it is read."""
     room = await app.large.wait_to_hold(workspace, size)
     departure: Departure | None = request.scope.get(DEPARTURE)
     try:
         if departure is not None and departure.gone:
             raise ConnectionResetError
+        receipt = await _receipt(app, row)
         async with app.large.making:
             view = await run_view(app.engine, row)
-            answer = Response(await asyncio.to_thread(snapshot, view))
+            answer = Response(await asyncio.to_thread(snapshot, view, receipt=receipt))
             del view
         room.resize(len(answer.body))
         await app.large.send(request, answer, room)
     finally:
         room.free()
+
+
+async def _receipt(app: App, row: RunRow) -> CancelReceipt | None:
+    if row.status != "cancelled":
+        return None
+    try:
+        known = await app.engine.entry(row.key, 1, max_bytes=LARGE_BYTES) is not None
+    except LargeEntry:
+        known = True
+    # Retention has removed the calls of a run together with its spec.
+    receipt = await app.engine.receipt(row.key) if known else None
+    return None if receipt is None else receipt_view(receipt)
 
 
 async def stream(app: App, request: Request, principal: Principal) -> StreamedResponse:
@@ -75,6 +91,7 @@ async def tool_results(app: App, request: Request, principal: Principal) -> Resp
     key = await locate_run(app, request, principal)
     raw = await request.body(limit=_RESULT_BODY_BYTES)
     body = await parsed(partial(parse_tool_result, user_agent=request.header(b"user-agent") or ""), raw)
+    warnings = app.unknown_fields.warnings(request, body.unknown)
     if body.oversize:
         # The client may give up after this, so the model is told too and the run does not wait for the timeout.
         await app.engine.answer(key, body.tool_use_id, ToolOutput.of(prompts.RESULT_TOO_LARGE, is_error=True))
@@ -82,7 +99,7 @@ async def tool_results(app: App, request: Request, principal: Principal) -> Resp
     failed = body.error is not None
     output = ToolOutput.of(body.error or body.result or "", is_error=failed)
     accepted = await app.engine.answer(key, body.tool_use_id, output)
-    return Response(encode(AcceptedResult(ignored=UNSET if accepted else True)))
+    return Response(encode(AcceptedResult(ignored=UNSET if accepted else True, warnings=warnings)))
 
 
 async def cancel(app: App, request: Request, principal: Principal) -> Response:
@@ -109,6 +126,7 @@ ROUTES = (
         scopes=("runs:write",),
         summary="Create a run, and follow its events if the client accepts those",
         body=RunModel,
+        warns=True,
         idempotent=True,
         returns=CreatedRun | EventStream,
         status=202,
@@ -131,8 +149,9 @@ ROUTES = (
         tool_results,
         scopes=("runs:write",),
         limited=False,
-        summary="Response a client-side tool call",
+        summary="Answer a client-side tool call",
         body=ToolResult,
+        warns=True,
         returns=AcceptedResult,
         errors=(409,),
     ),

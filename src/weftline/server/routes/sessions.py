@@ -12,7 +12,7 @@ from weftline.runtime import ids
 from weftline.server.access import find_session
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.creating import answer_created
+from weftline.server.creating import Made, Warn, answer_created
 from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.parsing import parsed
 from weftline.server.router import EventStream, Route
@@ -41,6 +41,7 @@ _BASE = "/api/v1/workspaces/{slug}/agent-sessions"
 
 async def create(app: App, request: Request, principal: Principal) -> Response:
     body = await parsed(parse_session, await request.body())
+    warnings = app.unknown_fields.warnings(request, body.unknown)
     app.engine.require_accepting()
     whole = await agents.effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
     plan = await parsed(plan_from_spec, whole.spec)
@@ -50,7 +51,8 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
     )
     row = await threads.create(app.workspaces, principal.workspace, draft)
     identity = ids.session_id(row.key, row.salt)
-    return Response(created_session(identity, name=plan.name, created_us=row.created_at), status=201)
+    created = created_session(identity, name=plan.name, created_us=row.created_at, warnings=warnings)
+    return Response(created, status=201)
 
 
 async def read(app: App, request: Request, principal: Principal) -> Response:
@@ -73,13 +75,22 @@ async def message(app: App, request: Request, principal: Principal) -> Response 
     row = await find_session(app, request, principal)
     raw = await request.body()
     once = idempotency(request, f"agent-sessions/{row.key}/messages", raw)
-    return await answer_created(app, request, principal, partial(_send, app, principal, row, raw, idempotency=once))
+    warn = partial(app.unknown_fields.warnings, request)
+    work = partial(_send, app, principal, row, raw, idempotency=once, warn=warn)
+    return await answer_created(app, request, principal, work)
 
 
 async def _send(
-    app: App, principal: Principal, row: ThreadRow, raw: bytes, *, idempotency: tuple[str, str, bytes] | None
-) -> str:
+    app: App,
+    principal: Principal,
+    row: ThreadRow,
+    raw: bytes,
+    *,
+    idempotency: tuple[str, str, bytes] | None,
+    warn: Warn,
+) -> Made:
     body = await parsed(parse_message, raw)
+    warnings = warn(body.unknown)
     if row.ended_at is not None:
         raise Conflict("This session has ended.", code="session_ended")
     spec = effective_spec(row.spec, body)
@@ -90,7 +101,7 @@ async def _send(
         if body.replaces_tools
         else await threads.sealed_headers(app.workspaces, row)
     )
-    return await app.engine.create(
+    run_id = await app.engine.create(
         principal.workspace,
         plan,
         sent=spec,
@@ -98,7 +109,9 @@ async def _send(
         metadata=encode(plan.metadata).decode(),
         idempotency=idempotency,
         secrets=secrets,
+        blobs=body.blobs,
     )
+    return Made(run_id, warnings)
 
 
 async def end(app: App, request: Request, principal: Principal) -> Response:
@@ -118,6 +131,7 @@ ROUTES = (
         scopes=("sessions:write",),
         summary="Create a session",
         body=SessionModel,
+        warns=True,
         returns=CreatedSession,
         status=201,
     ),
@@ -130,6 +144,7 @@ ROUTES = (
         scopes=("sessions:write",),
         summary="Send a message, and follow the events of its run if the client accepts those",
         body=MessageModel,
+        warns=True,
         idempotent=True,
         returns=CreatedRun | EventStream,
         status=202,

@@ -20,6 +20,7 @@ from weftline.server.schemas.tools import (
     parse_tool,
     parse_tool_changes,
     tool_json,
+    unknown_in_tool,
 )
 from weftline.wire.json_text import decode_object
 from weftline.wire.responses import Ok
@@ -29,10 +30,12 @@ _BASE = "/api/v1/workspaces/{slug}/tools"
 
 
 async def create(app: App, request: Request, principal: Principal) -> Response:
-    spec, values = parse_tool(decode_object(await request.body(limit=MAX_BODY_BYTES)))
+    fields = decode_object(await request.body(limit=MAX_BODY_BYTES))
+    spec, values = parse_tool(fields)
+    warnings = app.unknown_fields.warnings(request, unknown_in_tool(fields))
     app.engine.require_accepting()
     row = await tools.create(app.workspaces, principal.workspace, spec, values=values)
-    return Response(encode(tool_json(row)), status=201)
+    return Response(encode(tool_json(row, warnings)), status=201)
 
 
 async def listed(app: App, request: Request, principal: Principal) -> Response:
@@ -48,10 +51,12 @@ async def read(app: App, request: Request, principal: Principal) -> Response:
 
 
 async def change(app: App, request: Request, principal: Principal) -> Response:
-    changes = parse_tool_changes(decode_object(await request.body(limit=MAX_BODY_BYTES)))
+    fields = decode_object(await request.body(limit=MAX_BODY_BYTES))
+    changes = parse_tool_changes(fields)
+    warnings = app.unknown_fields.warnings(request, unknown_in_tool(fields))
     app.engine.require_accepting()
     row = await tools.change(app.workspaces, principal.workspace, request.params["toolId"], changes)
-    return Response(encode(tool_json(row)))
+    return Response(encode(tool_json(row, warnings)))
 
 
 async def delete(app: App, request: Request, principal: Principal) -> Response:
@@ -68,6 +73,7 @@ ROUTES = (
         scopes=("tools:write",),
         summary="Store a tool",
         body=ToolModel,
+        warns=True,
         returns=Tool,
         status=201,
         errors=(409,),
@@ -89,6 +95,7 @@ ROUTES = (
         scopes=("tools:write",),
         summary="Change a stored tool",
         body=ToolChangesModel,
+        warns=True,
         returns=Tool,
         errors=(409,),
     ),

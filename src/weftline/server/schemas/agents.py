@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
+from msgspec.structs import replace
 from pydantic import Field, StringConstraints, ValidationError
 
 from weftline.errors import InvalidRequest, Issue, invalid
@@ -13,8 +15,9 @@ from weftline.store.records.agents import AgentRow
 from weftline.wire.json_text import decode_fields, decode_object
 from weftline.wire.limits import MAX_AGENT_SPEC_BYTES
 from weftline.wire.requests import parse_session
-from weftline.wire.responses import JsonObject, Time, Words, iso
+from weftline.wire.responses import JsonObject, Time, Warnings, Words, iso
 from weftline.wire.run_spec import NO_NUL, Metadata, Part
+from weftline.wire.unknown_fields import UnknownField, shape_of, unknown_fields
 from weftline.workspace.agents import AgentDraft
 
 _MAX_NAME_CHARS, _MAX_DESCRIPTION_CHARS = 128, 4096
@@ -31,6 +34,9 @@ class AgentModel(Part):
     system: bool | None = None
 
 
+_AGENT = shape_of(AgentModel)
+
+
 class Agent(Struct, rename="camel"):
     id: str
     slug: str
@@ -42,6 +48,7 @@ class Agent(Struct, rename="camel"):
     system: bool
     created_at: Time
     updated_at: Time
+    warnings: Warnings = UNSET
 
 
 class Agents(Struct, rename="camel"):
@@ -49,8 +56,8 @@ class Agents(Struct, rename="camel"):
     next_cursor: str | None
 
 
-def parse_agent(body: bytes) -> AgentDraft:
-    """The definition in a request's body or in a file. Raises `InvalidRequest`."""
+def parse_agent(body: bytes) -> tuple[AgentDraft, Sequence[UnknownField]]:
+    """The definition in a request's body or in a file, and fields of it that mean nothing. Raises `InvalidRequest`."""
     fields = decode_object(body)
     try:
         sent = AgentModel.model_validate(fields)
@@ -65,7 +72,7 @@ def parse_agent(body: bytes) -> AgentDraft:
         raise InvalidRequest(f"spec: {error.message}", **error.details) from None
     if spec.agent_id is not None:
         raise InvalidRequest("spec.agentId: an agent cannot be made of another agent.")
-    return AgentDraft(
+    draft = AgentDraft(
         name=sent.name,
         slug=sent.slug or "",
         description=sent.description or "",
@@ -74,9 +81,11 @@ def parse_agent(body: bytes) -> AgentDraft:
         metadata=sent.metadata or {},
         system=bool(sent.system),
     )
+    inside = [replace(field, path=f"spec.{field.path}") for field in spec.unknown]
+    return draft, [*unknown_fields(fields, _AGENT), *inside]
 
 
-def agent_json(row: AgentRow) -> Agent:
+def agent_json(row: AgentRow, warnings: Warnings = UNSET) -> Agent:
     return Agent(
         row.id,
         row.slug,
@@ -87,4 +96,5 @@ def agent_json(row: AgentRow) -> Agent:
         row.system,
         iso(row.created_at),
         iso(row.updated_at),
+        warnings,
     )

@@ -11,6 +11,7 @@ from weftline.store.records.apps import App
 from weftline.store.records.grants import Grant, Token
 from weftline.wire.responses import Time, iso
 from weftline.workspace.grants import ACCESS_S, Issued
+from weftline.workspace.registration import Registered
 
 
 class NewOAuthApp(Struct, rename="camel"):
@@ -77,15 +78,18 @@ class CodeForm(_ClientForm, frozen=True, kw_only=True, tag_field="grant_type", t
     code: str
     redirect_uri: str
     code_verifier: str
+    resource: str = ""
 
 
 class RefreshForm(_ClientForm, frozen=True, kw_only=True, tag_field="grant_type", tag="refresh_token"):
     refresh_token: str
     scope: str = ""
+    resource: str = ""
 
 
 class AppForm(_ClientForm, frozen=True, kw_only=True, tag_field="grant_type", tag="client_credentials"):
     scope: str = ""
+    resource: str = ""
 
 
 TokenForm: TypeAlias = CodeForm | RefreshForm | AppForm
@@ -173,6 +177,43 @@ class OAuthMetadata(Struct, frozen=True):
     token_endpoint_auth_methods_supported: list[str]
     revocation_endpoint_auth_methods_supported: list[str]
     introspection_endpoint_auth_methods_supported: list[str]
+    authorization_response_iss_parameter_supported: bool
+    registration_endpoint: str | UnsetType = UNSET
+
+
+class ProtectedResource(Struct, frozen=True):
+    """RFC 9728, section 2."""
+
+    resource: str
+    authorization_servers: list[str]
+    scopes_supported: list[str]
+    bearer_methods_supported: list[str]
+    resource_name: str
+
+
+class NewClient(Struct, frozen=True):
+    """RFC 7591, section 2. Fields that are not listed are ignored."""
+
+    redirect_uris: list[str] | None = None
+    token_endpoint_auth_method: str | None = None
+    grant_types: list[str] | None = None
+    response_types: list[str] | None = None
+    client_name: str | None = None
+
+
+class RegisteredClient(Struct, frozen=True, omit_defaults=True):
+    """RFC 7591, section 3.2.1: the client as it is registered, which is not always as it asked."""
+
+    client_id: str
+    client_id_issued_at: int
+    client_name: str
+    redirect_uris: tuple[str, ...]
+    token_endpoint_auth_method: str
+    grant_types: tuple[str, ...]
+    response_types: tuple[str, ...]
+    scope: str
+    client_secret: str | UnsetType = UNSET
+    client_secret_expires_at: int | UnsetType = UNSET
 
 
 def app_json(app: App) -> OAuthApp:
@@ -192,6 +233,22 @@ def app_json(app: App) -> OAuthApp:
 
 def created_app_json(app: App, secret: str) -> CreatedOAuthApp:
     return CreatedOAuthApp(**asdict(app_json(app)), client_secret=secret)
+
+
+def registered_json(made: Registered) -> RegisteredClient:
+    app = made.app
+    return RegisteredClient(
+        app.client_id,
+        app.created_at // 1_000_000,
+        app.name,
+        app.redirect_uris,
+        made.auth,
+        ("authorization_code", "refresh_token"),
+        ("code",),
+        " ".join(app.scopes),
+        UNSET if made.secret is None else made.secret,
+        UNSET if made.secret is None else 0,  # which is never
+    )
 
 
 def grant_json(grant: Grant) -> OAuthGrant:

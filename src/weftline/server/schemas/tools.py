@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -13,8 +14,9 @@ from weftline.redaction import shown_template
 from weftline.server.schemas.validation import issues_of
 from weftline.store.records.tools import ToolRow
 from weftline.tools.http import HttpSpec, Method
-from weftline.wire.responses import JsonObject, Time, iso
+from weftline.wire.responses import JsonObject, Time, Warnings, iso
 from weftline.wire.tool_refs import Headers, ToolName, Url
+from weftline.wire.unknown_fields import UnknownField, shape_of, unknown_fields
 from weftline.workspace.tools import ToolChanges, spec_of
 
 MAX_BODY_BYTES = 256 * 1024
@@ -24,7 +26,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 class _ToolFields(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
     kind: Literal["http"] = "http"
     description: Annotated[str, StringConstraints(max_length=8192)] = ""
@@ -51,6 +53,9 @@ class ToolChangesModel(_ToolFields):
     url: Url = ""
 
 
+_TOOL = shape_of(ToolModel)
+
+
 class Tool(Struct, rename="camel"):
     id: str
     kind: str
@@ -66,6 +71,7 @@ class Tool(Struct, rename="camel"):
     secrets: tuple[str, ...]
     created_at: Time
     updated_at: Time
+    warnings: Warnings = UNSET
 
 
 class Tools(Struct, rename="camel"):
@@ -108,7 +114,12 @@ def parse_tool_changes(fields: dict[str, Any]) -> ToolChanges:
     )
 
 
-def tool_json(row: ToolRow) -> Tool:
+def unknown_in_tool(fields: dict[str, Any]) -> Sequence[UnknownField]:
+    """The fields of a tool to create, or of changes to one, that mean nothing."""
+    return unknown_fields(fields, _TOOL)
+
+
+def tool_json(row: ToolRow, warnings: Warnings = UNSET) -> Tool:
     spec = spec_of(row)
     return Tool(
         row.id,
@@ -125,6 +136,7 @@ def tool_json(row: ToolRow) -> Tool:
         spec.secrets,
         iso(row.created_at),
         iso(row.updated_at),
+        warnings,
     )
 
 

@@ -1,12 +1,12 @@
-"""A store in memory: the same promises for as long as the process lives, and nothing on disk.
+"""A store in memory: the same guarantees for as long as the process lives, and nothing on disk.
 
 The log is plain dicts and lists; records are on SQLite in memory, with the same schema as everywhere. There is no
-thread: a commit happens whole at one moment. What would outlive a process is a `MemoryDisk`, on which a simulation
-opens one store after another:
+thread: a commit is atomic and immediate. What would outlive a process is a `MemoryDisk`, on which a simulation opens
+one store after another:
 
     disk = MemoryDisk()
     first = MemoryStore(disk)
-    second = MemoryStore(disk)  # as after a crash: `second.log.unclean` is true, and `first` writes nothing any more
+    second = MemoryStore(disk)  # as after a crash: `second.log.unclean` is true, and `first` can no longer write
 """
 
 from weftline.store.memory.disk import MemoryDisk

@@ -5,13 +5,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
+from weftline.messages import Blob
 from weftline.store.base import Write
 from weftline.store.memory.run import MemoryRun
 from weftline.store.sqlite.database import records_in_memory
 
 
 class MemoryDisk:
-    """Stores are opened on it one after another; the one opened last is the owner.
+    """Stores are opened on it one after another; the last one is the owner.
 
     Args:
         id: Of the store; a random one by default.
@@ -25,10 +26,12 @@ class MemoryDisk:
         self.clean = True
         self.held = False
         self.died: int | None = None
-        """The epoch of the last owner that died uncleanly, until that is charged to somebody."""
+        """The epoch of the last owner that died uncleanly, until that death is charged."""
         self.records = records_in_memory()
         self.runs: dict[int, MemoryRun] = {}
         self.idempotency: dict[tuple[int, str, str], tuple[bytes, int]] = {}
+        self.blobs: dict[tuple[int, str], tuple[bytes, set[int]]] = {}
+        """By workspace and id: the content, and the runs that name it."""
         self._due: dict[int, MemoryRun] = {}
         self._of_thread: dict[int, list[MemoryRun]] = {}
 
@@ -41,10 +44,24 @@ class MemoryDisk:
         return self.owner_epoch
 
     def add(self, run: MemoryRun) -> None:
-        """A new run, the last in the queue of its thread."""
+        """A new run, last in its thread's queue."""
         self.runs[run.row.key] = run
         if run.row.thread is not None:
             self._of_thread.setdefault(run.row.thread, []).append(run)
+
+    def keep(self, blobs: Sequence[Blob], *, run: int, workspace: int) -> None:
+        for blob in blobs:
+            self.blobs.setdefault((workspace, blob.id), (blob.data, set()))[1].add(run)
+
+    def let_go_of_blobs(self, run: MemoryRun) -> None:
+        """Removes what this run alone has named; its thread names the blobs of a run that succeeded."""
+        row = run.row
+        if row.thread is not None and row.status == "succeeded":
+            return
+        for place, (_, runs) in list(self.blobs.items()):
+            runs.discard(row.key)
+            if not runs:
+                del self.blobs[place]
 
     def apply(self, run: MemoryRun, write: Write) -> None:
         run.apply(write)
@@ -62,6 +79,6 @@ class MemoryDisk:
         return self._of_thread.get(thread, ())
 
     def due(self) -> list[tuple[int, MemoryRun]]:
-        """Runs with a time at which they are due, by that time and by key."""
+        """Runs with a due time, sorted by it and by key."""
         found = [(run.row.due_at, key, run) for key, run in self._due.items() if run.row.due_at is not None]
         return [(at, run) for at, _, run in sorted(found, key=lambda one: one[:2])]

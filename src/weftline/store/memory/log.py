@@ -1,4 +1,4 @@
-"""The log in memory: what `store/base.py` promises, on dicts and lists. Thread rows are records and stay there."""
+"""The log in memory: what `store/base.py` promises, on dicts and lists. Thread rows stay with the records."""
 
 from __future__ import annotations
 
@@ -155,6 +155,10 @@ class MemoryLog:
     async def unfinished(self) -> int:
         return sum(run.row.ended_at is None for run in self._disk.runs.values())
 
+    async def blob(self, workspace: int, id: str) -> bytes | None:
+        found = self._disk.blobs.get((workspace, id))
+        return found[0] if found else None
+
     async def begin_trial(self, keys: Sequence[int]) -> None:
         self._set_trial(keys, self._owner_epoch)
 
@@ -196,11 +200,13 @@ class MemoryLog:
             and run.row.ended_at < before
             and workspace in (None, run.row.workspace)
         ][:_TRIM_BATCH]
+        for run in old:
+            self._disk.let_go_of_blobs(run)
         return (old[-1].row.key if old else 0), sum(run.trim() for run in old)
 
     def _shown(self, run: MemoryRun) -> RunRow:
         thread = run.row.thread
-        return run.shown(active_run=None if thread is None else thread_queue.active_run(self._records, thread))
+        return run.view(active_run=None if thread is None else thread_queue.active_run(self._records, thread))
 
     def _commit(self, writes: Sequence[Write]) -> list[Written]:
         results = [self._write(write) for write in writes]
@@ -210,7 +216,7 @@ class MemoryLog:
         return results
 
     def _write(self, write: Write) -> Written:
-        """Carries a write out as a whole, or not at all."""
+        """Carries out a write completely or not at all."""
         if self._claims.stale(write):
             return moved_on()
         try:
@@ -250,6 +256,7 @@ class MemoryLog:
         run = MemoryRun(write, new)
         disk.add(run)
         disk.apply(run, write)
+        disk.keep(new.blobs, run=write.key, workspace=new.workspace)
         if new.thread is not None:
             place = thread_queue.take_place(self._records, new.thread, run=write.key, at=new.created_at)
             written.queued = place.queued

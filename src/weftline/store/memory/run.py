@@ -70,8 +70,8 @@ class MemoryRun:
         if write.progress == 2:
             row.suspect = self.trial = 0
 
-    def shown(self, *, active_run: int | None) -> RunRow:
-        """The row as a reader gets it, by which run of its thread may move."""
+    def view(self, *, active_run: int | None) -> RunRow:
+        """The row as a reader gets it; `active_run` is the run of its thread that may move."""
         row = self.row
         queued = row.thread is not None and row.ended_at is None and active_run != row.key
         return replace(row, queued=queued)
@@ -119,7 +119,7 @@ class MemoryRun:
 
 
 def check_possible(write: Write) -> None:
-    """Raises `ValueError` for what a database could not hold either: broken text, integers of more than 64 bits."""
+    """Raises `ValueError` for what a database cannot hold either: broken text, integers over 64 bits."""
     numbers = [write.key, write.epoch, write.version, write.fold, write.due_at, write.started_at, write.ended_at]
     texts = [write.status]
     for item in write.items:

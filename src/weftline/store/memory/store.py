@@ -27,7 +27,7 @@ class MemoryStore:
         return None
 
     def announce(self, *, admin_socket: str) -> None:
-        """Nobody else can open a store in memory, so there is nobody to tell."""
+        """No other process can open a store in memory, so there is no one to tell."""
 
     async def back_up(self, to: Path) -> int:
         raise StoreError("A store in memory has no backup.")

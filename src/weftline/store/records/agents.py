@@ -28,9 +28,9 @@ class AgentSummary(Struct, frozen=True):
 
 class AgentRow(AgentSummary, frozen=True):
     spec: bytes
-    """The client's JSON, of the shape of a run's spec; header values of tools are `[redacted]`."""
+    """The client's JSON, shaped like a run's spec; header values of tools are `[redacted]`."""
     secrets: bytes | None
-    """Those header values, sealed."""
+    """The header values, sealed."""
     metadata: str
     """JSON, strings by name."""
     created_at: int

@@ -9,9 +9,9 @@ from weftline.store.base import Query, Row, one, statement
 from weftline.store.hashing import SecretHash
 
 _APP = (
-    "SELECT a.key, a.client_id, a.workspace, w.slug, a.hash, a.name, a.description, a.logo, a.visibility,"
-    " a.redirect_uris, a.scopes, a.client_credentials, a.created_at"
-    " FROM oauth_apps a JOIN workspaces w ON w.key = a.workspace"
+    "SELECT a.key, a.client_id, a.workspace, COALESCE(w.slug, ''), a.hash, a.name, a.description, a.logo, a.visibility,"
+    " a.redirect_uris, a.scopes, a.client_credentials, a.created_at, a.public, a.registered"
+    " FROM oauth_apps a LEFT JOIN workspaces w ON w.key = a.workspace"
 )
 
 
@@ -20,7 +20,8 @@ class App(Struct, frozen=True):
 
     key: int
     client_id: str
-    workspace: int
+    workspace: int | None
+    """None for a client that registered itself."""
     slug: str
     hash: bytes
     name: str
@@ -31,6 +32,10 @@ class App(Struct, frozen=True):
     scopes: tuple[str, ...]
     client_credentials: bool
     created_at: int
+    public: bool
+    """Whether it has no secret, because it could not keep one."""
+    registered: bool
+    """Whether it registered itself."""
 
 
 class NewApp(Struct, frozen=True):
@@ -41,13 +46,15 @@ class NewApp(Struct, frozen=True):
     redirect_uris: tuple[str, ...]
     scopes: tuple[str, ...]
     client_credentials: bool
+    public: bool = False
+    registered: bool = False
 
 
-def insert(new: NewApp, *, client_id: str, workspace: int, secret: SecretHash, now: int) -> Query[None]:
+def insert(new: NewApp, *, client_id: str, workspace: int | None, secret: SecretHash, now: int) -> Query[None]:
     yield from statement(
         "INSERT INTO oauth_apps (client_id, workspace, prefix, hash, name, description, logo, visibility,"
-        " redirect_uris, scopes, client_credentials, created_at)"
-        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+        " redirect_uris, scopes, client_credentials, created_at, public, registered)"
+        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
         client_id,
         workspace,
         secret.prefix,
@@ -60,6 +67,8 @@ def insert(new: NewApp, *, client_id: str, workspace: int, secret: SecretHash, n
         " ".join(new.scopes),
         int(new.client_credentials),
         now,
+        int(new.public),
+        int(new.registered),
     )
 
 
@@ -73,10 +82,46 @@ def of_workspace(slug: str) -> Query[list[App]]:
     return [_app(row) for row in rows]
 
 
-def lock(key: int) -> Query[int | None]:
-    """Holds an app until the transaction ends, and returns its workspace; None if it has been deleted.
+def registered() -> Query[list[App]]:
+    """The clients that registered themselves."""
+    rows = yield from statement(f"{_APP} WHERE a.registered = 1 ORDER BY a.key")
+    return [_app(row) for row in rows]
 
-    Both databases lock a row that is written, and no other way of locking is spelled alike in both.
+
+def expired(*, unused_before: int, idle_before: int) -> Query[list[int]]:
+    """The keys of some clients that registered themselves and were never used, or not for long and have no grant."""
+    rows = yield from statement(
+        "SELECT a.key FROM oauth_apps a WHERE a.registered = 1"
+        " AND ((a.used_at IS NULL AND a.created_at <= $1) OR (a.used_at <= $2"
+        " AND NOT EXISTS (SELECT 1 FROM oauth_grants g WHERE g.app = a.key))) ORDER BY a.created_at LIMIT 50",
+        unused_before,
+        idle_before,
+    )
+    return [row[0] for row in rows]
+
+
+def unused() -> Query[tuple[int, int, int]]:
+    """How many clients registered themselves and were never used; the key of the oldest, and when it came."""
+    row = yield from one("SELECT COUNT(*) FROM oauth_apps WHERE registered = 1 AND used_at IS NULL")
+    oldest = yield from one(
+        "SELECT key, created_at FROM oauth_apps WHERE registered = 1 AND used_at IS NULL"
+        " ORDER BY created_at, key LIMIT 1"
+    )
+    assert row is not None
+    key, created_at = oldest or (0, 0)
+    return row[0], key, created_at
+
+
+def use(key: int, *, now: int) -> Query[bool]:
+    """Notes that a user has approved an app; False if it has been deleted."""
+    row = yield from one("UPDATE oauth_apps SET used_at = $1 WHERE key = $2 RETURNING key", now, key)
+    return row is not None
+
+
+def lock(key: int) -> Query[int | None]:
+    """Locks an app until the transaction ends, and returns its workspace; None if it has been deleted.
+
+    Both databases lock a row that is written, and no other kind of locking has the same syntax in both.
     """
     row = yield from one("UPDATE oauth_apps SET name = name WHERE key = $1 RETURNING workspace", key)
     return row[0] if row else None
@@ -92,7 +137,8 @@ def delete(key: int) -> Query[None]:
 
 
 def _app(row: Row) -> App:
-    *columns, redirect_uris, scopes, client_credentials, created_at = row
+    *columns, redirect_uris, scopes, client_credentials, created_at, public, registered = row
     uris = tuple(decode(redirect_uris, type=list[str]))
-    fields: Row = (*columns, uris, tuple(scopes.split()), bool(client_credentials), created_at)
+    flags = bool(public), bool(registered)
+    fields: Row = (*columns, uris, tuple(scopes.split()), bool(client_credentials), created_at, *flags)
     return App(*fields)

@@ -1,4 +1,4 @@
-"""What is to be delivered to webhooks. A row is added by the transaction that ends its run; see `note_ends`."""
+"""Webhook deliveries. A row is added by the transaction that ends its run; see `note_ends`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class DeliveryRow(Struct, frozen=True):
     """pending, delivered or failed"""
     attempts: int
     due_at: int | None
-    """None once it was delivered or given up."""
+    """None once it is delivered or given up."""
     created_at: int
     last_at: int | None
     last_status: int | None
@@ -40,21 +40,29 @@ class Attempt(Struct, frozen=True, kw_only=True):
     error: str
 
 
-def due(now: int, *, limit: int, without: Sequence[int] = ()) -> Query[list[DeliveryRow]]:
-    """The earliest that are due, except those of the webhooks in `without`."""
-    marks = ", ".join(f"${number}" for number in range(2, 2 + len(without)))
-    others = f" AND webhook NOT IN ({marks})" if without else ""
+def due(
+    now: int, *, limit: int, without_webhooks: Sequence[int] = (), without_workspaces: Sequence[int] = ()
+) -> Query[list[tuple[int, DeliveryRow]]]:
+    """The earliest that are due, each with its workspace, except those of some webhooks and workspaces."""
+    excluded: list[str] = []
+    values: list[SqlValue] = [now]
+    for column, keys in (("w.key", without_webhooks), ("w.workspace", without_workspaces)):
+        if keys:
+            marks = ", ".join(f"${len(values) + number}" for number in range(1, len(keys) + 1))
+            excluded.append(f" AND {column} NOT IN ({marks})")
+            values += keys
+    columns = ", ".join(f"d.{column}" for column in _COLUMNS.split(", "))
     rows = yield from statement(
-        f"{_DELIVERY} WHERE due_at <= $1 AND {_ENABLED}{others} ORDER BY due_at LIMIT ${2 + len(without)}",
-        now,
-        *without,
+        f"SELECT w.workspace, {columns} FROM deliveries d JOIN webhooks w ON w.key = d.webhook"
+        f" WHERE d.due_at <= $1 AND w.enabled = 1{''.join(excluded)} ORDER BY d.due_at LIMIT ${len(values) + 1}",
+        *values,
         limit,
     )
-    return [DeliveryRow(*row) for row in rows]
+    return [(workspace, DeliveryRow(*row)) for workspace, *row in rows]
 
 
 def next_due(after: int) -> Query[int | None]:
-    """The first time after `after` at which a delivery is due."""
+    """The next time after `after` at which a delivery is due."""
     row = yield from one(f"SELECT min(due_at) FROM deliveries WHERE due_at > $1 AND {_ENABLED}", after)
     return None if row is None else row[0]
 
@@ -76,7 +84,7 @@ def settle(key: int, attempt: Attempt) -> Query[None]:
 def of_webhook(
     webhook: int, *, status: str | None = None, before: int | None = None, limit: int = 50
 ) -> Query[list[DeliveryRow]]:
-    """The newest first, below the key `before`."""
+    """Newest first, below the key `before`."""
     where, values = "webhook = $1", list[SqlValue]([webhook])
     if before is not None:
         values.append(before)
@@ -90,7 +98,7 @@ def of_webhook(
 
 
 def redeliver(key: int, *, webhook: int, now: int) -> Query[DeliveryRow | None]:
-    """Makes a delivery due again, whatever became of it."""
+    """Makes a delivery due again, whatever its status."""
     row = yield from one(
         "UPDATE deliveries SET status = 'pending', attempts = 0, due_at = $1 WHERE key = $2 AND webhook = $3"
         f" RETURNING {_COLUMNS}",
@@ -102,7 +110,7 @@ def redeliver(key: int, *, webhook: int, now: int) -> Query[DeliveryRow | None]:
 
 
 def forget_settled(before: int, *, workspace: int | None = None, limit: int) -> Query[int]:
-    """Removes deliveries that were settled and are from before that time; returns how many."""
+    """Removes settled deliveries from before that time; returns how many."""
     where, values = "due_at IS NULL AND created_at < $1", list[SqlValue]([before])
     if workspace is not None:
         values.append(workspace)

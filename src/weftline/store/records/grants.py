@@ -1,7 +1,7 @@
 """OAuth codes, grants and tokens.
 
-What ends is deleted, not marked: a token that is not in its table is not valid. Only a code stays until it expires, so
-that its second use can be told from its first.
+Ended rows are deleted, not marked: a token that is not in its table is not valid. Only a code stays until it expires,
+so that a second use can be told from the first.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from weftline.store.records import apps
 
 _TOKEN = (
     "SELECT t.key, t.hash, a.client_id, g.id, t.workspace, w.slug, u.id, u.email, t.scopes, t.agents,"
-    " t.created_at, t.expires_at,"
+    " t.created_at, t.expires_at, t.resource,"
     " EXISTS (SELECT 1 FROM features_off f WHERE f.workspace = t.workspace AND f.feature = 'oauthApps')"
     " FROM oauth_tokens t JOIN oauth_apps a ON a.key = t.app JOIN workspaces w ON w.key = t.workspace"
     ' LEFT JOIN oauth_grants g ON g.key = t.grant_key LEFT JOIN users u ON u.key = g."user"'
 )
 _GRANT = (
     "SELECT g.key, g.id, g.hash, a.client_id, a.name, u.id, u.email, g.workspace, w.slug, g.scopes, g.agents,"
-    ' g.created_at FROM oauth_grants g JOIN oauth_apps a ON a.key = g.app JOIN users u ON u.key = g."user"'
+    ' g.created_at, g.resource FROM oauth_grants g JOIN oauth_apps a ON a.key = g.app JOIN users u ON u.key = g."user"'
     " JOIN workspaces w ON w.key = g.workspace"
 )
 
@@ -37,6 +37,8 @@ class NewCode(Struct, frozen=True):
     agents: tuple[str, ...]
     redirect_uri: str
     challenge: str
+    resource: str
+    """The path that its tokens are for; empty for the whole server."""
     expires_at: int
 
 
@@ -61,6 +63,7 @@ class Token(Struct, frozen=True):
     agents: tuple[str, ...]
     created_at: int
     expires_at: int
+    resource: str
     gated: bool
     """Whether OAuth apps are switched off for the workspace."""
 
@@ -68,6 +71,7 @@ class Token(Struct, frozen=True):
 class NewToken(Struct, frozen=True):
     secret: SecretHash
     scopes: tuple[str, ...]
+    resource: str
     created_at: int
     expires_at: int
 
@@ -87,6 +91,7 @@ class Grant(Struct, frozen=True):
     scopes: tuple[str, ...]
     agents: tuple[str, ...]
     created_at: int
+    resource: str
 
 
 def spend(nonce: str, *, expires_at: int, now: int) -> Query[bool]:
@@ -107,7 +112,7 @@ def insert_code(new: NewCode, *, secret: SecretHash, now: int) -> Query[None]:
     yield from statement("DELETE FROM oauth_codes WHERE expires_at <= $1", now)
     yield from statement(
         'INSERT INTO oauth_codes (prefix, hash, app, "user", workspace, scopes, agents, redirect_uri, challenge,'
-        " expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+        " resource, expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
         secret.prefix,
         secret.hash,
         new.app,
@@ -117,15 +122,17 @@ def insert_code(new: NewCode, *, secret: SecretHash, now: int) -> Query[None]:
         encode(new.agents).decode(),
         new.redirect_uri,
         new.challenge,
+        new.resource,
         new.expires_at,
     )
 
 
 def take_code(secret: SecretHash, *, app: int) -> Query[Code | None]:
-    """Finds a code and holds it until the transaction ends, so that of two exchanges one sees the other's mark."""
+    """Finds a code and locks it until the transaction ends, so that of two exchanges one sees the other's mark."""
     rows = yield from statement(
         "UPDATE oauth_codes SET prefix = prefix WHERE prefix = $1 AND app = $2"
-        ' RETURNING hash, app, "user", workspace, scopes, agents, redirect_uri, challenge, expires_at, key, spent_on',
+        ' RETURNING hash, app, "user", workspace, scopes, agents, redirect_uri, challenge, resource, expires_at, key,'
+        " spent_on",
         secret.prefix,
         app,
     )
@@ -143,10 +150,10 @@ def mark_code_spent(key: int, *, grant: int) -> Query[None]:
 
 
 def insert_grant(code: Code, *, id: str, refresh: SecretHash, now: int) -> Query[int]:
-    """The key of a new grant of what the user's code stands for."""
+    """The key of a new grant for what the user's code stands for."""
     row = yield from one(
-        'INSERT INTO oauth_grants (id, prefix, hash, app, "user", workspace, scopes, agents, created_at)'
-        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING key",
+        'INSERT INTO oauth_grants (id, prefix, hash, app, "user", workspace, scopes, agents, created_at, resource)'
+        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING key",
         id,
         refresh.prefix,
         refresh.hash,
@@ -156,6 +163,7 @@ def insert_grant(code: Code, *, id: str, refresh: SecretHash, now: int) -> Query
         " ".join(code.scopes),
         encode(code.agents).decode(),
         now,
+        code.resource,
     )
     assert row is not None
     return row[0]
@@ -165,6 +173,25 @@ def find_grant(refresh: SecretHash) -> Query[Grant | None]:
     """The grant that a refresh token stands for."""
     rows = yield from statement(f"{_GRANT} WHERE g.prefix = $1", refresh.prefix)
     return next((_grant(row) for row in rows if refresh.matches(row[2])), None)
+
+
+def find_spent(refresh: SecretHash) -> Query[int | None]:
+    """The key of the grant whose refresh token this was before the present one."""
+    rows = yield from statement("SELECT key, spent_hash FROM oauth_grants WHERE spent_prefix = $1", refresh.prefix)
+    return next((row[0] for row in rows if refresh.matches(row[1])), None)
+
+
+def rotate(key: int, *, old: SecretHash, new: SecretHash) -> Query[bool]:
+    """Gives a grant another refresh token; False if it has ended, or has another one already."""
+    row = yield from one(
+        "UPDATE oauth_grants SET prefix = $1, hash = $2, spent_prefix = prefix, spent_hash = hash"
+        " WHERE key = $3 AND hash = $4 RETURNING key",
+        new.prefix,
+        new.hash,
+        key,
+        old.hash,
+    )
+    return row is not None
 
 
 def grant_by_id(id: str) -> Query[Grant | None]:
@@ -207,7 +234,7 @@ def add_grant_token(grant: int, token: NewToken) -> Query[bool]:
 
 
 def add_app_token(app: int, token: NewToken) -> Query[bool]:
-    """Gives an app an access token of its own, for its owner's workspace; False if the app has been deleted."""
+    """Gives an app its own access token for its owner's workspace; False if the app has been deleted."""
     workspace = yield from apps.lock(app)
     if workspace is None:
         return False
@@ -226,15 +253,15 @@ def delete_token(key: int) -> Query[None]:
 
 
 def _insert_token(new: NewToken, *, app: int, grant: int | None, workspace: int, agents: str) -> Query[None]:
-    # Some expired tokens go with every new one, so that the table stays small.
+    # Every new token deletes some expired ones, so that the table stays small.
     yield from statement(
         "DELETE FROM oauth_tokens WHERE key IN"
         " (SELECT key FROM oauth_tokens WHERE expires_at <= $1 ORDER BY expires_at LIMIT 50)",
         new.created_at,
     )
     yield from statement(
-        "INSERT INTO oauth_tokens (prefix, hash, app, grant_key, workspace, scopes, agents, created_at, expires_at)"
-        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        "INSERT INTO oauth_tokens (prefix, hash, app, grant_key, workspace, scopes, agents, created_at, expires_at,"
+        " resource) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
         new.secret.prefix,
         new.secret.hash,
         app,
@@ -244,6 +271,7 @@ def _insert_token(new: NewToken, *, app: int, grant: int | None, workspace: int,
         agents,
         new.created_at,
         new.expires_at,
+        new.resource,
     )
 
 
@@ -256,17 +284,18 @@ def _list(text: str) -> tuple[str, ...]:
 
 
 def _code(row: Row) -> Code:
-    _, app, user, workspace, scopes, agents, redirect_uri, challenge, expires_at, key, spent_on = row
-    return Code(app, user, workspace, _words(scopes), _list(agents), redirect_uri, challenge, expires_at, key, spent_on)
+    _, app, user, workspace, scopes, agents, *rest = row
+    fields: Row = (app, user, workspace, _words(scopes), _list(agents), *rest)
+    return Code(*fields)
 
 
 def _token(row: Row) -> Token:
-    *columns, scopes, agents, created_at, expires_at, gated = row
-    fields: Row = (*columns, _words(scopes), _list(agents), created_at, expires_at, bool(gated))
+    *columns, scopes, agents, created_at, expires_at, resource, gated = row
+    fields: Row = (*columns, _words(scopes), _list(agents), created_at, expires_at, resource, bool(gated))
     return Token(*fields)
 
 
 def _grant(row: Row) -> Grant:
-    *columns, scopes, agents, created_at = row
-    fields: Row = (*columns, _words(scopes), _list(agents), created_at)
+    *columns, scopes, agents, created_at, resource = row
+    fields: Row = (*columns, _words(scopes), _list(agents), created_at, resource)
     return Grant(*fields)

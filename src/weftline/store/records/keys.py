@@ -1,4 +1,4 @@
-"""API keys. Of a key's secret only the hash and the first characters are stored."""
+"""API keys. Only the hash and the first characters of a key's secret are stored."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def by_id(id: str) -> Query[ApiKey | None]:
 
 
 def of_workspace(workspace: int, *, revoked: bool = False) -> Query[list[ApiKey]]:
-    """The oldest first; with `revoked` also those that no longer work."""
+    """Oldest first; with `revoked`, including those that no longer work."""
     where = "k.workspace = $1" if revoked else "k.workspace = $1 AND k.revoked_at IS NULL"
     rows = yield from statement(f"{_KEY} WHERE {where} ORDER BY k.key", workspace)
     return [_row(row) for row in rows]
@@ -85,7 +85,7 @@ def insert(key: NewKey, *, workspace: int, now: int) -> Query[bool]:
 
 
 def revoke(id: str, *, now: int) -> Query[None]:
-    """Leaves the time of a key that was revoked before."""
+    """Keeps the time of a key that was revoked before."""
     yield from statement("UPDATE api_keys SET revoked_at = coalesce(revoked_at, $1) WHERE id = $2", now, id)
 
 

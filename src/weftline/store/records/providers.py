@@ -1,4 +1,4 @@
-"""Model providers that workspaces brought."""
+"""Model providers added by workspaces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ProviderRow(Struct, frozen=True):
     secrets: bytes | None
     """Sealed: the API key and header values."""
     version: int
-    """Raised by every change."""
+    """Incremented by every change."""
     created_at: int
     updated_at: int
 
@@ -34,7 +34,7 @@ class ProviderColumns(Struct, frozen=True, kw_only=True):
 
 
 def of_workspace(workspace: int) -> Query[list[ProviderRow]]:
-    """The oldest first."""
+    """Oldest first."""
     rows = yield from statement(f"{_PROVIDER} WHERE workspace = $1 ORDER BY key", workspace)
     return [ProviderRow(*row) for row in rows]
 

@@ -1,4 +1,4 @@
-"""Threads: what was set when they were created. Their messages and their runs are the log's."""
+"""Threads: what was set when they were created. Their messages and runs belong to the log."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class NewThread(Struct, frozen=True, kw_only=True):
 
 
 class ThreadFilter(Struct, frozen=True, kw_only=True):
-    """What a page of threads has to match, and where it begins: below the key `before`."""
+    """What a page of threads must match, and where it begins: below the key `before`."""
 
     workspace: int
     before: int | None = None
@@ -65,7 +65,7 @@ class ThreadFilter(Struct, frozen=True, kw_only=True):
     key: int | None = None
     ended: bool | None = None
     agents: tuple[str, ...] = ()
-    """Only threads of one of these agents, unless there are none."""
+    """Only threads of these agents, if any are given."""
     metadata: tuple[tuple[str, str], ...] = ()
 
 
@@ -108,7 +108,7 @@ def insert(new: NewThread, *, now: int) -> Query[ThreadRow]:
 
 
 def end(key: int, *, now: int) -> Query[None]:
-    """Leaves the time of a thread that ended before."""
+    """Keeps the time of a thread that ended before."""
     crashpoints.hit(("thread.ended",), "before")
     yield from statement(
         "UPDATE threads SET ended_at = coalesce(ended_at, $1), secrets = NULL WHERE key = $2", now, key

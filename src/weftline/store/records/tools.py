@@ -43,7 +43,7 @@ def by_name(name: str, *, workspace: int) -> Query[ToolRow | None]:
 
 
 def of_workspace(workspace: int) -> Query[list[ToolRow]]:
-    """The oldest first."""
+    """Oldest first."""
     rows = yield from statement(f"{_TOOL} WHERE workspace = $1 ORDER BY key", workspace)
     return [ToolRow(*row) for row in rows]
 

@@ -19,7 +19,7 @@ class WebhookRow(Struct, frozen=True):
     workspace: int
     url: str
     events: tuple[str, ...]
-    """The statuses that it wants to hear about."""
+    """The statuses that it subscribes to."""
     secret: bytes
     """Sealed: what deliveries are signed with."""
     enabled: bool
@@ -37,7 +37,7 @@ def by_key(key: int) -> Query[WebhookRow | None]:
 
 
 def of_workspace(workspace: int) -> Query[list[WebhookRow]]:
-    """The oldest first."""
+    """Oldest first."""
     rows = yield from statement(f"{_WEBHOOK} WHERE workspace = $1 ORDER BY key", workspace)
     return [_row(row) for row in rows]
 

@@ -1,9 +1,9 @@
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Copies of a store: one moment of the database, and the keys without which its secrets cannot be read.
+"""Copies of a store: a snapshot of the database, and the keys without which its secrets cannot be read.
 
-A backup is a store of its own, and it is held: the store it was taken from went on, so that what was under way in the
-copy has long happened. Nothing of it moves before somebody has said so, however it came to be opened.
+A backup is a store of its own, and it is held: the original store went on, so whatever was under way in the copy has
+long since happened. Nothing in it moves before someone says so, however it was opened.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from weftline.store.sqlite.directory import DATABASE, StoreDirectory
 
 _KEYS = (sealing.KEY_FILE, hashing.KEY_FILE)
 _PAGES = 2000
-"""Copied in one go, between two looks at whether to stop."""
+"""Copied in one go, between two checks of whether to stop."""
 
 
 def restore(backup: Path, to: Path) -> int:
-    """Makes a store of a backup; returns its size in bytes."""
+    """Turns a backup into a store; returns its size in bytes."""
     return copy_store(StoreDirectory(backup, create=False).path, to)
 
 
 def copy_store(source: Path, to: Path, *, stop: Callable[[], bool] = lambda: False) -> int:
-    """Copies the store in `source`, which others may be writing, to the directory `to`, whole or not at all.
+    """Copies the store in `source`, even while others write to it, to the directory `to`, completely or not at all.
 
-    Returns the size of the copy in bytes. Raises `StoreError` if there is something at `to`, or when `stop` says so.
+    Returns the size of the copy in bytes. Raises `StoreError` if `to` already exists, or when `stop` says so.
     """
     draft = to.with_name(f".{to.name}.{secrets.token_hex(4)}")
     try:
         if to.exists() and (not to.is_dir() or any(to.iterdir())):
-            raise StoreError(f"There is something at {to} already.")
+            raise StoreError(f"{to} already exists.")
         draft.mkdir(mode=0o700, parents=True)
         _copy_database(source / DATABASE, draft / DATABASE, stop)
-        # After the database: a key is made before the first thing that rests on it, and never changes.
+        # After the database: a key is made before the first thing that depends on it, and never changes.
         for name in _KEYS:
             if (source / name).exists():
                 shutil.copyfile(source / name, draft / name)
@@ -68,7 +68,7 @@ def _copy_database(source: Path, to: Path, stop: Callable[[], bool]) -> None:
     with closing(connect(source, read_only=True)) as db, closing(apsw.Connection(str(to))) as copy:
         check_version(db, path=source.parent)
         os.chmod(to, 0o600)
-        # A transaction, so that all steps copy this one moment and none begins anew because somebody wrote.
+        # A transaction, so that all steps copy one snapshot and none starts over because of a write.
         db.execute("BEGIN")
         db.execute("SELECT id FROM store").fetchall()
         with copy.backup("main", db, "main") as work:
@@ -78,7 +78,7 @@ def _copy_database(source: Path, to: Path, stop: Callable[[], bool]) -> None:
                 work.step(_PAGES)
         db.execute("ROLLBACK")
         copy.execute("PRAGMA journal_mode = DELETE")
-        # Nobody died: the owner was at work when the copy was made.
+        # No crash: the owner was at work when the copy was made.
         copy.execute("UPDATE store SET clean = 1, died = NULL, held = 1")
         find_damage(copy, path=source.parent)
     _sync(to)

@@ -13,13 +13,13 @@ import apsw
 from weftline.errors import StoreError
 
 CHECK_S = 1.0
-"""How long a start may look: some hundred megabytes."""
+"""How long a start may spend on it: enough for a few hundred megabytes."""
 _STEPS = 1000
-"""Of SQLite's machine between two looks at the clock."""
+"""SQLite VM instructions between two looks at the clock."""
 
 
 def find_damage(db: apsw.Connection, *, path: Path, limit_s: float | None = None) -> bool:
-    """Raises `StoreError` that says what is damaged. Returns whether all was looked at in the time."""
+    """Raises `StoreError` that says what is damaged. Returns whether everything was checked in time."""
     until_s = None if limit_s is None else monotonic() + limit_s
     if until_s is not None:
         db.set_progress_handler(lambda: monotonic() > until_s, _STEPS)
@@ -39,4 +39,4 @@ def find_damage(db: apsw.Connection, *, path: Path, limit_s: float | None = None
 
 
 def _damaged(path: Path, what: str) -> StoreError:
-    return StoreError(f"The store {path} is damaged: {what.rstrip('.')}. Put it aside and restore a backup.")
+    return StoreError(f"The store {path} is damaged: {what.rstrip('.')}. Move it aside and restore a backup.")

@@ -1,6 +1,6 @@
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Opening the database the one safe way, and bringing it to today's schema."""
+"""Opening the database the one safe way, and migrating it to the current schema."""
 
 from __future__ import annotations
 
@@ -28,10 +28,12 @@ def connect(path: Path, *, read_only: bool = False, vfs: str | None = None) -> a
             db.set_busy_timeout(200)
             if not read_only:
                 os.chmod(path, 0o600)
-                if new:  # later it is too late: SQLite decides with the first table
+                if new:  # must come first: SQLite decides when it creates the first table
                     db.execute("PRAGMA auto_vacuum = INCREMENTAL")
                 if db.execute("PRAGMA journal_mode = WAL").fetchall() != [("wal",)]:
-                    raise StoreError(f"The store {path.parent} is on a file system that has no write-ahead log.")
+                    raise StoreError(
+                        f"The store {path.parent} is on a file system that does not support a write-ahead log."
+                    )
                 db.execute("PRAGMA synchronous = FULL")
                 db.execute("PRAGMA wal_autocheckpoint = 1000")
                 if sys.platform == "darwin":
@@ -47,7 +49,7 @@ def connect(path: Path, *, read_only: bool = False, vfs: str | None = None) -> a
 
 @contextmanager
 def snapshot(db: apsw.Connection) -> Generator[apsw.Connection]:
-    """All reads inside see one moment of the store. Errors of the database are `StoreError`."""
+    """All reads inside see one snapshot of the store. Database errors become `StoreError`."""
     try:
         db.execute("SAVEPOINT snapshot")
         try:
@@ -70,7 +72,7 @@ def migrations() -> list[tuple[int, str]]:
 
 
 def migrate(db: apsw.Connection, *, path: Path, steps: Sequence[tuple[int, str]] | None = None) -> None:
-    """Brings the schema to today's version, each step and its number in one transaction."""
+    """Migrates the schema to the current version, each step and its number in one transaction."""
     steps = migrations() if steps is None else steps
     try:
         version = check_version(db, path=path, newest=steps[-1][0])
@@ -93,7 +95,7 @@ def migrate(db: apsw.Connection, *, path: Path, steps: Sequence[tuple[int, str]]
 
 
 def check_version(db: apsw.Connection, *, path: Path, newest: int | None = None) -> int:
-    """The version of the schema. Raises `StoreError` (code `store_newer`) when this code is too old for it."""
+    """The version of the schema. Raises `StoreError` (code `store_newer`) if this code is too old for it."""
     newest = migrations()[-1][0] if newest is None else newest
     version = schema_version(db)
     if version > newest:

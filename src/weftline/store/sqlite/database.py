@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Writes(Protocol):
-    """Runs a job in a write transaction of its own and returns its value once that is durable."""
+    """Runs a job in its own write transaction and returns its value once that is durable."""
 
     def __call__(self, job: Callable[[apsw.Connection], Any]) -> Awaitable[Any]: ...
 
@@ -42,7 +42,7 @@ class SqliteDatabase:
 
 
 def run_query(db: apsw.Connection, query: Query[T]) -> T:
-    """Feeds a query the rows of the statements that it yields."""
+    """Feeds a query the rows of the statements it yields."""
     try:
         statement = next(query)
         while True:
@@ -53,10 +53,10 @@ def run_query(db: apsw.Connection, query: Query[T]) -> T:
 
 
 def records_in_memory() -> apsw.Connection:
-    """A database for the records alone. Without the log's tables, a query that reads them there fails."""
+    """A database for the records alone. It lacks the log's tables, so that a query that reads them fails."""
     db = apsw.Connection(":memory:", statementcachesize=256)
     migrate(db, path=Path(":memory:"))
-    for table in ("runs", "entries", "deltas", "idempotency", "run_metadata"):
+    for table in ("runs", "entries", "deltas", "idempotency", "run_metadata", "blobs", "run_blobs"):
         db.execute(f"DROP TABLE {table}")
     return db
 

@@ -1,6 +1,6 @@
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""The deliveries that a commit of the log brings about: whoever is to hear of an end is noted in the same transaction.
+"""The deliveries that a commit of the log creates: who must hear about an end is recorded in the same transaction.
 
 Webhooks are records; the log in memory uses this too.
 """
@@ -15,7 +15,7 @@ def any_webhooks(db: apsw.Connection) -> bool:
 
 
 def note_end(db: apsw.Connection, run: int, *, workspace: int, status: str, at: int) -> None:
-    """Writes what is to be delivered for a run that ends in this transaction."""
+    """Adds the deliveries for a run that ends in this transaction."""
     db.execute(
         "INSERT INTO deliveries (webhook, run, status, attempts, due_at, created_at, last_error)"
         " SELECT key, ?, 'pending', 0, ?, ?, '' FROM webhooks WHERE workspace = ? AND enabled = 1"

@@ -1,6 +1,6 @@
 """The store's directory: private, with one owner at a time.
 
-A flock on a file of its own says who the owner is; it goes with the process, however that ends. Nothing but this
+A flock on a separate file says who the owner is; it vanishes with the process, however that ends. Nothing but this
 package may open the files in here: a plain `open()` and `close()` of the database drops SQLite's own locks.
 """
 
@@ -29,7 +29,7 @@ _NETWORK_FILE_SYSTEMS = frozenset(
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _ESCAPED = re.compile(r"\\([0-7]{3})")
-"""How a table of mounts writes blanks, tabs, newlines and backslashes of a path."""
+"""How a mount table escapes spaces, tabs, newlines and backslashes in a path."""
 
 
 class Owner(msgspec.Struct):
@@ -39,7 +39,7 @@ class Owner(msgspec.Struct):
 
 
 class StoreDirectory:
-    """Takes the owner's lock; `release` gives it back. With `create`, makes the directory when it is new."""
+    """Takes the owner's lock; `release` gives it back. With `create`, makes the directory if it is new."""
 
     def __init__(self, path: Path, *, create: bool = True, mounts: str | None = None) -> None:
         self.path = path
@@ -86,7 +86,7 @@ class StoreDirectory:
         self.announce()
 
     def _make_private(self) -> None:
-        """What is in here is for its owner's eyes: runs, and the keys that secrets are sealed with."""
+        """The contents are for the owner's eyes only: runs, and the keys that secrets are sealed with."""
         try:
             mode = stat.S_IMODE(self.path.stat().st_mode)
             if not mode & _OTHERS:
@@ -99,9 +99,9 @@ class StoreDirectory:
             self.path.chmod(mode & ~_OTHERS)
         except OSError as error:
             raise StoreError(
-                f"The store {self.path} can be read by other users, and that cannot be changed: {error.strerror}."
+                f"The store {self.path} can be read by other users; changing its permissions failed: {error.strerror}."
             ) from None
-        logger.warning("the store %s could be read by other users; it cannot any more", self.path)
+        logger.warning("the store %s was readable by other users; its permissions have been fixed", self.path)
 
     def announce(self, *, admin_socket: str = "") -> None:
         """Writes who owns the store into the lock file."""
@@ -127,7 +127,7 @@ def no_store(path: Path) -> StoreError:
 
 
 def file_system(path: Path, *, mounts: str) -> str:
-    """The type of the file system that holds `path` by a table like /proc/mounts, "" where that does not say."""
+    """The type of the file system that holds `path` by a table like /proc/mounts; "" if that does not say."""
     real = str(path.resolve())
     best, kind = "", ""
     for line in mounts.splitlines():

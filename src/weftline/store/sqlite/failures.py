@@ -1,6 +1,6 @@
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""What an error of SQLite means to the one whose write or read it was."""
+"""What a SQLite error means for the write or read that failed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from weftline.store.outcomes import already_there, impossible, moved_on
 
 
 class Fenced(Exception):
-    """Another process took the store over; this one must stop."""
+    """Another process took over the store; this one must stop."""
 
 
 class Moved(Exception):
-    """A run row is not what a write of this transaction rests on."""
+    """A run row is not the one that a write of this transaction is based on."""
 
 
 class Malformed(ValueError):
@@ -48,7 +48,7 @@ def read_error(error: apsw.Error) -> StoreError:
 
 
 def _refusal(error: Exception) -> StoreError:
-    return StoreError(f"The store takes no writes at the moment: {error}.", code="unavailable")
+    return StoreError(f"The store is not accepting writes at the moment: {error}.", code="unavailable")
 
 
 _REFUSALS = (

@@ -29,14 +29,15 @@ from msgspec import Struct
 
 Call: TypeAlias = Literal["xOpen", "xRead", "xWrite", "xTruncate", "xSync", "xFileSize", "xDelete"]
 Unsynced: TypeAlias = Literal["lost", "torn", "reordered", "kept"]
-"""What the disk made of writes that were not synced when the power went: none of them; the first half, and the first
-part of the next one; only the second half; all of them."""
+"""Which unsynced writes the disk keeps when the power goes: none of them; the first half, and the first part of the
+next one; only the second half; all of them.
+"""
 
 _numbers = itertools.count(1)
 
 
 class Fault(Struct, frozen=True):
-    """The `nth` call from now on and the `times - 1` after it fail with `code`."""
+    """The `nth` call from now and the `times - 1` after it fail with `code`."""
 
     call: Call
     code: int
@@ -46,10 +47,10 @@ class Fault(Struct, frozen=True):
 
 
 class FaultyDisk:
-    """Passes every call on to the real file system, except those that were told to fail.
+    """Passes every call on to the real file system, except those set to fail.
 
     A write that fails leaves half of its bytes. SQLite ignores failures of a checkpoint, but a file system written in
-    Python cannot hide them: they come out of the COMMIT that began it. Faults of the log file alone avoid this.
+    Python cannot hide them: they surface from the COMMIT that started it. Faults of the log file alone avoid this.
     """
 
     def __init__(self) -> None:
@@ -62,7 +63,7 @@ class FaultyDisk:
         self._registered = _FaultyVfs(self)
 
     def fail(self, call: Call, *, code: int, nth: int = 1, times: int = 1, file: str = "-wal") -> None:
-        """Makes a call fail: the `nth` from now on, of the file whose name ends in `file` after the database's."""
+        """Makes the `nth` call from now fail, on the file whose name is the database's plus `file`."""
         self._fault = Fault(call, code, nth, times, file)
         self.calls.clear()
         self.hits = 0
@@ -145,7 +146,7 @@ Change: TypeAlias = tuple[int, bytes | None]
 
 
 class Wreck(Struct, frozen=True):
-    """What the disk held when the power went: for each file what was synced, and the changes since."""
+    """What the disk held when the power went: for each file, what was synced and the changes since."""
 
     files: dict[str, tuple[bytes, tuple[Change, ...]]]
 
@@ -160,10 +161,10 @@ class Wreck(Struct, frozen=True):
 
 
 class PowerDisk:
-    """Keeps, beside the real files, what a power cut would leave of them: only what was synced is certain to stay.
+    """Tracks, next to the real files, what a power cut would leave of them: only synced data is certain to stay.
 
-    `on_sync` is called when a sync begins, before anything of it has become durable. A process that is killed cannot
-    show that a sync is missing, since the system still has its writes; this can.
+    `on_sync` is called when a sync begins, before any of it is durable. Killing a process cannot reveal a missing sync,
+    since the system still has its writes; this can.
     """
 
     def __init__(self, *, on_sync: Callable[[], None] | None = None) -> None:
@@ -174,7 +175,7 @@ class PowerDisk:
         self._registered = _PowerVfs(self)
 
     def cut(self) -> Wreck:
-        """What is left when the power goes now. To be called where nothing writes, or from `on_sync`."""
+        """What is left if the power goes now. Call it while nothing writes, or from `on_sync`."""
         names = self.synced.keys() | self.changes.keys()
         return Wreck(
             {name: (bytes(self.synced.get(name, b"")), tuple(self.changes.get(name, ()))) for name in sorted(names)}

@@ -18,7 +18,7 @@ from weftline.store.outcomes import moved_on
 from weftline.store.sqlite import recovering, retention, thread_queue
 from weftline.store.sqlite.connection import snapshot
 from weftline.store.sqlite.log_reader import SqliteLogReader, read_facts
-from weftline.store.sqlite.pages import IN_A_THREAD, ON_THE_LOOP, Most, NotOnTheLoop
+from weftline.store.sqlite.pages import IN_A_THREAD, ON_THE_LOOP, NotOnTheLoop, ReadLimit
 from weftline.store.sqlite.reader_threads import ReaderThreads
 from weftline.store.sqlite.rows import RUN_COLUMNS, run_row
 from weftline.store.sqlite.writer import Writer
@@ -27,7 +27,7 @@ _RUN = f"SELECT {RUN_COLUMNS}, runs.secrets FROM runs WHERE key = ?"
 
 
 class Ownership(Struct, frozen=True):
-    """What an owner learns when it takes a store over."""
+    """What an owner learns when it takes over a store."""
 
     id: str
     epoch: int
@@ -70,7 +70,7 @@ class SqliteLog(SqliteLogReader):
 
     @property
     def commits(self) -> int:
-        """How many flushes were committed since the store was opened."""
+        """How many flushes have been committed since the store was opened."""
         return self._writer.commits
 
     def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
@@ -96,9 +96,11 @@ class SqliteLog(SqliteLogReader):
                 await self._writer.caught_up()
             try:
                 with snapshot(self._reader) as db:
-                    loaded = _load(db, key, epoch=epoch, kinds=kinds, most=ON_THE_LOOP)
+                    loaded = _load(db, key, epoch=epoch, kinds=kinds, limit=ON_THE_LOOP)
             except NotOnTheLoop:
-                loaded = await self._threads.read(lambda db: _load(db, key, epoch=epoch, kinds=kinds, most=IN_A_THREAD))
+                loaded = await self._threads.read(
+                    lambda db: _load(db, key, epoch=epoch, kinds=kinds, limit=IN_A_THREAD)
+                )
             return loaded
         finally:
             if loaded is None:
@@ -128,25 +130,25 @@ class SqliteLog(SqliteLogReader):
     def _flush_without_stale(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
         """Writes of earlier claims never reach the writer."""
         stale = [self._claims.stale(write) for write in writes]
-        told: asyncio.Future[list[Written]] = asyncio.get_running_loop().create_future()
+        reported: asyncio.Future[list[Written]] = asyncio.get_running_loop().create_future()
 
-        def tell(others: asyncio.Future[list[Written]]) -> None:
-            if told.done():
+        def report(others: asyncio.Future[list[Written]]) -> None:
+            if reported.done():
                 return
             rest = iter(others.result())
-            told.set_result([moved_on() if old else next(rest) for old in stale])
+            reported.set_result([moved_on() if old else next(rest) for old in stale])
 
-        self.flush([write for write, old in zip(writes, stale, strict=True) if not old]).add_done_callback(tell)
-        return told
+        self.flush([write for write, old in zip(writes, stale, strict=True) if not old]).add_done_callback(report)
+        return reported
 
 
-def _load(db: apsw.Connection, key: int, *, epoch: int, kinds: Sequence[str], most: Most) -> Loaded | None:
-    """None for an unknown run. Raises `NotOnTheLoop` instead of reading more than `most` on the loop."""
+def _load(db: apsw.Connection, key: int, *, epoch: int, kinds: Sequence[str], limit: ReadLimit) -> Loaded | None:
+    """None for an unknown run. Raises `NotOnTheLoop` instead of reading more than `limit` on the loop."""
     found: Any = db.execute(_RUN, (key,)).fetchone()
     if found is None:
         return None
     row = run_row(found[:-1])
-    if most is ON_THE_LOOP:
+    if limit is ON_THE_LOOP:
         _check_size(db, row)
     created: Any = db.execute("SELECT body FROM entries WHERE run = ? AND seq = 1", (key,)).fetchone()
     return Loaded(
@@ -161,7 +163,7 @@ def _load(db: apsw.Connection, key: int, *, epoch: int, kinds: Sequence[str], mo
 
 
 def _check_size(db: apsw.Connection, row: RunRow) -> None:
-    """Raises `NotOnTheLoop` by the sizes of the run's log and of its thread's messages, which are known unread."""
+    """Raises `NotOnTheLoop` if the run's log and its thread's messages are too large; their sizes are known unread."""
     looks = [("SELECT length(body) AS size FROM entries WHERE run = ?", row.key)]
     if row.thread is not None:
         looks.append(("SELECT length(message) AS size FROM thread_messages WHERE thread = ?", row.thread))
@@ -178,7 +180,7 @@ def _lift_hold(db: apsw.Connection) -> None:
 
 
 def _probe(db: apsw.Connection) -> None:
-    """Writes nothing new, but writes: tells whether the store takes writes at all."""
+    """Writes, but nothing new: shows whether the store accepts writes at all."""
     # An update to the same value would write nothing: SQLite compares.
     db.execute("INSERT INTO idempotency (workspace, route, key, digest, run, at) VALUES (0, '', '', x'', 0, 0)")
     db.execute("DELETE FROM idempotency WHERE workspace = 0")

@@ -73,11 +73,11 @@ class SqliteLogReader:
     async def page(self, key: int, *, after: int, max_bytes: int) -> Page | None:
         try:
             with snapshot(self._reader) as db:
-                return read_page(db, key, after=after, max_bytes=max_bytes, most=ON_THE_LOOP)
+                return read_page(db, key, after=after, max_bytes=max_bytes, limit=ON_THE_LOOP)
         except NotOnTheLoop:
             pass
         return await self._threads.read(
-            lambda db: read_page(db, key, after=after, max_bytes=max_bytes, most=IN_A_THREAD)
+            lambda db: read_page(db, key, after=after, max_bytes=max_bytes, limit=IN_A_THREAD)
         )
 
     async def under_way(self, *, after: int, limit: int) -> list[UnderWay]:
@@ -131,8 +131,15 @@ class SqliteLogReader:
     async def unfinished(self) -> int:
         return self._one("SELECT count(*) FROM runs WHERE ended_at IS NULL")[0]
 
+    async def blob(self, workspace: int, id: str) -> bytes | None:
+        def read(db: apsw.Connection) -> bytes | None:
+            row: Any = db.execute("SELECT data FROM blobs WHERE workspace = ? AND id = ?", (workspace, id)).fetchone()
+            return row[0] if row else None
+
+        return await self._threads.read(read)
+
     def _one(self, query: str, *values: SqlValue) -> Any:
-        """The first row, or None. Rows are typed by their queries, which no checker reads."""
+        """The first row, or None. The query determines the row's type, which a type checker cannot see."""
         rows = self._all(query, *values)
         return rows[0] if rows else None
 

@@ -13,22 +13,22 @@ from weftline.store.base import Page, Stored
 from weftline.store.sqlite.rows import DELTA_COLUMNS, ENTRY_COLUMNS
 
 
-class Most(Struct, frozen=True):
+class ReadLimit(Struct, frozen=True):
     """How much may be read in one go, whatever the page's own limit."""
 
     bytes: int
     rows: int
 
 
-ON_THE_LOOP = Most(256 * 1024, 256)
+ON_THE_LOOP = ReadLimit(256 * 1024, 256)
 """About a millisecond; more is read in a thread."""
-IN_A_THREAD = Most(2**40, 16_384)
+IN_A_THREAD = ReadLimit(2**40, 16_384)
 
 _PAGE = (
     f"SELECT {ENTRY_COLUMNS} FROM entries WHERE run = ?1 AND seq > ?2"
     f" UNION ALL SELECT {DELTA_COLUMNS} FROM deltas WHERE run = ?1 AND seq > ?3 ORDER BY seq"
 )
-# A body that is too large is left out before it is read: SQLite knows its length without it.
+# A body that is too large is skipped unread: SQLite knows its length without reading it.
 _SMALL_PAGE = _PAGE.replace(", body,", ", CASE WHEN length(body) <= ?4 THEN body END,").replace(
     ", bodies,", ", CASE WHEN length(bodies) <= ?4 THEN bodies END,"
 )
@@ -38,44 +38,44 @@ class NotOnTheLoop(Exception):
     """The page is more than may be read here."""
 
 
-def read_page(db: apsw.Connection, run: int, *, after: int, max_bytes: int, most: Most) -> Page | None:
-    """None for an unknown run. Raises `NotOnTheLoop` instead of reading more than `most` on the loop."""
+def read_page(db: apsw.Connection, run: int, *, after: int, max_bytes: int, limit: ReadLimit) -> Page | None:
+    """None for an unknown run. Raises `NotOnTheLoop` instead of reading more than `limit` on the loop."""
     head: Any = db.execute("SELECT next_seq, ended_at IS NOT NULL FROM runs WHERE key = ?", (run,)).fetchone()
     if head is None:
         return None
     upto, ended = head[0] - 1, bool(head[1])
     if after >= upto:
         return Page([], upto, upto, ended)
-    cursor = _rows(db, run, after, most)
+    cursor = _rows(db, run, after, limit)
     items: list[Stored] = []
     size = 0
     try:
         for row in cursor:
-            if row[4] is None or len(items) == most.rows:
+            if row[4] is None or len(items) == limit.rows:
                 break
             item = Stored(*row)
             size += item.size
             if items and size > max_bytes:
                 return Page(items, items[-1].last_seq, upto, ended)
-            if size > most.bytes:
+            if size > limit.bytes:
                 break
             items.append(item)
         else:
             return Page(items, upto, upto, ended)
     finally:
         cursor.close()
-    if most is ON_THE_LOOP:
+    if limit is ON_THE_LOOP:
         raise NotOnTheLoop
     return Page(items, items[-1].last_seq, upto, ended)
 
 
-def _rows(db: apsw.Connection, run: int, after: int, most: Most) -> Any:
+def _rows(db: apsw.Connection, run: int, after: int, limit: ReadLimit) -> Any:
     values = (run, after, _before_deltas(db, run, after))
-    return db.execute(_PAGE, values) if most is IN_A_THREAD else db.execute(_SMALL_PAGE, (*values, most.bytes))
+    return db.execute(_PAGE, values) if limit is IN_A_THREAD else db.execute(_SMALL_PAGE, (*values, limit.bytes))
 
 
 def _before_deltas(db: apsw.Connection, run: int, after: int) -> int:
-    """A seq below the first row of deltas that has something above `after`: it may begin before."""
+    """A seq below the first row of deltas that reaches past `after`: the row may begin before it."""
     if after == 0:
         return 0
     row: Any = db.execute(

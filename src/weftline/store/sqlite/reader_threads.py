@@ -23,7 +23,7 @@ _THREADS = 2
 
 
 class ReaderThreads:
-    """Connects on first use: most processes that read a store have no use for a thread."""
+    """Connects on first use: most processes that read a store never need a thread."""
 
     def __init__(self, database: Path) -> None:
         self._database = database
@@ -41,7 +41,7 @@ class ReaderThreads:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._run, job)
 
     def close(self) -> None:
-        """Blocks until nothing is read any more."""
+        """Blocks until no read is under way."""
         self._closed = True
         if self._threads is not None:
             self._threads.shutdown()

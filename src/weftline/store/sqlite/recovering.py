@@ -1,6 +1,6 @@
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Which runs an owner was recovering when it died: noted before they are touched, charged by the next owner."""
+"""Which runs an owner was recovering when it died: recorded before they are touched, charged by the next owner."""
 
 from __future__ import annotations
 

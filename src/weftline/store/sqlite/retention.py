@@ -1,6 +1,9 @@
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Removing the logs of runs that ended long ago. A run keeps its row and its last entry: how it ended stays known."""
+"""Removing the logs of runs that ended long ago. A run keeps its row and its last entry: how it ended stays known.
+
+The messages of a thread are not part of a log: they stay, and so do the blobs that they name.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,14 @@ import apsw
 
 BATCH = 100
 BATCH_S = 0.02
-"""How many runs one transaction looks at, and how long it takes, so that runs under way do not wait for long."""
+"""How many runs one transaction examines, and for how long, so that runs under way do not wait long."""
 SHRINK_PAGES = 256
 
 
 def trim(db: apsw.Connection, *, before: int, after: int, workspace: int | None = None) -> tuple[int, int]:
     """Trims the next runs with a key above `after` that ended before that time.
 
-    Returns the last key looked at (0 when no run is left) and how many runs had something to remove.
+    Returns the last key examined (0 if no run is left) and how many runs had something to remove.
     """
     # Without a workspace the condition is one that every row meets.
     rows: list[Any] = db.execute(
@@ -33,13 +36,31 @@ def trim(db: apsw.Connection, *, before: int, after: int, workspace: int | None 
         gone = db.changes()
         db.execute("DELETE FROM deltas WHERE run = ? AND seq < ?", (last, next_seq - 1))
         trimmed += gone + db.changes() > 0
+        _let_go_of_blobs(db, last)
         if monotonic() > until_s:
             break
     return last, trimmed
 
 
+def _let_go_of_blobs(db: apsw.Connection, run: int) -> None:
+    """Removes what this run alone has named; its thread names the blobs of a run that succeeded."""
+    names: list[Any] = db.execute("SELECT workspace, blob FROM run_blobs WHERE run = ?", (run,)).fetchall()
+    if not names:
+        return
+    row: Any = db.execute("SELECT thread IS NOT NULL AND status = 'succeeded' FROM runs WHERE key = ?", (run,))
+    if row.fetchone()[0]:
+        return
+    db.execute("DELETE FROM run_blobs WHERE run = ?", (run,))
+    for workspace, blob in names:
+        db.execute(
+            "DELETE FROM blobs WHERE workspace = ?1 AND id = ?2"
+            " AND NOT EXISTS (SELECT 1 FROM run_blobs WHERE workspace = ?1 AND blob = ?2)",
+            (workspace, blob),
+        )
+
+
 def shrink(db: apsw.Connection) -> int:
-    """Takes some unused pages off the end of the file; returns how many bytes, 0 when none are left."""
+    """Truncates some unused pages from the end of the file; returns how many bytes, 0 if none are left."""
     before = _pages(db)
     for _ in db.execute(f"PRAGMA incremental_vacuum({SHRINK_PAGES})"):
         pass

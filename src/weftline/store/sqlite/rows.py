@@ -14,7 +14,7 @@ RUN_COLUMNS = (
     " runs.state, runs.state_seq, runs.fold, runs.suspect, runs.alone, runs.deaths"
 )
 _QUEUED = 16
-"""Where the one computed column stands: SQLite has no booleans."""
+"""The position of the one computed column: SQLite has no booleans."""
 
 ENTRY_COLUMNS = "seq, at, kind, head, body, 1"
 DELTA_COLUMNS = "seq, at, kind, x'', bodies, count"

@@ -44,7 +44,7 @@ def _matching(wanted: RunFilter) -> tuple[str, list[int | str], str]:
 
     key = "m0.run" if wanted.metadata else "runs.key"
     if wanted.workspace is not None:
-        # With a thread given, its own index has the few rows; the sign keeps the planner from walking the workspace's.
+        # If a thread is given, its own index has the few rows; the `+` keeps the planner from walking the workspace's.
         add(f"{'+' if wanted.thread is not None else ''}runs.workspace = ?", wanted.workspace)
     if wanted.before is not None:
         add(f"{key} < ?", wanted.before)
@@ -59,7 +59,7 @@ def _matching(wanted: RunFilter) -> tuple[str, list[int | str], str]:
     if wanted.statuses:
         add(f"runs.status IN ({_marks(wanted.statuses)})", *wanted.statuses)
     # The index of the first pair has its rows in order, so that the walk ends with the page; cross joins keep the order
-    # of the loops, so that a row itself is read only when all pairs match.
+    # of the loops, so that a row itself is read only if all pairs match.
     source = "".join(f"run_metadata AS m{number} CROSS JOIN " for number in range(len(wanted.metadata))) + "runs"
     for number, (name, value) in enumerate(wanted.metadata):
         if wanted.workspace is not None:

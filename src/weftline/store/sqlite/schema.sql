@@ -164,9 +164,9 @@ CREATE INDEX user_sessions_by_prefix ON user_sessions (prefix);
 CREATE TABLE oauth_apps (
   key INTEGER PRIMARY KEY,
   client_id TEXT NOT NULL UNIQUE,
-  workspace INTEGER NOT NULL REFERENCES workspaces (key),
+  workspace INTEGER REFERENCES workspaces (key),  -- null for a client that registered itself
   prefix TEXT NOT NULL,
-  hash BLOB NOT NULL,             -- of the client secret
+  hash BLOB NOT NULL,             -- of the client secret; empty for a client that has none
   name TEXT NOT NULL,
   description TEXT NOT NULL,
   logo TEXT NOT NULL,
@@ -174,10 +174,14 @@ CREATE TABLE oauth_apps (
   redirect_uris TEXT NOT NULL,    -- JSON list
   scopes TEXT NOT NULL,           -- separated by blanks
   client_credentials INTEGER NOT NULL,
-  created_at INTEGER NOT NULL
+  created_at INTEGER NOT NULL,
+  public INTEGER NOT NULL,        -- 1: it cannot keep a secret and has none
+  registered INTEGER NOT NULL,    -- 1: it registered itself
+  used_at INTEGER                 -- when a user last approved it
 ) STRICT;
 
 CREATE INDEX oauth_apps_by_workspace ON oauth_apps (workspace, key);
+CREATE INDEX oauth_apps_registered ON oauth_apps (created_at) WHERE registered = 1;
 
 CREATE TABLE oauth_codes (
   key INTEGER PRIMARY KEY,
@@ -190,6 +194,7 @@ CREATE TABLE oauth_codes (
   agents TEXT NOT NULL,           -- JSON list, empty for all
   redirect_uri TEXT NOT NULL,
   challenge TEXT NOT NULL,        -- PKCE, S256
+  resource TEXT NOT NULL,         -- the path that its tokens are for; empty for the whole server
   expires_at INTEGER NOT NULL,
   spent_on INTEGER                -- the grant it was exchanged for
 ) STRICT;
@@ -207,12 +212,16 @@ CREATE TABLE oauth_grants (
   workspace INTEGER NOT NULL REFERENCES workspaces (key),
   scopes TEXT NOT NULL,
   agents TEXT NOT NULL,
-  created_at INTEGER NOT NULL
+  created_at INTEGER NOT NULL,
+  resource TEXT NOT NULL,
+  spent_prefix TEXT,              -- of the refresh token before this one, if they change
+  spent_hash BLOB
 ) STRICT;
 
 CREATE INDEX oauth_grants_by_prefix ON oauth_grants (prefix);
 CREATE INDEX oauth_grants_by_user ON oauth_grants (user, key);
 CREATE INDEX oauth_grants_by_app ON oauth_grants (app);
+CREATE INDEX oauth_grants_by_spent ON oauth_grants (spent_prefix) WHERE spent_prefix IS NOT NULL;
 
 CREATE TABLE oauth_tokens (
   key INTEGER PRIMARY KEY,
@@ -224,7 +233,8 @@ CREATE TABLE oauth_tokens (
   scopes TEXT NOT NULL,
   agents TEXT NOT NULL,
   created_at INTEGER NOT NULL,
-  expires_at INTEGER NOT NULL
+  expires_at INTEGER NOT NULL,
+  resource TEXT NOT NULL
 ) STRICT;
 
 CREATE INDEX oauth_tokens_by_prefix ON oauth_tokens (prefix);
@@ -334,3 +344,36 @@ CREATE TABLE providers (
 ) STRICT;
 
 CREATE UNIQUE INDEX providers_by_name ON providers (workspace, name);
+
+-- Attachments, each once in a workspace: the log names them by id. Written with the run that brings them.
+CREATE TABLE blobs (
+  key INTEGER PRIMARY KEY,
+  workspace INTEGER NOT NULL REFERENCES workspaces (key),
+  id TEXT NOT NULL,               -- SHA-256 of the content, in hex
+  data BLOB NOT NULL
+) STRICT;
+
+CREATE UNIQUE INDEX blobs_by_id ON blobs (workspace, id);
+
+-- Which runs name them; a blob goes with the last row that names it.
+CREATE TABLE run_blobs (
+  run INTEGER NOT NULL,
+  workspace INTEGER NOT NULL,
+  blob TEXT NOT NULL,
+  PRIMARY KEY (run, blob)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX run_blobs_by_blob ON run_blobs (workspace, blob);
+
+-- The logins of workspaces at MCP servers that they dial.
+CREATE TABLE mcp_logins (
+  key INTEGER PRIMARY KEY,
+  workspace INTEGER NOT NULL REFERENCES workspaces (key),
+  digest TEXT NOT NULL,           -- of the server's whole address
+  url TEXT NOT NULL,              -- the same as it may be shown
+  secrets BLOB NOT NULL,          -- sealed: tokens, and how to renew them
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL
+) STRICT;
+
+CREATE UNIQUE INDEX mcp_logins_by_address ON mcp_logins (workspace, digest);

@@ -2,8 +2,8 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """The statements of a flush: one multi-row statement per table, never row by row.
 
-Each step of a statement hands the interpreter lock over, so a row at a time lets a busy loop starve the writer. Rows
-are cut into powers of two so that few distinct statements are ever prepared.
+Each step of a statement hands over the interpreter lock, so that going row by row would let a busy loop starve the
+writer. Rows are split into powers of two, so that few distinct statements are ever prepared.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ UPDATE_RUNS = (
     " AND runs.epoch <= v.epoch",
 )
 INSERT_RUN_METADATA = ("INSERT INTO run_metadata (workspace, name, value, run) VALUES ", 4, "")
+INSERT_BLOBS = ("INSERT INTO blobs (workspace, id, data) VALUES ", 3, " ON CONFLICT DO NOTHING")
+INSERT_RUN_BLOBS = ("INSERT INTO run_blobs (run, workspace, blob) VALUES ", 3, "")
 INSERT_IDEMPOTENCY = ("INSERT INTO idempotency (workspace, route, key, digest, run, at) VALUES ", 6, "")
 
 Statement = tuple[str, int, str]

@@ -32,13 +32,13 @@ logger = logging.getLogger(__name__)
 
 
 def stop_process(reason: str) -> NoReturn:
-    """Ends the process at once: whatever it still believes must not be told to anybody."""
+    """Ends the process at once: nothing it still believes may be reported to anyone."""
     logger.critical("stopping at once: %s", reason)
     os._exit(70)
 
 
 class SqliteStore:
-    """A store that this process owns. Opening it blocks for some milliseconds; it needs no event loop."""
+    """A store that this process owns. Opening it blocks for a few milliseconds; it needs no event loop."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class SqliteStore:
             undo.callback(db.close)
             migrate(db, path=self._directory.path)
             if check and not find_damage(db, path=self._directory.path, limit_s=CHECK_S):
-                logger.info("the store is too large to be looked through at the start: only a part of it was")
+                logger.info("the store is too large to be checked completely at start-up: only part of it was")
             self._ownership = _take_over(db, self._directory.path)
             reader = connect(database, read_only=True)
             undo.callback(reader.close)
@@ -98,7 +98,7 @@ class SqliteStore:
             last.callback(self._db.close)
             last.callback(self._reader.close)
             if self._writer.failed:
-                # The files may be somebody else's by now: leave them as they are, as a process that ended would.
+                # The files may belong to another process by now: leave them as they are, as if this one had died.
                 self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
                 return
             try:
@@ -106,7 +106,7 @@ class SqliteStore:
                 self._db.execute("UPDATE store SET clean = 1 WHERE owner_epoch = ?", (self.owner_epoch,))
                 crashpoints.hit(("store.closed",), "after")
             except apsw.Error:
-                logger.warning("the store could not be marked as cleanly left", exc_info=True)
+                logger.warning("the store could not be marked as cleanly closed", exc_info=True)
 
     def _finish(self) -> None:
         self._writer.close()
@@ -114,7 +114,7 @@ class SqliteStore:
 
 
 class SqliteReadStore:
-    """A store as seen beside its owner, or without one."""
+    """A store opened next to its owner, or without one."""
 
     def __init__(self, path: Path | str) -> None:
         directory = StoreDirectory(Path(path), create=False)
@@ -130,11 +130,11 @@ class SqliteReadStore:
 
 
 async def _read_only(job: Callable[[apsw.Connection], Any]) -> Any:
-    raise StoreError("The store was opened for reading only.")
+    raise StoreError("The store was opened read-only.")
 
 
 def _take_over(db: apsw.Connection, path: Path) -> Ownership:
-    """Raises the owner epoch; a death that nobody was charged with is known until somebody is."""
+    """Raises the owner epoch; a death stays on record until it is charged."""
     try:
         crashpoints.hit(("store.opened",), "before")
         taken: list[Any] = db.execute(

@@ -2,7 +2,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """What a commit of the log does to a thread's row and messages: one run moves, the others are queued.
 
-Threads are records; these are the few columns of theirs that belong to the log. The log in memory uses this too.
+Threads are records; these are the few of their columns that belong to the log. The log in memory uses this too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def is_open(db: apsw.Connection, thread: int) -> bool:
 
 
 def take_place(db: apsw.Connection, thread: int, *, run: int, at: int) -> Place:
-    """Adds a run to the queue of an open thread; an idle thread is its at once."""
+    """Adds a run to the queue of an open thread; an idle thread is taken at once."""
     rows: list[Any] = db.execute(
         "UPDATE threads SET next_place = next_place + 1, last_used_at = ?, active_run = coalesce(active_run, ?)"
         " WHERE key = ? RETURNING next_place, active_run",
@@ -51,7 +51,7 @@ def active_run(db: apsw.Connection, thread: int) -> int | None:
 
 
 def pass_on(db: apsw.Connection, thread: int, *, to: int | None, at: int) -> None:
-    """The active run has ended: the thread is the run `to`'s, or idle."""
+    """The active run has ended: the thread goes to the run `to`, or becomes idle."""
     db.execute("UPDATE threads SET active_run = ?, last_used_at = max(last_used_at, ?) WHERE key = ?", (to, at, thread))
 
 
@@ -68,7 +68,7 @@ def last_message(db: apsw.Connection, thread: int) -> int:
 
 
 def ended_with_runs(db: apsw.Connection) -> list[int]:
-    """Threads that have ended while runs of theirs have not: who ended them died before they were cancelled."""
+    """Threads that have ended although some of their runs have not: the process died before cancelling them."""
     rows: list[Any] = db.execute(
         "SELECT key FROM threads WHERE ended_at IS NOT NULL AND active_run IS NOT NULL"
     ).fetchall()

@@ -1,6 +1,6 @@
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""One flush as one transaction: what it writes, in which order, and what it checks before it commits."""
+"""One flush as one transaction: what it writes, in what order, and what it checks before it commits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from weftline.store.sqlite.thread_queue import Place
 
 
 def write_batch(db: apsw.Connection, writes: Sequence[Write]) -> list[Written]:
-    """Writes all of it, inside a transaction that the caller has begun; raises and has written nothing of use."""
+    """Writes everything, inside a transaction that the caller has begun. If it raises, the caller must roll back."""
     places: dict[int, Place] = {}
     results = [_take_place(db, write, places) for write in writes]
     accepted = [write for write, result in zip(writes, results, strict=True) if result.outcome == "ok"]
@@ -41,6 +41,8 @@ class _Rows:
         self._updated: list[tuple[SqlValue, ...]] = []
         self._keyed: list[tuple[SqlValue, ...]] = []
         self._tagged: list[tuple[SqlValue, ...]] = []
+        self._blobs: list[tuple[SqlValue, ...]] = []
+        self._named: list[tuple[SqlValue, ...]] = []
         for write in writes:
             next_seq = self._number(write)
             if write.new is not None:
@@ -77,9 +79,14 @@ class _Rows:
             sql.run_many(db, sql.INSERT_IDEMPOTENCY, self._keyed)
         if self._tagged:
             sql.run_many(db, sql.INSERT_RUN_METADATA, self._tagged)
+        for row in self._blobs:
+            # One by one: they are few and large.
+            sql.run_many(db, sql.INSERT_BLOBS, [row])
+        if self._named:
+            sql.run_many(db, sql.INSERT_RUN_BLOBS, self._named)
 
     def _number(self, write: Write) -> int:
-        """Gives the items their seqs; returns the next one."""
+        """Assigns the items their seqs; returns the next one."""
         key, seq = write.key, write.base_seq
         for item in write.items:
             if item.head:
@@ -126,6 +133,9 @@ class _Rows:
         if new.metadata != "{}":
             tags = decode(new.metadata, type=dict[str, str])
             self._tagged += [(new.workspace, name, value, write.key) for name, value in tags.items()]
+        for blob in {blob.id: blob for blob in new.blobs}.values():
+            self._blobs.append((new.workspace, blob.id, blob.data))
+            self._named.append((write.key, new.workspace, blob.id))
         if new.idempotency is not None:
             route, key, digest = new.idempotency
             self._keyed.append((new.workspace, route, key, digest, write.key, new.created_at))

@@ -3,9 +3,9 @@
 """The one thread that writes.
 
 It takes a whole flush at a time, commits it, and reports back with one wake-up. When a flush fails before its COMMIT,
-nothing of it happened: its members run again one by one, so that a bad or too large one harms nobody else. When COMMIT
-itself fails with an I/O error nobody knows what is on the disk, and the process ends; so it does when the write-ahead
-log was deleted under it, when another process took the store over, and when this thread dies.
+none of it happened: its members run again one by one, so that a bad or oversized one does not harm the others. When
+COMMIT itself fails with an I/O error, no one knows what is on the disk, and the process ends; so it does when the
+write-ahead log was deleted under it, when another process took over the store, and when this thread dies.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class _LostWal(Exception):
-    """The write-ahead log is not the file that was opened: what was committed to it may be gone."""
+    """The write-ahead log is not the file that was opened: commits to it may be lost."""
 
 
 class _UnknownCommit(Exception):
@@ -43,19 +43,19 @@ class _UnknownCommit(Exception):
 
 _FATAL = (_LostWal, _UnknownCommit, Fenced, apsw.CorruptError, apsw.NotADBError)
 _CLOSED_TO_ALL = (apsw.BusyError, apsw.LockedError, apsw.ReadOnlyError)
-"""Failures that have nothing to do with what is written: trying the members alone would only wait as often."""
+"""Failures that have nothing to do with what is written: retrying the members one by one would only wait repeatedly."""
 
 
 class Writer:
-    """Runs flushes and jobs in the order they come. `on_fatal` must not return control to anything that writes.
+    """Runs flushes and jobs in the order they arrive. `on_fatal` must not return control to anything that writes.
 
-    Futures belong to the loop that runs when a method is called. After a fatal error they are never done.
+    Futures belong to the loop running when a method is called. After a fatal error they never complete.
     """
 
     def __init__(self, db: apsw.Connection, path: Path, *, owner_epoch: int, on_fatal: Callable[[str], None]) -> None:
         self.commits = 0
         self.flushes = 0
-        """How many flushes are done with."""
+        """How many flushes have been dealt with."""
         self.failed = False
         self._db = db
         self._wal = str(path) + "-wal"
@@ -68,21 +68,21 @@ class Writer:
         self._thread.start()
 
     def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
-        """Commits `writes` and tells what became of each."""
+        """Commits `writes` and reports what became of each."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[Written]] = loop.create_future()
-        self._put(lambda: _tell(loop, future, self._flush(writes)))
+        self._put(lambda: _report(loop, future, self._flush(writes)))
         return future
 
     def caught_up(self) -> asyncio.Future[None]:
-        """Done when everything that was handed over before is."""
+        """Done when everything submitted before it is."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        self._put(lambda: _tell(loop, future, None))
+        self._put(lambda: _report(loop, future, None))
         return future
 
     def job(self, job: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
-        """Runs `job` between two flushes in a transaction of its own and gives its value once that is durable."""
+        """Runs `job` between two flushes in its own transaction and gives its value once that is durable."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._put(lambda: self._job(job, loop, future))
@@ -161,22 +161,22 @@ class Writer:
         except _FATAL:
             raise
         except apsw.Error as error:
-            _tell(loop, future, error=write_error(error))
+            _report(loop, future, error=write_error(error))
         except Exception as error:
-            _tell(loop, future, error=error)
+            _report(loop, future, error=error)
         else:
             crashpoints.job_committed()
-            _tell(loop, future, value)
+            _report(loop, future, value)
 
     def _transact(self, body: Callable[[apsw.Connection], T]) -> T:
-        """Runs `body` as one transaction; returns when it is durable and the log it went to is still in its place."""
+        """Runs `body` as one transaction; returns when it is durable and the write-ahead log is still in place."""
         db = self._db
         db.execute("BEGIN IMMEDIATE")
         try:
             check_owner(db, owner_epoch=self._owner_epoch)
             value = body(db)
         except BaseException:
-            # SQLite may have rolled back by itself; whatever is left must not be committed by a later statement.
+            # SQLite may have rolled back on its own; whatever is left must not be committed by a later statement.
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
@@ -207,14 +207,14 @@ def check_owner(db: apsw.Connection, *, owner_epoch: int) -> None:
         raise Fenced
 
 
-def _tell(
+def _report(
     loop: asyncio.AbstractEventLoop,
     future: asyncio.Future[T],
     value: T | None = None,
     *,
     error: Exception | None = None,
 ) -> None:
-    # A loop that has gone leaves nobody to be told, which is no reason to end the writer.
+    # If the loop is gone there is no one to notify, which is no reason to end the writer.
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(_settle, future, value, error)
 

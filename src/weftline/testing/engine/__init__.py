@@ -1,4 +1,4 @@
-"""A conformance suite for engines: shows what every engine must show to its clients (`runtime/engine.py`).
+"""A conformance suite for engines: checks what every engine promises its clients (`runtime/engine.py`).
 
 It needs a `Subject` around an engine on a new, empty store, started with the models and tools of a `World`:
 
@@ -31,4 +31,4 @@ CHECKS: tuple[Check, ...] = (
     *timing.CHECKS,
     *restarting.CHECKS,
 )
-"""Every promise, each to be shown on a new engine."""
+"""Every promise, each checked on a new engine."""

@@ -1,4 +1,4 @@
-"""Answers of clients: each call gets one result, and the model reads exactly that."""
+"""Clients' answers: each call gets one result, and the model reads exactly that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a check is given: an engine, the world that its runs live in, and the few steps that most checks take."""
+"""What a check gets: an engine, the world that its runs live in, and the few steps that most checks take."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Subject(Protocol):
     def store(self) -> Store: ...
 
     async def restart(self, change: Callable[[Store], Awaitable[None]] | None = None) -> None:
-        """Ends the engine without waiting for what is under way, and begins another on the same store.
+        """Ends the engine without waiting for work under way, and starts another on the same store.
 
-        `change` is called in between, while nobody but the caller has the store.
+        `change` is called in between, while only the caller has the store.
         """
         ...
 
@@ -102,7 +102,7 @@ class Bench:
         return found
 
     async def offers(self, run: Run, count: int = 1) -> list[str]:
-        """The ids of the calls that clients are to answer, once there are that many."""
+        """The ids of the calls that clients must answer, once there are `count` of them."""
         return [opened.id for opened in await self.until(run, CallOpened, count=count) if opened.client is not None]
 
     async def ended(self, run: Run) -> RunEnded:
@@ -116,7 +116,7 @@ class Bench:
         return decode_ended(lines[-1].body).text
 
     async def began(self) -> None:
-        """Returns when a tool that waits has been called."""
+        """Returns when a waiting tool has been called."""
         async with asyncio.timeout(TIMEOUT_S):
             await self.world.began.wait()
 

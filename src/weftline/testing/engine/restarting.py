@@ -1,4 +1,4 @@
-"""What another engine on the same store makes of what the one before it left."""
+"""What a new engine on the same store does with what the previous one left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of a thread move one after another, and each starts from what those before it left."""
+"""Runs of a thread move one after another, and each starts from what the earlier ones left."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ SCRIPTS: dict[str, object] = {
     "refused": {"turns": [{"error": {"class": "auth"}}]},
     "history": {"turns": [{"text": "heard {{user_messages}}"}]},
 }
-"""By name of the model: what it says."""
+"""What each model says, by name."""
 
 
 class Execution(Struct, frozen=True):
@@ -50,7 +50,7 @@ class World:
         self._provider = ScriptedProvider(parse_scripts(encode(SCRIPTS)), record=True)
         self.executions: list[Execution] = []
         self.began = asyncio.Event()
-        """Somebody has called `hold` or `pay`."""
+        """`hold` or `pay` has been called."""
         self.released = asyncio.Event()
         """`hold` and `pay` may return."""
 

@@ -5,8 +5,8 @@
     simulate(7)
 
 Engine, driver, kernel and log are the real ones, on a store in memory; time, commits, reads, crashes, the model, tools
-and clients are the world's, and one seed decides all of it. A broken promise is raised as `Violation` with a trace of
-the history. `python -m weftline.testing.simulation --seeds 1000` runs as many as you like.
+and clients belong to the world, and one seed decides all of it. A broken promise is raised as `Violation` with a trace
+of the history. `python -m weftline.testing.simulation --seeds 1000` runs as many as you like.
 """
 
 from __future__ import annotations

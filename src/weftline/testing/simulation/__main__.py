@@ -13,7 +13,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m weftline.testing.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="how many histories to run")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
-    parser.add_argument("--keep-going", action="store_true", help="go on after a failing seed, without its trace")
+    parser.add_argument("--keep-going", action="store_true", help="continue after a failing seed, without its trace")
     parser.add_argument("--trace", action="store_true", help="print the trace of good histories too")
     args = parser.parse_args()
     histories = Histories()

@@ -1,8 +1,8 @@
-"""C4 and M1: every request to the model is in the log with what it has cost, and held what the log says.
+"""C4 and M1: every request to the model is in the log with its cost, and contained what the log says.
 
-A request may begin before its own entry is durable, so a crash can leave one request that the log knows nothing of; so
-can a store that refuses a write for which somebody waits, since the run's memory is then dropped. The next request
-waits for the outcome of the one before to be durable, hence never more than one.
+A request may begin before its own entry is durable, so a crash can leave one request that the log does not know about;
+so can a store that refuses a write that a caller is waiting for, since the run's memory is then dropped. The next
+request waits for the previous outcome to be durable, hence never more than one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def check_requests(evidence: Evidence, log: RunLog) -> None:
 
 
 def _permit(evidence: Evidence, log: RunLog, asked: Asked) -> AttemptStarted | None:
-    """The entry that permitted a request; None when the log never got it."""
+    """The entry that permitted a request; None if the log never got it."""
     basis = asked.basis
     if not 0 < basis.version <= len(log.entries):
         return None
@@ -42,7 +42,7 @@ def _permit(evidence: Evidence, log: RunLog, asked: Asked) -> AttemptStarted | N
     head = entry.head
     if not isinstance(head, AttemptStarted) or (head.turn, head.attempt) != (basis.turn, basis.attempt):
         return None
-    # The same place in the log may have been taken by another memory of the run, at another time.
+    # Another in-memory copy of the run may have taken the same place in the log at another time.
     return head if 0 <= basis.at - entry.at <= evidence.troubles.stalled_s * 1_000_000 else None
 
 
@@ -64,7 +64,7 @@ def _is_booked(evidence: Evidence, log: RunLog, asked: Asked) -> None:
     )
     if asked.reported is None or outcome.usage == asked.reported:
         return
-    # A stop does not wait for ever for a provider that goes on although it was told to stop.
+    # A stop does not wait forever for a provider that ignores its cancellation.
     stubborn = asked.ended == "aborted" and asked.ended_s >= evidence.times[asked.life].until_s + CUT_S
     lost = evidence.may_have_lost(asked.life, log) or stubborn
     estimated = isinstance(outcome, AttemptFailed) and outcome.estimated
@@ -80,5 +80,5 @@ def _billed_by_somebody(log: RunLog, mine: list[Asked]) -> None:
             estimated = isinstance(head, AttemptFailed) and head.estimated
             nothing = not head.usage.input and not head.usage.output
             billed = estimated or nothing or head.usage in bills
-            require("C4", billed, f"run {log.key}: {head.usage} was billed by nobody")
+            require("C4", billed, f"run {log.key}: {head.usage} was never billed")
             require("C4", not (isinstance(head, TurnCompleted) and nothing), f"run {log.key}: a turn without a bill")

@@ -1,7 +1,7 @@
 """Clients of the simulated server: they create, follow, answer, steer and cancel, and believe what they are told.
 
-They live outside the process: a crash breaks their connections and they come back. What they were told is kept, since
-that is what the promises are about.
+They live outside the process: a crash breaks their connections and they come back. What they were told is recorded,
+since that is what the promises are about.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class Clients:
         self.seen: list[Seen] = []
 
     async def carry_out(self, order: Order) -> None:
-        """One run from its create to its end, with everything that its client does meanwhile."""
+        """One run from creation to end, with everything that its client does in between."""
         await self._wait(2.0)
         if self._rng.random() < 0.05:
             await self._create_and_forget(order)
             return
         run_id = await self._create(order)
         if run_id is None:
-            return  # its model is no longer there
+            return  # its model no longer exists
         key = _key(run_id)
         readers = [self._server.outside(self._read(order, key, run_id)) for _ in range(self._rng.choice((1, 1, 2)))]
         meddling = [self._server.outside(one) for one in self._meddle(key)]
@@ -71,7 +71,7 @@ class Clients:
             await task
 
     async def _create_and_forget(self, order: Order) -> None:
-        """Asks, loses the connection, and never comes back: the run is there whole, or not at all."""
+        """Asks, loses the connection, and never comes back: the run exists completely or not at all."""
         try:
             await self._server.request(lambda engine: self._ask_create(engine, order), patience_s=self._moment())
         except (Lost, WeftlineError):
@@ -112,7 +112,7 @@ class Clients:
     # Answering
 
     async def _answer(self, key: int, call: str) -> None:
-        if self._rng.random() < 0.7:  # else at once: several answers at the same moment are where the races are
+        if self._rng.random() < 0.7:  # else at once: simultaneous answers are where the races are
             await self._wait(2.0 if self._rng.random() < 0.9 else 40.0)
         times = 2 if self._rng.random() < 0.2 else 1
         answers = [self._answer_once(key, call, f"answer {self._rng.random()}") for _ in range(times)]
@@ -192,7 +192,7 @@ class Clients:
         self.told.steered[key, identity] = text
 
     async def _insist(self, ask: Callable[[Engine], Awaitable[T]], *, impatient: float = 0.15) -> T:
-        """Asks until there is an answer, or a refusal that asking again does not change."""
+        """Asks until there is an answer, or a refusal that asking again will not change."""
         patience_s = self._moment() if self._rng.random() < impatient else None
         while True:
             try:

@@ -1,6 +1,6 @@
-"""What a model must be asked, worked out from the log in the plainest way: M1.
+"""What a model must be asked, derived from the log in the plainest way: M1.
 
-It shares no code with `weftline.runtime.conversation` and does not care for speed: it reads all facts of the log again
+It shares no code with `weftline.runtime.conversation` and does not care about speed: it rereads all facts of the log
 for every message.
 """
 
@@ -68,7 +68,7 @@ def _queued(facts: Sequence[tuple[Fact, bytes]], identity: str) -> Message:
 
 
 def check_conversation(asked: Sequence[Message], expected: Sequence[Message], who: str) -> None:
-    """M1: a request holds every call's one result, in order, and nothing but what the log says."""
+    """M1: a request contains every call's one result, in order, and nothing but what the log says."""
     if list(asked) == list(expected):
         return
     check_results(asked, expected, who)

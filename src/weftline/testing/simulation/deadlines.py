@@ -1,7 +1,7 @@
 """D1: a deadline is acted upon within a second, whatever else the run is doing.
 
-Excused are times in which the server was down, stalled or had a sick or slow disk, and the grace that clients get after
-a start for calls that were offered before it.
+Exceptions are times when the server was down, stalled or had a faulty or slow disk, and the grace period that clients
+get after a start for calls offered before it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _GRACE_S = CLIENT_GRACE_US / 1_000_000
 
 def check_deadlines(evidence: Evidence, log: RunLog) -> None:
     if evidence.troubles.clock_was_set or evidence.disk.faults.slowest_s > FAST_S:
-        return  # times in the log are then not those of the history, or reading what is due takes too long
+        return  # times in the log then differ from the history's, or reading what is due takes too long
     closed = {entry.head.id: _when_s(evidence, entry) for entry in log.entries if isinstance(entry.head, CallClosed)}
     rung = [entry for entry in log.entries if isinstance(entry.head, TimerFired)]
     for entry in log.entries:
@@ -27,7 +27,7 @@ def check_deadlines(evidence: Evidence, log: RunLog) -> None:
             opened_s = _when_s(evidence, entry)
             deadline_s = opened_s + head.timeout_us / 1_000_000
             overdue_s = _overdue_s(evidence, opened_s, deadline_s)
-            # A suspect hears of its deadline on time too, though nobody drives it before its trial.
+            # A suspect's deadline is acted upon in time too, though it is not driven before its trial.
             acted_s = [_when_s(evidence, one) for one in rung if _when_s(evidence, one) >= deadline_s]
             late = min([closed[head.id], *acted_s]) > overdue_s
             require("D1", not late, f"run {log.key}: {head.id} should have timed out by {overdue_s:.3f} s")
@@ -38,7 +38,7 @@ def _when_s(evidence: Evidence, entry: Entry) -> float:
 
 
 def _overdue_s(evidence: Evidence, opened_s: float, deadline_s: float) -> float:
-    """The time at which somebody must have acted."""
+    """The time by which it must have been acted upon."""
     for life in evidence.times.values():
         cut_off = opened_s < life.since_s
         by_s = max(deadline_s, life.since_s + _GRACE_S if cut_off else 0.0) + LATE_S

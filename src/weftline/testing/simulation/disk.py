@@ -1,4 +1,4 @@
-"""What outlives a process in the simulation: a disk in memory, its faults, and a look at it that takes no time."""
+"""What outlives a process in the simulation: a disk in memory, its faults, and a way to inspect it in no time."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ REFUSALS = ("The disk is full.", "The store is locked.", "The store is read-only
 
 
 FAST_S = 0.02
-"""The longest that a good disk takes, but for one time in twenty."""
+"""The longest that a good disk takes, except one time in twenty."""
 
 
 class Faults(Struct):
-    """How the disk behaves; changed by the history as it goes."""
+    """How the disk behaves; the history changes it as it goes."""
 
     slowest_s: float = FAST_S
     refuses: StoreError | None = None
-    """Takes no writes for now, and says so."""
+    """Refuses writes for now, and says so."""
     unreadable: StoreError | None = None
     damages: float = 0.0
-    """How often one write of a flush fails for good, for a reason of its own."""
+    """How often a single write of a flush fails permanently."""
     refused: int = 0
     """Flushes and other writes refused so far."""
 
@@ -46,14 +46,14 @@ class Entry(Struct, frozen=True):
 
 
 class Parked(Struct, frozen=True):
-    """What a start must leave as it is of a run that waits."""
+    """What a start must not change about a waiting run."""
 
     next_seq: int
     due_at: int | None
 
 
 class Observer:
-    """Is told of each flush before its commit, and after it with what became of each write; and of each claim."""
+    """Observes each flush before its commit, and after it with what became of each write; and each claim."""
 
     def before(self, writes: Sequence[Write]) -> None: ...
 
@@ -86,7 +86,7 @@ class Disk:
     # A look at it
 
     def keys(self) -> list[int]:
-        """All runs, the oldest first."""
+        """All runs, oldest first."""
         return sorted(self.memory.runs)
 
     def row(self, key: int) -> RunRow | None:
@@ -123,7 +123,7 @@ class Disk:
         return known
 
     def queue_of(self, thread: int) -> list[int]:
-        """All runs of a thread in the order of their places, those that have ended too."""
+        """All runs of a thread in queue order, including those that have ended."""
         return [run.row.key for run in self.memory.of_thread(thread)]
 
     def active_run(self, thread: int) -> int | None:
@@ -135,14 +135,14 @@ class Disk:
         return glance(self._view.log.thread_messages(thread))
 
     def parked(self) -> dict[int, Parked]:
-        """Runs that wait for somebody outside or for a time; those in a thread's queue are another matter."""
+        """Runs waiting for someone outside or for a time, not counting those in a thread's queue."""
         waiting = [row for row in self.rows() if row.ended_at is None and not row.queued and row.due_at != 0]
         return {row.key: Parked(row.next_seq, row.due_at) for row in waiting}
 
     # Its faults
 
     def latency_s(self) -> float:
-        """Mostly short, sometimes none, seldom long: neighbours in time are where the races are."""
+        """Mostly short, sometimes zero, seldom long: races happen between neighbours in time."""
         roll = self.rng.random()
         if roll < 0.4:
             return 0.0
@@ -172,7 +172,7 @@ class Disk:
 
 
 def glance(reading: Coroutine[Any, Any, T]) -> T:
-    """What a store in memory answers, which it does without waiting."""
+    """The answer of a store in memory, which comes without waiting."""
     try:
         reading.send(None)
     except StopIteration as done:

@@ -1,4 +1,4 @@
-"""C3 and C12: what tools did is what the log permitted, with the bytes that the log has, and no more often."""
+"""C3 and C12: tools did what the log permitted, with the bytes that the log has, and no more often."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check_tools(evidence: Evidence, logs: Sequence[RunLog]) -> None:
             if known is not None and (one.turn, one.tool, one.args) == (known.turn, known.asked.name, known.args):
                 certain.append(one)
                 continue
-            # Only what changes nothing may run ahead of the log, and so belong to a turn that the log never got.
+            # Only harmless calls may run ahead of the log, and so belong to a turn that the log never got.
             ahead = one.effect == "read" and (log is None or evidence.may_have_lost(one.life, log))
             require("C3", ahead, f"{run_id}: {call_id} ran with {one.args}, and the log has {known}")
         if log is None or known is None or not certain:
@@ -76,7 +76,7 @@ def _check_executions(evidence: Evidence, log: RunLog, call: _Call, executions: 
         require("C3", one.key == key, f"{who} ran with another key than that of its bytes")
         ahead = one.effect == "read" and evidence.may_have_lost(one.life, log)
         require("C3", one.attempt in started or ahead, f"{who} attempt {one.attempt} ran without a start in the log")
-    # A harmless one may have run ahead of a start that a crash took back.
+    # A harmless one may have run ahead of a start that a crash undid.
     certain = [one for one in executions if one.effect != "read" or not evidence.may_have_lost(one.life, log)]
     attempts = Counter(one.attempt for one in certain)
     require("C12", max(attempts.values(), default=1) == 1, f"{who} began twice in one attempt")
@@ -86,7 +86,7 @@ def _check_executions(evidence: Evidence, log: RunLog, call: _Call, executions: 
 
 
 def _bytes_are_those_of_the_turn(log: RunLog, calls: dict[str, _Call]) -> None:
-    """The arguments are final with the turn: nothing later, whatever code it ran, made others of them."""
+    """The arguments are final with the turn: nothing later changed them, whatever code ran."""
     for entry in log.entries:
         head = entry.head
         if isinstance(head, CallOpened):

@@ -1,4 +1,4 @@
-"""All that is known when a history is over."""
+"""Everything known when a history is over."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RunLog(Struct):
 
 
 class Window(Struct, frozen=True):
-    """A time, in virtual seconds, in which something was out of order."""
+    """A period, in virtual seconds, during which something was out of order."""
 
     since_s: float
     until_s: float
@@ -48,14 +48,14 @@ class Window(Struct, frozen=True):
 
 
 class Troubles(Struct):
-    """The faults that a history has had."""
+    """The faults of a history."""
 
     stalls: list[Window] = []
     sick: list[Window] = []
     """When the disk refused writes or reads."""
     clock_was_set: bool = False
     losses: set[tuple[int, str]] = set()
-    """Lives and tags of runs of which some write was refused or failed: their memory may have been dropped."""
+    """Lives and tags of runs with a refused or failed write: their memory may have been dropped."""
 
     @property
     def stalled_s(self) -> float:
@@ -81,5 +81,5 @@ class Evidence(Struct):
         ]
 
     def may_have_lost(self, life: int, log: RunLog) -> bool:
-        """Whether what the run had in memory in that life may have been lost before it was durable."""
+        """Whether the run's memory in that life may have been lost before it was durable."""
         return self.times[life].crashed or (life, log.order.tag) in self.troubles.losses

@@ -59,7 +59,7 @@ class Reader:
                 if batches is None:
                     break
                 if self._rng.random() < 0.1:
-                    # It cannot take it all just now, and asks for the rest of it again.
+                    # It cannot take everything just now, and asks for the rest again.
                     batches = batches[: self._rng.randrange(len(batches) + 1)]
                     for batch in batches:
                         self._take(batch)
@@ -89,7 +89,7 @@ class Reader:
             if isinstance(head, CallOpened) and head.client is not None and not head.blocked:
                 self._on_offer(head.id)
         require("S9", batch.last_seq == seen.last_seq, f"run {seen.run}: {batch.last_seq} is announced and not told")
-        require("S9", batch.ended == seen.ended, f"run {seen.run}: at {seen.last_seq} its end is told wrongly")
+        require("S9", batch.ended == seen.ended, f"run {seen.run}: at {seen.last_seq} its end is reported wrongly")
 
 
 async def _next(follower: Follower) -> Sequence[EntryBatch] | None:

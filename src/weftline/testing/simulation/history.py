@@ -28,9 +28,10 @@ from weftline.testing.simulation.witness import DurableWitness
 from weftline.testing.simulation.world import Ledger, Life
 
 LONGEST_S = 6 * 3600.0
-"""By then every run has ended, clocks set back by an hour and all."""
+"""By then every run has ended, even if clocks were set back by an hour."""
 MAX_KILLS = 18
-"""How often a run kills the process before it is given up, if nothing else kills it and nothing of it ends in between.
+"""How often a run kills the process before it is given up, if nothing else kills it and nothing it began ends in
+between.
 
 Once when it is new, once with all that are recovered, then as often as 9 runs can be halved, then ten times alone; one
 that kills late dies a few more times until its trial is long enough.
@@ -38,13 +39,13 @@ that kills late dies a few more times until its trial is long enough.
 
 
 class Histories:
-    """Runs histories; `build` makes the parts of each life, which is where a test plants a bug."""
+    """Runs histories; `build` makes the parts of each life, where a test can plant a bug."""
 
     def __init__(self, *, build: Build | None = None) -> None:
         self._build = build or Build()
 
     def run(self, seed: int) -> list[str]:
-        """The trace of a history in which every promise was kept. Raises `Violation` when one was not."""
+        """The trace of a history in which every promise was kept. Raises `Violation` if one was not."""
         history = History(seed, build=self._build)
         try:
             history.run()
@@ -99,14 +100,14 @@ class History:
 
     def close(self) -> None:
         self.server.crash("the history is over")
-        self.loop.run_until_complete(asyncio.sleep(0))  # so that the engine hears of it before its tasks end
+        self.loop.run_until_complete(asyncio.sleep(0))  # so that the engine learns of it before its tasks end
         for _ in range(20):
             if not (tasks := self.loop.tasks()):
                 break
             for task in tasks:
                 task.cancel()
             ended = asyncio.wait(tasks, timeout=10.0)
-            with suppress(Violation):  # of a task that turns in circles, which is known by now
+            with suppress(Violation):  # of a task that loops forever, which is known by now
                 self.loop.run_until_complete(ended)
             ended.close()
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
@@ -154,12 +155,12 @@ class History:
             while self.disk.unfinished():
                 self.mishaps.committed.clear()
                 await self.mishaps.committed.wait()
-            await asyncio.sleep(3.0)  # a create whose client has gone may still be on its way
+            await asyncio.sleep(3.0)  # a create whose client is gone may still be on its way
             if not self.disk.unfinished():
                 return
 
     async def _keep_up(self) -> None:
-        """Begins the server again whenever it has gone."""
+        """Starts the server again whenever it is gone."""
         while True:
             await self.server.start()
             await self.server.down()
@@ -195,7 +196,7 @@ class History:
             self._fail(Violation("loop", f"{context.get('message')}: {error!r}"))
 
     def _fail(self, violation: Violation) -> None:
-        """For what is found out where an exception would be swallowed by somebody else."""
+        """For violations found where an exception would be swallowed."""
         self._failure = self._failure or violation
         self._stuck.set()
 
@@ -207,7 +208,7 @@ class History:
             state = decode_state(row.state) if row.state else State()
             last = self.disk.facts(key)[-1].head
             found.append(f"run {key} due {row.due_at} {row.status}, last {last}, {state.step} {state.batch}")
-        return "; ".join(found) or "all runs have ended, and a client does not know"
+        return "; ".join(found) or "all runs have ended, but a client does not know"
 
     def _evidence(self) -> Evidence:
         return Evidence(
@@ -225,7 +226,7 @@ class History:
 
 @contextmanager
 def _narrow(rng: Random) -> Generator[None]:
-    """Small queues, pages and places, so that what happens under load happens here."""
+    """Small queues, pages and limits, so that what happens under load happens here."""
     before = hub.QUEUE_BYTES, hub.PAGE_BYTES, servers.LIMITS, residents.MAX_KEPT
     hub.QUEUE_BYTES = rng.choice((before[0], 2000, 300))
     hub.PAGE_BYTES = rng.choice((before[1], 1000))
@@ -238,7 +239,7 @@ def _narrow(rng: Random) -> Generator[None]:
 
 
 def _is_ending(head: Fact) -> bool:
-    """Whether something that a run began has come to its end by itself."""
+    """Whether something that a run began has ended on its own."""
     if isinstance(head, AttemptFailed):
         return head.reason == "error"
     return isinstance(head, TurnCompleted | CallClosed)

@@ -1,4 +1,4 @@
-"""What must hold when a history is over, read off the disk, the world's ledger and what clients saw and were told."""
+"""What must hold when a history is over, by the disk, the world's ledger and what clients saw and were told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An event loop without a machine under it: time stands still while anything can run, then jumps to the next timer."""
+"""An event loop with virtual time: it stands still while anything can run, then jumps to the next timer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STANDSTILL = 20_000
 
 
 class _Jump:
-    """Stands where a selector would: instead of waiting it moves the time."""
+    """Takes the place of a selector: instead of waiting it advances the time."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
@@ -24,17 +24,17 @@ class _Jump:
 
     def select(self, timeout: float | None) -> list[object]:
         if timeout is None:
-            raise Violation("C6", "nothing is left that could ever happen, and the history is not over")
+            raise Violation("C6", "nothing is left to happen, but the history is not over")
         self._turns = 0 if timeout else self._turns + 1
         if self._turns > STANDSTILL:
             self._turns = 0
-            raise Violation("C6", f"the loop has turned {STANDSTILL} times and no time has passed")
+            raise Violation("C6", f"after {STANDSTILL} iterations of the loop no time has passed")
         self._loop.now_s += timeout
         return []
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """Callbacks run in the order in which asyncio promises; what a seed varies are the delays of everything outside."""
+    """Callbacks run in the order that asyncio promises; a seed varies only the delays of everything outside."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self.now_s
 
     def tasks(self) -> list[asyncio.Task[Any]]:
-        """All that are not done, the oldest first: a set of them would have another order in every process."""
+        """All tasks that are not done, oldest first: a set would have a different order in every process."""
         self._alive = {task: None for task in self._alive if not task.done()}
         return list(self._alive)
 
@@ -68,7 +68,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         pass
 
     def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-        """Runs at once and here: there are no threads."""
+        """Runs right here: there are no threads."""
         future: asyncio.Future[T] = self.create_future()
         try:
             future.set_result(func(*args))

@@ -1,4 +1,4 @@
-"""What goes wrong in a history: kills, stops, sick disks, clocks that are set, loops that stall."""
+"""What goes wrong in a history: kills, stops, faulty disks, clock changes, stalled loops."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Mishaps(Observer):
         self._trace.note(f"disk: refuses writes for {for_s:.3f} s: {refusal}")
         await asyncio.sleep(for_s)
         self._disk.faults.refuses = None
-        self._trace.note("disk: takes writes")
+        self._trace.note("disk: accepts writes")
 
     async def _cannot_read(self, at_s: float, for_s: float) -> None:
         await asyncio.sleep(at_s)

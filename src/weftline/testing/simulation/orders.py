@@ -1,4 +1,4 @@
-"""The runs of a history, and how its world behaves: all that a seed decides before anything happens."""
+"""The runs of a history, and how its world behaves: everything a seed decides before anything happens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weftline.testing.simulation.tools import BROKEN, CLIENT_TOOL, KILLER, SERVE
 from weftline.testing.simulation.world import Manners
 
 DEADLIES = frozenset({KILLER, SLOW_KILLER, DEADLY})
-"""What a run has that kills the process."""
+"""What makes a run kill the process."""
 
 
 class Order(Struct, kw_only=True):
@@ -29,7 +29,7 @@ class Order(Struct, kw_only=True):
     timeout_s: float = 300.0
     on_timeout: Literal["end", "report"] = "end"
     answers: bool = True
-    """Whether somebody answers its client calls."""
+    """Whether its client calls are answered."""
     poison: str = ""
     """What is wrong with it, for a run that may be given up."""
 

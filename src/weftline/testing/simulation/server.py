@@ -1,4 +1,4 @@
-"""The server process of a history: begins, serves, crashes or stops, and begins again on the same disk."""
+"""The server process of a history: starts, serves, crashes or stops, and starts again on the same disk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Lost(Exception):
-    """The connection broke: whether the request took effect is not known."""
+    """The connection broke: it is not known whether the request took effect."""
 
 
 LIMITS = WorkspaceLimits()
@@ -95,24 +95,24 @@ class Server:
         self.engine: EmbeddedEngine | None = None
         self.lives = 0
         self.crashed_s: dict[int, float] = {}
-        """When the lives that ended by a crash did so."""
+        """When each life that crashed did so."""
         self.times: dict[int, Up] = {}
         """By life: when it was up."""
 
     def outside(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """A task that is no part of the server: a client, or the history itself."""
+        """A task that is not part of the server: a client, or the history itself."""
         task = self._loop.create_task(coroutine)
         self._outside.add(task)
         task.add_done_callback(self._outside.discard)
         return task
 
     def is_outside(self, task: asyncio.Task[Any] | None) -> None:
-        """Marks a task that somebody else has made."""
+        """Marks a task created elsewhere."""
         if task is not None:
             self._outside.add(task)
 
     def _inside(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """A task of the server, which may fail after nobody cares any more."""
+        """A task of the server, which may fail after it has ceased to matter."""
         task = self._loop.create_task(coroutine)
         task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
         return task
@@ -144,7 +144,7 @@ class Server:
         self._up.set()
 
     def crash(self, why: str) -> None:
-        """The process is gone, here and now, with everything that was not committed."""
+        """The process dies right here, with everything that was not committed."""
         life = self.life
         if life.dead or not self.lives:
             return
@@ -208,11 +208,11 @@ async def _ask(ask: Callable[[Engine], Awaitable[T]], engine: Engine) -> T:
 
 
 async def _begin_nothing_more(engine: EmbeddedEngine) -> None:
-    """A dead engine does not know that it is dead, and would drive what was cut off once more."""
-    with suppress(AttributeError):  # it died before it was whole
+    """A dead engine does not know that it is dead, and would drive again what was cut off."""
+    with suppress(AttributeError):  # it died before it was complete
         await engine.drain(0.0)
 
 
 def quiet() -> None:
-    """Simulated faults are no reason to log anything."""
+    """Simulated faults need no log lines."""
     logging.getLogger("weftline").setLevel(logging.CRITICAL + 1)

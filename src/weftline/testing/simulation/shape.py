@@ -107,7 +107,7 @@ class Shape:
     def _end(self, entry: Entry, head: RunEnded) -> None:
         self._ended = True
         if head.code == "worker_error":
-            return  # given up without asking anything of its content
+            return  # given up without reading its content
         self._rule("K7", all(status == "closed" for status in self._calls.values()), entry)
         self._rule("K13", not self._attempt_open, entry)
         self._rule("K9", self._cancelled == (head.status == "cancelled"), entry)

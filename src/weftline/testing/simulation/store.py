@@ -1,8 +1,8 @@
 """A store at arm's length: the promises of any store, with the delays, refusals and deaths that a disk can bring.
 
-A commit happens whole at one moment of virtual time and is reported at a later one; a read sees one moment between
-being asked for and being answered. A crash may come before, between and after; after it nothing of this process
-reaches the disk, and nothing of the disk reaches the process.
+A commit is atomic at one moment of virtual time and is reported at a later one; a read sees one moment between request
+and answer. A crash may come before, between or after; after it, nothing from this process reaches the disk, and nothing
+from the disk reaches the process.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Wires:
         self.check()
 
     async def read(self, reading: Coroutine[Any, Any, T], *, first: Callable[[], Awaitable[None]] | None = None) -> T:
-        """Carries out a read some time after it was asked for, and hands it over some time later."""
+        """Carries out a read some time after the request, and returns it some time later."""
         try:
             await self._pass()
             if first is not None:
@@ -88,7 +88,7 @@ class SimulatedLog:
         self._wires = wires
         self._disk = wires.disk
         self._queue: deque[tuple[Sequence[Write], asyncio.Future[list[Written]], asyncio.Future[None]]] = deque()
-        """Flushes that are not committed yet, with the futures of their report and of their commit."""
+        """Flushes that are not committed yet, with the futures for their report and their commit."""
 
     @property
     def id(self) -> str:
@@ -137,7 +137,7 @@ class SimulatedLog:
             self._wires.later(self._commit_first)
 
     async def finish(self) -> None:
-        """Returns when all that was flushed is committed."""
+        """Returns when everything flushed is committed."""
         while self._queue and not self._wires.dead:
             await asyncio.shield(self._queue[-1][2])
 
@@ -236,6 +236,9 @@ class SimulatedLog:
     async def unfinished(self) -> int:
         return await self._wires.read(self.inner.unfinished())
 
+    async def blob(self, workspace: int, id: str) -> bytes | None:
+        return await self._wires.read(self.inner.blob(workspace, id))
+
 
 class SimulatedRecords:
     def __init__(self, inner: Database, wires: Wires) -> None:
@@ -256,7 +259,7 @@ class SimulatedRecords:
 
 
 class SimulatedStore:
-    """What one process holds of the disk. After `die` nothing of it reaches anything.
+    """One process's view of the disk. After `die` nothing passes through it.
 
     `new_log` makes the log's half: `SimulatedLog`, or what a test puts in its place.
     """

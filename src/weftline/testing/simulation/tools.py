@@ -1,4 +1,4 @@
-"""The tools of the simulation: every kind of effect, and some that do harm."""
+"""The tools of the simulation: every kind of effect, and some harmful ones."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class SimTool:
         self.concurrent = concurrent
 
     async def prepare(self, args: str) -> bytes:
-        """Each deploy has a default of its own, so that arguments that were prepared twice are found out."""
+        """Each deploy has its own default, so that arguments prepared twice are detected."""
         if self._fails:
             self._fails = self.spec.name == BROKEN
             raise RuntimeError("simulated: a tool with a bug")
@@ -76,7 +76,7 @@ class SimTool:
     async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
         life, rng = self._life, self._life.rng
         await life.check()
-        self._fails = self.spec.name == SHAKY  # once more, now that something has come to its end
+        self._fails = self.spec.name == SHAKY  # once more, now that something has ended
         execution = self._begin(args, context)
         try:
             await life.pass_time(0.6)

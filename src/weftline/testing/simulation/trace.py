@@ -1,4 +1,4 @@
-"""What happened in one history, for whoever has to understand a failing seed."""
+"""What happened in one history, for understanding a failing seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that can be made only at the moment when something begins."""
+"""Checks that can only be made at the moment something begins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_REQUESTS = 1000
 
 
 class DurableWitness(Witness):
-    """Compares what begins with what is durable just then."""
+    """Compares what begins with what is durable at that moment."""
 
     def __init__(self, disk: Disk, ledger: Ledger, *, fail: Callable[[Violation], None]) -> None:
         self._disk = disk
@@ -32,7 +32,7 @@ class DurableWitness(Witness):
             and one.tag == tag
             and one.life == asked.life
             and not one.ended
-            # A driver whose memory was lost may not have been cut off yet; nothing that it brings counts.
+            # A driver whose memory was lost may not have been cut off yet; nothing that it produces counts.
             and one.basis.memory == basis.memory
         ]
         self._require("C12", not others, f"{tag}: request {asked.number} while {others} are under way")

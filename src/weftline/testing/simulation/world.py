@@ -1,7 +1,7 @@
 """The world outside the engine: a ledger of what its model and tools did, and the lives of the server process.
 
-Everything here belongs to one life of the server process. When that ends, whatever of it is still running does nothing
-and counts nothing any more, as if its process had gone.
+Everything here belongs to one life of the server process. When that ends, whatever is still running does nothing and
+counts nothing, as if its process were gone.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from weftline.testing.simulation.trace import Trace
 
 
 class Basis(Struct, frozen=True):
-    """What a model request rests on: the first `version` facts of the run's log, the last of which permits it."""
+    """What a model request is based on: the first `version` facts of the run's log, the last of which permits it."""
 
     version: int
     turn: int
     attempt: int
     memory: int
-    """Which working set it was made from: every time a run comes into memory it gets another."""
+    """Which working set it was made from: a run gets a new one every time it is loaded."""
     at: int
     """The wall clock when it was decided on."""
 
@@ -74,24 +74,24 @@ class Manners(Struct):
     long: float = 0.0
     """How often something takes some seconds."""
     stubborn: float = 0.0
-    """How often a tool goes on for a while after it was told to stop."""
+    """How often a tool goes on for a while after it was cancelled."""
     turns: int = 3
-    """After how many turns the model answers at the latest."""
+    """The number of turns after which the model answers at the latest."""
 
 
 class Ledger(Struct):
-    """All that the world saw, over all lives."""
+    """Everything the world saw, over all lives."""
 
     asked: list[Asked] = field(default_factory=list[Asked])
     executions: list[Execution] = field(default_factory=list[Execution])
     happened: dict[str, str] = field(default_factory=dict[str, str])
     """Effects that took place, by idempotency key."""
     fenced: set[str] = field(default_factory=set[str])
-    """Keys of which a tool said that they will not happen."""
+    """Keys that a tool said will not happen."""
 
 
 class Witness:
-    """Is told at the moment when something begins; the checks live elsewhere."""
+    """Called at the moment something begins; the checks live elsewhere."""
 
     def model_asked(self, asked: Asked) -> None: ...
 
@@ -123,16 +123,16 @@ class Life:
         self.witness = witness
         self.crash = crash
         self.bases: dict[str, Basis] = {}
-        """By tag of the run: what its newest request rests on."""
+        """By tag of the run: what its latest request is based on."""
         self._memories: dict[int, WorkingSet] = {}
 
     async def check(self) -> None:
-        """Never returns when the process has gone."""
+        """Never returns once the process is gone."""
         if self.dead:
             await asyncio.get_running_loop().create_future()
 
     async def pass_time(self, most_s: float) -> None:
-        """Some time, seldom too much of it."""
+        """Some time, seldom too much."""
         manners, roll = self.manners, self.rng.random()
         if roll < manners.slow:
             delay_s = 200.0
@@ -146,7 +146,7 @@ class Life:
     async def carry_out(
         self, command: Command, state: State, work: WorkingSet, services: Services, sink: Sink
     ) -> Outcome | None:
-        """The engine's seam: notes what a model request rests on, since the request itself does not say."""
+        """The engine's seam: records what a model request is based on, since the request itself does not say."""
         if isinstance(command, CallModel):
             # Kept, so that no two have the same id while this life lasts.
             self._memories[id(work)] = work

@@ -1,4 +1,4 @@
-"""A conformance suite for stores: shows that a store keeps the promises of `store/base.py`.
+"""A conformance suite for stores: checks that a store keeps the promises of `store/base.py`.
 
 It needs a `Subject` around a new, empty store, and runs on any of them:
 
@@ -15,7 +15,7 @@ Every broken promise is an `AssertionError`.
 
 from __future__ import annotations
 
-from weftline.testing.store import appending, claims, queues, reading, records, starting
+from weftline.testing.store import appending, blobs, claims, queues, reading, records, starting
 from weftline.testing.store.chain import Chain, check_log, read_log
 from weftline.testing.store.subject import Check, Subject
 
@@ -28,5 +28,6 @@ CHECKS: tuple[Check, ...] = (
     *starting.CHECKS,
     *reading.CHECKS,
     *records.CHECKS,
+    *blobs.CHECKS,
 )
-"""Every promise, each to be shown on a new store."""
+"""Every promise, each checked on a new store."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from weftline.messages import Blob
 from weftline.store.base import Item, LogReader, NewRun, Stored, ThreadEnd, Write
 
 EVERYTHING = 2**40
 
 
 class Chain:
-    """The writes of one run in order, each resting on the one before.
+    """The writes of one run in order, each based on the one before.
 
     Args:
         epoch: Of the claim that they are made under; `LogStore.next_epoch()` for a run that is created.
@@ -35,6 +36,7 @@ class Chain:
         rules: int = 1,
         secrets: bytes | None = None,
         idempotency: tuple[str, str, bytes] | None = None,
+        blobs: tuple[Blob, ...] = (),
     ) -> Write:
         """The first write of the run: its row and its first entry."""
         write = self.append(body, kind="run.created", status="queued", due_at=0)
@@ -48,6 +50,7 @@ class Chain:
             thread=self._thread,
             agent=agent,
             idempotency=idempotency,
+            blobs=blobs,
             secrets=secrets,
         )
         return write
@@ -82,16 +85,16 @@ class Chain:
         self.version = write.version
         return write
 
-    def end(self, *, messages: Sequence[bytes] = (), ended_at: int = 9_000) -> Write:
-        """The last write: the run has succeeded and leaves its thread, if it has one."""
-        write = self.append(b"{}", kind="run.ended", status="succeeded", due_at=None)
+    def end(self, *, messages: Sequence[bytes] = (), ended_at: int = 9_000, status: str = "succeeded") -> Write:
+        """The last write: the run has ended and leaves its thread, if it has one."""
+        write = self.append(b"{}", kind="run.ended", status=status, due_at=None)
         write.ended_at = ended_at
         if self._thread is not None:
             write.thread_end = ThreadEnd(self._thread, list(messages))
         return write
 
     def take_back(self, write: Write) -> None:
-        """After a refusal: the next write rests on what `write` rested on."""
+        """After a refusal: the next write is based on what `write` was based on."""
         self.seq, self.version = write.base_seq, write.base_version
 
 

@@ -1,4 +1,4 @@
-"""Claims: each has a new epoch, and whoever was replaced writes nothing any more."""
+"""Claims: each has a new epoch, and a replaced claimant can no longer write."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def claimed(subject: Subject, key: int) -> int:
 
 
 async def every_claim_has_a_new_epoch(subject: Subject) -> None:
-    """Also of a run with nothing in flight, which no claim before it has written to."""
+    """Also for a run with nothing in flight that no earlier claim has written to."""
     chain = await new_chain(subject)
     epochs = [chain.epoch, await claimed(subject, 1), await claimed(subject, 1), subject.store.log.next_epoch()]
     subject.store.log.release(1, epochs[2])

@@ -58,7 +58,7 @@ async def a_queued_run_is_written_without_moving_it(subject: Subject) -> None:
 
 
 async def a_queued_run_that_is_written_as_it_is_promoted_stays_due(subject: Subject) -> None:
-    """Whoever writes to a queued run does not know that it may move by now."""
+    """The writer of a queued run does not know that it may move by now."""
     log = subject.store.log
     workspace = await new_workspace(subject)
     thread = await new_thread(subject, workspace)

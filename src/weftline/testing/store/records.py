@@ -1,4 +1,4 @@
-"""Records: a query is one transaction, whole or not at all, and what it wrote is read at once."""
+"""Records: a query is one atomic transaction, and what it wrote can be read at once."""
 
 from __future__ import annotations
 

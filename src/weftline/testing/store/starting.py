@@ -1,4 +1,4 @@
-"""What a start finds: everything that was told, what is due, and which runs an owner was recovering when it died."""
+"""What a start finds: everything reported, what is due, and which runs an owner was recovering when it died."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def an_unclean_death_is_known_until_it_is_charged(subject: Subject) -> Non
     await subject.reopen(cleanly=False)
     assert subject.store.log.unclean
     await subject.reopen()
-    assert subject.store.log.unclean, "an owner that charged nobody hid the death of the one before it"
+    assert subject.store.log.unclean, "an owner that charged no run hid the death of the previous one"
     await subject.store.log.charge_death()
     assert subject.store.log.unclean
     await subject.reopen()
@@ -160,7 +160,7 @@ async def _dies(subject: Subject) -> None:
 
 
 async def charges(subject: Subject, *keys: int) -> list[tuple[int, int, int]]:
-    """Suspect, alone and deaths of each run; of all that are under way by default."""
+    """Suspect, alone and deaths of each run; by default of all that are under way."""
     runs = await subject.store.log.under_way(after=0, limit=99)
     return [(run.suspect, run.alone, run.deaths) for run in runs if not keys or run.key in keys]
 

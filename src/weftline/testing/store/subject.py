@@ -1,4 +1,4 @@
-"""What a check is given: a new, empty store, and a few rows in it."""
+"""What a check gets: a new, empty store, and a few rows in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Subject(Protocol):
     def store(self) -> Store: ...
 
     async def reopen(self, *, cleanly: bool = True) -> None:
-        """Closes the store and opens it again, or has its owner die first; `store` is another object afterwards."""
+        """Closes the store, or lets its owner die, and opens it again; `store` is a new object afterwards."""
         ...
 
 
@@ -35,14 +35,14 @@ async def new_thread(subject: Subject, workspace: int) -> int:
 
 
 async def new_chain(subject: Subject, key: int = 1, *, thread: int | None = None, body: bytes = b"{}") -> Chain:
-    """A run that is created already, in a workspace that every run of this kind shares."""
+    """A run that already exists, in a workspace that every run of this kind shares."""
     chain = chain_of(subject.store.log, key, await new_workspace(subject), thread=thread)
     assert outcomes(await commit(subject.store.log, chain.create(body=body))) == ["ok"]
     return chain
 
 
 def chain_of(log: LogStore, key: int, workspace: int, *, thread: int | None = None) -> Chain:
-    """The writes of a run that is still to be created."""
+    """The writes of a run that is yet to be created."""
     return Chain(key, workspace, epoch=log.next_epoch(), thread=thread)
 
 

@@ -17,7 +17,7 @@ from weftline.testing.torture.volume import enter_namespace
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m weftline.testing.torture", description=__doc__)
     parser.add_argument("--seconds", type=float, default=120.0, help="how long things go wrong")
-    parser.add_argument("--seed", type=int, help="what is done and asked; by default any")
+    parser.add_argument("--seed", type=int, help="what is done and asked; random by default")
     parser.add_argument("--load", type=int, default=16, help="clients at a time")
     parser.add_argument("--keep", action="store_true", help="keep the folder with the store, the notes and the log")
     args = parser.parse_args()

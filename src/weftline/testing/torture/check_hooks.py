@@ -10,13 +10,13 @@ from weftline.testing.torture.logs import RunLog
 
 
 def undelivered(ledger: Ledger, runs: Sequence[str], webhooks: Sequence[str]) -> int:
-    """How many ends of runs a receiver has yet to accept."""
+    """How many ends of runs receivers have yet to accept."""
     accepted = {(one.webhook, one.run) for one in ledger.deliveries if one.accepted}
     return sum((webhook, run) not in accepted for webhook in webhooks for run in runs)
 
 
 def check_hooks(ledger: Ledger, logs: Sequence[RunLog], webhooks: Sequence[str]) -> Iterator[str]:
-    """The faults that were found, in words."""
+    """The faults found, in words."""
     identities: dict[tuple[str, str], set[str]] = defaultdict(set)
     runs: dict[str, set[tuple[str, str]]] = defaultdict(set)
     statuses = {log.run: log.row.status for log in logs}

@@ -1,4 +1,4 @@
-"""No model request beyond what was in flight at a kill, and each held exactly what the log says."""
+"""No model request beyond those in flight at a kill, and each contained exactly what the log says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weftline.testing.torture.logs import RunLog
 
 
 def check_model(ledger: Ledger, logs: Sequence[RunLog]) -> Iterator[str]:
-    """The faults that were found, in words."""
+    """The faults found, in words."""
     by_order: dict[int, list[Asked]] = defaultdict(list)
     for asked in ledger.asked:
         by_order[asked.order].append(asked)
@@ -27,8 +27,9 @@ def check_model(ledger: Ledger, logs: Sequence[RunLog]) -> Iterator[str]:
 
 
 def _in_the_log(ledger: Ledger, log: RunLog, mine: list[Asked]) -> Iterator[str]:
-    """A request may be sent before its entry is durable, one for each run: so a kill, or a disk that refuses the entry,
-    leaves at most one that the log does not know, or that held results which were lost with it."""
+    """One request per run may be sent before its entry is durable, so a kill, or a disk that refuses the entry, leaves
+    at most one that the log does not know, or that contained results lost with it.
+    """
     known = Counter((ledger.life_at(entry.at_us).number, fact.turn) for entry, fact in log.of(AttemptStarted))
     conversations = _conversations(log)
     unknown: Counter[int] = Counter()

@@ -13,7 +13,7 @@ from weftline.testing.torture.logs import RunLog
 
 
 def check_runs(ledger: Ledger, logs: Sequence[RunLog]) -> Iterator[str]:
-    """The faults that were found, in words."""
+    """The faults found, in words."""
     for log in logs:
         yield from _whole(log)
         yield from _innocent(ledger, log)
@@ -42,7 +42,7 @@ def _whole(log: RunLog) -> Iterator[str]:
 
 
 def _innocent(ledger: Ledger, log: RunLog) -> Iterator[str]:
-    """No run of ours can fail by itself: it ends well, or somebody cancels it."""
+    """No run of ours can fail on its own: it succeeds, or it is cancelled."""
     end = log.end
     if end is not None and end.status == "failed":
         error = bodies.decode_ended(log.entries[-1].body).error
@@ -74,7 +74,7 @@ def _told(ledger: Ledger, logs: Sequence[RunLog]) -> Iterator[str]:
             yield f"run {run}: the answer to a cancel was {status}, and it is {statuses.get(run)}"
     for log in logs:
         if log.row.status == "cancelled" and log.run not in ledger.cancelled:
-            yield f"run {log.run}: is cancelled, and nobody was told so"
+            yield f"run {log.run}: is cancelled, but no client was told"
 
 
 def _seen(ledger: Ledger, logs: Sequence[RunLog]) -> Iterator[str]:

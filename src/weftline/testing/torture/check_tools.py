@@ -14,7 +14,7 @@ from weftline.testing.torture.tools import EFFECTS, Execution
 
 
 def check_tools(ledger: Ledger, logs: Sequence[RunLog], executions: Sequence[Execution]) -> Iterator[str]:
-    """The faults that were found, in words."""
+    """The faults found, in words."""
     by_run: dict[str, list[Execution]] = defaultdict(list)
     for one in executions:
         by_run[one.run].append(one)

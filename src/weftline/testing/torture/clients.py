@@ -44,7 +44,7 @@ class Clients:
     async def request(
         self, method: str, path: str, body: Any = None, *, idempotency_key: str = "", accept: str = ""
     ) -> tuple[int, dict[str, Any]]:
-        """Sends a request until it is answered with more than that the server has no time.
+        """Sends a request until it gets an answer other than that the server is busy.
 
         A stream of events stands for what the server would have answered without one.
         """
@@ -66,7 +66,7 @@ class Clients:
         return f"{self._address}/api/v1/workspaces/{self._workspace}{path}"
 
     async def run(self, order: Order, *, path: str = "/agent-runs") -> None:
-        """Has an order carried out, and follows it to its end."""
+        """Places an order and follows it to its end."""
         await self.follow(order, await self.create(order, path=path))
 
     async def create(self, order: Order, *, path: str = "/agent-runs") -> str:
@@ -86,7 +86,7 @@ class Clients:
         return self._recent
 
     async def session(self, orders: list[Order]) -> None:
-        """Sends all orders to one session, each before the one before it has ended."""
+        """Sends all orders to one session, each before the previous one has ended."""
         status, reply = await self.request("POST", "/agent-sessions", _SPEC)
         if status != 201:
             self._ledger.fault(f"a session could not be created: {status} {reply}")
@@ -138,7 +138,7 @@ class Clients:
         view.ended = event in TERMINAL
 
     async def _frames(self, view: View, *, slow: bool) -> AsyncIterator[tuple[int, str, bytes]]:
-        """The frames of one connection; what a cut left of one is dropped."""
+        """The frames of one connection; a frame that was cut off is dropped."""
         url = self._url(f"/agent-runs/{view.run}/stream")
         headers = {"last-event-id": str(view.last)}
         timeout = ClientTimeout(total=None, sock_read=60, sock_connect=10)
@@ -179,7 +179,7 @@ class Clients:
         self._ledger.cancelled[run] = reply["status"]
 
     async def get_stuck(self, count: int) -> None:
-        """Opens streams that nobody reads, and leaves them for some seconds."""
+        """Opens streams, reads nothing, and leaves them open for some seconds."""
         for _ in range(count if self._recent else 0):
             task = asyncio.create_task(self._be_stuck(self._recent))
             self._stuck.add(task)

@@ -1,4 +1,4 @@
-"""All that is known when the torture is over, and the comparison of its parts."""
+"""Everything known when the torture is over, and the comparison of its parts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Evidence(Struct):
     disk: str
 
     def faults(self) -> Iterator[str]:
-        """What was seen to be wrong on the way, and where the log and the others disagree, in words."""
+        """What went wrong on the way, and where the log and the others disagree, in words."""
         yield from self.ledger.faults
         yield from check_runs(self.ledger, self.logs)
         yield from check_model(self.ledger, self.logs)

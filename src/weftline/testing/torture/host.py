@@ -19,7 +19,7 @@ from weftline.testing.torture.volume import Volume
 _DRAIN_S = 2
 _STOP_S = 90.0
 _IO_ERROR = 70
-"""The exit code of a server that does not know what its last commit has left on the disk."""
+"""The exit code of a server that does not know what its last commit left on the disk."""
 _CONFIG = """
 [providers.fake]
 family = "openai_chat"
@@ -80,7 +80,7 @@ class Host:
         self.over("killed")
 
     async def stop(self, *, twice: bool = False) -> None:
-        """SIGTERM; the process must end by itself, and cleanly."""
+        """SIGTERM; the process must end on its own, and cleanly."""
         os.kill(self.process.pid, signal.SIGTERM)
         if twice:
             await asyncio.sleep(0.05)
@@ -103,7 +103,7 @@ class Host:
         os.kill(self.process.pid, signal.SIGCONT)
 
     async def second(self) -> None:
-        """Another server on the same store is refused while this one lives."""
+        """Another server on the same store is refused while this one is alive."""
         life = self._ledger.life
         command = [sys.executable, "-m", "weftline", "serve", "--db", str(self.process.db), "--port", "0"]
         other = await asyncio.create_subprocess_exec(
@@ -122,7 +122,7 @@ class Host:
         self._ledger.refused_servers += 1
 
     async def died_within(self, seconds: float) -> bool:
-        """Whether the process ends by itself in that time, which only a full disk allows it to do."""
+        """Whether the process ends on its own in that time, which is allowed only on a full disk."""
         try:
             code = await asyncio.to_thread(self.process.wait, seconds)
         except subprocess.TimeoutExpired:
@@ -135,7 +135,7 @@ class Host:
         return True
 
     def over(self, how: Literal["killed", "stopped", "died"]) -> None:
-        """The process has ended: its life is closed, and what it logged is looked through."""
+        """The process has ended: its life is closed, and its log output is examined."""
         life = self._ledger.life
         life.how = how
         life.ended_us = now_us()
@@ -145,4 +145,4 @@ class Host:
             if line.startswith("Traceback"):
                 told = "".join(said[max(0, number - 2) : number + 30])
                 self._ledger.fault(f"life {life.number} was surprised: {told}")
-                return  # one of them tells enough
+                return  # one of them is enough

@@ -1,4 +1,4 @@
-"""What the torture saw from outside: kept by those who did it or were asked, never by the server."""
+"""What the torture saw from outside: recorded by the clients and peers, never by the server."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Life(Struct):
 
     @property
     def may_lose(self) -> int:
-        """How many model requests of one run the log may not know of."""
+        """How many model requests of one run may be unknown to the log."""
         return self.full + (self.how in ("killed", "died"))
 
 
 class View(Struct):
-    """What one follower of a run has got, over all its connections."""
+    """What one follower of a run has received, over all its connections."""
 
     run: str
     frames: dict[int, bytes] = {}
@@ -60,7 +60,7 @@ class Delivery(Struct, frozen=True):
     run: str
     status: str
     accepted: bool
-    """Whether the receiver answered 200, as far as it knows."""
+    """Whether the receiver answered 200, as far as it can tell."""
 
 
 class Ledger(Struct):

@@ -1,4 +1,4 @@
-"""The logs of all runs as they stand in the store when the torture is over."""
+"""The logs of all runs in the store when the torture is over."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class RunLog(Struct, frozen=True):
 
 
 async def read_logs(store: Path) -> list[RunLog]:
-    """The store may have an owner, or have been left by one."""
+    """The store may have an owner, or have been abandoned by one."""
     reader = open_for_reading(store)
     try:
         keys = range(1, await reader.log.last_key() + 1)

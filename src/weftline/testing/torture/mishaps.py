@@ -1,4 +1,4 @@
-"""What is done to the server. The seed decides on what and in which order; when exactly is up to the machine."""
+"""What is done to the server. The seed decides what and in what order; exactly when is up to the machine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _COUNTS: dict[Kind, int] = {
     "stuck readers": 1,
 }
 _FIRST: tuple[Kind, ...] = ("kill", "full disk", "kill", "second server", "freeze", "stop")
-"""So that a short torture has the main ones."""
+"""Ensures that a short torture includes the main ones."""
 
 
 class Mishaps:
@@ -124,4 +124,4 @@ class Mishaps:
         for _ in range(5):
             if await self._host.start():
                 return
-        raise RuntimeError("the server does not start any more")
+        raise RuntimeError("the server no longer starts")

@@ -1,7 +1,7 @@
-"""A model API on the loopback that writes down every request with its whole conversation.
+"""A model API on the loopback interface that records every request with its whole conversation.
 
-What it answers follows from the order in the conversation, except for the number of the request, which stands in every
-answer: two answers to one turn are never the same, so the log tells which of them was taken.
+Its answer follows from the order in the conversation, except for the number of the request, which is part of every
+answer: two answers to one turn are never the same, so the log shows which of them was used.
 """
 
 from __future__ import annotations

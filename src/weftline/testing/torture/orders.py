@@ -1,4 +1,4 @@
-"""What a run is asked to do, and what its clients do meanwhile: it all follows from the seed and the order's number."""
+"""What a run is asked to do, and what its clients do meanwhile, all from the seed and the order's number."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Order(Struct, frozen=True):
     turns: tuple[Turn, ...]
     followers: int
     answerers: int
-    """How many clients answer each call, each with words of its own."""
+    """How many clients answer each call, each in its own words."""
     create_twice: bool
     patience: int
     """Frames after which a follower drops its connection."""
@@ -74,5 +74,5 @@ def _turn(random: Random) -> Turn:
 
 
 def _stream(random: Random) -> tuple[int, int]:
-    """How many pieces, and how many milliseconds lie between them: short, long, or a flood."""
+    """How many pieces, and how many milliseconds between them: short, long, or a flood."""
     return random.choice(((1, 0), (10, 5), (40, 20), (600, 0), (15, 100)))

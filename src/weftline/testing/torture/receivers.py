@@ -1,4 +1,4 @@
-"""Receivers of webhooks that are as unreliable as those in the world: they fail, stay silent, hang up and are slow."""
+"""Webhook receivers as unreliable as real ones: they fail, stay silent, hang up and are slow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aiohttp import web
 from weftline.testing.torture.ledger import Delivery, Ledger
 
 _SURE_AFTER = 3
-"""Attempts of one delivery after which a receiver takes it."""
+"""Attempts of one delivery after which a receiver accepts it."""
 
 
 class Receivers:

@@ -1,4 +1,4 @@
-"""The whole of it: sets everything up, lets it go wrong for a while, waits until all is settled, and compares."""
+"""The whole scene: sets everything up, lets it go wrong for a while, waits until all is settled, and compares."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Scene:
         self._over = False
 
     async def play(self, *, seconds: float, mishaps: int = 3) -> Evidence:
-        """Goes on for so long, or for so many mishaps if those take longer, and then until all is settled.
+        """Goes on for that time, or for that many mishaps if those take longer, and then until all is settled.
 
-        Bounded: what has not settled some minutes after the last mishap is a fault.
+        Bounded: anything unsettled some minutes after the last mishap is a fault.
         """
         receivers = Receivers(self._ledger, seed=self._seed)
         outside = web.Application()
@@ -104,7 +104,7 @@ class Scene:
                     await receivers.heard.wait()
         except TimeoutError:
             open_ = sorted({view.run for view in self._ledger.views if not view.ended})
-            self._ledger.fault(f"not all was settled in time; these runs have not ended: {open_}")
+            self._ledger.fault(f"not everything settled in time; these runs have not ended: {open_}")
 
     async def _keep_asking(self, clients: Clients, number: int) -> None:
         random = Random(f"{self._seed}/client/{number}")

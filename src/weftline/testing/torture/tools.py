@@ -1,4 +1,4 @@
-"""The server's tools: each notes every execution, with its idempotency key, in a file outside of the store."""
+"""The server's tools: each records every execution, with its idempotency key, in a file outside the store."""
 
 from __future__ import annotations
 
@@ -100,6 +100,6 @@ class Execution(Struct, frozen=True):
 
 
 def executions(folder: Path) -> list[Execution]:
-    """A line that a kill cut short is not there: the tool had not come past it."""
+    """A line that a kill cut short does not count: the tool had not got past it."""
     lines = [line for file in sorted(folder.iterdir()) for line in file.read_bytes().split(b"\n")[:-1]]
     return [Execution(**json.loads(line)) for line in lines]

@@ -1,7 +1,7 @@
-"""A disk that can be made full: a small file system in memory of its own, or else a limit on the size of files.
+"""A disk that can be filled up: a small in-memory file system, or else a limit on file sizes.
 
-A file system can be mounted without any rights in a mount namespace of one's own, which `enter_namespace` asks the
-`unshare` command for. It is gone with the last process in it, however that ends.
+A file system can be mounted without privileges in a separate mount namespace, which `enter_namespace` gets from the
+`unshare` command. It vanishes with the last process in it, however that ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SLACK_BYTES = 16384
 
 
 def enter_namespace(arguments: Sequence[str]) -> None:
-    """Runs this program again where it may mount, and does not return; returns when that is not possible here."""
+    """Runs this program again where it may mount, and does not return; returns if that is not possible here."""
     unshare = shutil.which("unshare")
     if _INSIDE in os.environ or unshare is None or not sys.platform.startswith("linux"):
         return
@@ -44,7 +44,7 @@ class Volume:
         return f"a file system of {_SIZE}" if self._mounted else "limits on the size of files"
 
     def fill(self, pid: int) -> None:
-        """Nothing more fits, for the process `pid` at least."""
+        """Nothing more fits, at least for the process `pid`."""
         if self._mounted:
             self._take_all()
             return

@@ -15,7 +15,7 @@ Number: TypeAlias = int | float
 
 MAX_CHARS = 1_000
 MAX_BITS = 4_096
-"""The size of the largest integer, so that no power and no product takes noticeable time."""
+"""The size of the largest integer, so that no power or product takes noticeable time."""
 _MAX_LEVELS = 300
 
 

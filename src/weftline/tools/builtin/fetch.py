@@ -45,9 +45,9 @@ def fetch_tool(dialer: Dialer) -> FunctionTool[..., Any]:
                 text = await _text(reply)
         except RequestFailed as error:
             raise ToolFailed(error.message) from None
-        shown = text[start : start + MAX_CHARS]
-        left = len(text) - start - len(shown)
-        return f"{shown}\n[{left} more characters; read on with start={start + len(shown)}]" if left > 0 else shown
+        part = text[start : start + MAX_CHARS]
+        left = len(text) - start - len(part)
+        return f"{part}\n[{left} more characters; read on with start={start + len(part)}]" if left > 0 else part
 
     return fetch
 

@@ -1,7 +1,7 @@
-"""HTML as a person would read it aloud: headings, paragraphs, lists and links, nothing else.
+"""HTML as a person would read it aloud: headings, paragraphs, lists and links, and nothing else.
 
-Pages are read as a stream of tags. No tree is built: the rules of HTML make that take the square of a hostile page's
-size, or its cube, while a stream takes time that grows with the bytes (`docs/decisions/0004-hostile-input.md`).
+Pages are read as a stream of tags. No tree is built: by the rules of HTML that takes quadratic or even cubic time on a
+hostile page, while a stream takes linear time (`docs/decisions/0004-hostile-input.md`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class _Reader:
         if tag == "title" and not self._title:
             self._in_title = True
         elif tag == "body":
-            # A head that nobody closed ends here.
+            # A head that was never closed ends here.
             self._silent.clear()
             self._silent_tags.clear()
         elif tag in _SILENT:
@@ -95,8 +95,8 @@ class _Reader:
             self._preformatted += tag == "pre"
         elif tag == "a":
             target = token.attr("href") or ""
-            shown = len(target) <= MAX_LINK_CHARS and not target.startswith(("#", "javascript:"))
-            self._links.append(target if shown else "")
+            keep = len(target) <= MAX_LINK_CHARS and not target.startswith(("#", "javascript:"))
+            self._links.append(target if keep else "")
         elif tag == "img" and not self._silent:
             alt = token.attr("alt")
             if alt:

@@ -19,6 +19,7 @@ from weftline.net.address import Origin, origin_of
 from weftline.net.dial import Dialer
 from weftline.net.errors import BodyTooLarge, RequestFailed
 from weftline.net.response import HttpResponse
+from weftline.tools.mcp.login import Credential, LoginLost
 
 NOT_SENT = -32901
 """The request reached nobody."""
@@ -28,6 +29,10 @@ SESSION_LOST = -32903
 """The server does not know our session (any more) and has not looked at the request."""
 REFUSED = -32904
 """The server answered with an HTTP error."""
+UNAUTHORIZED = -32905
+"""The server wants a login that we do not have."""
+
+LOG_IN = "Whoever runs this server can log in there with `weftline mcp login`, or the tool can be given other headers."
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 NOTICE_S = 5.0
@@ -41,16 +46,41 @@ _MEANS_SESSION_LOST = ("session", "not initialized")
 
 
 class DialledTransport(httpx2.AsyncBaseTransport):
-    """Sends with `headers` on every request to `origin`; those that the protocol sets itself win."""
+    """Sends with `headers` on every request to `origin`; those that the protocol sets itself win.
 
-    def __init__(self, dialer: Dialer, *, origin: Origin, headers: Mapping[str, str]) -> None:
+    A token of the `credential` that is refused is renewed once, and the request sent again: nobody has looked at it.
+    """
+
+    def __init__(
+        self, dialer: Dialer, *, origin: Origin, headers: Mapping[str, str], credential: Credential | None = None
+    ) -> None:
         self._dialer = dialer
         self._origin = origin
         self._headers = dict(headers)
+        self._credential = credential
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        credential = self._credential
+        if credential is None or origin_of(str(request.url)) != self._origin:
+            return (await self._send(request))[1]
+        try:
+            token = await credential.token()
+            status, response = await self._send(request, token)
+            if status != HTTPStatus.UNAUTHORIZED:
+                return response
+            await response.aclose()
+            return (await self._send(request, await credential.renewed(token)))[1]
+        except LoginLost as error:
+            return _error(request, UNAUTHORIZED, f"{error} {LOG_IN}")
+        except RequestFailed as error:
+            return _error(request, NOT_SENT, error.message)
+
+    async def _send(self, request: httpx2.Request, token: str | None = None) -> tuple[int, httpx2.Response]:
+        """The status that the server gave, and the answer as the client is to see it."""
         protocol = {name: value for name, value in request.headers.items() if name.lower() not in _OURS}
         own = {name: value for name, value in self._headers.items() if name.lower() not in protocol}
+        if token is not None:
+            own["authorization"] = f"Bearer {token}"
         url = str(request.url)
         if origin_of(url) != self._origin:
             own = {}
@@ -67,7 +97,7 @@ class DialledTransport(httpx2.AsyncBaseTransport):
         except RequestFailed as error:
             if request.method != "POST":
                 raise httpx2.ConnectError(error.message, request=request) from None
-            return _error(request, NOT_SENT if not error.sent else BROKEN, error.message)
+            return 0, _error(request, NOT_SENT if not error.sent else BROKEN, error.message)
         if reply.status >= 400 and request.method == "POST":
             try:
                 body, _ = await reply.read_up_to(_MAX_ERROR_BYTES)
@@ -75,22 +105,23 @@ class DialledTransport(httpx2.AsyncBaseTransport):
                 body = b""
             finally:
                 await call.__aexit__(None, None, None)
-            return _refusal(request, reply, body)
+            return reply.status, _refusal(request, reply, body)
         headers = [(name, value) for name, value in reply.headers.items() if name.lower() not in _FRAMING]
         if request.method == "POST" and reply.media_type == "application/json":
             # Read here, since the client takes a failure in the middle of it for the end of the whole connection.
             try:
                 answer = await reply.read(limit=MAX_ANSWER_BYTES)
             except BodyTooLarge:
-                return _error(request, REFUSED, "The answer is too large.")
+                return 0, _error(request, REFUSED, "The answer is too large.")
             except RequestFailed as error:
-                return _error(request, BROKEN, error.message)
+                return 0, _error(request, BROKEN, error.message)
             finally:
                 await call.__aexit__(None, None, None)
             if too_much := excess(answer):
-                return _error(request, REFUSED, f"The answer has {too_much}.")
-            return httpx2.Response(reply.status, headers=headers, content=answer, request=request)
-        return httpx2.Response(reply.status, headers=headers, stream=_Body(reply, call, request), request=request)
+                return 0, _error(request, REFUSED, f"The answer has {too_much}.")
+            return reply.status, httpx2.Response(reply.status, headers=headers, content=answer, request=request)
+        stream = _Body(reply, call, request)
+        return reply.status, httpx2.Response(reply.status, headers=headers, stream=stream, request=request)
 
 
 class _Envelope(msgspec.Struct):
@@ -136,6 +167,8 @@ class _Body(httpx2.AsyncByteStream):
 
 def _refusal(request: httpx2.Request, reply: HttpResponse, body: bytes) -> httpx2.Response:
     """An HTTP error as the JSON-RPC error that it carries or amounts to."""
+    if reply.status == HTTPStatus.UNAUTHORIZED:
+        return _error(request, UNAUTHORIZED, f"The server answered HTTP 401 Unauthorized. {LOG_IN}")
     message = _message(body)
     in_session = _SESSION in request.headers
     lost = message is not None and any(word in message.lower() for word in _MEANS_SESSION_LOST)

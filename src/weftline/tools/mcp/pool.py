@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from msgspec import Struct
 
@@ -20,10 +21,13 @@ from weftline._version import __version__
 from weftline.net.address import parse
 from weftline.net.dial import Dialer
 from weftline.redaction import Redactor, shown_url
+from weftline.tools.mcp.login import Credential
 
 if TYPE_CHECKING:
     from mcp import Client
     from mcp.client.client import ConnectMode
+    from mcp.client.session import ClientRequestContext
+    from mcp.types import ElicitRequestParams, ElicitResult
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +35,7 @@ MOST = 64
 IDLE_S = 60.0
 CONNECT_S = 10.0
 MAX_SSE_EVENT_BYTES = 8 * 1024 * 1024
+_REMEMBERED_SERVERS = 1024
 
 
 class McpAddress(Struct, frozen=True, dict=True):
@@ -49,6 +54,10 @@ class McpAddress(Struct, frozen=True, dict=True):
         return f"McpAddress({self.workspace}, {shown_url(self.url)!r})"
 
 
+Credentials: TypeAlias = Callable[[McpAddress], Awaitable[Credential | None]]
+"""Finds what to show to a server; None if there is nothing."""
+
+
 class McpMissing(Exception):
     """The extra `mcp` is not installed."""
 
@@ -57,9 +66,20 @@ class McpPool:
     """At most `most` connections at a time; further ones wait for room."""
 
     def __init__(
-        self, dialer: Dialer, *, most: int = MOST, idle_s: float = IDLE_S, connect_s: float = CONNECT_S
+        self,
+        dialer: Dialer,
+        *,
+        most: int = MOST,
+        idle_s: float = IDLE_S,
+        connect_s: float = CONNECT_S,
+        credentials: Credentials | None = None,
+        mode: ConnectMode = "legacy",
     ) -> None:
         self.connect_s = connect_s
+        self._credentials = credentials
+        self._mode: ConnectMode = mode
+        self._modern: OrderedDict[str, None] = OrderedDict()
+        """Servers without `initialize`, so that they are not asked for it each time."""
         self._dialer = dialer
         self._idle_s = idle_s
         self._room = asyncio.Semaphore(most)
@@ -75,13 +95,20 @@ class McpPool:
             connection = self._connections.get(address)
         if connection is None or connection.ended:
             self._make_room()
-            connection = self._connections[address] = Connection(self._dialer, address, room=self._room)
+            connection = self._connections[address] = Connection(
+                self._dialer,
+                address,
+                room=self._room,
+                credentials=self._credentials,
+                mode="auto" if address.url in self._modern else self._mode,
+            )
         connection.users += 1
         if connection.expiry is not None:
             connection.expiry.cancel()
             connection.expiry = None
         try:
             await connection.opened(timeout_s=self.connect_s)
+            self._remember(connection)
             yield connection
         finally:
             connection.users -= 1
@@ -100,6 +127,12 @@ class McpPool:
         connection.owner.add_done_callback(lambda _: self._closing.discard(connection))
         connection.close()
 
+    def forget_logins(self) -> None:
+        """Uses no connection any more whose login may have changed."""
+        for connection in list(self._connections.values()):
+            if connection.credential is not None:
+                self.discard(connection)
+
     async def aclose(self) -> None:
         for connection in list(self._connections.values()):
             self.discard(connection)
@@ -111,6 +144,12 @@ class McpPool:
             if late:
                 await asyncio.wait(late, timeout=2.0)
 
+    def _remember(self, connection: Connection) -> None:
+        if connection.mode != self._mode:
+            self._modern[connection.address.url] = None
+            if len(self._modern) > _REMEMBERED_SERVERS:
+                self._modern.popitem(last=False)
+
     def _make_room(self) -> None:
         if self._room.locked():
             idle = [connection for connection in self._connections.values() if not connection.users]
@@ -119,9 +158,22 @@ class McpPool:
 
 
 class Connection:
-    def __init__(self, dialer: Dialer, address: McpAddress, *, room: asyncio.Semaphore) -> None:
+    def __init__(
+        self,
+        dialer: Dialer,
+        address: McpAddress,
+        *,
+        room: asyncio.Semaphore,
+        credentials: Credentials | None = None,
+        mode: ConnectMode = "legacy",
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.address = address
+        self.mode: ConnectMode = mode
+        self.credential: Credential | None = None
+        self.questions: list[Callable[[str], object]] = []
+        """Called with what the server asks of a person, for the calls that are under way."""
+        self._credentials = credentials
         self.users = 0
         self.last_used = loop.time()
         self.expiry: asyncio.TimerHandle | None = None
@@ -134,6 +186,12 @@ class Connection:
     @property
     def ended(self) -> bool:
         return self.owner.done() or self._closing.is_set()
+
+    @property
+    def redactor(self) -> Redactor:
+        """Of what the server was sent, the tokens of the login included."""
+        own = self.address.redactor
+        return own if self.credential is None else own | self.credential.redactor
 
     @property
     def client(self) -> Client:
@@ -158,7 +216,9 @@ class Connection:
     async def _own(self) -> None:
         try:
             async with self._room:
-                await self._keep("legacy")
+                if self._credentials is not None and not _is_authorized(self.address):
+                    self.credential = await self._credentials(self.address)
+                await self._keep()
         except BaseException as error:
             if not self._client.done():
                 cause = _cause(error)
@@ -167,26 +227,29 @@ class Connection:
                 self._client.set_exception(cause)
                 self._client.exception()  # seen: whoever waits gets it, and it may be that nobody does
             elif not isinstance(error, asyncio.CancelledError):
-                logger.info("an MCP connection ended: %s", self.address.redactor.text(str(_cause(error))))
+                logger.info("an MCP connection ended: %s", self.redactor.text(str(_cause(error))))
             if isinstance(error, asyncio.CancelledError):
                 raise
 
-    async def _keep(self, mode: ConnectMode) -> None:
+    async def _keep(self) -> None:
         import httpx2
         from mcp import Client, MCPError
         from mcp.client.streamable_http import streamable_http_client
-        from mcp.types import METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION, Implementation
+        from mcp.types import Implementation
 
-        from weftline.tools.mcp.http import DialledTransport
+        from weftline.tools.mcp.http import BROKEN, NOT_SENT, UNAUTHORIZED, DialledTransport
 
         target = parse(self.address.url)
-        transport = DialledTransport(self._dialer, origin=target.origin, headers=dict(self.address.headers))
+        transport = DialledTransport(
+            self._dialer, origin=target.origin, headers=dict(self.address.headers), credential=self.credential
+        )
         try:
             async with (
                 httpx2.AsyncClient(transport=transport, timeout=None) as http,
                 Client(
                     streamable_http_client(target.url, http_client=http, max_sse_event_size=MAX_SSE_EVENT_BYTES),
-                    mode=mode,
+                    mode=self.mode,
+                    elicitation_callback=self._declined,
                     client_info=Implementation(name="weftline", version=__version__),
                     cache=None,
                 ) as client,
@@ -198,13 +261,30 @@ class Connection:
                 await self._closing.wait()
         except BaseException as error:
             cause = _cause(error)
-            # Servers of the newest revision have no `initialize`.
-            too_new = isinstance(cause, MCPError) and cause.code in (METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION)
-            if mode != "legacy" or self._client.done() or not too_new:
+            # Servers of the newest revision have no `initialize`, and refuse it in many ways: an unknown method,
+            # missing headers or metadata, a status without a body, a version that nobody asked for.
+            reached = isinstance(cause, Exception) and not isinstance(cause, TimeoutError)
+            if isinstance(cause, MCPError):
+                reached = cause.code not in (NOT_SENT, BROKEN, UNAUTHORIZED)
+            if self.mode != "legacy" or self._client.done() or not reached:
                 raise
         else:
             return
-        await self._keep("auto")
+        self.mode = "auto"
+        await self._keep()
+
+    async def _declined(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
+        """The server's question to a person, whom a run has no way to ask."""
+        from mcp.types import ElicitResult
+
+        for told in self.questions:
+            told(params.message)
+        return ElicitResult(action="decline")
+
+
+def _is_authorized(address: McpAddress) -> bool:
+    """Whether whoever named the server has given it an Authorization header of their own."""
+    return parse(address.url).basic is not None or any(name.lower() == "authorization" for name, _ in address.headers)
 
 
 async def _unchecked(name: str, result: object) -> None:

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 from msgspec import Raw, Struct
 
+from weftline import prompts
 from weftline.canonical import NotCanonical, canonical_value, parse
 from weftline.kernel.entries import Effect
 from weftline.messages import File, Image, Text, UserPart
 from weftline.providers.base import ToolSpec
 from weftline.redaction import Redactor
 from weftline.schema_cost import refusal
-from weftline.tools.base import ToolContext, ToolOutput
+from weftline.tools.base import ToolContext, ToolOutput, ToolProgress
 from weftline.tools.checking import issues_of
 from weftline.tools.mcp.pool import Connection, McpAddress, McpMissing, McpPool
-from weftline.tools.remote import RemoteTool, UnavailableTool
+from weftline.tools.remote import RemoteTool, UnavailableTool, redacted
 from weftline.tools.schema import EMPTY_OBJECT_SCHEMA, object_root
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ logger = logging.getLogger(__name__)
 MAX_TOOLS = 512
 MAX_PAGES = 64
 _MAX_NAME = 64
+_MAX_QUESTIONS, _MAX_QUESTION, _MAX_TOLD = 5, 500, 8000
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
 
 
@@ -69,15 +71,17 @@ class McpTool(RemoteTool):
         from mcp import MCPError
 
         arguments = cast("dict[str, Any]", parse(args))
+        asked: list[str] = []
         try:
             for last in (False, True):
                 async with self._pool.use(self._address) as connection:
                     try:
-                        result = await connection.client.call_tool(self._upstream, arguments)
-                        return await self._checked(result)
+                        result = await self._call(connection, arguments, context, asked)
+                        return redacted(_with_questions(await self._checked(result), asked), connection.redactor)
                     except MCPError as error:
                         if not self._once_more(connection, error) or last:
-                            raise
+                            told = _with_questions(ToolOutput.of(self._explained(error), is_error=True), asked)
+                            return redacted(told, connection.redactor)
             raise AssertionError("unreachable")
         except McpMissing:
             return ToolOutput.of(_MISSING, is_error=True)
@@ -89,6 +93,26 @@ class McpTool(RemoteTool):
             # What a server sends is not ours to trust: an answer that does not parse is its failure, not the run's.
             logger.info("MCP tool %s failed: %s", self.name, type(error).__name__)
             return ToolOutput.of(f"{self.name} failed: {type(error).__name__}: {error}", is_error=True)
+
+    async def _call(
+        self, connection: Connection, arguments: dict[str, Any], context: ToolContext, asked: list[str]
+    ) -> CallToolResult:
+        redactor = connection.redactor
+
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            # Cut far behind what is shown, so that no half of a secret is.
+            shown = redactor.text((message or "")[:_MAX_TOLD])
+            context.on_progress(ToolProgress(progress, total, shown))
+
+        def on_question(question: str) -> None:
+            if len(asked) < _MAX_QUESTIONS:
+                asked.append(redactor.text(question[:_MAX_TOLD])[:_MAX_QUESTION])
+
+        connection.questions.append(on_question)
+        try:
+            return await connection.client.call_tool(self._upstream, arguments, progress_callback=on_progress)
+        finally:
+            connection.questions.remove(on_question)
 
     async def _checked(self, result: CallToolResult) -> ToolOutput:
         """The result, if it is what the server itself says that it will be."""
@@ -150,7 +174,7 @@ async def _listed(pool: McpPool, address: McpAddress) -> tuple[McpEntry, ...]:
             from weftline.tools.mcp.http import BROKEN, NOT_SENT, SESSION_LOST
 
             try:
-                return await _pages(connection, address.redactor)
+                return await _pages(connection, connection.redactor)
             except MCPError as error:
                 if last or error.code not in (SESSION_LOST, NOT_SENT, BROKEN):
                     raise
@@ -240,6 +264,12 @@ def unavailable(ref: str, reason: str) -> UnavailableTool:
         description=f"The MCP server {ref} could not be reached, so its tools are missing. Call this to learn why.",
         explanation=f"The MCP server {ref} is unavailable: {reason} Go on without its tools.",
     )
+
+
+def _with_questions(output: ToolOutput, asked: list[str]) -> ToolOutput:
+    """The output, and what the server would have asked a person."""
+    notes = [Text(prompts.nobody_to_ask(question)) for question in asked]
+    return ToolOutput((*output.parts, *notes), output.is_error)
 
 
 def output_of(result: CallToolResult) -> ToolOutput:

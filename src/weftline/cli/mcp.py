@@ -1,0 +1,103 @@
+"""`weftline mcp`: logins at MCP servers that ask for one."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+
+from weftline.cli.output import DB, JSON, show_all, show_done
+
+WORKSPACE = click.option("--workspace", required=True, metavar="SLUG", help="Whose runs use the login.")
+
+
+@click.group()
+def command() -> None:
+    """Logins at MCP servers that runs use."""
+
+
+@command.command()
+@click.argument("url")
+@WORKSPACE
+@click.option("--client-id", metavar="ID", help="Of an app that is registered there already.")
+@click.option("--client-secret-stdin", is_flag=True, help="Read the secret of that app from standard input.")
+@click.option("--client-metadata", metavar="URL", help="Of a document that describes Weftline to the server.")
+@click.option("--port", default=0, metavar="N", help="Where the browser comes back to; any free port by default.")
+@click.option("--paste", is_flag=True, help="For a browser elsewhere: paste the address that it comes back to.")
+@DB
+@JSON
+def login(
+    url: str,
+    workspace: str,
+    client_id: str | None,
+    client_secret_stdin: bool,
+    client_metadata: str | None,
+    port: int,
+    paste: bool,
+    db: Path,
+    as_json: bool,
+) -> None:
+    """Log in at an MCP server: prints an address to open in a browser, and stores what a person allows there.
+
+    Runs of the workspace that name this URL as an mcp tool use the login from then on. It is stored sealed, and renewed
+    as long as the server allows.
+    """
+    from msgspec import to_builtins
+
+    from weftline.cli.admin import administer
+    from weftline.errors import Unavailable, WeftlineError
+    from weftline.redaction import shown_url
+
+    if client_secret_stdin and client_id is None:
+        raise click.UsageError("--client-secret-stdin needs --client-id.")
+    try:
+        from weftline.tools.mcp.signing_in import LoginFailed, log_in
+    except ImportError:
+        raise Unavailable("Logging in needs MCP support: install weftline[mcp].") from None
+    from weftline.cli.browser import Loopback, Pasted
+
+    administer(db, "workspaces.features", workspace=workspace)  # a typo is told before anybody opens a browser
+    secret = sys.stdin.readline().strip() if client_secret_stdin else None
+
+    async def made() -> object:
+        async with Pasted(port) if paste else Loopback(port) as person:
+            done = await log_in(
+                url, person, client_id=client_id, client_secret=secret, client_metadata_url=client_metadata
+            )
+            return to_builtins(done)
+
+    try:
+        done = asyncio.run(made())
+    except LoginFailed as error:
+        raise WeftlineError(f"No login at {urlsplit(url).hostname}: {error}", code="unavailable") from None
+    administer(db, "mcp.logins.save", workspace=workspace, login=done)
+    click.echo(f"Logged in. Runs of {workspace} that name this URL use the login.", err=True)
+    show_done({"url": shown_url(url), "workspace": workspace, "loggedIn": True}, as_json=as_json)
+
+
+@command.command("list")
+@WORKSPACE
+@DB
+@JSON
+def list_logins(workspace: str, db: Path, as_json: bool) -> None:
+    """Print the addresses of the servers that a workspace is logged in at."""
+    from weftline.cli.admin import administer
+
+    show_all(administer(db, "mcp.logins.list", workspace=workspace), id_field="url", as_json=as_json)
+
+
+@command.command()
+@click.argument("url")
+@WORKSPACE
+@DB
+@JSON
+def logout(url: str, workspace: str, db: Path, as_json: bool) -> None:
+    """Forget a login. What the person has allowed ends only at the server itself."""
+    from weftline.cli.admin import administer
+    from weftline.redaction import shown_url
+
+    administer(db, "mcp.logins.delete", workspace=workspace, url=url)
+    show_done({"url": shown_url(url), "workspace": workspace, "loggedIn": False}, as_json=as_json)

@@ -1,0 +1,80 @@
+"""What models take of the sampling settings, and what is wrong with settings that they do not take.
+
+A family says what each of its models takes (`sampling_limits`); one that does not say is taken to take everything.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from msgspec import Struct
+
+from weftline.errors import Issue
+from weftline.messages import Sampling
+
+
+class SamplingLimits(Struct, frozen=True, kw_only=True):
+    """What one model takes."""
+
+    max_temperature: float | None = 2.0
+    """None: it takes no temperature at all."""
+    top_p: bool = True
+    together: bool = True
+    """Whether it takes temperature and top-p in one request."""
+    max_stops: int | None = None
+    """How many stop sequences; 0 for none at all, None for any number."""
+    blank_stops: bool = True
+    """Whether a stop sequence may be nothing but white space."""
+    min_output_tokens: int = 1
+    max_output_tokens: int | None = None
+    condition: str = ""
+    """When it takes no temperature and top-p, such as "while it reasons"; empty for always."""
+
+
+class KnowsSampling(Protocol):
+    """A provider that says what its models take."""
+
+    def sampling_limits(self, model: str, *, reasoning: int | None) -> SamplingLimits:
+        """What `model` takes at this reasoning level; None when nothing was asked for."""
+        ...
+
+
+ANYTHING = SamplingLimits()
+
+
+def issues_of(sampling: Sampling, limits: SamplingLimits, *, model: str) -> list[Issue]:
+    """What the model would refuse, by the fields of a request."""
+    issues: list[Issue] = []
+    when = f" {limits.condition}" if limits.condition else ""
+    temperature, top_p = sampling.temperature, sampling.top_p
+    if temperature is not None:
+        if limits.max_temperature is None:
+            issues.append(Issue("temperature", f"{model} does not take a temperature{when}"))
+        elif temperature > limits.max_temperature:
+            issues.append(Issue("temperature", f"{model} takes a temperature of at most {limits.max_temperature:g}"))
+    if top_p is not None:
+        if not limits.top_p:
+            issues.append(Issue("topP", f"{model} does not take top-p{when}"))
+        elif temperature is not None and not limits.together:
+            issues.append(Issue("topP", f"{model} takes a temperature or top-p, but not both"))
+    if sampling.stop:
+        issues += _stop_issues(sampling.stop, limits, model)
+    most, least = limits.max_output_tokens, limits.min_output_tokens
+    if sampling.max_output_tokens is not None:
+        if most is not None and sampling.max_output_tokens > most:
+            issues.append(Issue("maxOutputTokens", f"{model} writes at most {most:,} tokens"))
+        elif sampling.max_output_tokens < least:
+            issues.append(Issue("maxOutputTokens", f"{model} takes a limit of {least} tokens or more"))
+    return issues
+
+
+def _stop_issues(stop: tuple[str, ...], limits: SamplingLimits, model: str) -> list[Issue]:
+    if limits.max_stops == 0:
+        return [Issue("stopSequences", f"{model} does not take stop sequences")]
+    issues: list[Issue] = []
+    if limits.max_stops is not None and len(stop) > limits.max_stops:
+        issues.append(Issue("stopSequences", f"{model} takes at most {limits.max_stops} stop sequences"))
+    if not limits.blank_stops:
+        blank = [index for index, text in enumerate(stop) if not text.strip()]
+        issues += [Issue(f"stopSequences[{index}]", f"{model} takes no blank stop sequence") for index in blank]
+    return issues

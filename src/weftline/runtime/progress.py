@@ -1,0 +1,46 @@
+"""What a tool tells of its progress, on the way into the log: as much as is worth storing, and no more."""
+
+from __future__ import annotations
+
+import asyncio
+
+from weftline.kernel import bodies
+from weftline.kernel.bodies import ProgressNote
+from weftline.kernel.entries import TOOL_PROGRESS
+from weftline.runtime.services import Sink
+from weftline.tools.base import ToolProgress
+
+MAX_NOTES = 200
+"""Of one call."""
+EVERY_S = 0.2
+MAX_MESSAGE_CHARS = 500
+
+
+class ProgressNotes:
+    """Takes what one call tells. A tool that tells more often than a person could read is not written down each time,
+    and one that has ended, or whose run has, not at all."""
+
+    def __init__(self, sink: Sink, *, call: str, name: str) -> None:
+        self._sink = sink
+        self._call = call
+        self._name = name
+        self._left = MAX_NOTES
+        self._next_at = 0.0
+
+    def take(self, progress: ToolProgress) -> None:
+        now = asyncio.get_running_loop().time()
+        if not self._left or now < self._next_at or self._sink.full():
+            return
+        self._left -= 1
+        self._next_at = now + EVERY_S
+        note = ProgressNote(
+            self._call, self._name, progress.progress, progress.total, progress.message[:MAX_MESSAGE_CHARS]
+        )
+        try:
+            encoded = bodies.encode(note)
+        except UnicodeEncodeError:  # half a character
+            return
+        self._sink.emit(TOOL_PROGRESS, [encoded])
+
+    def close(self) -> None:
+        self._left = 0

@@ -1,0 +1,131 @@
+"""The names under which this server is known: what Host and Origin may say, and where its own addresses begin.
+
+A page of another site can make a browser ask a server on its user's machine, under a name that the page's owner lets
+point there (DNS rebinding). Such a request says in Host and Origin where it believes itself to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from weftline.errors import Forbidden
+from weftline.net.address import InvalidAddress, Origin, canonical_host, literal, origin_of, parse
+from weftline.net.egress import is_loopback
+from weftline.server.cors import Cors
+from weftline.server.http import Request
+
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+
+
+class OwnNames:
+    """What the server is called, by itself and by others.
+
+    Args:
+        url: The address that the server listens on.
+        public_url: Where it is found from outside, if that is another.
+        hosts: Further names that it goes by.
+        local: Whether the server is there for its own machine alone. One that listens on every address without a
+            `public_url` does not know all of its names.
+        cors: Which pages of other origins may use the server.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        public_url: str = "",
+        hosts: Iterable[str] = (),
+        local: bool = False,
+        cors: Cors | None = None,
+    ) -> None:
+        self.url = public_url or url
+        self._hosts = frozenset(hosts)
+        self._local = local
+        self._cors = cors
+        self._closed = local or bool(public_url) or bool(self._hosts)
+        self._bases = {origin_of(base): base for base in (*_aliases(url), url, public_url) if base}
+
+    def base(self, request: Request) -> str:
+        """Where the addresses begin that the answer to this request names.
+
+        Whoever comes by one of the server's own names is answered with that name; what any other Host says is never
+        repeated.
+        """
+        host = request.header(b"host") or ""
+        for scheme in ("https", "http"):
+            origin = _origin(f"{scheme}://{host}")
+            if origin in self._bases:
+                return self._bases[origin]
+        return self.url
+
+    def path_of(self, url: str) -> str | None:
+        """The path of an address of this server, "" for the server as a whole; None if it is not one of its own."""
+        try:
+            address = parse(url)
+        except InvalidAddress:
+            return None
+        base = self._bases.get(address.origin)
+        if base is None or address.credentials or any(char in address.rest for char in "?#"):
+            return None
+        prefix = parse(base).rest
+        if not address.rest.startswith(prefix):
+            return None
+        return address.rest.removeprefix(prefix).rstrip("/")
+
+    def check(self, request: Request) -> None:
+        """Raises `Forbidden` for a request under a name that is not the server's, and for one of another site's page.
+
+        An address in numbers is as good as a name of ours: nobody can let one point elsewhere.
+        """
+        if not self.may_be_own(request.header(b"host") or ""):
+            raise Forbidden(
+                "The Host header does not name this server.",
+                hint="Set public_url, or list the name in allowed_hosts, in the [server] table of the configuration.",
+            )
+        origin = request.header(b"origin")
+        if origin is not None and not self._is_own_page(origin):
+            raise Forbidden("This request comes from another site's page.")
+
+    def may_be_own(self, host: str) -> bool:
+        """Whether a Host header names this server, as far as it knows all of its names."""
+        return not self._closed or self._is_own(host)
+
+    def _is_own_page(self, given: str) -> bool:
+        """Whether a page is the server's own, one that CORS is open to or, to a server for its own machine, any page
+        of that machine."""
+        if self._cors is not None and self._cors.allows(given):
+            return True
+        origin = _origin(given)
+        return origin is not None and (origin in self._bases or (self._local and is_loopback(origin[1])))
+
+    def _is_own(self, host: str) -> bool:
+        origin = _origin(f"http://{host}")
+        if origin is None:
+            return False
+        if literal(origin[1]) is not None or origin[1] in self._hosts:
+            return True
+        return any(origin[1] == known[1] for known in self._bases)
+
+
+def host_name(text: str) -> str | None:
+    """A host as `allowed_hosts` may list it, in its one form; None if it is not a host."""
+    try:
+        return canonical_host(text)
+    except InvalidAddress:
+        return None
+
+
+def _aliases(url: str) -> list[str]:
+    """The other names of a server that listens on this machine alone."""
+    address = parse(url)
+    if not is_loopback(address.host):
+        return []
+    return [f"{address.scheme}://{name}:{address.port}" for name in _LOOPBACK]
+
+
+def _origin(url: str) -> Origin | None:
+    try:
+        address = parse(url)
+    except InvalidAddress:
+        return None
+    return address.origin if not address.credentials else None

@@ -1,0 +1,62 @@
+"""What becomes of a request with fields that the protocol does not know: told to the client and logged, or refused."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from time import monotonic
+
+from weftline.errors import Issue, invalid
+from weftline.server.http import Request
+from weftline.wire.responses import Warnings, request_warnings
+from weftline.wire.unknown_fields import UnknownField
+
+logger = logging.getLogger(__name__)
+
+STRICT = "handling=strict"
+"""The preference (RFC 7240) of a client that wants to hear of its slips as errors."""
+WINDOW_S = 60.0
+MAX_LINES = 20
+"""Of one workspace in a window: a client makes the same slip with every request."""
+MAX_WORKSPACES = 200
+
+
+class UnknownFields:
+    """`refused`: the operator wants no request that has any."""
+
+    def __init__(self, *, refused: bool = False) -> None:
+        self._refused = refused
+        self._lines: Counter[str] = Counter()
+        self._until_s = 0.0
+
+    def warnings(self, request: Request, unknown: Sequence[UnknownField]) -> Warnings:
+        """The warnings to answer with, after a line in the log.
+
+        Raises `InvalidRequest` with all of them when unknown fields are refused here, or if the client prefers that.
+        """
+        if unknown:
+            if self._refused or prefers_strict(request):
+                raise invalid([Issue(field.path, field.refusal) for field in unknown])
+            if self._has_a_line_left(request.about.workspace):
+                told = [f"{field.path} ({field.nearest}?)" if field.nearest else field.path for field in unknown]
+                logger.warning("%s %s has unknown fields: %s", request.method, request.path[:500], ", ".join(told))
+        return request_warnings(unknown)
+
+    def _has_a_line_left(self, workspace: str) -> bool:
+        if monotonic() >= self._until_s:
+            self._lines.clear()
+            self._until_s = monotonic() + WINDOW_S
+        if workspace not in self._lines and len(self._lines) >= MAX_WORKSPACES:
+            workspace = ""
+        self._lines[workspace] += 1
+        return self._lines[workspace] <= MAX_LINES
+
+
+def prefers_strict(request: Request) -> bool:
+    """Whether a `Prefer` header asks for strict handling; values may be quoted and have parameters."""
+    header = request.header(b"prefer")
+    if header is None:
+        return False
+    preferences = [preference.partition(";")[0] for preference in header.lower().split(",")]
+    return any("".join(preference.replace('"', "").split()) == STRICT for preference in preferences)

@@ -1,0 +1,178 @@
+"""Logging in at an MCP server, with a person at a browser: discovery, registration, PKCE and the exchange of the code.
+
+The steps are the official client's. What is kept of them is a `Login`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Protocol, cast
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+from mcp import Client
+from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError, OAuthTokenError
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
+from pydantic import AnyUrl
+
+from weftline._version import __version__
+from weftline.net.address import parse
+from weftline.tools.mcp.login import Login
+
+if TYPE_CHECKING:
+    from mcp.client.client import ConnectMode
+
+_TIMEOUT_S = 30.0
+
+
+class LoginFailed(Exception):
+    """There is no login. The message says why."""
+
+
+class Person(Protocol):
+    """Whoever allows us to use the server, in a browser."""
+
+    @property
+    def redirect_uri(self) -> str:
+        """Where the browser comes back to."""
+        ...
+
+    async def ask(self, url: str) -> None:
+        """Shows the page at this address."""
+        ...
+
+    async def answer(self) -> str:
+        """The address that the browser came back to, whole."""
+        ...
+
+
+async def log_in(
+    url: str,
+    person: Person,
+    *,
+    client_id: str | None = None,
+    client_secret: str | None = None,
+    client_metadata_url: str | None = None,
+    mode: ConnectMode = "auto",
+    then: Callable[[Client], Awaitable[None]] | None = None,
+) -> Login:
+    """Connects to the server and has the person allow it. Raises `LoginFailed`.
+
+    Args:
+        client_id: Of an app that is registered at the server's authorization server already.
+        client_metadata_url: Of a document that describes us, for servers that read such documents instead of
+            registering clients.
+        then: Called with the connection once it is open.
+    """
+    memory = _Memory()
+    if client_id is not None:
+        memory.client = OAuthClientInformationFull(
+            client_id=client_id,
+            client_secret=client_secret,
+            redirect_uris=[AnyUrl(person.redirect_uri)],
+            token_endpoint_auth_method="client_secret_basic" if client_secret else "none",
+        )
+
+    async def came_back() -> AuthorizationCodeResult:
+        return _result(await person.answer())
+
+    provider = OAuthClientProvider(
+        url,
+        OAuthClientMetadata(
+            client_name="Weftline",
+            redirect_uris=[AnyUrl(person.redirect_uri)],
+            grant_types=["authorization_code", "refresh_token"],
+            software_id="weftline",
+            software_version=__version__,
+        ),
+        memory,
+        redirect_handler=person.ask,
+        callback_handler=came_back,
+        client_metadata_url=client_metadata_url,
+    )
+    try:
+        await _connect(url, provider, mode, then)
+    except Exception as error:
+        if memory.tokens is None:
+            raise LoginFailed(_told(error)) from None
+        # The official client gives its first request ten seconds, which the whole login may have taken.
+        try:
+            await _connect(url, provider, mode, then)
+        except Exception as again:
+            raise LoginFailed(_told(again)) from None
+    return _login(url, provider)
+
+
+async def _connect(
+    url: str,
+    provider: OAuthClientProvider,
+    mode: ConnectMode,
+    then: Callable[[Client], Awaitable[None]] | None,
+) -> None:
+    async with (
+        httpx2.AsyncClient(auth=provider, timeout=_TIMEOUT_S) as http,
+        Client(streamable_http_client(parse(url).bare_url, http_client=http), mode=mode, cache=None) as client,
+    ):
+        if then is None:
+            await client.list_tools()
+        else:
+            await then(client)
+
+
+class _Memory:
+    """Keeps what the official client asks to be kept, for as long as the login takes."""
+
+    def __init__(self) -> None:
+        self.tokens: OAuthToken | None = None
+        self.client: OAuthClientInformationFull | None = None
+
+    async def get_tokens(self) -> OAuthToken | None:
+        return self.tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        self.tokens = tokens
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return self.client
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        self.client = client_info
+
+
+def _result(address: str) -> AuthorizationCodeResult:
+    query = {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
+    if "error" in query:
+        raise LoginFailed(f"The server says no: {query['error'][:100]}.")
+    return AuthorizationCodeResult(code=query.get("code", ""), state=query.get("state"), iss=query.get("iss"))
+
+
+def _login(url: str, provider: OAuthClientProvider) -> Login:
+    context = provider.context
+    tokens, client = context.current_tokens, context.client_info
+    if tokens is None or client is None:
+        raise LoginFailed("The server did not ask for a login.")
+    metadata = context.oauth_metadata
+    expires = context.token_expiry_time
+    return Login(
+        url=url,
+        issuer=str(metadata.issuer) if metadata is not None else "",
+        token_endpoint=provider._get_token_endpoint(),  # pyright: ignore[reportPrivateUsage]
+        client_id=client.client_id,
+        client_secret=client.client_secret,
+        client_auth=client.token_endpoint_auth_method or "none",
+        resource=context.get_resource_url() if context.should_include_resource_param() else None,
+        scope=tokens.scope,
+        access_token=tokens.access_token,
+        refresh_token=tokens.refresh_token,
+        expires_at=None if expires is None else int(expires * 1_000_000),
+    )
+
+
+def _told(error: BaseException) -> str:
+    """The first failure inside a group of them, in words."""
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    if isinstance(error, LoginFailed | OAuthFlowError | OAuthRegistrationError | OAuthTokenError):
+        return str(error)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

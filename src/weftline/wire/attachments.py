@@ -1,0 +1,254 @@
+"""Images and files that come with a prompt or a message: their shape, their limits, and where their content goes.
+
+A client sends content in base64, or an address that the model's provider fetches. Content leaves the request here: the
+stored spec and the plan name it by its SHA-256, and the store keeps it once.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+import re
+from base64 import b64decode
+from binascii import Error as NotBase64
+from hashlib import sha256
+from ipaddress import ip_address
+from typing import Annotated, Any, cast
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from msgspec import Raw, Struct
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from weftline.errors import Issue, invalid
+from weftline.messages import Blob, File, Image
+from weftline.wire.json_text import decode_fields, decode_items, encode
+from weftline.wire.limits import (
+    FILE_TYPES,
+    IMAGE_TYPES,
+    MAX_ATTACHMENT_BYTES,
+    MAX_ATTACHMENT_NAME_CHARS,
+    MAX_ATTACHMENTS,
+    MAX_URL_CHARS,
+)
+
+_SIGNATURES = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"%PDF-", "application/pdf"),
+)
+_OWN = ("sha256", "sizeBytes")
+"""What the server writes in place of content; a client that sends them means nothing by it."""
+
+
+class AttachmentModel(BaseModel):
+    """`data` (base64) or `url`. `mediaType` may be left out where the content or the address tells it."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    mediaType: Annotated[str, StringConstraints(max_length=255)] | None = None
+    data: str | None = None
+    url: str | None = None
+    name: Annotated[str, StringConstraints(max_length=MAX_ATTACHMENT_NAME_CHARS)] | None = None
+
+
+Attachments = Annotated[list[AttachmentModel], Field(max_length=MAX_ATTACHMENTS)]
+
+
+def take_attachments(raw: dict[str, Raw], fields: dict[str, Any]) -> tuple[Blob, ...]:
+    """Takes the contents out of a valid request, whose `raw` fields name them after that.
+
+    Raises `InvalidRequest` for each attachment that cannot be taken, by its path.
+    """
+    taking = _Taking()
+    if fields.get("attachments"):
+        raw["attachments"] = taking.rewritten(raw["attachments"], fields["attachments"], "attachments")
+    messages: list[dict[str, Any]] = fields.get("messages") or []
+    if any(message.get("attachments") for message in messages):
+        items = decode_items(raw["messages"])
+        for index, message in enumerate(messages):
+            if message.get("attachments"):
+                at = f"messages[{index}].attachments"
+                if message["role"] != "user":
+                    taking.issues.append(Issue(at, "only a message of the user has attachments"))
+                    continue
+                inside = decode_fields(items[index])
+                inside["attachments"] = taking.rewritten(inside["attachments"], message["attachments"], at)
+                items[index] = Raw(encode(inside))
+        raw["messages"] = Raw(encode(items))
+    return taking.done()
+
+
+class _Taking:
+    """The attachments of one request as they are looked at."""
+
+    def __init__(self) -> None:
+        self.issues: list[Issue] = []
+        self._blobs: dict[str, Blob] = {}
+        self._count = 0
+
+    def rewritten(self, raw: Raw, sent: list[dict[str, Any]], at: str) -> Raw:
+        self._count += len(sent)
+        if self._count > MAX_ATTACHMENTS:
+            return raw
+        items = decode_items(raw)
+        for index, attachment in enumerate(sent):
+            try:
+                items[index] = self._stored(items[index], attachment)
+            except _Refused as refused:
+                path = f"{at}[{index}]"
+                self.issues.append(Issue(f"{path}.{refused.field}" if refused.field else path, refused.message))
+        return Raw(encode(items))
+
+    def done(self) -> tuple[Blob, ...]:
+        if self._count > MAX_ATTACHMENTS:
+            self.issues.append(Issue("attachments", f"a request has at most {MAX_ATTACHMENTS} of them"))
+        if self.issues:
+            raise invalid(self.issues)
+        return tuple(self._blobs.values())
+
+    def _stored(self, raw: Raw, sent: dict[str, Any]) -> Raw:
+        """One attachment as the stored spec has it."""
+        _check_name(sent.get("name"))
+        fields: dict[str, Any] = {**decode_fields(raw)}
+        for name in _OWN:
+            fields.pop(name, None)
+        media_type, data = _content(sent)
+        fields["mediaType"] = media_type
+        if data is not None:
+            blob = Blob(sha256(data).hexdigest(), data)
+            self._blobs[blob.id] = blob
+            fields.pop("data", None)
+            fields.pop("url", None)
+            fields |= {"sha256": blob.id, "sizeBytes": len(data)}
+        return Raw(encode(fields))
+
+
+class _Refused(Exception):
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+        self.message = message
+
+
+def _content(sent: dict[str, Any]) -> tuple[str, bytes | None]:
+    """The media type, and the content unless it is at an address."""
+    given: str | None = sent.get("mediaType")
+    text: str | None = sent.get("data")
+    url: str | None = sent.get("url")
+    if (text is None) == (url is None):
+        raise _Refused("", "give exactly one of `data` and `url`")
+    if url is not None and url[:5].lower() == "data:":
+        written, data = _data_url(url)
+        return _type_of_content(data, given or written, "url"), data
+    if url is not None:
+        _check_address(url)
+        return _accepted(given or mimetypes.guess_type(urlsplit(url).path)[0]), None
+    data = _decoded(cast("str", text), "data")
+    return _type_of_content(data, given, "data"), data
+
+
+def _data_url(url: str) -> tuple[str | None, bytes]:
+    head, comma, body = url[5:].partition(",")
+    if not comma:
+        raise _Refused("url", "is not a data URL")
+    media_type, _, options = head.partition(";")
+    encoded = options.lower().split(";")[-1] == "base64"
+    data = _decoded(body, "url") if encoded else unquote_to_bytes(body)
+    return media_type or None, data
+
+
+def _decoded(text: str, field: str) -> bytes:
+    # Four characters stand for three bytes; what is far too long is not even decoded.
+    if len(text) // 4 * 3 > MAX_ATTACHMENT_BYTES + 3:
+        raise _too_large(field)
+    try:
+        return b64decode(text, validate=True)
+    except (NotBase64, ValueError):
+        raise _Refused(field, "is not base64") from None
+
+
+def _type_of_content(data: bytes, given: str | None, field: str) -> str:
+    if not data:
+        raise _Refused(field, "is empty")
+    if len(data) > MAX_ATTACHMENT_BYTES:
+        raise _too_large(field)
+    found = _sniffed(data)
+    media_type = _accepted(given or found)
+    if found != media_type and (found is not None or media_type in IMAGE_TYPES or media_type == "application/pdf"):
+        raise _Refused("mediaType", f"is {media_type}, but the content is {found or 'something else'}")
+    return media_type
+
+
+def _sniffed(data: bytes) -> str | None:
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return next((media_type for signature, media_type in _SIGNATURES if data.startswith(signature)), None)
+
+
+def _accepted(media_type: str | None) -> str:
+    if media_type is None:
+        raise _Refused("mediaType", "is missing, and cannot be told from the rest")
+    name = media_type.partition(";")[0].strip().lower()
+    name = "image/jpeg" if name == "image/jpg" else name
+    kind, _, detail = name.partition("/")
+    if name in IMAGE_TYPES or name in FILE_TYPES or (kind == "text" and detail.replace("-", "").isalnum()):
+        return name
+    raise _Refused("mediaType", f"must be one of {', '.join((*IMAGE_TYPES, *FILE_TYPES))} or text/…")
+
+
+def _check_address(url: str) -> None:
+    if len(url) > MAX_URL_CHARS:
+        raise _Refused("url", f"has more than {MAX_URL_CHARS} characters")
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme.lower() in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        good = False
+    if not good or not url.isprintable() or " " in url:
+        raise _Refused("url", "must be an http, https or data address")
+    if not _is_public(urlsplit(url).hostname or ""):
+        raise _Refused("url", "must be a public address, since the model's provider fetches it")
+
+
+def _is_public(host: str) -> bool:
+    """Whether an address may be public: a model server of the operator's own must not be sent into its network.
+
+    A name is resolved by whoever fetches it, so only addresses that are written out are judged.
+    """
+    name = host.rstrip(".").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return False
+    try:
+        return ip_address(name).is_global
+    except ValueError:
+        # What ends in a number is an address however it is written, such as 0x7f.1.
+        return re.fullmatch(r"(0x[0-9a-f]*|[0-9]+)", name.rpartition(".")[2]) is None
+
+
+def _check_name(name: str | None) -> None:
+    if name is not None and not name.isprintable():
+        raise _Refused("name", "must be printable")
+
+
+def _too_large(field: str) -> _Refused:
+    return _Refused(field, f"has more than {MAX_ATTACHMENT_BYTES:,} bytes of content")
+
+
+# In the plan
+
+
+class StoredAttachment(Struct, rename="camel"):
+    """An attachment as a stored spec has it."""
+
+    media_type: str
+    name: str | None = None
+    url: str | None = None
+    sha256: str | None = None
+    size_bytes: int | None = None
+
+    def part(self) -> Image | File:
+        kind = Image if self.media_type in IMAGE_TYPES else File
+        blob = self.sha256 if self.url is None else None
+        size = self.size_bytes if self.url is None else None
+        return kind(self.media_type, url=self.url, name=self.name or None, blob=blob, size=size)

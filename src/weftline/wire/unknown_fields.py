@@ -1,0 +1,256 @@
+"""Fields of a request that the protocol does not know.
+
+They are accepted, because clients are newer than servers, and kept in the stored spec; but a field that does nothing is
+more often a slip than the future, so each is named to the client with the known field that is nearest to it.
+
+What is known is read off the models that judge the request. A request without unknown fields costs a comparison of
+key sets for each of its objects.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeAlias, Union, cast, get_args, get_origin
+
+from msgspec import Struct
+from pydantic import BaseModel
+
+MAX_NAMED = 20
+"""Unknown fields that are named in one answer."""
+_COMPARED_CHARS = 64
+"""A longer name is nobody's slip of the pen, and comparing it costs the square of its length."""
+_SHOWN_CHARS = 80
+_OTHER_WORDS: Mapping[str, str] = {
+    "model": "modelId",
+    "system": "systemPrompt",
+    "instructions": "systemPrompt",
+    "input": "prompt",
+    "message": "prompt",
+    "maxtokens": "maxOutputTokens",
+    "maxcompletiontokens": "maxOutputTokens",
+    "stop": "stopSequences",
+    "reasoning": "reasoningLevel",
+    "reasoningeffort": "reasoningLevel",
+    "effort": "reasoningLevel",
+    "thinking": "reasoningLevel",
+    "responseformat": "outputSchema",
+    "functions": "tools",
+    "inputschema": "parameters",
+    "schema": "parameters",
+    "text": "content",
+    "images": "attachments",
+    "files": "attachments",
+    "mimetype": "mediaType",
+    "contenttype": "mediaType",
+    "filename": "name",
+    "output": "result",
+    "content": "result",
+    "toolcallid": "toolUseId",
+    "callid": "toolUseId",
+}
+"""What other APIs call it, in small letters alone."""
+
+
+class UnknownField(Struct, frozen=True):
+    """`path` is the field as the client wrote it, such as `tools[0].paramaters`. `nearest` is empty if nothing is near.
+
+    `fault` says what is wrong with it, as in "modelid is not a known field".
+    """
+
+    path: str
+    nearest: str = ""
+    fault: str = "is not a known field"
+
+    @property
+    def message(self) -> str:
+        """For a client that is told that the field was ignored."""
+        return f"{self.fault} and was ignored{self._question}"
+
+    @property
+    def refusal(self) -> str:
+        """For a client that is told that its request was refused."""
+        return f"{self.fault}{self._question}"
+
+    @property
+    def _question(self) -> str:
+        return f"; did you mean {self.nearest}?" if self.nearest else ""
+
+
+class Shape(Struct, frozen=True):
+    """The fields that an object may have, and those of them that hold objects of ours."""
+
+    known: frozenset[str]
+    inside: dict[str, _Inner] = {}
+
+    def fits(self, value: Any) -> bool:
+        """Whether nothing in a value is unknown. Nearly every request is done with this."""
+        if not isinstance(value, dict):
+            return True
+        fields = cast("dict[str, Any]", value)
+        if not fields.keys() <= self.known:
+            return False
+        inside = self.inside
+        return not inside or all(inside[name].fits(item) for name, item in fields.items() if name in inside)
+
+    def unknown(self, value: Any) -> Iterator[_Found]:
+        fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+        for name in fields:
+            if name not in self.known and fields[name] is not None:
+                yield (name,), nearest_field(name, self)
+        for name, inner in self.inside.items():
+            for steps, nearest in inner.unknown(fields.get(name)):
+                yield (name, *steps), nearest
+
+
+class _Items(Struct, frozen=True):
+    each: _Inner
+
+    def fits(self, value: Any) -> bool:
+        return not isinstance(value, list) or all(map(self.each.fits, cast("list[Any]", value)))
+
+    def unknown(self, value: Any) -> Iterator[_Found]:
+        for index, item in enumerate(cast("list[Any]", value) if isinstance(value, list) else ()):
+            for steps, nearest in self.each.unknown(item):
+                yield (index, *steps), nearest
+
+
+class _Values(Struct, frozen=True):
+    each: _Inner
+
+    def fits(self, value: Any) -> bool:
+        return not isinstance(value, dict) or all(map(self.each.fits, cast("dict[str, Any]", value).values()))
+
+    def unknown(self, value: Any) -> Iterator[_Found]:
+        for name, item in cast("dict[str, Any]", value).items() if isinstance(value, dict) else ():
+            for steps, nearest in self.each.unknown(item):
+                yield (name, *steps), nearest
+
+
+class _Tagged(Struct, frozen=True):
+    by_kind: dict[str, Shape]
+
+    def fits(self, value: Any) -> bool:
+        shape = self._shape(value)
+        return shape is None or shape.fits(value)
+
+    def unknown(self, value: Any) -> Iterator[_Found]:
+        shape = self._shape(value)
+        return iter(()) if shape is None else shape.unknown(value)
+
+    def _shape(self, value: Any) -> Shape | None:
+        return self.by_kind.get(cast("dict[str, Any]", value).get("kind", "")) if isinstance(value, dict) else None
+
+
+_Inner: TypeAlias = Shape | _Items | _Values | _Tagged
+_Found: TypeAlias = tuple[tuple[str | int, ...], str]
+"""The way to an unknown field, and the nearest known one."""
+
+
+def unknown_fields(sent: Mapping[str, Any], shape: Shape) -> tuple[UnknownField, ...]:
+    """The unknown fields of a valid request, the first few; the last says so if there are more.
+
+    A field that is null counts as absent.
+    """
+    if shape.fits(sent):
+        return ()
+    found = list(islice(shape.unknown(sent), MAX_NAMED + 1))
+    named = [UnknownField(_joined(steps), nearest) for steps, nearest in found[:MAX_NAMED]]
+    if len(found) > MAX_NAMED:
+        named.append(UnknownField("…", fault=f"is not all: each field beyond the first {MAX_NAMED} that is not known"))
+    return tuple(named)
+
+
+def _joined(steps: Sequence[str | int]) -> str:
+    path = ""
+    for step in steps:
+        if isinstance(step, int):
+            path += f"[{step}]"
+            continue
+        name = step if 0 < len(step) <= _SHOWN_CHARS and step.isprintable() else repr(step[:_SHOWN_CHARS])
+        path = f"{path}.{name}" if path else name
+    return path
+
+
+# The nearest known field
+
+
+def nearest_field(name: str, shape: Shape) -> str:
+    """The known field that `name` most likely stands for; empty if none is near."""
+    return _nearest(name, shape.known, _fields_inside(shape)) if len(name) <= _COMPARED_CHARS else ""
+
+
+@lru_cache(maxsize=1024)
+def _nearest(name: str, known: frozenset[str], inside: frozenset[str]) -> str:
+    bare = _bare(name)
+    candidates = {_bare(path.rpartition(".")[2]): path for path in sorted(inside)}
+    candidates |= {_bare(field): field for field in sorted(known)}
+    if bare in candidates:
+        return candidates[bare]
+    other = _OTHER_WORDS.get(bare)
+    if other is not None and _bare(other) in candidates:
+        return candidates[_bare(other)]
+    close = difflib.get_close_matches(bare, candidates, n=1, cutoff=0.7)
+    return candidates[close[0]] if close else ""
+
+
+def _fields_inside(shape: Shape) -> frozenset[str]:
+    """Fields of objects of this object, which is where somebody may have wanted to put one."""
+    return frozenset(
+        f"{name}.{field}" for name, inner in shape.inside.items() if isinstance(inner, Shape) for field in inner.known
+    )
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+# What is known, from the models
+
+
+@lru_cache(maxsize=64)
+def shape_of(model: type[BaseModel]) -> Shape:
+    """The fields of a model, by their names in JSON."""
+    inside: dict[str, _Inner] = {}
+    known: set[str] = set()
+    for name, field in model.model_fields.items():
+        known.add(field.alias or name)
+        inner = _inner(field.annotation)
+        if inner is not None:
+            inside[field.alias or name] = inner
+    return Shape(frozenset(known), inside)
+
+
+def _inner(annotation: Any) -> _Inner | None:
+    """What is to be looked at in a field of this type; None for values, and for what is handed on unread."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _inner(args[0])
+    if origin in (Union, UnionType):
+        inner = [found for arg in args if arg is not NoneType and (found := _inner(arg)) is not None]
+        if len(inner) > 1:
+            return _Tagged({kind: shape_of(model) for model in _members(args) for kind in _kinds(model)})
+        return inner[0] if inner else None
+    if origin in (list, tuple):
+        each = _inner(args[0])
+        return None if each is None else _Items(each)
+    if origin is dict:
+        each = _inner(args[1])
+        return None if each is None else _Values(each)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return None if getattr(annotation, "passthrough", False) else shape_of(annotation)
+    return None
+
+
+def _members(args: Sequence[Any]) -> list[type[BaseModel]]:
+    return [arg for arg in args if isinstance(arg, type) and issubclass(arg, BaseModel)]
+
+
+def _kinds(model: type[BaseModel]) -> tuple[str, ...]:
+    kind = model.model_fields["kind"].annotation
+    assert get_origin(kind) is Literal
+    return get_args(kind)

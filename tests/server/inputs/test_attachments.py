@@ -1,0 +1,162 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""Attachments over HTTP: with a prompt, in messages and in sessions; what is refused; where their content is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import apsw
+import pytest
+
+from weftline.cli.admin import administer
+from weftline.testing import ServerProcess
+from weftline.wire.limits import MAX_ATTACHMENT_BYTES
+
+from ..kit import Api, Json, check_error
+from ..scripts import SCRIPTS
+
+IMAGE = b"\x89PNG\r\n\x1a\n" + bytes(range(200))
+PNG = base64.b64encode(IMAGE).decode()
+DIGEST = sha256(IMAGE).hexdigest()
+CAT: Json = {"data": PNG, "name": "cat.png"}
+STORED: Json = {"mediaType": "image/png", "name": "cat.png", "sha256": DIGEST, "sizeBytes": len(IMAGE)}
+
+
+async def test_a_run_with_attachments_shows_them_to_the_model_and_names_them_in_its_snapshot(api: Api) -> None:
+    run = await api.start("attached", prompt="see", attachments=[CAT, {"url": "https://example.com/a.pdf"}])
+    frames = await api.events(run)
+    assert frames[-1]["text"] == f"see: image/png {len(IMAGE)} bytes, application/pdf https://example.com/a.pdf"
+    snapshot = await api.snapshot(run)
+    assert snapshot["spec"]["attachments"] == [
+        STORED,
+        {"url": "https://example.com/a.pdf", "mediaType": "application/pdf"},
+    ]
+
+
+async def test_a_data_url_and_a_message_of_the_user_carry_content_too(api: Api) -> None:
+    messages = [
+        {"role": "user", "content": "first", "attachments": [{"url": f"data:image/png;base64,{PNG}"}]},
+        {"role": "assistant", "content": "ok"},
+        {"role": "user", "content": "second", "attachments": [{"url": "data:text/plain,a%20b"}]},
+    ]
+    run = await api.start("attached", messages=messages)
+    assert (await api.events(run))[-1]["text"] == (f"first | second: image/png {len(IMAGE)} bytes, text/plain 3 bytes")
+    sent = (await api.snapshot(run))["spec"]["messages"]
+    assert sent[0]["attachments"] == [{key: STORED[key] for key in ("mediaType", "sha256", "sizeBytes")}]
+
+
+async def test_a_session_remembers_attachments_for_later_messages(api: Api) -> None:
+    session = await api.session("attached")
+    assert (await api.events(await api.send(session, "one", attachments=[CAT])))[-1].type == "result"
+    again = await api.events(await api.send(session, "two"))
+    assert again[-1]["text"] == f"one | two: image/png {len(IMAGE)} bytes"
+    messages = (await api.get(f"agent-sessions/{session}")).json["messages"]
+    assert [(message["content"], message.get("attachments")) for message in messages[::2]] == [
+        ("one", [STORED]),
+        ("two", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("attachment", "path", "fault"),
+    [
+        ({}, "attachments[0]", "give exactly one of `data` and `url`"),
+        ({"data": PNG, "url": "https://x/a.png"}, "attachments[0]", "give exactly one of `data` and `url`"),
+        ({"data": "???"}, "attachments[0].data", "is not base64"),
+        ({"data": "é"}, "attachments[0].data", "is not base64"),
+        ({"data": ""}, "attachments[0].data", "is empty"),
+        ({"data": "aGk="}, "attachments[0].mediaType", "is missing, and cannot be told from the rest"),
+        ({"data": "aGk=", "mediaType": "image/png"}, "attachments[0].mediaType", "but the content is something else"),
+        ({"data": PNG, "mediaType": "text/plain"}, "attachments[0].mediaType", "but the content is image/png"),
+        ({"data": "aGk=", "mediaType": "audio/mpeg"}, "attachments[0].mediaType", "must be one of image/png"),
+        ({"url": "ftp://x/a.png"}, "attachments[0].url", "must be an http, https or data address"),
+        ({"url": "https://x/a b.png"}, "attachments[0].url", "must be an http, https or data address"),
+        ({"url": "http://[/a.png"}, "attachments[0].url", "must be an http, https or data address"),
+        ({"url": "http://169.254.169.254/a.png"}, "attachments[0].url", "must be a public address"),
+        ({"url": "http://[::1]:80/a.png"}, "attachments[0].url", "must be a public address"),
+        ({"url": "http://0x7f.1/a.png"}, "attachments[0].url", "must be a public address"),
+        ({"url": "http://localhost./a.png"}, "attachments[0].url", "must be a public address"),
+        ({"url": "data:nothing"}, "attachments[0].url", "is not a data URL"),
+        ({"url": "https://x/a"}, "attachments[0].mediaType", "is missing"),
+        ({**CAT, "name": "a\nb"}, "attachments[0].name", "must be printable"),
+        ({"data": 5}, "attachments[0].data", "Input should be a valid string"),
+        ({"sha256": DIGEST, "mediaType": "image/png"}, "attachments[0]", "give exactly one of `data` and `url`"),
+    ],
+)
+async def test_an_attachment_that_cannot_be_taken_is_refused_by_its_place(
+    api: Api, attachment: Json, path: str, fault: str
+) -> None:
+    body = {"modelId": "scripted:attached", "prompt": "hi", "attachments": [attachment]}
+    issue = check_error(await api.post("agent-runs", body), 400, "invalid_request")["issues"][0]
+    assert issue["path"] == path and fault in issue["message"]
+
+
+async def test_there_are_limits_on_their_size_and_number_and_on_where_they_may_be(api: Api) -> None:
+    large = base64.b64encode(IMAGE + bytes(MAX_ATTACHMENT_BYTES)).decode()
+    refused: list[tuple[Json, str]] = [
+        ({"prompt": "x", "attachments": [{"data": large}]}, "attachments[0].data"),
+        ({"prompt": "x", "attachments": [CAT] * 21}, "attachments"),
+        ({"messages": [{"role": "user", "content": "x", "attachments": [CAT] * 11}] * 2}, "attachments"),
+        ({"messages": [{"role": "system", "content": "x", "attachments": [CAT]}]}, "messages[0].attachments"),
+        ({"messages": [{"role": "user", "content": "x"}], "attachments": [CAT]}, "attachments"),
+    ]
+    for body, path in refused:
+        reply = await api.post("agent-runs", {"modelId": "scripted:attached", **body})
+        assert check_error(reply, 400, "invalid_request")["issues"][0]["path"] == path
+    session = await api.post("agent-sessions", {"modelId": "scripted:attached", "attachments": [CAT]})
+    assert check_error(session, 400, "invalid_request")["issues"][0]["path"] == "attachments"
+
+
+async def test_what_a_client_says_about_a_blob_is_not_believed(api: Api) -> None:
+    """The names that stand for content in stored specs mean nothing in a request."""
+    attachment = {"url": "https://example.com/a.png", "sha256": DIGEST, "sizeBytes": 3}
+    run = await api.start("attached", prompt="see", attachments=[attachment])
+    assert (await api.events(run))[-1]["text"] == "see: image/png https://example.com/a.png"
+    assert (await api.snapshot(run))["spec"]["attachments"] == [
+        {"url": "https://example.com/a.png", "mediaType": "image/png"}
+    ]
+
+
+async def test_content_is_stored_once_beside_the_log_survives_a_kill_and_goes_with_its_last_run(
+    tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    with ServerProcess(tmp_path, scripts={"attached": SCRIPTS["attached"]}) as server:
+        api = Api(http, server.url, "acme", server.create_key("acme"))
+        session = await api.session("attached")
+        await api.events(await api.send(session, "kept", attachments=[CAT]))
+        for _ in range(2):
+            await api.events(await api.start("attached", prompt="see", attachments=[CAT, {"url": "data:text/css,x"}]))
+        killed = await api.start("attached", prompt="last", attachments=[CAT])
+        server.kill()
+        assert stored(server) == [(DIGEST, IMAGE), (sha256(b"x").hexdigest(), b"x")]
+        assert PNG.encode() not in b"".join(bodies(server))
+        server.start()
+        api = Api(http, server.url, "acme", api.key)
+        assert (await api.events(killed))[-1]["text"] == f"last: image/png {len(IMAGE)} bytes"
+        await asyncio.to_thread(administer, server.db, "retention.trim", before=2**62, after=0, workspace=None)
+        # Only the session names anything now.
+        assert stored(server) == [(DIGEST, IMAGE)]
+        again = await api.events(await api.send(session, "two"))
+        assert again[-1]["text"] == f"kept | two: image/png {len(IMAGE)} bytes"
+
+
+def rows(server: ServerProcess, query: str) -> list[Any]:
+    db = apsw.Connection(str(server.db / "weftline.db"), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        return list(db.execute(query))
+    finally:
+        db.close()
+
+
+def stored(server: ServerProcess) -> list[tuple[str, bytes]]:
+    return [(row[0], row[1]) for row in rows(server, "SELECT id, data FROM blobs ORDER BY length(data) DESC")]
+
+
+def bodies(server: ServerProcess) -> list[bytes]:
+    return [row[0] for row in rows(server, "SELECT body FROM entries UNION ALL SELECT message FROM thread_messages")]

@@ -1,0 +1,63 @@
+"""What runs cost: prices that the configuration gives for its own providers, and models that have none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from weftline.client import AsyncClient, RunFailed
+from weftline.testing import ServerProcess
+
+from .conftest import KEY, team_of
+from .dialects import FAMILIES, Dialect
+from .upstream import Upstream
+
+PER_TOKEN = {"input_per_1m_usd": 1_000_000.0, "output_per_1m_usd": 2_000_000.0}
+COST = 12 * 1.0 + 7 * 2.0
+"""Of one answer of the stand-ins, at these prices."""
+
+
+def config(dialect: Dialect, url: str, *, name: str, price_for: str) -> str:
+    options = "".join(f'{key} = "{value}"\n' for key, value in dialect.options.items())
+    prices = "".join(f"{key} = {value}\n" for key, value in PER_TOKEN.items())
+    return (
+        f'[providers.{name}]\nfamily = "{dialect.family}"\nbase_url = "{url}{dialect.path}"\napi_key = "{KEY}"\n'
+        f'models = ["{dialect.model}", "unpriced"]\n{options}'
+        f'[[prices]]\nprovider = "{price_for}"\nmodel = "{dialect.model}"\n{prices}'
+    )
+
+
+@pytest.mark.parametrize("family", ["anthropic", "openai_chat"])
+async def test_a_price_for_a_configured_provider_counts_by_the_name_that_it_has_there(
+    family: str, upstream: Upstream, tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    dialect = FAMILIES[family]
+    with ServerProcess(tmp_path, config=config(dialect, upstream.url, name="gateway", price_for="gateway")) as server:
+        team = team_of(server, http, upstream)
+        failure = dialect.fails(400, "invalid_request_error")
+        answers = (dialect.answer("hi"), dialect.answer("hi"), failure, failure, dialect.answer("hi"))
+        upstream.answers(*answers)
+        frames = await team.run(f"gateway:{dialect.model}")
+        assert frames[-1]["costUsd"] == COST
+        assert (await team.api.snapshot(frames[0]["runId"]))["costUsd"] == COST
+
+        async with AsyncClient(api_key=team.api.key, workspace="acme", base_url=server.url) as client:
+            session = await client.create_session(model_id=f"gateway:{dialect.model}")
+            result = await session.send("hi")
+            assert (result.cost_usd, result.attempts, result.turns) == (COST, 1, 1)
+            usage = (await session.info()).usage
+            assert usage is not None and (usage.runs, usage.attempts, usage.cost_usd) == (1, 1, COST)
+            assert (session.usage.cost_usd, session.usage.attempts) == (COST, 1)
+
+            # A failure that used nothing costs nothing where the price is known, and is of no known cost elsewhere.
+            for model, cost in ((dialect.model, 0.0), ("unpriced", None)):
+                with pytest.raises(RunFailed) as failed:
+                    await client.run("hi", model_id=f"gateway:{model}")
+                assert (failed.value.cost_usd, failed.value.attempts) == (cost, 1)
+                snapshot = await client.get_run(failed.value.run_id or "")
+                assert (snapshot.status, snapshot.cost_usd, snapshot.attempts) == ("failed", cost, 1)
+            unpriced = await client.run("hi", model_id="gateway:unpriced")
+            assert unpriced.cost_usd is None and unpriced.tokens is not None
+            assert client.usage.cost_usd is None and client.usage.runs == 4
