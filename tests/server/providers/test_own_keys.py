@@ -286,7 +286,8 @@ async def test_the_models_command_tells_prices_capabilities_and_why_a_provider_i
     assert missing["name"] == "claude" and "NOT_SET_ANYWHERE" in missing["reason"]
     text = (await command("models", "--config", str(config))).out
     assert "lab:llama *" in text and "8,192" in text and "not available: claude" in text
-    assert (await command("models", "--workspace", "acme")).code == 2
+    nowhere = await command("models", "--workspace", "acme", "--db", str(tmp_path / "nowhere"))
+    assert nowhere.code == 1 and "There is no store" in nowhere.err
 
 
 @pytest.mark.requirement("wire.models.list")
