@@ -19,7 +19,7 @@ MAX_LINES = 600
 
 BASE = frozenset(
     {"weftline.messages", "weftline.errors", "weftline.canonical", "weftline.json_size", "weftline.prompts"}
-    | {"weftline.log_context", "weftline.redaction", "weftline.schema_cost"}
+    | {"weftline.framing", "weftline.log_context", "weftline.redaction", "weftline.schema_cost"}
 )
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
 SHELL = MIDDLE | {"weftline.net", "weftline.plan", "weftline.prompts", "weftline.providers", "weftline.tools"}
@@ -43,6 +43,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.messages": frozenset(),
     "weftline.errors": frozenset(),
     "weftline.canonical": frozenset(),
+    "weftline.framing": frozenset(),
     "weftline.log_context": frozenset(),
     "weftline.redaction": frozenset(),
     "weftline.json_size": frozenset(),

@@ -110,7 +110,7 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Models to try, in order, when the previous one has used up its retries."""
     system: str | None = None
     reasoning: int | None = None
-    """0–100; None when nothing was asked for."""
+    """0–100; None if nothing was requested."""
     sampling: Sampling = Sampling()
     tools: tuple[ToolRef, ...] = ()
     output_schema: OutputSchema | None = None

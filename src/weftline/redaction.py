@@ -145,12 +145,19 @@ def _forms(secret: str) -> set[str]:
     """How a secret may be spelled when it comes back."""
     data = secret.encode("utf-8", "surrogatepass")
     html = secret.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+    in_json = json.dumps(secret)[1:-1]
     return {
         secret,
-        json.dumps(secret)[1:-1],
+        in_json,
         json.dumps(secret, ensure_ascii=False)[1:-1],
+        in_json.replace("/", "\\/"),  # as PHP writes it
+        json.dumps(in_json)[1:-1],  # JSON inside of JSON
+        "".join([f"\\u{ord(char):04x}" for char in secret]),
         quote(data, safe=""),
         quote_plus(data),
+        "".join([f"%{byte:02X}" for byte in data]),
+        data.hex(),
+        data.hex().upper(),
         html,
         base64.b64encode(data).decode().rstrip("="),
         base64.urlsafe_b64encode(data).decode().rstrip("="),

@@ -179,3 +179,16 @@ async def test_a_name_that_leads_into_a_private_network_is_refused() -> None:
                 pytest.fail("it was reached")
         await dialer.aclose()
     assert (raised.value.reason, raised.value.sent, requests) == ("refused", False, [])
+
+
+async def test_headers_that_frame_the_request_are_not_sent(dialer: Dialer) -> None:
+    """Tools that were stored before such headers were refused may have them."""
+    requests: list[bytes] = []
+    given = {"Transfer-Encoding": "chunked", "content-length": "0", "Host": "other.example", "X-Own": "1"}
+    async with listening(answering(HELLO, requests=requests)) as port:
+        url = f"http://127.0.0.1:{port}/"
+        async with dialer.request("POST", url, headers=given, body=b"{}", timeout_s=WAIT_S) as reply:
+            assert (await reply.read_up_to(10))[0] == b"hello"
+    sent = requests[0].lower()
+    assert b"transfer-encoding" not in sent and b"other.example" not in sent and b"x-own: 1" in sent
+    assert sent.count(b"content-length") == 1 and b"content-length: 2\r\n" in sent

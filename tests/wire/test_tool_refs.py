@@ -238,3 +238,9 @@ def test_no_secret_hides_behind_a_repeated_key(raw: bytes) -> None:
 def test_no_message_shows_a_header_value() -> None:
     error = refused(body({"kind": "mcp", "name": "m", "url": "https://a", "headers": {"K": "s3cret\n"}}))
     assert "s3cret" not in str(error.details) + error.message
+
+
+@pytest.mark.parametrize("name", ["Transfer-Encoding", "content-length", "HOST", "Connection", "Proxy-Authorization"])
+def test_a_header_that_frames_the_request_is_refused(name: str) -> None:
+    error = refused(body({"kind": "mcp", "name": "m", "url": "https://a", "headers": {name: "0"}}))
+    assert "is a header that the server sets itself" in error.message

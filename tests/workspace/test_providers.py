@@ -58,6 +58,7 @@ async def test_settings_that_cannot_work_are_refused_at_the_field_that_has_them(
         "apiKey": (ProviderSpec(family="anthropic"), ProviderSecrets()),
         "options.transport": (replace(SPEC, options={"transport": 1}), SECRETS),
         "baseUrl": (replace(SPEC, base_url="nowhere"), SECRETS),
+        "headers.Host": (SPEC, replace(SECRETS, headers={"Host": "other.example"})),
     }
     for field, (spec, values) in wrong.items():
         with pytest.raises(InvalidRequest) as refused:

@@ -70,6 +70,7 @@ async def test_a_secret_that_is_still_used_cannot_be_removed(at: Workspaces, acm
         (spec(url="https://api.example/{{town}}"), "url"),
         (spec(body=raw("x")), "body"),
         (spec(headers={"Cookie": "plain"}), "headers.Cookie"),
+        (spec(headers={"Transfer-Encoding": "chunked"}), "headers.Transfer-Encoding"),
         (spec(url="https://api.example/{{secrets.TOKEN}}"), "url"),
         (spec(parameters=raw({"type": "array"})), "parameters"),
         (spec(parameters=raw({"type": "object", "properties": {"city": {"type": "nonsense"}}})), "parameters"),

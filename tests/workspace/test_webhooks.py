@@ -69,8 +69,10 @@ async def test_what_is_due_waits_while_its_webhook_is_off(at: Workspaces, acme: 
     for webhook in (one, two):
         await ended(at, webhook, 1)
     await webhooks.enable(at, acme, one.id, enabled=False)
-    assert [row.webhook for row in await at.records.read(deliveries.due(NOW_US, limit=9))] == [two.key]
-    assert await at.records.read(deliveries.due(NOW_US, limit=9, without=[two.key])) == []
+    due = await at.records.read(deliveries.due(NOW_US, limit=9))
+    assert [(workspace, row.webhook) for workspace, row in due] == [(acme, two.key)]
+    for others in ({"without_webhooks": [two.key]}, {"without_workspaces": [acme]}):
+        assert await at.records.read(deliveries.due(NOW_US, limit=9, **others)) == []
     assert await at.records.read(deliveries.next_due(NOW_US - 1)) == NOW_US
     await webhooks.enable(at, acme, two.id, enabled=False)
     assert await at.records.read(deliveries.next_due(NOW_US - 1)) is None

@@ -43,7 +43,7 @@ def create(workspace: str, db: Path, name: str, usage: str, agents: tuple[str, .
 @click.option("--name", default="", help="A note to tell keys apart.")
 @JSON
 def import_key(workspace: str, db: Path, name: str, as_json: bool) -> None:
-    """Take over a key that clients hold already, read from standard input; prints its id."""
+    """Import a key that clients already hold, read from standard input; prints its id."""
     from weftline.cli.admin import administer
 
     secret = sys.stdin.readline().strip()

@@ -37,8 +37,8 @@ def command(
 ) -> None:
     """List the models that runs can name, and the providers that are not available with the reason.
 
-    Reads the same configuration and environment as `serve`. The store is read for --workspace alone. Without --of
-    nothing is asked of any provider.
+    Reads the same configuration and environment as `serve`. The store is read for --workspace alone. Without --of no
+    provider is contacted.
     """
     import asyncio
 

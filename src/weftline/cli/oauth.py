@@ -122,7 +122,7 @@ def list_grants(email: str, db: Path, as_json: bool) -> None:
 @DB
 @JSON
 def delete_grant(grant_id: str, db: Path, as_json: bool) -> None:
-    """End a grant with all its tokens, at once."""
+    """End a grant with all its tokens, immediately."""
     from weftline.cli.admin import administer
 
     administer(db, "oauth.grants.delete", id=grant_id)

@@ -44,7 +44,7 @@ def create(email: str, workspaces: tuple[str, ...], password_stdin: bool, db: Pa
 @DB
 @JSON
 def set_password(email: str, password_stdin: bool, db: Path, as_json: bool) -> None:
-    """Set another password and sign the user out. Without --password-stdin one is made and printed."""
+    """Set a new password and sign the user out. Without --password-stdin one is made and printed."""
     from weftline.cli.admin import administer
 
     password, hashed = _password(password_stdin)
@@ -96,7 +96,7 @@ def join(email: str, workspace: str, db: Path, as_json: bool) -> None:
 @DB
 @JSON
 def leave(email: str, workspace: str, db: Path, as_json: bool) -> None:
-    """Take a user out of a workspace; what they allowed apps to do there ends."""
+    """Remove a user from a workspace and end what they allowed apps to do there."""
     from weftline.cli.admin import administer
 
     administer(db, "users.leave", email=email, workspace=workspace)

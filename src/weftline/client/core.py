@@ -324,7 +324,7 @@ class AsyncClient:
             raise
 
     async def _cancel_unborn(self, creating: asyncio.Task[Created]) -> None:
-        """The caller went away while the run was being created: it may exist, and then nobody would ever know."""
+        """The caller went away while the run was being created: it may exist without anyone knowing."""
 
         async def finish() -> None:
             try:

@@ -157,7 +157,7 @@ class RunFailed(ClientError):
 
 
 class RunCancelled(ClientError):
-    """A run that was cancelled, by whomever. `cancel_receipt` is there when it was this handle that cancelled it."""
+    """A run that was cancelled, by anyone. `cancel_receipt` is there when it was this handle that cancelled it."""
 
     def __init__(
         self,

@@ -52,7 +52,7 @@ class OpenedBody(Struct, omit_defaults=True):
 
 
 class ClosedBody(Struct, omit_defaults=True):
-    """Of `call.closed`: what the model reads, and the arguments once more unless they are long.
+    """Of `call.closed`: what the model reads, and the arguments again unless they are long.
 
     `message_id` is the sender's name for the message that answered the call, if it had one.
     """

@@ -320,7 +320,7 @@ Fact: TypeAlias = (
 TEXT_DELTA = "delta.text"
 THINKING_DELTA = "delta.thinking"
 PROVIDER_CALL = "note.provider_call"
-"""A tool that the provider ran by itself while it answered. Body: `ProviderNote`, one line; the message has it too."""
+"""A tool that the provider ran itself while answering. Body: `ProviderNote`, one line; also part of the message."""
 TOOL_PROGRESS = "note.tool_progress"
 """How far a call of a tool has come. Body: `ProgressNote`, one line."""
 OBSERVATIONS = frozenset({TEXT_DELTA, THINKING_DELTA, PROVIDER_CALL, TOOL_PROGRESS})

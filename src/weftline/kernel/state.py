@@ -209,7 +209,7 @@ class State(Room, frozen=True):
 
 
 FOLD = 2
-"""The number of the fold: raised whenever `evolve` or `State` changes, so that stored states are folded anew.
+"""The number of the fold: raised whenever `evolve` or `State` changes, so that stored states are folded again.
 
 A run row says which fold produced its state; a state with another number is discarded and rebuilt from the log.
 """

@@ -10,6 +10,7 @@ from urllib.parse import urljoin
 
 from msgspec.structs import replace
 
+from weftline.framing import without_framing
 from weftline.net.address import InvalidAddress, parse
 from weftline.net.client import HttpClient
 from weftline.net.egress import Egress, is_loopback
@@ -64,7 +65,7 @@ class Dialer:
         Raises `RequestFailed`.
         """
         limits = TimeLimits(connect_s=self._connect_s, first_byte_s=None, idle_s=None, total_s=timeout_s)
-        response = await self._follow(method, url, dict(headers or {}), body, limits, redirects)
+        response = await self._follow(method, url, without_framing(headers or {}), body, limits, redirects)
         try:
             yield response
         finally:

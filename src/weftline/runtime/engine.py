@@ -100,7 +100,7 @@ class Engine(Protocol):
 
         `blobs` are the contents that the plan's messages name.
 
-        Raises `RateLimited` when too many runs of the workspace are queued.
+        Raises `RateLimited` if too many runs of the workspace are queued.
         """
         ...
 

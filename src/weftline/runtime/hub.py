@@ -220,7 +220,7 @@ class Hub:
         self._turns = Turns()
 
     def reserve(self, workspace: int) -> StreamPlace:
-        """Raises `RateLimited` (`too_many_streams`) when as many of the workspace's are open as may be.
+        """Raises `RateLimited` (`too_many_streams`) if the workspace has its maximum number of streams open.
 
         Followers that act for no workspace (`workspace` 0) are not limited.
         """

@@ -206,7 +206,7 @@ class _ModelCall:
 
 
 def abandoned(command: CallModel, work: WorkingSet) -> Draft:
-    """The server stops: what the attempt has cost is known now and would only be estimated later."""
+    """The server is stopping: the attempt's cost is known now and could only be estimated later."""
     usage = work.attempt_usage or Usage()
     head = AttemptFailed(
         command.turn,

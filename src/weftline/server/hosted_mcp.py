@@ -37,19 +37,25 @@ _INPUT: dict[str, Any] = {
 }
 
 
+SESSION_IDLE_S = 1800.0
+"""How long a session lives without a request."""
+MAX_SESSIONS_PER_WORKSPACE = 500
+
+
 class HostedMcp:
     """Answers MCP requests of authenticated callers. `close` ends its sessions and leaves their runs as they are."""
 
     def __init__(self, app: Host) -> None:
         self._app = app
         self._opening = asyncio.Lock()
-        self._manager: StreamableHTTPSessionManager | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._managers: dict[int, StreamableHTTPSessionManager] = {}
+        """By workspace, so that the sessions of one leave room for those of the others."""
+        self._tasks: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
 
     async def answer(self, request: Request, principal: Principal) -> None:
         """Answers one request whole; the package sends the answer itself."""
-        manager = self._manager or await self._open()
+        manager = self._managers.get(principal.workspace) or await self._open(principal.workspace)
         from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
         from mcp.server.auth.provider import AccessToken
 
@@ -67,13 +73,12 @@ class HostedMcp:
 
     async def close(self) -> None:
         self._stop.set()
-        if self._task is not None:
-            await self._task
+        await asyncio.gather(*self._tasks)
 
-    async def _open(self) -> StreamableHTTPSessionManager:
+    async def _open(self, workspace: int) -> StreamableHTTPSessionManager:
         async with self._opening:
-            if self._manager is not None:
-                return self._manager
+            if (manager := self._managers.get(workspace)) is not None:
+                return manager
             if self._stop.is_set():
                 raise Unavailable("The server is stopping.", retry_after_s=1)
             if importlib.util.find_spec("mcp") is None:
@@ -87,11 +92,13 @@ class HostedMcp:
             server: Server[Any] = Server(
                 "weftline", version=__version__, on_list_tools=self._list, on_call_tool=self._call
             )
-            manager = StreamableHTTPSessionManager(server)
+            manager = StreamableHTTPSessionManager(
+                server, session_idle_timeout=SESSION_IDLE_S, max_sessions=MAX_SESSIONS_PER_WORKSPACE
+            )
             opened = asyncio.Event()
-            self._task = asyncio.create_task(self._run(manager, opened))
+            self._tasks.append(asyncio.create_task(self._run(manager, opened)))
             await opened.wait()
-            self._manager = manager
+            self._managers[workspace] = manager
             return manager
 
     async def _run(self, manager: StreamableHTTPSessionManager, opened: asyncio.Event) -> None:

@@ -86,10 +86,10 @@ class Listener:
     def _take(self, connection: socket.socket, address: str) -> None:
         connection.setblocking(False)
         if self._connections.full:
-            self._refuse(connection, Unavailable("The server has as many connections as it takes.", retry_after_s=1))
+            self._refuse(connection, Unavailable("The server has reached its limit of connections.", retry_after_s=1))
             return
         if self._connections.full_for(address):
-            message = "This address has as many connections as one may have."
+            message = "This address has reached its limit of connections."
             self._refuse(connection, RateLimited(message, retry_after_s=1))
             return
         if connection.family in (socket.AF_INET, socket.AF_INET6):
@@ -100,7 +100,7 @@ class Listener:
         task.add_done_callback(self._opening.discard)
 
     def _refuse(self, connection: socket.socket, error: WeftlineError) -> None:
-        """Says why, if the client is there to hear it, and is done with the connection at once."""
+        """Says why, if the client is listening, and closes the connection at once."""
         self._connections.on_refused(error)
         with connection, suppress(OSError):
             connection.send(refusal(error))

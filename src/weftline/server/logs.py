@@ -1,7 +1,7 @@
 """The server's log: our own lines at the configured level, and only warnings and errors from libraries.
 
-A library tells at INFO what it was asked to do, addresses with their tokens and all. Whatever is logged by anybody has
-such addresses, and credentials of our own, blacked out. A message is one line, whatever it quotes.
+At INFO a library logs what it was asked to do, including addresses with their tokens. Such addresses, and our own
+credentials, are blacked out of everything that is logged. A message is one line, whatever it quotes.
 """
 
 from __future__ import annotations

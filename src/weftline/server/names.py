@@ -75,7 +75,7 @@ class OwnNames:
 
         An address in numbers is as good as a name of ours: nobody can let one point elsewhere.
         """
-        if self._closed and not self._is_own(request.header(b"host") or ""):
+        if not self.may_be_own(request.header(b"host") or ""):
             raise Forbidden(
                 "The Host header does not name this server.",
                 hint="Set public_url, or list the name in allowed_hosts, in the [server] table of the configuration.",
@@ -83,6 +83,10 @@ class OwnNames:
         origin = request.header(b"origin")
         if origin is not None and not self._is_own_page(origin):
             raise Forbidden("This request comes from another site's page.")
+
+    def may_be_own(self, host: str) -> bool:
+        """Whether a Host header names this server, as far as it knows all of its names."""
+        return not self._closed or self._is_own(host)
 
     def _is_own_page(self, given: str) -> bool:
         """Whether a page is the server's own, one that CORS is open to or, to a server for its own machine, any page

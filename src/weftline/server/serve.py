@@ -240,7 +240,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
         asked = asyncio.create_task(stopping.asked.wait())
         await asyncio.wait({listening, asked}, return_when=asyncio.FIRST_COMPLETED)
         app.refused.tell()
-        logger.info("stopping: waiting up to %g s for what is under way", settings.drain_s)
+        logger.info("stopping: waiting up to %g s for work under way", settings.drain_s)
         hurried = asyncio.create_task(stopping.hurry.wait())
         for task in (asked, beats, warm, delivering):
             task.cancel()

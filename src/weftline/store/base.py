@@ -61,7 +61,7 @@ class NewRun(Struct):
     idempotency: tuple[str, str, bytes] | None = None
     """Route, key, and digest of the body."""
     secrets: bytes | None = None
-    """Sealed header values of the tools that the server dials; dropped when the run ends."""
+    """Sealed header values of the tools that the server dials; deleted when the run ends."""
     blobs: tuple[Blob, ...] = ()
     """What its messages name. Each is kept once in a workspace, for as long as a run's log or a thread names it."""
 
@@ -387,7 +387,7 @@ class LogStore(LogReader, Protocol):
         """Removes the logs, except the last entry, of the next runs above key `after` that ended before that time.
 
         Blobs that nobody names after that go too. The messages of a thread stay, and what they name.
-        Returns the last key looked at (0 when no run is left) and how many runs had something to remove.
+        Returns the last key examined (0 if no run is left) and how many runs had something to remove.
         """
         ...
 

@@ -43,7 +43,7 @@ Style: TypeAlias = Literal["rpc", "rest", "rpc_1", "rest_1"]
 
 _CARD_NAMES = ("agent-card.json", "agent.json")
 _WRONG_FORM = (-32601, -32600, -32700, -32602, -32009, -32004)
-"""JSON-RPC errors of a peer that knows no such method or shape, or not this revision: it has taken nothing."""
+"""JSON-RPC errors of a peer that does not know the method, shape or revision: it has accepted nothing."""
 _UNDER_WAY = ("submitted", "working")
 _POLL_S = (0.1, 5.0)
 """Between two looks at a task: at first, and at most."""
@@ -79,7 +79,7 @@ class A2AForms:
 
 
 class _Rejected(Exception):
-    """This form is not the peer's: it has not taken the message. `newer` is what it may understand instead.
+    """The peer does not speak this form: it has not accepted the message. `newer` is what it may understand instead.
 
     `answered` is False if nobody was reached, or somebody who fails: then there is no use in looking for a card.
     """
@@ -223,7 +223,7 @@ class A2ATool(RemoteTool):
         return forms[:_MAX_FORMS]
 
     async def _send(self, form: Form, text: str, message_id: str) -> ToolOutput:
-        """One try. Raises `_Rejected` when another form may work, `RequestFailed` when none should be tried."""
+        """One try. Raises `_Rejected` if another form may work, `RequestFailed` if none should be tried."""
         try:
             result = await self._exchange(form, self._body(form, text, message_id))
             return self._read(await self._finished(form, _unwrapped(result)))

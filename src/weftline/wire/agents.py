@@ -21,7 +21,7 @@ DEFAULTS = (
     "stopSequences",
     "maxOutputTokens",
 )
-"""What a request may say anew; the agent's value stands where it does not."""
+"""What a request may override; otherwise the agent's value applies."""
 
 
 class _Named(Struct):

@@ -140,7 +140,7 @@ class CallName(Struct, frozen=True, rename="camel"):
 
 
 class CancelReceipt(Struct, frozen=True, rename="camel"):
-    """What a cancel has stopped, what had finished before, and what may or may not have happened."""
+    """What a cancel stopped, what had already finished, and what may or may not have happened."""
 
     status: Annotated[str, Meta(extra_json_schema={"enum": list(get_args(Status))})]
     stopped: list[CallName]

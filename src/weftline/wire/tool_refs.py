@@ -1,4 +1,4 @@
-"""The seven kinds of tool refs as clients send them: their shape, their names, and the secrets they carry.
+"""The seven kinds of tool refs as clients send them: their shapes, their names, and the secrets they carry.
 
 Two kinds have two names: `mantyx` and `mantyx_plugin` are the protocol's, `stored` and `server` are ours.
 """
@@ -12,6 +12,7 @@ from msgspec import Raw
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
+from weftline.framing import REFUSAL, frames_request
 from weftline.redaction import REDACTED, SEALED_URL, shown_url
 from weftline.schema_cost import refusal
 from weftline.wire.json_text import decode_fields, decode_items, encode
@@ -50,6 +51,12 @@ def _tool_name(name: str) -> str:
     )
 
 
+def _header_name(name: str) -> str:
+    if frames_request(name):
+        raise PydanticCustomError("header_name", REFUSAL)
+    return name
+
+
 def _header_value(value: str) -> str:
     # A value is a secret: the message never shows it.
     if len(value) > MAX_HEADER_VALUE_BYTES or len(value.encode()) > MAX_HEADER_VALUE_BYTES:
@@ -85,7 +92,7 @@ ToolName: TypeAlias = Annotated[str, AfterValidator(_tool_name)]
 Url: TypeAlias = Annotated[str, StringConstraints(pattern=whole(URL_PATTERN), max_length=MAX_URL_CHARS)]
 Headers: TypeAlias = Annotated[
     dict[
-        Annotated[str, StringConstraints(pattern=whole(HEADER_NAME_PATTERN))],
+        Annotated[str, StringConstraints(pattern=whole(HEADER_NAME_PATTERN)), AfterValidator(_header_name)],
         Annotated[str, AfterValidator(_header_value)],
     ],
     Field(max_length=MAX_HEADERS),

@@ -13,7 +13,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from weftline._version import __version__
 from weftline.errors import StoreError, WeftlineError
@@ -30,7 +30,8 @@ logger = logging.getLogger(__name__)
 
 SIGNATURE = "Weftline-Signature"
 _TIMEOUT_S = 10.0
-_MAX_CONCURRENT, _MAX_CONCURRENT_PER_WEBHOOK = 32, 4
+_MAX_CONCURRENT, _MAX_CONCURRENT_PER_WORKSPACE, _MAX_CONCURRENT_PER_WEBHOOK = 128, 8, 4
+"""An endpoint that answers nothing keeps its place for `_TIMEOUT_S`, and a workspace may have many such."""
 _MAX_WAIT_S = 30.0
 _MAX_RESPONSE_BYTES = 4096
 
@@ -55,7 +56,7 @@ class Deliveries:
         self._render = render
         self._watch = watch
         self._wake = asyncio.Event()
-        self._under_way: dict[int, tuple[int, asyncio.Task[None]]] = {}
+        self._under_way: dict[int, _UnderWay] = {}
 
     def changed(self) -> None:
         self._wake.set()
@@ -72,28 +73,38 @@ class Deliveries:
                 await self._start_due(now)
                 await self._something_to_do(now)
         finally:
-            tasks = [task for _, task in self._under_way.values()]
+            tasks = [one.task for one in self._under_way.values()]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _start_due(self, now: int) -> None:
-        """Starts what is due, a few of each webhook at once: a slow one does not hold up the others."""
-        self._under_way = {key: one for key, one in self._under_way.items() if not one[1].done()}
-        busy = Counter(webhook for webhook, _ in self._under_way.values())
+        """Starts what is due, a few of each webhook and workspace at once: slow ones do not hold up the others."""
+        self._under_way = {key: one for key, one in self._under_way.items() if not one.task.done()}
+        of_webhook = Counter(one.webhook for one in self._under_way.values())
+        of_workspace = Counter(one.workspace for one in self._under_way.values())
         begun = True
         while begun and len(self._under_way) < _MAX_CONCURRENT:
-            full = [webhook for webhook, count in busy.items() if count >= _MAX_CONCURRENT_PER_WEBHOOK]
-            rows = await self._at.records.read(deliveries.due(now, limit=2 * _MAX_CONCURRENT, without=full))
+            query = deliveries.due(
+                now,
+                limit=2 * _MAX_CONCURRENT,
+                without_webhooks=_full(of_webhook, _MAX_CONCURRENT_PER_WEBHOOK),
+                without_workspaces=_full(of_workspace, _MAX_CONCURRENT_PER_WORKSPACE),
+            )
             begun = False
-            for row in rows:
-                if row.key in self._under_way or busy[row.webhook] >= _MAX_CONCURRENT_PER_WEBHOOK:
+            for workspace, row in await self._at.records.read(query):
+                if (
+                    row.key in self._under_way
+                    or of_webhook[row.webhook] >= _MAX_CONCURRENT_PER_WEBHOOK
+                    or of_workspace[workspace] >= _MAX_CONCURRENT_PER_WORKSPACE
+                ):
                     continue
                 begun = True
-                busy[row.webhook] += 1
+                of_webhook[row.webhook] += 1
+                of_workspace[workspace] += 1
                 task = asyncio.create_task(self._deliver(row))
                 task.add_done_callback(lambda _: self._wake.set())
-                self._under_way[row.key] = (row.webhook, task)
+                self._under_way[row.key] = _UnderWay(workspace, row.webhook, task)
 
     async def _something_to_do(self, after: int) -> None:
         """Returns when a run or a delivery has ended, or when a delivery is due that was not at `after`."""
@@ -157,6 +168,16 @@ class Deliveries:
         redactor = Redactor.of_request(url, headers, secrets=(secret.decode(),))
         excerpt = redactor.text(answer.decode(errors="replace"))
         return reply.status, f"HTTP {reply.status}: {excerpt[:200]}".strip()
+
+
+class _UnderWay(NamedTuple):
+    workspace: int
+    webhook: int
+    task: asyncio.Task[None]
+
+
+def _full(counts: Counter[int], limit: int) -> list[int]:
+    return [key for key, count in counts.items() if count >= limit]
 
 
 def delivery_id(key: int) -> str:

@@ -89,7 +89,7 @@ async def exchange_code(
         yield from grants.add_grant_token(grant, token)
         return found.scopes
 
-    # A refusal is not raised inside the query: that would take back the end of a leaked code's grant.
+    # A refusal is not raised inside the query: that would undo the end of a leaked code's grant.
     outcome = await at.records.write(query())
     if isinstance(outcome, OAuthError):
         await at.changed(Change("credentials"))

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from weftline.config import provider_settings
 from weftline.errors import Conflict, Issue, NotFound, StoreError, WeftlineError, invalid
+from weftline.framing import REFUSAL, frames_request
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.families import NotAvailable, ProviderSettings, build_provider
 from weftline.providers.workspace import OwnProvider
@@ -259,6 +260,7 @@ def _checked(name: str, spec: ProviderSpec, values: ProviderSecrets, more: Seque
         issues.append(Issue("apiKey", "must be the key itself: the server's environment is not the workspace's"))
     if REDACTED in (spec.base_url or ""):
         issues.append(Issue("baseUrl", f"must be sent in full: {REDACTED} stands for what was not shown"))
+    issues += [Issue(f"headers.{header}", REFUSAL) for header in values.headers if frames_request(header)]
     issues += more
     if issues:
         raise invalid(issues)

@@ -41,6 +41,8 @@ def redirect_uri(text: str, *, schemes: Collection[str] = ()) -> str | None:
         return uri if host in _LOOPBACK else None
     if uri == f"{scheme}:" or not (_OWN_SCHEME.fullmatch(scheme) or scheme in schemes):
         return None
+    if scheme.partition(".")[0] in _NO_APPS:
+        return None  # looks like what a browser handles itself, and is no domain
     return uri
 
 

@@ -11,6 +11,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import asdict, replace
 
 from weftline.errors import Conflict, Issue, NotFound, invalid
+from weftline.framing import REFUSAL, frames_request
 from weftline.kernel.entries import Effect
 from weftline.net.address import InvalidAddress, origin_of, parse
 from weftline.redaction import REDACTED, SEALED_URL, shown_template
@@ -179,6 +180,7 @@ def _checked(spec: HttpSpec, more: Sequence[Issue] = ()) -> HttpSpec:
         issues.append(Issue("url", f"must be sent in full: {REDACTED} stands for what was not shown"))
     if spec.method in ("GET", "HEAD") and spec.body is not UNSET:
         issues.append(Issue("body", f"{spec.method} has no body"))
+    issues += [Issue(f"headers.{name}", REFUSAL) for name in spec.headers if frames_request(name)]
     for name, value in spec.headers.items():
         if name.lower() in _SECRET_HEADERS and not secret_names(value):
             issues.append(Issue(f"headers.{name}", "put the value into `secrets` and write {{secrets.NAME}} here"))

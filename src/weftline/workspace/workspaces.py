@@ -57,7 +57,7 @@ def is_slug(text: str) -> bool:
 
 
 def ensured(slug: str, *, now: int) -> Query[int]:
-    """`ensure` as a part of a larger transaction."""
+    """`ensure` as part of a larger transaction."""
     if not is_slug(slug):
         raise InvalidRequest(
             f"{slug!r} is not a workspace slug: use 1 to 64 lowercase letters, digits, - and _,"

@@ -120,7 +120,7 @@ async def test_a_consent_is_for_one_session_one_use_and_ten_minutes(world: World
 async def test_a_form_of_another_site_changes_nothing(world: World, browser: Browser) -> None:
     client = await world.client()
     page = await browser.ask(client)
-    for origin in ("https://evil.example", "null"):
+    for origin in ("https://evil.example", "null", "http://weft.example:81"):
         reply = await browser.post(DECIDE, origin=origin, token=page.token, decision="approve")
         check_error(reply, 403, "forbidden")
         check_error(await browser.post("/api/oauth/sign-in", origin=origin, email="a", password="b"), 403, "forbidden")
@@ -211,6 +211,14 @@ async def test_behind_https_cookies_are_secure_and_the_metadata_says_https(world
     assert signed.status == 303 and signed.headers["set-cookie"].endswith("; Secure")
     told = (await visitor.get("/.well-known/oauth-authorization-server")).json
     assert told["token_endpoint"] == "https://weft.example.org/api/oauth/token"
+
+
+@pytest.mark.parametrize("options", [ServerOptions(public_url="https://weft.example.org")])
+async def test_a_name_that_somebody_let_point_here_is_not_the_servers_own(world: World) -> None:
+    visitor = Browser(world)
+    headers = {"host": "evil.example", "origin": "http://evil.example"}
+    reply = await visitor.send("POST", "/api/oauth/sign-in", form={"email": "a", "password": "b"}, headers=headers)
+    check_error(reply, 403, "forbidden")
 
 
 async def test_a_sign_in_form_works_only_in_the_browser_that_it_was_shown_to(world: World) -> None:

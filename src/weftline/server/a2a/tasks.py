@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, ValidationError
 from msgspec.json import Decoder, decode, encode
 
 from weftline.kernel import bodies
@@ -41,6 +41,8 @@ _LOOK_BACK = 200
 """Entries that are read to find what is open, whatever the length of the history that was asked for."""
 _LOOK_BACK_BYTES = 2 * 1024 * 1024
 """And how many bytes of them: a longer history begins later."""
+_DELIVERED_BYTES = 16 * 1024 * 1024
+"""Of messages among which one that comes again is looked for."""
 _QUESTION_ARGS = ("question", "message", "prompt", "text")
 
 
@@ -139,7 +141,15 @@ async def _facts(engine: Engine, row: RunRow, run: RunView, *, history: int) -> 
     kinds = (*_TALK, *_CALLS) if b'"local"' in run.spec else _TALK
     limit = max(_LOOK_BACK, history)
     stored = await engine.newest_facts(row.key, kinds=kinds, limit=limit, max_bytes=_LOOK_BACK_BYTES)
-    return [_Read(one.seq, decode_fact.decode(one.head), one.body) for one in stored]
+    return [read for one in stored if (read := _read(one)) is not None]
+
+
+def _read(one: Stored) -> _Read | None:
+    """An entry of newer code that is not known here is not shown."""
+    try:
+        return _Read(one.seq, decode_fact.decode(one.head), one.body)
+    except ValidationError:
+        return None
 
 
 def _open_calls(facts: list[_Read]) -> list[_Read]:
@@ -228,9 +238,6 @@ async def has_taken(engine: Engine, row: RunRow, message_id: str, text: str) -> 
         if any(_is_delivery(one, message_id, text) for one in stored):
             return True
     return False
-
-
-_DELIVERED_BYTES = 16 * 1024 * 1024
 
 
 def _is_delivery(one: Stored, message_id: str, text: str) -> bool:

@@ -74,10 +74,11 @@ class OAuthServer:
     def require_own_page(self, request: Request) -> None:
         """Raises `Forbidden` for a form or script of another site: browsers say where a request comes from."""
         origin = request.header(b"origin")
-        if origin is not None and urlsplit(origin).netloc not in (
-            request.header(b"host"),
-            urlsplit(self._public_url).netloc or None,
-        ):
+        if origin is None:
+            return
+        place, host = urlsplit(origin).netloc, request.header(b"host") or ""
+        # A page of another site can be shown under its own name by this server: its name points where it likes.
+        if place != (urlsplit(self._public_url).netloc or None) and not (place == host and self.names.may_be_own(host)):
             raise Forbidden("This request comes from another site's page.")
 
     def resource_metadata(self, request: Request) -> str:

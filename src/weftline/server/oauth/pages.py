@@ -91,9 +91,9 @@ def consent_page(question: Question) -> Response:
         f'<form method="post" action="/api/oauth/authorize/decide">\n'
         f'<input type="hidden" name="token" value="{escape(question.token)}">\n'
         f"{_workspaces(question)}"
-        f"<p><strong>{name}</strong> asks for leave to:</p>\n<ul>\n{items}\n</ul>\n"
+        f"<p><strong>{name}</strong> asks for permission to:</p>\n<ul>\n{items}\n</ul>\n"
         f"{_agents(question)}{_stranger(question)}"
-        f'<p class="note">Either way you go on to {escape(question.redirect_host)}.</p>\n'
+        f'<p class="note">Either way you will continue to {escape(question.redirect_host)}.</p>\n'
         '<button class="yes" type="submit" name="decision" value="approve">Allow</button>\n'
         '<button type="submit" name="decision" value="deny">Do not allow</button>\n</form>'
     )

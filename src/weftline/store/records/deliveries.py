@@ -40,17 +40,25 @@ class Attempt(Struct, frozen=True, kw_only=True):
     error: str
 
 
-def due(now: int, *, limit: int, without: Sequence[int] = ()) -> Query[list[DeliveryRow]]:
-    """The earliest that are due, except those of the webhooks in `without`."""
-    marks = ", ".join(f"${number}" for number in range(2, 2 + len(without)))
-    others = f" AND webhook NOT IN ({marks})" if without else ""
+def due(
+    now: int, *, limit: int, without_webhooks: Sequence[int] = (), without_workspaces: Sequence[int] = ()
+) -> Query[list[tuple[int, DeliveryRow]]]:
+    """The earliest that are due, each with its workspace, except those of some webhooks and workspaces."""
+    excluded: list[str] = []
+    values: list[SqlValue] = [now]
+    for column, keys in (("w.key", without_webhooks), ("w.workspace", without_workspaces)):
+        if keys:
+            marks = ", ".join(f"${len(values) + number}" for number in range(1, len(keys) + 1))
+            excluded.append(f" AND {column} NOT IN ({marks})")
+            values += keys
+    columns = ", ".join(f"d.{column}" for column in _COLUMNS.split(", "))
     rows = yield from statement(
-        f"{_DELIVERY} WHERE due_at <= $1 AND {_ENABLED}{others} ORDER BY due_at LIMIT ${2 + len(without)}",
-        now,
-        *without,
+        f"SELECT w.workspace, {columns} FROM deliveries d JOIN webhooks w ON w.key = d.webhook"
+        f" WHERE d.due_at <= $1 AND w.enabled = 1{''.join(excluded)} ORDER BY d.due_at LIMIT ${len(values) + 1}",
+        *values,
         limit,
     )
-    return [DeliveryRow(*row) for row in rows]
+    return [(workspace, DeliveryRow(*row)) for workspace, *row in rows]
 
 
 def next_due(after: int) -> Query[int | None]:

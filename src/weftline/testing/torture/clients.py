@@ -44,7 +44,7 @@ class Clients:
     async def request(
         self, method: str, path: str, body: Any = None, *, idempotency_key: str = "", accept: str = ""
     ) -> tuple[int, dict[str, Any]]:
-        """Sends a request until it is answered with more than that the server has no time.
+        """Sends a request until it gets an answer other than that the server is busy.
 
         A stream of events stands for what the server would have answered without one.
         """
