@@ -23,7 +23,7 @@ from weftline.store import records
 from weftline.store.base import Query, SqlValue, Statement
 from weftline.store.sqlite.connection import connect, migrate
 
-_TEXTS = {"metadata": '{"env": "prod"}'}
+_TEXTS = {"table": "agents", "metadata": '{"env": "prod"}'}
 """Texts that a query reads itself."""
 _LISTS = {"metadata": "{}", "agents": "[]", "events": "[]", "redirect_uris": "[]"}
 """Columns of JSON."""

@@ -15,6 +15,8 @@ from weftline.messages import User
 from weftline.plan import RunPlan, ToolRef
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
+from weftline.runtime import carry_out as carrying
+from weftline.runtime.driver import CarryOut
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.store.base import Loaded, Store, Write, Written
 from weftline.store.memory import MemoryDisk, MemoryStore
@@ -101,12 +103,16 @@ class MoodyStore:
 
 
 def engine_on(
-    store: Store, scripts: Mapping[str, Any], *, tools: Mapping[str, Tool] | None = None
+    store: Store,
+    scripts: Mapping[str, Any],
+    *,
+    tools: Mapping[str, Tool] | None = None,
+    carry_out: CarryOut = carrying.carry_out,
 ) -> tuple[EmbeddedEngine, ScriptedProvider]:
     provider = ScriptedProvider(parse_scripts(encode(scripts)), record=True)
     models = Catalog()
     models.add(provider)
-    return EmbeddedEngine(store, models=models, tools=tools), provider
+    return EmbeddedEngine(store, models=models, tools=tools, carry_out=carry_out), provider
 
 
 def plan(model: str, *tools: ToolRef) -> RunPlan:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from runtime.kit import MoodyStore, ended, engine_on, facts, plan, until
+from runtime.kit import TIMEOUT_S, MoodyStore, ended, engine_on, facts, plan, until
 from weftline.kernel.entries import AttemptFailed, RunEnded, TurnCompleted
 from weftline.plan import LocalRef, ServerRef
+from weftline.runtime import carry_out as carrying
 from weftline.runtime import recovery, residents
 from weftline.store.memory import MemoryDisk
 from weftline.store.records import threads, workspaces
@@ -22,6 +23,7 @@ SCRIPTS: dict[str, Any] = {
     "ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}]}, {"text": "thanks"}]},
     "pay": {"turns": [{"tool_calls": [{"name": "pay", "args": {}}]}, {"text": "paid"}]},
     "retry": {"turns": [{"error": {"class": "overloaded"}}, {"text": "at last"}]},
+    "hello-twice": {"turns": [{"tool_calls": [{"name": "steady", "args": {}}]}, {"text": "done"}]},
     "slow": {"turns": [{"deltas": ["a", "b", "c"], "delay_ms": 60_000}]},
     "broken": {"turns": [_CALL | {"loop": True}]},
     "shaky": {"turns": [_CALL, _CALL, _CALL, _CALL, _CALL, _CALL, _CALL, _CALL, {"text": "done"}]},
@@ -258,3 +260,34 @@ async def test_due_runs_of_a_newer_version_hold_up_no_others(monkeypatch: pytest
         for _ in range(20):
             await asyncio.sleep(0)
         assert store.log.timers_asked == asked  # nobody looks again and again at what nobody here can move
+
+
+async def test_a_resume_that_arrives_as_the_driver_leaves_a_server_that_stops_is_carried_out_by_the_next() -> None:
+    disk = MemoryDisk()
+    late: list[asyncio.Task[Any]] = []
+
+    async def carry_out(command: Any, state: Any, work: Any, services: Any, sink: Any) -> Any:
+        await until(lambda: disk.runs)
+        (key,) = disk.runs
+        await it.pause(key)
+        outcome = await carrying.carry_out(command, state, work, services, sink)
+        # Both begin before the engine hears that the driver has left: the run waits, since it is paused.
+        late.extend([asyncio.create_task(it.resume(key)), asyncio.create_task(it.stop(drain_s=30))])
+        return outcome
+
+    @tool(effect="read")
+    async def steady() -> str:
+        """Answers."""
+        return "yes"
+
+    it, _ = engine_on(MoodyStore(disk), SCRIPTS, tools={"steady": steady}, carry_out=carry_out)
+    await it.start()
+    space = await it.workspace("acme")
+    run_id = await it.create(space, plan("hello-twice", ServerRef("steady")))
+    await until(lambda: len(late) == 2)
+    async with asyncio.timeout(TIMEOUT_S):
+        await asyncio.gather(*late)
+    (run,) = disk.runs.values()
+    assert run.items[-1].kind == "run.resumed" and run.row.due_at == 0
+    async with engine_on(MoodyStore(disk), SCRIPTS, tools={"steady": steady})[0] as after:
+        assert (await ended(after, run_id, space)).status == "succeeded"

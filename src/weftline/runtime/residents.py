@@ -252,6 +252,8 @@ class Residents:
     def _submit(self, run: LiveRun) -> None:
         """Drives the run now, or when its workspace has a free slot; at most one driver at a time."""
         run.log.due_at = 0
+        if self.stopping:
+            self._store_due(run)  # the next process carries it on
         if run.active or run.gone or self.stopping or self.overseer.holds(run):
             return
         self._kept.pop(run.key, None)
@@ -263,10 +265,15 @@ class Residents:
         log.due_at = due_at
         if due_at:
             self._alarm.at(due_at)
-        on_its_way = log.flight.due_at if log.flight is not None else log.row_due
-        if log.pending is None and on_its_way != due_at:
-            self.log.touch(run)
+        self._store_due(run)
         self._keep(run)
+
+    def _store_due(self, run: LiveRun) -> None:
+        """Has the row say when the run is due, unless it does or is about to."""
+        log = run.log
+        on_its_way = log.flight.due_at if log.flight is not None else log.row_due
+        if log.pending is None and on_its_way != log.due_at:
+            self.log.touch(run)
 
     def _start(self, run: LiveRun) -> None:
         if not run.gone:
@@ -296,6 +303,8 @@ class Residents:
                 self._forget(run)
         elif not self.stopping:
             self.consider(run)  # whatever arrived while the driver was leaving
+        elif (decision := decide(run.state)).append or decision.start:
+            self._submit(run)
 
     async def shut_down(self, drain_s: float) -> None:
         """Starts nothing new, and waits for what is under way, `drain_s` at most."""

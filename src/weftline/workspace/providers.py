@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from weftline.config import provider_settings
@@ -109,6 +109,14 @@ class ProviderChanges(Struct, frozen=True, kw_only=True):
 MAX_PER_WORKSPACE = 50
 MAX_MODELS_PER_WORKSPACE = 5_000
 
+
+class _Listed(Struct):
+    """Of a provider's spec, its models."""
+
+    models: list[Raw] = []
+
+
+_decode_models = msgspec.json.Decoder(_Listed).decode
 _decode_spec = msgspec.json.Decoder(ProviderSpec).decode
 _decode_secrets = msgspec.json.Decoder(ProviderSecrets).decode
 
@@ -213,7 +221,10 @@ def _existing(id: str, *, workspace: int) -> Query[ProviderRow]:
 
 
 def _require_room(more: int, *, workspace: int) -> Query[None]:
-    if more > 0 and (yield from providers.count_models(workspace)) + more > MAX_MODELS_PER_WORKSPACE:
+    if more <= 0:
+        return
+    listed = sum([len(_decode_models(spec).models) for spec in (yield from providers.specs(workspace))])
+    if listed + more > MAX_MODELS_PER_WORKSPACE:
         fault = f"a workspace's providers can list at most {MAX_MODELS_PER_WORKSPACE:,} models together"
         raise invalid([Issue("models", fault)])
 

@@ -68,14 +68,9 @@ def count(workspace: int) -> Query[int]:
     return pages.count("providers", workspace=workspace)
 
 
-def count_models(workspace: int) -> Query[int]:
-    """How many models the workspace's providers list together."""
-    rows = yield from statement(
-        "SELECT coalesce(sum(json_array_length(CAST(spec AS TEXT), '$.models')), 0) FROM providers"
-        " WHERE workspace = $1",
-        workspace,
-    )
-    return rows[0][0]
+def specs(workspace: int) -> Query[list[bytes]]:
+    rows = yield from statement("SELECT spec FROM providers WHERE workspace = $1", workspace)
+    return [row[0] for row in rows]
 
 
 def insert(id: str, columns: ProviderColumns, *, workspace: int, now: int) -> Query[ProviderRow | None]:
