@@ -12,9 +12,9 @@ after another, so that the killer is soon alone.
 A run is given up when it died alone three times without progress, or was charged with ten deaths, the last one alone,
 even though it streamed. Kills that have nothing to do with a run must never add up to that, so there is a control:
 before a run that died alone is tried again, the process has to survive without it for longer than the trial lasts, with
-all others that it might be mistaken for. If the process dies during that time, or when no run is on trial, something
-else killed it, and all charges are dropped. A run that kills only after its trial is over is charged too, and its next
-trial is twice as long.
+all others that it might be mistaken for, and writing as a run would. If the process dies during that time, or when no
+run is on trial, something else killed it, and all charges are dropped. A run that kills only after its trial is over is
+charged too, and its next trial is twice as long.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ TRIAL_S = 3.0
 """How long a run's first trial lasts, unless something that it began ends first."""
 MAX_DOUBLINGS = 8
 """Makes the longest trial longer than any model call or tool may take by default."""
+PROBE_S = 0.5
+"""How often the process writes while it has to survive without a run: what kills at writes has its chances then too."""
 _PAGE = 1000
 
 
@@ -391,8 +393,10 @@ class Recovery:
             if too_early_s > 0:
                 self._queued.clear()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(too_early_s):
+                    async with asyncio.timeout(min(too_early_s, PROBE_S)):
                         await self._queued.wait()  # by a run that may be tried earlier
+                with suppress(StoreError):
+                    await self._store.probe()
                 continue
             await self._try(self._group_of(first))
 

@@ -220,9 +220,17 @@ class Residents:
             return
         decision = decide(run.state)
         if decision.append or decision.start:
+            if run.state.questions.open:
+                self._watch_deadlines(run)  # it may queue for a place for longer than that
             self._submit(run)
             return
         self._park(run, decision.due_at)
+
+    def _watch_deadlines(self, run: LiveRun) -> None:
+        deadlines = [question.deadline_at for question in run.state.questions.open.values() if question.deadline_at]
+        if deadlines:
+            run.work.due_at = min(deadlines)
+            self.deadline(run, run.work.due_at)
 
     def _end_cancelled(self, run: LiveRun) -> None:
         """The receiver of a cancel carries it out; drivers are notified afterwards."""

@@ -146,7 +146,9 @@ class SimulatedLog:
             report.set_result(results)
 
     async def probe(self) -> None:
+        self._disk.observer.before(())
         await self._wires.write(self.inner.probe())
+        self._disk.observer.after((), ())
 
     def next_epoch(self) -> int:
         return self.inner.next_epoch()
