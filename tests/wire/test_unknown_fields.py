@@ -40,7 +40,7 @@ SLIPS: list[tuple[dict[str, Any], dict[str, str]]] = [
     ({"outputSchema": {"schema": {}, "strict": True}}, {"outputSchema.strict": ""}),
     (
         {"attachments": [{"url": "https://x/a.png", "mime_type": "image/png"}]},
-        {"attachments[0].mime_type": "mediaType"},
+        {"attachments[0].mime_type": "mimeType"},
     ),
     ({"zzz": 1}, {"zzz": ""}),
     ({"a\nb": 1}, {"'a\\nb'": ""}),

@@ -50,6 +50,11 @@ class AttachmentModel(BaseModel):
     data: str | None = None
     url: str | None = None
     name: Annotated[str, StringConstraints(max_length=MAX_ATTACHMENT_NAME_CHARS)] | None = None
+    type: str | None = None
+    """What some clients send besides; it says nothing that the media type does not."""
+    mimeType: Annotated[str, StringConstraints(max_length=255)] | None = None
+    """Another word for `mediaType`, as is `filename` for `name`."""
+    filename: Annotated[str, StringConstraints(max_length=MAX_ATTACHMENT_NAME_CHARS)] | None = None
 
 
 Attachments = Annotated[list[AttachmentModel], Field(max_length=MAX_ATTACHMENTS)]
@@ -109,10 +114,13 @@ class _Taking:
 
     def _stored(self, raw: Raw, sent: dict[str, Any]) -> Raw:
         """One attachment as the stored spec has it."""
-        _check_name(sent.get("name"))
+        called: str | None = sent.get("name") or sent.get("filename")
+        _check_name(called)
         fields: dict[str, Any] = {**decode_fields(raw)}
-        for name in _OWN:
+        for name in (*_OWN, "mimeType", "filename"):
             fields.pop(name, None)
+        if called is not None:
+            fields["name"] = called
         media_type, data = _content(sent)
         fields["mediaType"] = media_type
         if data is not None:
@@ -133,7 +141,7 @@ class _Refused(Exception):
 
 def _content(sent: dict[str, Any]) -> tuple[str, bytes | None]:
     """The media type, and the content unless it is at an address."""
-    given: str | None = sent.get("mediaType")
+    given: str | None = sent.get("mediaType") or sent.get("mimeType")
     text: str | None = sent.get("data")
     url: str | None = sent.get("url")
     if (text is None) == (url is None):

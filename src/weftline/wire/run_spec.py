@@ -209,9 +209,16 @@ class SessionModel(_Settings):
     modelFallbacks: Annotated[list[ModelId], Field(max_length=MAX_MODEL_FALLBACKS)] | None = None
 
 
+def _no_dry_run(plan: Any) -> Any:
+    if plan is None or plan is False:
+        return plan
+    raise PydanticCustomError("plan", "asks for a dry run, which this server does not do: the agent would run")
+
+
 class RunModel(SessionModel):
     """A run: `prompt` or `messages`, and how to run it."""
 
+    plan: Annotated[Any, AfterValidator(_no_dry_run)] = None
     prompt: str | None = None
     messages: _Messages | None = None
     attachments: Attachments | None = None

@@ -87,6 +87,20 @@ async def test_fields_of_newer_clients_do_no_harm(api: Api, newer: Json) -> None
     assert (await api.play("seen", **newer))[-1]["text"] == "hello / 1"
 
 
+async def test_a_dry_run_is_refused_and_not_carried_out(api: Api) -> None:
+    reply = await api.post("agent-runs", {"prompt": "x", "modelId": "scripted:seen", "plan": True})
+    check_error(reply, 400, "invalid_request")
+    assert "plan: asks for a dry run" in reply.json["message"]
+
+
+async def test_attachments_may_be_described_in_the_words_of_newer_clients(api: Api) -> None:
+    sent = {"type": "input_file", "mimeType": "text/csv", "filename": "a.csv", "data": "YSxiCg=="}
+    run = await api.start("attached", prompt="see", attachments=[sent])
+    assert (await api.events(run))[-1]["text"] == "see: text/csv 4 bytes"
+    stored = (await api.snapshot(run))["spec"]["attachments"][0]
+    assert (stored["mediaType"], stored["name"], "mimeType" in stored) == ("text/csv", "a.csv", False)
+
+
 async def asked(api: Api) -> tuple[str, str]:
     run = await api.start("lookup", tools=[local_tool()])
     async with api.stream(run) as stream:

@@ -188,7 +188,7 @@ def _whole_answer(body: bytes) -> list[bytes]:
     if body.lstrip().startswith(b"["):
         try:
             return [bytes(document) for document in msgspec.json.decode(body, type=list[Raw])]
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             pass
     return [body]
 

@@ -136,7 +136,7 @@ class Reader:
         """
         try:
             document = _documents.decode(data)
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             if self.finished or data.strip() in (b"", b"[DONE]"):
                 return
             raise ProviderError("server", "Gemini sent an answer that is not of its documented form.") from None
@@ -187,7 +187,7 @@ class Reader:
     def _part(self, raw: Raw, out: list[Chunk]) -> None:
         try:
             part = _parts.decode(raw)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             if self.finished:
                 return
             raise ProviderError("server", "Gemini sent a part that is not of its documented form.") from None
@@ -335,7 +335,7 @@ def _count(value: object) -> int:
 def _object(raw: Raw) -> dict[str, Any]:
     try:
         value: Any = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 

@@ -325,7 +325,7 @@ def _failing(reader: Reader) -> Generator[None]:
         yield
     except ProviderError as error:
         reader.failure = error
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         reader.failure = ProviderError("server", UNREADABLE)
 
 
@@ -340,7 +340,7 @@ def decode(data: bytes, kind: type[T], decoder: msgspec.json.Decoder[T]) -> T:
     """One JSON document of an answer. Numbers that JSON does not know (NaN) count as missing."""
     try:
         return decoder.decode(data)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     try:
         loose = json.loads(data, parse_constant=lambda _: None)
