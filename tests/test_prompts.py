@@ -129,11 +129,6 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
         "schema: no other text and no code fence.",
     ),
     ("unseen_image", ("image/png",), "[An image (image/png) that this model cannot see.]"),
-    (
-        "unread_file",
-        ("report.pdf", "application/pdf"),
-        "[A file, report.pdf (application/pdf), that this model cannot read.]",
-    ),
     ("attached_text", ("notes.txt", "Buy milk."), 'Attached file "notes.txt":\nBuy milk.'),
     ("lost_attachment", ("image/png",), "[An attachment (image/png) that is no longer stored.]"),
     (

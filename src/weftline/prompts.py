@@ -171,10 +171,6 @@ def unseen_image(media_type: str) -> str:
     return f"[An image ({media_type}) that this model cannot see.]"
 
 
-def unread_file(name: str, media_type: str) -> str:
-    return f"[A file, {name} ({media_type}), that this model cannot read.]"
-
-
 def attached_text(name: str, content: str) -> str:
     """A text file that came with a message."""
     return f"Attached file {encode(name).decode()}:\n{content}"

@@ -11,7 +11,7 @@ from weftline.errors import InvalidRequest
 from weftline.wire.agents import agent_spec_merge
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_message, parse_run, parse_session
-from weftline.wire.sessions import effective_secrets, effective_spec
+from weftline.wire.sessions import effective_spec
 
 LOCAL: dict[str, Any] = {"kind": "local", "name": "send"}
 OTHER: dict[str, Any] = {"kind": "local", "name": "other"}
@@ -97,13 +97,13 @@ def test_metadata_of_both_together_keeps_to_the_limits(session: dict[str, str], 
         merged({"metadata": session}, metadata=message)
 
 
-def test_secrets_come_from_where_the_tools_come_from() -> None:
+def test_a_message_says_whether_its_tools_and_their_secrets_replace_the_sessions() -> None:
     remote = {"kind": "mcp", "name": "gh", "url": "https://a", "headers": {"K": "s3cret"}}
     session = parse_session(msgspec.json.encode({"tools": [remote]}))
     inherits = parse_message(b'{"prompt":"x","tools":[]}')
     replaces = parse_message(msgspec.json.encode({"prompt": "x", "tools": [{**remote, "headers": {"K": "other"}}]}))
-    assert effective_secrets(session.secrets, inherits) == {"gh": {"K": "s3cret"}}
-    assert effective_secrets(session.secrets, replaces) == {"gh": {"K": "other"}}
+    assert session.secrets == {"gh": {"K": "s3cret"}} and not inherits.replaces_tools
+    assert replaces.replaces_tools and replaces.secrets == {"gh": {"K": "other"}}
     assert b"other" not in effective_spec(session.spec, replaces)
 
 

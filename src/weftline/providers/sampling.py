@@ -5,8 +5,6 @@ A family says what each of its models takes (`sampling_limits`); one that does n
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from msgspec import Struct
 
 from weftline.errors import Issue
@@ -29,14 +27,6 @@ class SamplingLimits(Struct, frozen=True, kw_only=True):
     max_output_tokens: int | None = None
     condition: str = ""
     """When it takes no temperature and top-p, such as "while it reasons"; empty for always."""
-
-
-class KnowsSampling(Protocol):
-    """A provider that says what its models take."""
-
-    def sampling_limits(self, model: str, *, reasoning: int | None) -> SamplingLimits:
-        """What `model` takes at this reasoning level; None when nothing was asked for."""
-        ...
 
 
 ANYTHING = SamplingLimits()

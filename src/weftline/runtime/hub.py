@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from weftline.errors import RateLimited
-from weftline.kernel.entries import KIND, Fact, RunEnded
+from weftline.kernel.entries import Fact
 from weftline.runtime.turns import Turns
 from weftline.store.base import LogStore, Stored
 
@@ -25,7 +25,6 @@ QUEUE_BYTES = 32 * 1024
 PAGE_BYTES = 32 * 1024
 MAX_RECENT_BYTES = 4 * 1024 * 1024
 MAX_RECENT_BYTES_PER_RUN = QUEUE_BYTES
-_ENDED = KIND[RunEnded]
 
 
 class EntryBatch:

@@ -40,11 +40,6 @@ def effective_spec(session_spec: bytes, message: MessageBody) -> bytes:
     return encode(merged)
 
 
-def effective_secrets(session_secrets: dict[str, dict[str, str]], message: MessageBody) -> dict[str, dict[str, str]]:
-    """The secret headers of the run's tools, from the same source as the tools themselves."""
-    return message.secrets if message.replaces_tools else session_secrets
-
-
 def _merged_metadata(session: Raw, message: dict[str, str]) -> Raw:
     merged = message if session == NULL else {**_decode_metadata(session), **message}
     encoded = encode(merged)

@@ -38,7 +38,6 @@ _SETTLING_S = 900
 """A client that has just registered is not made to go: its user is at the sign-in page."""
 _MAX_URIS = 10
 _MAX_NAME = 256
-_GRANTS = ("authorization_code", "refresh_token")
 
 
 class Registration(Struct, frozen=True):
