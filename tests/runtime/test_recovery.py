@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from runtime.kit import TIMEOUT_S, MoodyStore, ended, engine_on, facts, plan, until
+from runtime.kit import TIMEOUT_S, MoodyStore, ended, engine_on, facts, new_thread, plan, until
 from weftline.kernel.entries import AttemptFailed, RunEnded, TurnCompleted
 from weftline.plan import LocalRef, ServerRef
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import recovery, residents
 from weftline.store.memory import MemoryDisk
-from weftline.store.records import threads, workspaces
 from weftline.tools.base import ToolContext, ToolOutput
 from weftline.tools.function import tool
 
@@ -90,7 +89,7 @@ async def test_a_store_that_cannot_be_read_for_a_while_gives_up_no_run(monkeypat
     store = MoodyStore(MemoryDisk())
     it, _ = engine_on(store, SCRIPTS)
     async with it:
-        space, thread = await _thread(store)
+        space, thread = await new_thread(store)
         store.log.unreadable = 2 * recovery.MAX_DRIVER_FAILURES
         run_id = await it.create(space, plan("hello"), thread=thread)
         assert (await ended(it, run_id, space)).status == "succeeded"
@@ -120,7 +119,7 @@ async def test_a_run_that_is_cancelled_as_it_is_promoted_is_not_due_any_more() -
     store = MoodyStore(disk)
     it, _ = engine_on(store, SCRIPTS)
     async with it:
-        space, thread = await _thread(store)
+        space, thread = await new_thread(store)
         first, second = [await it.create(space, plan("ask", LocalRef("ask")), thread=thread) for _ in range(2)]
         keys = [await it.locate(run_id, workspace=space) for run_id in (first, second)]
         await until(lambda: disk.runs[keys[0]].row.due_at)
@@ -234,12 +233,6 @@ async def test_a_suspect_that_somebody_resumes_is_on_trial_before_it_is_driven(m
         await it.resume(key)
         assert (await ended(it, run_id, space)).status == "succeeded"
         assert noted == [[key]]
-
-
-async def _thread(store: MoodyStore) -> tuple[int, int]:
-    space = await store.records.write(workspaces.ensure("acme", now=1))
-    new = threads.NewThread(workspace=space, salt="salt", name="", agent=None, spec=b"{}", metadata="{}")
-    return space, (await store.records.write(threads.insert(new, now=1))).key
 
 
 async def test_due_runs_of_a_newer_version_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:

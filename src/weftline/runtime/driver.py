@@ -136,8 +136,10 @@ class Driver:
         finally:
             work.wake = None
         for task in work.tasks.values():
-            if task.done() and (task.cancelled() or task.exception() is not None):
-                raise RuntimeError("a command failed") from (None if task.cancelled() else task.exception())
+            if task.done():
+                if task.cancelled():
+                    raise RuntimeError("a command was cancelled")  # not the driver, which goes on
+                task.result()
 
     def _done(self, run: LiveRun, key: tuple[int, int, int]) -> None:
         """A failed command stays, so that it is not started again before the driver has seen it."""

@@ -176,7 +176,6 @@ class WorkingSet:
 class LiveRun:
     __slots__ = (
         "charges",
-        "failures",
         "inherited",
         "key",
         "log",
@@ -207,8 +206,6 @@ class LiveRun:
         """The charges against it when it was loaded, if it was a suspect then and nothing it began has ended since."""
         self.inherited = False
         """Whether it was loaded with work in flight that an earlier driver had begun."""
-        self.failures = 0
-        """How often a driver raised since something the run began last ended."""
         self.touched_s = 0.0
 
     @property

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from weftline.errors import StoreError, Unavailable, WeftlineError
@@ -141,6 +142,12 @@ class Log:
         waiter.future.add_done_callback(_ignore)
         run.log.waiters.append(waiter)
         return waiter.future
+
+    async def settled(self, run: LiveRun) -> None:
+        """Returns when nothing of the run is on its way to the store: it was written, or failed."""
+        while not run.log.idle:
+            with suppress(WeftlineError):
+                await self.mark(run)
 
     def full(self, run: LiveRun) -> bool:
         """Whether so much of the run is on its way to disk that its source should wait."""

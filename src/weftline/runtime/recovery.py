@@ -28,7 +28,7 @@ from typing import Any, Protocol
 from msgspec import DecodeError, Raw, ValidationError
 from msgspec.structs import replace
 
-from weftline.errors import Conflict, StoreError, WeftlineError
+from weftline.errors import Conflict, NotFound, StoreError, WeftlineError
 from weftline.kernel.bodies import ClosedBody, EndedBody, FailedBody, OpenedBody, decode_created, decode_message, encode
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import (
@@ -241,6 +241,8 @@ class Recovery:
         self._tried: set[int] = set()
         """Runs whose recovery this process has recorded."""
         self._on_trial: set[int] = set()
+        self._failures: dict[int, int] = {}
+        """How often a run's driver raised since something the run began last ended."""
         self._moved = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._trials: asyncio.Task[None] | None = None
@@ -319,6 +321,11 @@ class Recovery:
             return True
         return False
 
+    def progressed(self, key: int) -> None:
+        """Something that the run began has ended."""
+        self._failures.pop(key, None)
+        self.cleared(key)
+
     def cleared(self, key: int) -> None:
         """Something that the run began has ended, or it has left memory: it did not kill the process."""
         if key in self._on_trial:
@@ -344,29 +351,30 @@ class Recovery:
         if due is not None:
             self._fleet.wake_at(due)
 
-    async def again(self, run: LiveRun, error: BaseException) -> None:
+    async def again(self, key: int, error: BaseException) -> None:
         """A driver raised, which should never happen: tries again, and gives the run up after the third time in a row.
 
         A store that cannot be read is not the run's fault, however long it lasts.
         """
-        if run.state.ended or run.gone:
-            return
+        self._tried.add(key)  # this process has driven it already
         if isinstance(error, StoreError):
             await asyncio.sleep(STORE_RETRY_S)
         else:
-            run.failures += 1
-            if run.failures >= MAX_DRIVER_FAILURES:
-                self._give_up(run)
+            failures = self._failures[key] = self._failures.get(key, 0) + 1
+            if failures >= MAX_DRIVER_FAILURES:
+                del self._failures[key]
+                await self._give_up_from_log(key)
                 return
-            await asyncio.sleep(0.1 * 2**run.failures)
-        if not self._fleet.stopping and not run.gone:
-            self._fleet.consider(run)
+            await asyncio.sleep(0.1 * 2**failures)
+        await self._recover(key)
 
     async def _recover(self, key: int) -> None:
         if self._fleet.stopping:
             return
         try:
             run = await self._fleet.load_surely(key)
+        except NotFound:
+            pass  # its first write failed: it never existed
         except Conflict as error:
             logger.warning("run %s is left alone: %s", await public_id(self._store, key), error.message)
         except WeftlineError:
@@ -436,6 +444,9 @@ class Recovery:
     async def _try_no_more(self, key: int) -> None:
         """Gives up a suspect. If that cannot be written, it comes back here: it is not driven any more."""
         del self._waiting[key]
+        await self._give_up_from_log(key)
+
+    async def _give_up_from_log(self, key: int) -> None:
         try:
             run = await self._fleet.load_surely(key)
         except WeftlineError:

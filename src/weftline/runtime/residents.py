@@ -52,8 +52,9 @@ class Overseer(Protocol):
     @property
     def held(self) -> bool: ...
     def holds(self, run: LiveRun) -> bool: ...
+    def progressed(self, key: int) -> None: ...
     def cleared(self, key: int) -> None: ...
-    async def again(self, run: LiveRun, error: BaseException) -> None: ...
+    async def again(self, key: int, error: BaseException) -> None: ...
     async def pick_up(self) -> None: ...
 
 
@@ -69,6 +70,8 @@ class Residents:
         self._loading: dict[int, asyncio.Task[LiveRun]] = {}
         self._kept: dict[int, LiveRun] = {}
         """Parked runs, longest parked first."""
+        self._unsettled: dict[int, LiveRun] = {}
+        """Runs whose drivers failed, until what is on its way to the store has arrived."""
         self._sweep: asyncio.TimerHandle | None = None
         self._limits = limits
         self._scheduler = Scheduler(self._start, max_per_workspace=limits.max_runs_per_workspace)
@@ -146,6 +149,9 @@ class Residents:
             task.exception()  # the caller may have gone away since
 
     async def _load(self, key: int) -> LiveRun:
+        if (failed := self._unsettled.get(key)) is not None:
+            await self.log.settled(failed)
+            del self._unsettled[key]
         run = await load_run(self._store, key)
         if run is None:
             raise NotFound("There is no such run.")
@@ -238,13 +244,29 @@ class Residents:
             self.driver.advance(run)
         except Exception as error:
             logger.exception("run %s could not be ended", run.id)
-            self._spawn(self.overseer.again(run, error))
+            self._start_over(run, error)
             return
         if run.residency is Residency.SCHEDULED:
             self._scheduler.withdraw(run)
             run.residency = Residency.PARKED
         if run.task is not None:
             run.task.cancel()
+
+    def _start_over(self, run: LiveRun, error: BaseException) -> None:
+        """A driver failed, perhaps between two changes that belong together: the run continues from its log.
+
+        What it had appended is written first; nothing is lost but what only this memory knew.
+        """
+        if run.residency is Residency.SCHEDULED:
+            self._scheduler.withdraw(run)
+        self._not_behind(run)
+        self._kept.pop(run.key, None)
+        run.residency = Residency.GONE
+        del self._runs[run.key]
+        self._unsettled[run.key] = run
+        if run.task is not None:
+            run.task.cancel()
+        self._spawn(self.overseer.again(run.key, error))
 
     def end_by_force(self, run: LiveRun, facts: Sequence[Draft]) -> None:
         self.driver.record(run, facts)
@@ -303,12 +325,11 @@ class Residents:
         run.residency = Residency.PARKED
         if error is not None:
             logger.error("run %s: driver failed", run.id, exc_info=error)
-            run.log.epoch, run.work.opened = self._store.next_epoch(), False
-            run.log.due_at = 0
-            self._spawn(self.overseer.again(run, error))
-        elif run.state.ended:
+        if run.state.ended:
             if run.log.idle:
                 self._forget(run)
+        elif error is not None:
+            self._start_over(run, error)
         elif not self.stopping:
             self.consider(run)  # whatever arrived while the driver was leaving
         elif (decision := decide(run.state)).append or decision.start:
@@ -349,8 +370,8 @@ class Residents:
         if write.items:
             self._publish(run, write, heads, result.first_seq, size)
         if write.progress == 2:
-            run.failures, run.charges = 0, None
-            self.overseer.cleared(run.key)
+            run.charges = None
+            self.overseer.progressed(run.key)
         if write.new is not None and run.residency is Residency.BEHIND and not result.queued:
             self._move_up(run)
         elif run.log.due_at and not run.active:
@@ -396,9 +417,8 @@ class Residents:
 
     def lost(self, run: LiveRun) -> None:
         """The run's memory was ahead of its log and is gone; the run continues from the log."""
-        active = run.task is not None
         self._forget(run)
-        if active and run.task is not None:
+        if run.task is not None:
             run.task.cancel()
         if self.log.refusal is None and not self.stopping:
             self._spawn(self._load_again(run.key))
