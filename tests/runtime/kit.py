@@ -51,6 +51,8 @@ class MoodyLog:
         """The next due time is told while it is set."""
         self.timers_gate.set()
         self.timers_asked = 0
+        self.released: set[int] = set()
+        """The runs that the engine had in memory and let go of."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -78,6 +80,10 @@ class MoodyLog:
             self.unclaimable -= 1
             raise StoreError("The store could not be read.")
         return await self._inner.claim(key, kinds=kinds)
+
+    def release(self, key: int, epoch: int) -> None:
+        self.released.add(key)
+        self._inner.release(key, epoch)
 
     async def thread_messages(self, thread: int) -> list[bytes]:
         if self.unreadable:

@@ -73,6 +73,7 @@ class Residents:
         self._unsettled: dict[int, LiveRun] = {}
         """Runs whose drivers failed, until what is on its way to the store has arrived."""
         self._sweep: asyncio.TimerHandle | None = None
+        self._sweeping_soon = False
         self._limits = limits
         self._scheduler = Scheduler(self._start, max_per_workspace=limits.max_runs_per_workspace)
         self._behind: dict[int, set[int]] = {}
@@ -168,24 +169,45 @@ class Residents:
         run.touched_s = self._loop.time()
         self._kept.pop(run.key, None)
         self._kept[run.key] = run
-        if len(self._kept) > MAX_KEPT:
-            self._let_go(next(iter(self._kept.values())))
+        self._sweep_if_full()
         if self._sweep is None:
             self._sweep = self._loop.call_later(KEEP_S, self._sweep_kept)
 
+    def _sweep_if_full(self) -> None:
+        if len(self._kept) > MAX_KEPT and not self._sweeping_soon:
+            # Not right here: a commit may be half announced, and its runs are not idle before that.
+            self._sweeping_soon = True
+            self._loop.call_soon(self._sweep_soon)
+
+    def _sweep_soon(self) -> None:
+        self._sweeping_soon = False
+        self._sweep_kept()
+
     def _sweep_kept(self) -> None:
-        self._sweep = None
-        until = self._loop.time() - KEEP_S
+        """Lets go of runs that were parked for long, and of the oldest if there are too many.
+
+        Those with something on its way to the store stay until a later sweep.
+        """
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        now = self._loop.time()
         for run in list(self._kept.values()):
-            if run.touched_s > until:
-                self._sweep = self._loop.call_later(max(run.touched_s - until, _SWEEP_S), self._sweep_kept)
-                return
-            self._let_go(run)
+            if len(self._kept) <= MAX_KEPT and run.touched_s > now - KEEP_S:
+                break
+            self._kept.pop(run.key, None)
+            if run.log.idle:
+                self._let_go(run)
+            elif not run.active and not run.gone:
+                run.touched_s = now
+                self._kept[run.key] = run
+        if self._kept and self._sweep is None:
+            oldest = next(iter(self._kept.values()))
+            self._sweep = self._loop.call_later(max(oldest.touched_s + KEEP_S - now, _SWEEP_S), self._sweep_kept)
 
     def _let_go(self, run: LiveRun) -> None:
-        """Drops a parked run from memory, unless some of it is on its way to the store."""
-        self._kept.pop(run.key, None)
-        if run.active or run.gone or not run.log.idle:
+        """Drops a parked run from memory, unless there is something to do for it after all."""
+        if run.active or run.gone:
             return
         if run.log.due_at == 0 and run.residency is Residency.PARKED and not self.overseer.holds(run):
             self.consider(run)
@@ -367,6 +389,7 @@ class Residents:
     # What follows from a commit
 
     def committed(self, run: LiveRun, write: Write, heads: Sequence[Draft], result: Written, *, size: int) -> None:
+        self._sweep_if_full()
         if write.items:
             self._publish(run, write, heads, result.first_seq, size)
         if write.progress == 2:

@@ -1,0 +1,58 @@
+"""Which runs are in memory: those that move, and for a short while those that were just parked."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from runtime.kit import MoodyStore, ended, engine_on, plan, until
+from weftline.plan import LocalRef, ServerRef
+from weftline.runtime import residents
+from weftline.store.memory import MemoryDisk
+from weftline.tools.base import ToolOutput
+from weftline.tools.function import tool
+
+SCRIPTS = {
+    "ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}]}, {"text": "thanks"}]},
+    "wait": {"turns": [{"tool_calls": [{"name": name, "args": {}}]} for name in ("wait", "ask")]},
+}
+RUNS = 20
+
+
+async def test_of_many_runs_that_park_at_once_only_so_many_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residents, "MAX_KEPT", 4)
+    store = MoodyStore(MemoryDisk())
+    it, _ = engine_on(store, SCRIPTS)
+    async with it:
+        space = await it.workspace("acme")
+        run_ids = await asyncio.gather(*[it.create(space, plan("ask", LocalRef("ask"))) for _ in range(RUNS)])
+        await until(lambda: len(store.log.released) == RUNS - 4)
+        for run_id in run_ids:  # those that left memory are loaded
+            await it.answer(await it.locate(run_id, workspace=space), "call_0_0", ToolOutput.of("42"))
+            assert (await ended(it, run_id, space)).status == "succeeded"
+
+
+async def test_runs_that_park_while_the_disk_is_full_leave_memory_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residents, "KEEP_S", 0.01)
+    monkeypatch.setattr(residents, "_SWEEP_S", 0.01)
+    disk = MemoryDisk()
+    store = MoodyStore(disk)
+    released = asyncio.Event()
+
+    @tool(effect="read")
+    async def wait() -> str:
+        """Waits."""
+        await released.wait()
+        return "done"
+
+    it, _ = engine_on(store, SCRIPTS, tools={"wait": wait})
+    async with it:
+        space = await it.workspace("acme")
+        parks = plan("wait", ServerRef("wait"), LocalRef("ask"))
+        await asyncio.gather(*[it.create(space, parks) for _ in range(RUNS)])
+        await until(lambda: all(run.items[-1].kind == "call.started" for run in disk.runs.values()))
+        store.log.refusals = 2  # for longer than a parked run is kept
+        released.set()
+        await until(lambda: len(store.log.released) == RUNS)
+        assert all(run.row.due_at for run in disk.runs.values())
