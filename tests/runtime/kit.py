@@ -51,6 +51,8 @@ class MoodyLog:
         """The next due time is told while it is set."""
         self.timers_gate.set()
         self.timers_asked = 0
+        self.state_bytes = 0
+        """Of all states that were flushed."""
         self.released: set[int] = set()
         """The runs that the engine had in memory and let go of."""
 
@@ -62,6 +64,7 @@ class MoodyLog:
 
     async def _flush(self, writes: Sequence[Write]) -> list[Written]:
         self.flushes += 1
+        self.state_bytes += sum(len(write.state or b"") for write in writes)
         if not self.holds or any(item.kind == self.holds for write in writes for item in write.items):
             await self.gate.wait()
         if self.refusals:

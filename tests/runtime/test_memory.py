@@ -56,3 +56,21 @@ async def test_runs_that_park_while_the_disk_is_full_leave_memory_afterwards(mon
         released.set()
         await until(lambda: len(store.log.released) == RUNS)
         assert all(run.row.due_at for run in disk.runs.values())
+
+
+async def test_a_batch_for_a_client_stores_its_state_only_as_often_as_its_entries_outgrow_it() -> None:
+    calls = 200
+    disk = MemoryDisk()
+    store = MoodyStore(disk)
+    asks = {"tool_calls": [{"name": "ask", "args": {"n": number}} for number in range(calls)]}
+    it, _ = engine_on(store, {"batch": {"turns": [asks, {"text": "thanks"}]}})
+    async with it:
+        space = await it.workspace("acme")
+        run_id = await it.create(space, plan("batch", LocalRef("ask")))
+        key = await it.locate(run_id, workspace=space)
+        await until(lambda: disk.runs[key].row.due_at)
+        for number in range(calls):
+            await it.answer(key, f"call_0_{number}", ToolOutput.of("x"))
+        assert (await ended(it, run_id, space)).status == "succeeded"
+    entries = sum(item.size for item in disk.runs[key].items)
+    assert store.log.state_bytes < 2 * entries

@@ -225,8 +225,8 @@ class Log:
     def _complete(self, run: LiveRun) -> Write:
         """Fills in the row as it will be after this write.
 
-        The state is stored when the run parks or ends, and in between only once the newer facts take up as many bytes
-        as it does: readers fold what is newer, or everything if there is no state yet.
+        The state is stored when the run ends, and before that only once the newer facts take up as many bytes as it
+        does, also when the run parks: a large batch parks after each answer. Whoever loads the run folds what is newer.
         """
         log, state = run.log, run.log.state
         write = log.pending
@@ -239,11 +239,9 @@ class Log:
         behind = run.residency is Residency.BEHIND and not state.ended
         write.due_at = LEAVE_DUE if behind else log.due_at
         write.started_at, write.ended_at = log.started_at, log.ended_at
-        if log.unstored and (log.due_at != 0 or log.unstored >= max(log.state_size, STATE_BYTES)):
+        if log.unstored and (state.ended or log.unstored >= max(log.state_size, STATE_BYTES)):
             write.state, write.fold = encode_state(state), FOLD
             log.unstored, log.state_size = 0, len(write.state)
-        elif run.new is not None:
-            write.state = b""
         if run.new is not None:
             write.new, run.new = run.new, None
         return write
@@ -299,7 +297,8 @@ class Log:
             log.pending = write
             log.size, log.flight_size = log.size + log.flight_size, 0
             if write.state is not None:
-                write.state, log.unstored = None, max(log.unstored, 1)
+                write.state = None
+                log.unstored = max(log.unstored, log.state_size, STATE_BYTES)  # it comes with the next write
             log.drafts = heads + log.drafts
             if later is None:
                 self._touched.append(run)

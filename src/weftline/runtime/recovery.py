@@ -96,6 +96,7 @@ async def load_run(store: LogStore, key: int) -> LiveRun | None:
         work = WorkingSet(run_id, RunPlan(messages=()), Conversation(()))
     log = RunLog(loaded.epoch)
     log.state, log.state_size = state, len(row.state)
+    log.unstored = sum([fact.size for fact in loaded.facts])
     log.next_seq, log.durable = row.next_seq, row.next_seq - 1
     log.row_version, log.row_due, log.due_at = row.version, row.due_at, row.due_at
     log.started_at, log.ended_at = row.started_at, row.ended_at
@@ -144,6 +145,8 @@ async def _state(store: LogStore, loaded: Loaded) -> State:
     """The folded state: the row's plus newer facts, or folded from the first fact if another fold made it."""
     row = loaded.row
     _check_rules(row)
+    if not row.state:
+        return fold(State(), [(fact.at, _fact(fact)) for fact in loaded.facts])
     if row.fold == FOLD:
         try:
             state = decode_state(row.state)

@@ -77,7 +77,7 @@ class Write(Struct):
     """What one commit does to one run; at most one per run in a flush.
 
     It takes effect if the row still has `base_version` and `base_seq`, and there was no claim later than `epoch`. If
-    `state` is None, the stored state stays; recovery folds the facts that are newer.
+    `state` is None, the stored state stays, or there is none yet; recovery folds the facts that are newer.
     """
 
     key: int
@@ -205,7 +205,7 @@ class Loaded(Struct):
     created: bytes
     """The body of its first entry."""
     facts: list[Stored]
-    """The facts newer than the row's state."""
+    """The facts newer than the row's state; all of them if it has none yet."""
     conversation: list[Stored]
     """All entries of the requested kinds."""
     history: list[bytes]

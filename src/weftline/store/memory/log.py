@@ -73,7 +73,7 @@ class MemoryLog:
             row,
             epoch,
             first.body if first else b"",
-            facts=run.facts(after=row.state_seq),
+            facts=run.facts(after=row.state_seq if row.state else 0),
             conversation=run.facts(kinds=kinds) if kinds else [],
             history=[] if row.thread is None else thread_queue.messages(self._records, row.thread),
             secrets=run.secrets,
