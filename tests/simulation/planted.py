@@ -309,7 +309,7 @@ class ForgetsTimersWithTheProcess(SimulatedLog):
 class DropsEarlyTimers:
     """Rings when the loop's timer does, and forgets a time that the wall clock has not reached by then."""
 
-    def __init__(self, ring: Callable[[int], None], *, clock: Clock) -> None:
+    def __init__(self, ring: Callable[[], None], *, on_stall: Callable[[int], None], clock: Clock) -> None:
         self._ring = ring
         self._clock = clock
 
@@ -319,7 +319,7 @@ class DropsEarlyTimers:
 
     def _look(self, due_at: int) -> None:
         if self._clock.now_us() >= due_at:
-            self._ring(0)
+            self._ring()
 
     def stop(self) -> None: ...
 

@@ -18,7 +18,7 @@ from weftline.kernel.accept import accepts
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import TimerFired
 from weftline.kernel.state import State
-from weftline.runtime.alarm import Alarm
+from weftline.runtime.alarm import STALL_US, Alarm
 from weftline.runtime.clock import Clock
 from weftline.runtime.driver import Driver
 from weftline.runtime.hub import EntryBatch, Hub
@@ -32,7 +32,9 @@ from weftline.store.base import LogStore, Stored, Write, Written
 logger = logging.getLogger(__name__)
 
 CLIENT_GRACE_US = 30_000_000
-"""After a start or a stall: how long a client has to send an overdue answer."""
+"""After a start or a stall: how long a client has to send an overdue answer, or as long as the stall lasted."""
+MAX_GRACE_US = 300_000_000
+"""After a machine was suspended for a night, or its clock was set."""
 KEEP_S = 5.0
 """How long a parked run stays in memory: clients usually answer quickly."""
 MAX_KEPT = 512
@@ -42,7 +44,6 @@ LAST_TRY_S = 5.0
 """How long a stop waits for the store to write what is left."""
 _SWEEP_S = 0.1
 """The minimum between two looks at them: the remaining wait may round to nothing."""
-_STALL_US = 1_000_000
 _PAGE = 1000
 
 
@@ -78,7 +79,7 @@ class Residents:
         self._scheduler = Scheduler(self._start, max_per_workspace=limits.max_runs_per_workspace)
         self._behind: dict[int, set[int]] = {}
         """By workspace: new runs waiting for earlier runs of their threads."""
-        self._alarm = Alarm(self._ring, clock=clock)
+        self._alarm = Alarm(self._ring, on_stall=self._stalled, clock=clock)
         self._deadlines: list[tuple[int, int]] = []
         """For driven runs: when they want to be asked again, and their keys."""
         self._away_until = clock.now_us()
@@ -465,14 +466,16 @@ class Residents:
         self._away_until = self._clock.now_us()
         self._grace_until = self._away_until + CLIENT_GRACE_US
 
-    def _ring(self, late_us: int) -> None:
-        """Some run is due. After a stall, clients that were about to answer get a grace period first."""
+    def _stalled(self, late_us: int) -> None:
+        """Clients that were about to answer get as much time again, within reason."""
+        now = self._away_until = self._clock.now_us()
+        self._grace_until = max(self._grace_until, now + min(max(late_us, CLIENT_GRACE_US), MAX_GRACE_US))
+
+    def _ring(self) -> None:
+        """Some run is due."""
         if self.stopping or self.overseer.held:
             return
         now = self._clock.now_us()
-        if late_us > _STALL_US:
-            self._away_until = now
-            self._grace_until = max(self._grace_until, now + max(late_us, CLIENT_GRACE_US))
         while self._deadlines and self._deadlines[0][0] <= now:
             _, key = heappop(self._deadlines)
             run = self._runs.get(key)
@@ -505,7 +508,7 @@ class Residents:
                 self._alarm.at(upcoming)
         except WeftlineError:
             logger.exception("due runs could not be read; trying again")
-            self._alarm.at(now + _STALL_US)
+            self._alarm.at(now + STALL_US)
         finally:
             self._ringing = False
             if self._rang_again:
