@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from runtime.kit import TIMEOUT_S, MoodyStore, ended, engine_on, facts, new_thread, plan, until
 from weftline.kernel.entries import AttemptFailed, RunEnded, TurnCompleted
@@ -13,6 +15,7 @@ from weftline.plan import LocalRef, ServerRef
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import recovery, residents
 from weftline.store.memory import MemoryDisk
+from weftline.store.memory.run import MemoryRun
 from weftline.tools.base import ToolContext, ToolOutput
 from weftline.tools.function import tool
 
@@ -284,3 +287,33 @@ async def test_a_resume_that_arrives_as_the_driver_leaves_a_server_that_stops_is
     assert run.items[-1].kind == "run.resumed" and run.row.due_at == 0
     async with engine_on(MoodyStore(disk), SCRIPTS, tools={"steady": steady})[0] as after:
         assert (await ended(after, run_id, space)).status == "succeeded"
+
+
+def _newer_rules(run: MemoryRun) -> None:
+    run.row.rules = 99
+
+
+def _newer_entry(run: MemoryRun) -> None:
+    run.items.append(replace(run.items[0], seq=run.row.next_seq, kind="run.teleported"))
+    run.row.next_seq += 1
+
+
+@pytest.mark.parametrize("change", [_newer_rules, _newer_entry])
+async def test_a_run_that_this_version_cannot_load_is_not_on_trial(
+    change: Callable[[MemoryRun], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = MemoryDisk()
+    dead, _ = engine_on(MoodyStore(disk), SCRIPTS)
+    await dead.start()
+    space = await dead.workspace("acme")
+    for _ in range(2):
+        await dead.create(space, plan("slow"))
+    newer, known = disk.runs.values()
+    await until(lambda: all(run.items[-1].kind != "run.created" for run in disk.runs.values()))
+    change(newer)
+    async with engine_on(MoodyStore(disk), SCRIPTS)[0] as it:  # the other one writes nothing from here on
+        await until(lambda: known.trial and not newer.trial)
+        assert newer.row.suspect == 0
+        await it.stop(drain_s=0)
+    monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)
+    await dead.stop(drain_s=0)

@@ -102,7 +102,7 @@ async def load_run(store: LogStore, key: int) -> LiveRun | None:
     log.started_at, log.ended_at = row.started_at, row.ended_at
     run = LiveRun(row.key, row.salt, workspace=row.workspace, thread=row.thread, log=log, work=work)
     run.residency = Residency.BEHIND if row.queued else Residency.PARKED
-    run.charges = UnderWay(key, row.suspect, row.alone, row.deaths) if row.suspect else None
+    run.charges = UnderWay(key, row.suspect, row.alone, row.deaths, row.rules) if row.suspect else None
     run.inherited = state.in_flight
     return run
 
@@ -257,16 +257,20 @@ class Recovery:
         if store.unclean:
             await store.charge_death()
         fresh: list[int] = []
+        newer: list[int] = []
+        """Of another version. They cannot do harm here, and would take the blame for others."""
         after = 0
         while rows := await store.under_way(after=after, limit=_PAGE):
             after = rows[-1].key
-            self._waiting.update([(row.key, row) for row in rows if row.suspect])
-            fresh += [row.key for row in rows if not row.suspect]
+            newer += [row.key for row in rows if row.rules not in KNOWN_RULES]
+            known = [row for row in rows if row.rules in KNOWN_RULES]
+            self._waiting.update([(row.key, row) for row in known if row.suspect])
+            fresh += [row.key for row in known if not row.suspect]
         self._tried.update(fresh)
         if store.unclean and fresh:
             await store.begin_trial(fresh)
             self._on_trial.update(fresh)
-        for key in fresh:
+        for key in [*fresh, *newer]:
             await self._recover(key)
         if self._on_trial or self._waiting:
             self._trials = self._spawn(self._hold_trials(fresh))
@@ -325,15 +329,21 @@ class Recovery:
         return False
 
     def progressed(self, key: int) -> None:
-        """Something that the run began has ended."""
+        """Something that the run began has ended: its row is no longer on trial."""
         self._failures.pop(key, None)
-        self.cleared(key)
+        self._clear(key)
 
-    def cleared(self, key: int) -> None:
-        """Something that the run began has ended, or it has left memory: it did not kill the process."""
-        if key in self._on_trial:
-            self._on_trial.discard(key)
-            self._moved.set()
+    def left(self, key: int) -> None:
+        """The run has left memory with nothing to do: it can no longer kill the process."""
+        if self._clear(key):
+            self._spawn(self._write(self._store.end_trial, [key]))
+
+    def _clear(self, key: int) -> bool:
+        if key not in self._on_trial:
+            return False
+        self._on_trial.discard(key)
+        self._moved.set()
+        return True
 
     async def pick_up(self) -> None:
         """Resumes the runs that were dropped from memory while the store refused writes."""
@@ -384,6 +394,9 @@ class Recovery:
             logger.exception("run %s could not be loaded", await public_id(self._store, key))
         else:
             self._fleet.consider(run)
+            return
+        if self._clear(key):
+            await self._write(self._store.end_trial, [key])
 
     async def _note_late(self, key: int) -> None:
         """A run comes back that this process did not recover at its start, such as a paused one."""
@@ -426,8 +439,6 @@ class Recovery:
         for key in keys:
             del self._waiting[key]
             await self._recover(key)
-            if self._fleet.resident(key) is None:
-                self.cleared(key)
         await self._wait_out(keys, max(_trial_s(row) for row in group))
 
     async def _wait_out(self, keys: Sequence[int], trial_s: float) -> None:

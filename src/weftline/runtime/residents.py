@@ -54,7 +54,7 @@ class Overseer(Protocol):
     def held(self) -> bool: ...
     def holds(self, run: LiveRun) -> bool: ...
     def progressed(self, key: int) -> None: ...
-    def cleared(self, key: int) -> None: ...
+    def left(self, key: int) -> None: ...
     async def again(self, key: int, error: BaseException) -> None: ...
     async def pick_up(self) -> None: ...
 
@@ -214,6 +214,7 @@ class Residents:
             self.consider(run)
         else:
             self._forget(run)
+            self.overseer.left(run.key)
 
     def _forget(self, run: LiveRun) -> None:
         self._not_behind(run)
@@ -222,7 +223,6 @@ class Residents:
         if self._runs.get(run.key) is run:
             del self._runs[run.key]
             self._store.release(run.key, run.log.epoch)
-            self.overseer.cleared(run.key)
             if not run.state.ended:
                 self._hub.forget(run.key)
 

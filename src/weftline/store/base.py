@@ -220,6 +220,7 @@ class UnderWay(Struct, frozen=True):
     suspect: int
     alone: int
     deaths: int
+    rules: int
 
 
 class RunFilter(Struct, frozen=True, kw_only=True):
@@ -379,6 +380,10 @@ class LogStore(LogReader, Protocol):
 
         A write that shows that something ended (`progress` 2) removes the record, and the suspicion with it.
         """
+        ...
+
+    async def end_trial(self, keys: Sequence[int]) -> None:
+        """Removes the record: these runs are not recovered now, since they cannot be loaded or have nothing to do."""
         ...
 
     async def survived(self, keys: Sequence[int]) -> None:

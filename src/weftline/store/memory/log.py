@@ -123,7 +123,7 @@ class MemoryLog:
 
     async def under_way(self, *, after: int, limit: int) -> list[UnderWay]:
         rows = [run.row for at, run in self._disk.due() if at == 0 and run.row.key > after]
-        return [UnderWay(row.key, row.suspect, row.alone, row.deaths) for row in rows[:limit]]
+        return [UnderWay(row.key, row.suspect, row.alone, row.deaths, row.rules) for row in rows[:limit]]
 
     async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
         found = [(at, run.row.key) for at, run in self._disk.due() if 0 < at <= now]
@@ -161,6 +161,9 @@ class MemoryLog:
 
     async def begin_trial(self, keys: Sequence[int]) -> None:
         self._set_trial(keys, self._owner_epoch)
+
+    async def end_trial(self, keys: Sequence[int]) -> None:
+        self._set_trial(keys, 0)
 
     async def survived(self, keys: Sequence[int]) -> None:
         self._set_trial(keys, -self._owner_epoch)

@@ -113,6 +113,9 @@ class SqliteLog(SqliteLogReader):
         owner_epoch = self._ownership.epoch
         await self._writer.job(lambda db: recovering.begin_trial(db, keys, owner_epoch=owner_epoch))
 
+    async def end_trial(self, keys: Sequence[int]) -> None:
+        await self._writer.job(lambda db: recovering.end_trial(db, keys))
+
     async def survived(self, keys: Sequence[int]) -> None:
         owner_epoch = self._ownership.epoch
         await self._writer.job(lambda db: recovering.survived(db, keys, owner_epoch=owner_epoch))

@@ -173,6 +173,9 @@ class SimulatedLog:
     async def begin_trial(self, keys: Sequence[int]) -> None:
         await self._wires.write(self.inner.begin_trial(keys))
 
+    async def end_trial(self, keys: Sequence[int]) -> None:
+        await self._wires.write(self.inner.end_trial(keys))
+
     async def survived(self, keys: Sequence[int]) -> None:
         await self._wires.write(self.inner.survived(keys))
 

@@ -59,9 +59,9 @@ async def due_runs_are_those_whose_time_has_come(subject: Subject) -> None:
     chains = [await new_chain(subject, key) for key in range(1, 6)]
     for chain, at in zip(chains, [0, 200, None, 100, 0], strict=True):
         await commit(log, chain.append(b"a", due_at=at))
-    assert await log.under_way(after=0, limit=9) == [UnderWay(1, 0, 0, 0), UnderWay(5, 0, 0, 0)]
-    assert await log.under_way(after=0, limit=1) == [UnderWay(1, 0, 0, 0)]
-    assert await log.under_way(after=1, limit=9) == [UnderWay(5, 0, 0, 0)]
+    assert await log.under_way(after=0, limit=9) == [UnderWay(1, 0, 0, 0, 1), UnderWay(5, 0, 0, 0, 1)]
+    assert await log.under_way(after=0, limit=1) == [UnderWay(1, 0, 0, 0, 1)]
+    assert await log.under_way(after=1, limit=9) == [UnderWay(5, 0, 0, 0, 1)]
     everybody = (0, 0)
     assert [await log.due(now, after=everybody, limit=9) for now in (99, 100, 200)] == [
         [],
@@ -116,6 +116,15 @@ async def survivors_are_charged_only_if_nobody_is_on_trial(subject: Subject) -> 
     await subject.store.log.survived([1, 2])
     await _dies(subject)
     assert await charges(subject) == [(2, 0, 1), (2, 0, 1), (1, 1, 1)]
+
+
+async def a_run_whose_trial_was_ended_is_charged_with_nothing(subject: Subject) -> None:
+    for key in (1, 2):
+        await new_chain(subject, key)
+    await subject.store.log.begin_trial([1, 2])
+    await subject.store.log.end_trial([1])
+    await _dies(subject)
+    assert await charges(subject) == [(0, 0, 0), (1, 1, 1)]
 
 
 async def charges_are_taken_back_after_a_death_while_nobody_was_recovered(subject: Subject) -> None:
@@ -174,6 +183,7 @@ CHECKS = (
     a_death_is_charged_once_to_the_run_that_was_on_trial_alone,
     a_death_of_a_group_makes_suspects_and_charges_nobody,
     survivors_are_charged_only_if_nobody_is_on_trial,
+    a_run_whose_trial_was_ended_is_charged_with_nothing,
     charges_are_taken_back_after_a_death_while_nobody_was_recovered,
     a_suspect_is_cleared_when_something_that_it_began_has_ended,
     a_run_that_has_ended_is_charged_with_nothing,
