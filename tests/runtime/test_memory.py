@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from heapq import heappush
+from typing import Any
 
 import pytest
 
 from runtime.kit import MoodyStore, ended, engine_on, plan, until
 from weftline.plan import LocalRef, ServerRef
-from weftline.runtime import residents
+from weftline.runtime import residents, timers
 from weftline.store.memory import MemoryDisk
 from weftline.tools.base import ToolOutput
 from weftline.tools.function import tool
 
-SCRIPTS = {
+SCRIPTS: dict[str, Any] = {
     "ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}]}, {"text": "thanks"}]},
     "wait": {"turns": [{"tool_calls": [{"name": name, "args": {}}]} for name in ("wait", "ask")]},
 }
@@ -74,3 +76,23 @@ async def test_a_batch_for_a_client_stores_its_state_only_as_often_as_its_entrie
         assert (await ended(it, run_id, space)).status == "succeeded"
     entries = sum(item.size for item in disk.runs[key].items)
     assert store.log.state_bytes < 2 * entries
+
+
+async def test_a_deadline_is_noted_once_however_much_its_run_does_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[tuple[int, int]] = []
+    monkeypatch.setattr(timers, "heappush", lambda heap, entry: (noted.append(entry), heappush(heap, entry)))
+
+    @tool(effect="read")
+    async def look() -> str:
+        """Looks."""
+        return "a view"
+
+    calls = [{"name": "ask", "args": {}}] + [{"name": "look", "args": {}}] * 50
+    disk = MemoryDisk()
+    it, _ = engine_on(MoodyStore(disk), {"busy": {"turns": [{"tool_calls": calls}]}}, tools={"look": look})
+    async with it:
+        space = await it.workspace("acme")
+        await it.create(space, plan("busy", LocalRef("ask"), ServerRef("look")))
+        (run,) = disk.runs.values()
+        await until(lambda: sum(item.kind == "call.closed" for item in run.items) == 50)
+        assert len(noted) == 1

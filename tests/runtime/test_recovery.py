@@ -13,7 +13,7 @@ from runtime.kit import TIMEOUT_S, MoodyStore, ended, engine_on, facts, new_thre
 from weftline.kernel.entries import AttemptFailed, RunEnded, TurnCompleted
 from weftline.plan import LocalRef, ServerRef
 from weftline.runtime import carry_out as carrying
-from weftline.runtime import recovery, residents
+from weftline.runtime import recovery, residents, timers
 from weftline.store.memory import MemoryDisk
 from weftline.store.memory.run import MemoryRun
 from weftline.tools.base import ToolContext, ToolOutput
@@ -239,7 +239,7 @@ async def test_a_suspect_that_somebody_resumes_is_on_trial_before_it_is_driven(m
 
 
 async def test_due_runs_of_a_newer_version_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(residents, "_PAGE", 2)
+    monkeypatch.setattr(timers, "_PAGE", 2)
     disk = MemoryDisk()
     async with engine_on(MoodyStore(disk), SCRIPTS)[0] as before:
         space = await before.workspace("acme")

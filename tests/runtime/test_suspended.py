@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from runtime.kit import MoodyStore, ended, engine_on, facts, plan
 from weftline.kernel.entries import CallClosed, Limits
 from weftline.plan import LocalRef
-from weftline.runtime.residents import CLIENT_GRACE_US, MAX_GRACE_US
+from weftline.runtime.timers import CLIENT_GRACE_US, MAX_GRACE_US
 from weftline.store.memory import MemoryDisk
 from weftline.testing.simulation.loop import VirtualLoop
 from weftline.testing.simulation.server import WallClock
 from weftline.tools.base import ToolOutput
 
-SCRIPTS = {"ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}]}, {"text": "thanks"}]}}
+SCRIPTS: dict[str, Any] = {"ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}]}, {"text": "thanks"}]}}
 GRACE_S, MAX_GRACE_S = CLIENT_GRACE_US / 1e6, MAX_GRACE_US / 1e6
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 
 from simulation.planted import BUGS, Bug
-from weftline.runtime import residents
+from weftline.runtime import timers
 from weftline.testing.simulation import Histories, Violation, simulate
 
 SEEDS = 150
@@ -32,7 +32,7 @@ def test_a_seed_always_gives_the_same_history() -> None:
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_planted_bug_is_noticed(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(residents, "Alarm", bug.alarm)
+    monkeypatch.setattr(timers, "Alarm", bug.alarm)
     violation = first_violation(bug)
     assert violation.rule in bug.rules, violation.report()
 

@@ -47,12 +47,13 @@ from weftline.runtime.driver import CarryOut, Driver, TakeStep
 from weftline.runtime.hub import Hub, StreamPlace, Subscription
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun, Residency, RunLog, WorkingSet
+from weftline.runtime.log import Log
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.models import refused_sampling
 from weftline.runtime.names import StoredNames
 from weftline.runtime.opening import RunOpener
 from weftline.runtime.receipts import CancelReceipt, receipt
-from weftline.runtime.recovery import Recovery, unsupported
+from weftline.runtime.recovery import unsupported
 from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.step import closed_body
@@ -105,21 +106,16 @@ class EmbeddedEngine:
         self._store = await asyncio.to_thread(open_store, given, check=True) if isinstance(given, Path | str) else given
         store = self._log_store = self._store.log
         self._hub = Hub(store, max_per_workspace=self._limits.max_streams_per_workspace)
-        self._residents = Residents(store, clock=self.clock, hub=self._hub, limits=self._limits)
-        self._log = self._residents.log
         self._names = StoredNames(self._store.records)
         opener = RunOpener(store, models=self._models, tools=self._tools, names=self._names)
         services = Services(store.id, self.clock, Deadlines(), self._model_timeout_s, self._slow_turn_s)
-        self._driver = Driver(
-            self._log,
-            services,
-            opener,
-            on_deadline=self._residents.deadline,
-            step=self._step,
-            carry_out=self._carry_out,
-        )
-        self._residents.driver = self._driver
-        self._recovery = self._residents.overseer = Recovery(store, self._residents)
+
+        def new_driver(log: Log, on_deadline: Callable[[LiveRun, int], None]) -> Driver:
+            return Driver(log, services, opener, on_deadline=on_deadline, step=self._step, carry_out=self._carry_out)
+
+        self._residents = Residents(store, clock=self.clock, hub=self._hub, limits=self._limits, new_driver=new_driver)
+        self._log, self._driver = self._residents.log, self._residents.driver
+        self._recovery = self._residents.recovery
         self._next_key = await store.last_key() + 1
         if store.held:
             logger.warning("the store comes from a backup: its runs are held until `weftline resume --all`")
@@ -153,7 +149,7 @@ class EmbeddedEngine:
         if self._recovery.held:
             await self._log_store.lift_hold()
             if self._recovery.held:  # no other caller was quicker
-                self._residents.was_away()
+                self._residents.timers.was_away()
                 await self._carry_on()
         return count
 

@@ -273,7 +273,7 @@ class Recovery:
         for key in [*fresh, *newer]:
             await self._recover(key)
         if self._on_trial or self._waiting:
-            self._trials = self._spawn(self._hold_trials(fresh))
+            self._trials = self._spawn(self._try_suspects(fresh))
         self._report(fresh)
         due = await store.next_due(0)
         if due is not None:
@@ -305,7 +305,7 @@ class Recovery:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("recovering runs failed", exc_info=error)
 
-    def holds(self, run: LiveRun) -> bool:
+    def must_wait(self, run: LiveRun) -> bool:
         """Whether the run has to wait: a suspect, or work of an earlier process, is not driven before its trial is
         recorded.
 
@@ -320,7 +320,7 @@ class Recovery:
                 self._waiting[run.key] = run.charges
                 self._queued.set()
                 if self._trials is None or self._trials.done():
-                    self._trials = self._spawn(self._hold_trials(()))
+                    self._trials = self._spawn(self._try_suspects(()))
             return True
         if run.inherited:
             self._tried.add(run.key)
@@ -405,7 +405,7 @@ class Recovery:
         await self._recover(key)
         await self._wait_out([key], TRIAL_S)
 
-    async def _hold_trials(self, fresh: Sequence[int]) -> None:
+    async def _try_suspects(self, fresh: Sequence[int]) -> None:
         """Tries suspects, those without charges first, once the other runs have had their time."""
         await self._wait_out(fresh, TRIAL_S)
         while self._waiting:

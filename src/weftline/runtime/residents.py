@@ -1,4 +1,4 @@
-"""The runs in memory, and what moves them: drivers, commits, timers.
+"""The runs in memory, and what moves them: drivers and commits.
 
 Only active runs are here, and for a few seconds those that were just parked. What follows from a commit (the next run
 of a thread, notifying readers, dropping a parked run) is tied to the commit itself, never to the caller. `Residency`
@@ -10,31 +10,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from heapq import heappop, heappush
 from typing import Any, Protocol
 
-from weftline.errors import Conflict, NotFound, RateLimited, StoreError, WeftlineError
+from weftline.errors import NotFound, RateLimited, StoreError
 from weftline.kernel.accept import accepts
+from weftline.kernel.calls import earliest_deadline
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import TimerFired
-from weftline.kernel.state import State
-from weftline.runtime.alarm import STALL_US, Alarm
 from weftline.runtime.clock import Clock
 from weftline.runtime.driver import Driver
 from weftline.runtime.hub import EntryBatch, Hub
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun, Residency
 from weftline.runtime.log import Log
-from weftline.runtime.recovery import STORE_RETRY_S, load_run, public_id
+from weftline.runtime.recovery import STORE_RETRY_S, Recovery, load_run, public_id
 from weftline.runtime.scheduler import Scheduler
+from weftline.runtime.timers import Timers
 from weftline.store.base import LogStore, Stored, Write, Written
 
 logger = logging.getLogger(__name__)
 
-CLIENT_GRACE_US = 30_000_000
-"""After a start or a stall: how long a client has to send an overdue answer, or as long as the stall lasted."""
-MAX_GRACE_US = 300_000_000
-"""After a machine was suspended for a night, or its clock was set."""
 KEEP_S = 5.0
 """How long a parked run stays in memory: clients usually answer quickly."""
 MAX_KEPT = 512
@@ -44,28 +39,21 @@ LAST_TRY_S = 5.0
 """How long a stop waits for the store to write what is left."""
 _SWEEP_S = 0.1
 """The minimum between two looks at them: the remaining wait may round to nothing."""
-_PAGE = 1000
 
 
-class Overseer(Protocol):
-    """What the runs in memory need from recovery."""
+class NewDriver(Protocol):
+    """Makes the driver of runs that are appended to this log; it calls `on_deadline` as `Driver` does."""
 
-    @property
-    def held(self) -> bool: ...
-    def holds(self, run: LiveRun) -> bool: ...
-    def progressed(self, key: int) -> None: ...
-    def left(self, key: int) -> None: ...
-    async def again(self, key: int, error: BaseException) -> None: ...
-    async def pick_up(self) -> None: ...
+    def __call__(self, log: Log, on_deadline: Callable[[LiveRun, int], None], /) -> Driver: ...
 
 
 class Residents:
-    overseer: Overseer
-
-    def __init__(self, store: LogStore, *, clock: Clock, hub: Hub, limits: WorkspaceLimits) -> None:
+    def __init__(
+        self, store: LogStore, *, clock: Clock, hub: Hub, limits: WorkspaceLimits, new_driver: NewDriver
+    ) -> None:
         self._store = store
-        self._clock = clock
         self._hub = hub
+        self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._runs: dict[int, LiveRun] = {}
         self._loading: dict[int, asyncio.Task[LiveRun]] = {}
@@ -75,22 +63,16 @@ class Residents:
         """Runs whose drivers failed, until what is on its way to the store has arrived."""
         self._sweep: asyncio.TimerHandle | None = None
         self._sweeping_soon = False
-        self._limits = limits
-        self._scheduler = Scheduler(self._start, max_per_workspace=limits.max_runs_per_workspace)
         self._behind: dict[int, set[int]] = {}
         """By workspace: new runs waiting for earlier runs of their threads."""
-        self._alarm = Alarm(self._ring, on_stall=self._stalled, clock=clock)
-        self._deadlines: list[tuple[int, int]] = []
-        """For driven runs: when they want to be asked again, and their keys."""
-        self._away_until = clock.now_us()
-        self._grace_until = self._away_until + CLIENT_GRACE_US
-        self._ringing = False
-        self._rang_again = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self.on_ended: Callable[[], None] | None = None
         """Called after a commit that ended a run."""
+        self._scheduler = Scheduler(self._start, max_per_workspace=limits.max_runs_per_workspace)
+        self.timers = Timers(store, self, clock=clock)
         self.log = Log(store, clock=clock, observer=self)
-        self.driver: Driver
+        self.driver = new_driver(self.log, self.timers.watch)
+        self.recovery = Recovery(store, self)
 
     @property
     def stopping(self) -> bool:
@@ -210,11 +192,11 @@ class Residents:
         """Drops a parked run from memory, unless there is something to do for it after all."""
         if run.active or run.gone:
             return
-        if run.log.due_at == 0 and run.residency is Residency.PARKED and not self.overseer.holds(run):
+        if run.log.due_at == 0 and run.residency is Residency.PARKED and not self.recovery.must_wait(run):
             self.consider(run)
         else:
             self._forget(run)
-            self.overseer.left(run.key)
+            self.recovery.left(run.key)
 
     def _forget(self, run: LiveRun) -> None:
         self._not_behind(run)
@@ -249,17 +231,13 @@ class Residents:
             return
         decision = decide(run.state)
         if decision.append or decision.start:
-            if run.state.questions.open:
-                self._watch_deadlines(run)  # it may queue for a place for longer than that
+            deadline_at = earliest_deadline(run.state.questions)
+            if deadline_at is not None:
+                run.work.due_at = deadline_at
+                self.timers.watch(run, deadline_at)  # it may queue for a place for longer than that
             self._submit(run)
             return
         self._park(run, decision.due_at)
-
-    def _watch_deadlines(self, run: LiveRun) -> None:
-        deadlines = [question.deadline_at for question in run.state.questions.open.values() if question.deadline_at]
-        if deadlines:
-            run.work.due_at = min(deadlines)
-            self.deadline(run, run.work.due_at)
 
     def _end_cancelled(self, run: LiveRun) -> None:
         """The receiver of a cancel carries it out; drivers are notified afterwards."""
@@ -289,25 +267,14 @@ class Residents:
         self._unsettled[run.key] = run
         if run.task is not None:
             run.task.cancel()
-        self._spawn(self.overseer.again(run.key, error))
-
-    def end_by_force(self, run: LiveRun, facts: Sequence[Draft]) -> None:
-        self.driver.record(run, facts)
-
-    def wake_at(self, due_at: int) -> None:
-        self._alarm.at(due_at)
-
-    def deadline(self, run: LiveRun, due_at: int) -> None:
-        """A driven run wants to be asked again at this time, whatever its commands do."""
-        heappush(self._deadlines, (due_at, run.key))
-        self._alarm.at(due_at)
+        self._spawn(self.recovery.again(run.key, error))
 
     def _submit(self, run: LiveRun) -> None:
         """Drives the run now, or when its workspace has a free slot; at most one driver at a time."""
         run.log.due_at = 0
         if self.stopping:
             self._store_due(run)  # the next process carries it on
-        if run.active or run.gone or self.stopping or self.overseer.holds(run):
+        if run.active or run.gone or self.stopping or self.recovery.must_wait(run):
             return
         self._kept.pop(run.key, None)
         run.residency = Residency.SCHEDULED
@@ -317,7 +284,7 @@ class Residents:
         log = run.log
         log.due_at = due_at
         if due_at:
-            self._alarm.at(due_at)
+            self.timers.at(due_at)
         self._store_due(run)
         self._keep(run)
 
@@ -361,7 +328,7 @@ class Residents:
     async def shut_down(self, drain_s: float) -> None:
         """Starts nothing new, and waits for what is under way, `drain_s` at most."""
         self.driver.stopping = True
-        self._alarm.stop()
+        self.timers.stop()
         tasks = [run.task for run in self._runs.values() if run.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=drain_s)
@@ -395,11 +362,11 @@ class Residents:
             self._publish(run, write, heads, result.first_seq, size)
         if write.progress == 2:
             run.charges = None
-            self.overseer.progressed(run.key)
+            self.recovery.progressed(run.key)
         if write.new is not None and run.residency is Residency.BEHIND and not result.queued:
             self._move_up(run)
         elif run.log.due_at and not run.active:
-            self._alarm.at(run.log.due_at)  # an alarm that rang before this commit did not see it
+            self.timers.at(run.log.due_at)  # an alarm that rang before this commit did not see it
         if result.promoted is not None:
             self._promote(result.promoted)
         if write.ended_at is not None:
@@ -457,79 +424,25 @@ class Residents:
     def store_is_well(self) -> None:
         """Picks up the runs that were dropped while the store refused."""
         if not self.stopping:
-            self._spawn(self.overseer.pick_up())
+            self._spawn(self.recovery.pick_up())
 
-    # Timers
+    # What timers and recovery do with runs
 
-    def was_away(self) -> None:
-        """Nothing moved until now, so clients whose answers are overdue get a grace period."""
-        self._away_until = self._clock.now_us()
-        self._grace_until = self._away_until + CLIENT_GRACE_US
+    @property
+    def resting(self) -> bool:
+        return self.stopping or self.recovery.held
 
-    def _stalled(self, late_us: int) -> None:
-        """Clients that were about to answer get as much time again, within reason."""
-        now = self._away_until = self._clock.now_us()
-        self._grace_until = max(self._grace_until, now + min(max(late_us, CLIENT_GRACE_US), MAX_GRACE_US))
-
-    def _ring(self) -> None:
-        """Some run is due."""
-        if self.stopping or self.overseer.held:
-            return
-        now = self._clock.now_us()
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, key = heappop(self._deadlines)
-            run = self._runs.get(key)
-            if run is not None and run.active and run.work.due_at and run.work.due_at <= now:
-                self._fire(run, now)
-        if self._deadlines:
-            self._alarm.at(self._deadlines[0][0])
-        if self._ringing:
-            self._rang_again = True  # what it was for may have become durable since the runs under way were read
-        else:
-            self._ringing = True
-            self._spawn(self._fire_parked(now))
-
-    async def _fire_parked(self, now: int) -> None:
-        try:
-            after = (0, 0)
-            while due := await self._store.due(now, after=after, limit=_PAGE):
-                after = due[-1]
-                for _, key in due:
-                    if self.stopping:
-                        return
-                    try:
-                        run = await self.load(key)
-                    except (Conflict, NotFound):
-                        continue  # from a newer version, or gone by now
-                    if not run.active and not run.gone and run.log.due_at and run.log.due_at <= now:
-                        self._fire(run, now)
-            upcoming = await self._store.next_due(now)
-            if upcoming is not None:
-                self._alarm.at(upcoming)
-        except WeftlineError:
-            logger.exception("due runs could not be read; trying again")
-            self._alarm.at(now + STALL_US)
-        finally:
-            self._ringing = False
-            if self._rang_again:
-                self._rang_again = False
-                self._alarm.at(now)
-
-    def _fire(self, run: LiveRun, now: int) -> None:
-        if now < self._grace_until and self._client_was_cut_off(run.state):
-            if run.active:
-                heappush(self._deadlines, (self._grace_until, run.key))
-            self._alarm.at(self._grace_until)
-            return
+    def fire(self, run: LiveRun, now: int) -> None:
         fired = TimerFired(now)
         if accepts(run.state, fired):
             self.driver.record(run, (Draft(fired),))
             self.consider(run)
 
-    def _client_was_cut_off(self, state: State) -> bool:
-        """Whether a client had a call open while this server was down or stalled, and so could not answer it."""
-        opened_before = self._away_until + state.limits.local_timeout_us
-        return any((question.deadline_at or 0) < opened_before for question in state.questions.open.values())
+    def end_by_force(self, run: LiveRun, facts: Sequence[Draft]) -> None:
+        self.driver.record(run, facts)
+
+    def wake_at(self, due_at: int) -> None:
+        self.timers.at(due_at)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
