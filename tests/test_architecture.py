@@ -263,6 +263,17 @@ def waits_that_swallow_a_cancel(modules: list[Module]) -> list[str]:
     ]
 
 
+def methods_that_differ_by_an_underscore(modules: list[Module]) -> list[str]:
+    """Two names that say the same: which of them does what has to be looked up each time."""
+    found: list[str] = []
+    for module in modules:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef):
+                names = {one.name for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
+                found += [f"{module.name}: {node.name}.{name}" for name in sorted(names) if f"_{name}" in names]
+    return found
+
+
 @pytest.fixture(scope="module")
 def modules() -> list[Module]:
     return package_modules(SRC)
@@ -294,6 +305,10 @@ def test_nobody_uses_the_standard_librarys_sqlite(modules: list[Module]) -> None
 
 def test_nobody_waits_in_a_way_that_swallows_a_cancel(modules: list[Module]) -> None:
     assert waits_that_swallow_a_cancel(modules) == []
+
+
+def test_no_two_methods_of_a_class_differ_by_an_underscore(modules: list[Module]) -> None:
+    assert methods_that_differ_by_an_underscore(modules) == []
 
 
 def test_no_file_is_longer_than_one_can_hold_in_mind(modules: list[Module]) -> None:
@@ -397,6 +412,11 @@ def test_the_standard_librarys_sqlite_would_be_noticed(tmp_path: Path) -> None:
 def test_a_wait_that_swallows_a_cancel_would_be_noticed(tmp_path: Path) -> None:
     planted = plant(tmp_path, "store/x.py", "async def late():\n    await asyncio.wait_for(x, 1)")
     assert len(waits_that_swallow_a_cancel(planted)) == 1
+
+
+def test_two_methods_that_differ_by_an_underscore_would_be_noticed(tmp_path: Path) -> None:
+    source = "class A:\n    def load(self): ...\n    async def _load(self): ...\n    def save(self): ..."
+    assert methods_that_differ_by_an_underscore(plant(tmp_path, "store/x.py", source)) == ["weftline.store.x: A.load"]
 
 
 def plant(root: Path, place: str, source: str) -> list[Module]:

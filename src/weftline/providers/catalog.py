@@ -178,13 +178,13 @@ class Catalog:
         """
         known = self._known.get(model_id)
         if known is None:
-            known = self._resolve(model_id)
+            known = self._look_up(model_id)
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             self._known[model_id] = known
         return known
 
-    def _resolve(self, model_id: str | None) -> ResolvedModel:
+    def _look_up(self, model_id: str | None) -> ResolvedModel:
         if model_id is None:
             default = self.default_id
             if default is None:

@@ -359,11 +359,11 @@ class EmbeddedEngine:
             await self._append(run, head)
         else:
             await self._settled(run)
-        return await self._receipt(key, run.state.status)
+        return await self._make_receipt(key, run.state.status)
 
     async def pause(self, key: int, *, reason: str = "", requested_by: str = "") -> None:
         """Finishes what is under way and starts nothing new until `resume`."""
-        run = await self._unfinished(key)
+        run = await self._load_unfinished(key)
         head = RunPaused(reason, requested_by)
         if run.state.control.paused:
             await self._settled(run)
@@ -373,7 +373,7 @@ class EmbeddedEngine:
         await self._append(run, head)
 
     async def resume(self, key: int, *, notes: str = "", requested_by: str = "") -> None:
-        run = await self._unfinished(key)
+        run = await self._load_unfinished(key)
         head = RunResumed(notes, requested_by)
         if not accepts(run.state, head):
             await self._settled(run)
@@ -382,12 +382,12 @@ class EmbeddedEngine:
 
     async def steer(self, key: int, text: str, *, message_id: str = "") -> str:
         """Hands a message to the run at its next turn; calls that have not begun by then are skipped."""
-        run = await self._unfinished(key)
+        run = await self._load_unfinished(key)
         return await self._queue(run, MessageQueued(_message_id(run), "steer"), text, message_id)
 
     async def follow_up(self, key: int, text: str) -> str:
         """Hands a message to the run when it would otherwise end."""
-        run = await self._unfinished(key)
+        run = await self._load_unfinished(key)
         return await self._queue(run, MessageQueued(_message_id(run), "follow_up"), text)
 
     async def _queue(self, run: LiveRun, head: MessageQueued, text: str, message_id: str = "") -> str:
@@ -401,7 +401,7 @@ class EmbeddedEngine:
         for key in reversed(await self._log_store.unfinished_of_thread(thread)):
             await self.cancel(key, reason="session_ended", requested_by=requested_by)
 
-    async def _unfinished(self, key: int) -> LiveRun:
+    async def _load_unfinished(self, key: int) -> LiveRun:
         self.require_accepting()
         run = await self._residents.load(key)
         if run.state.ended or run.state.control.cancel:
@@ -463,9 +463,9 @@ class EmbeddedEngine:
 
     async def receipt(self, key: int) -> CancelReceipt:
         row = await self._log_store.run(key)
-        return await self._receipt(key, "" if row is None else row.status)
+        return await self._make_receipt(key, "" if row is None else row.status)
 
-    async def _receipt(self, key: int, status: str) -> CancelReceipt:
+    async def _make_receipt(self, key: int, status: str) -> CancelReceipt:
         return receipt(status, await self._log_store.facts(key, kinds=(KIND[CallClosed],)))
 
     async def session_id(self, thread: int | None) -> str | None:

@@ -124,7 +124,7 @@ class Log:
         write.progress = write.progress or 1
         log.next_seq += len(encoded)
 
-    def touch(self, run: LiveRun) -> None:
+    def write_row(self, run: LiveRun) -> None:
         """Queues the run's row for the next flush even though nothing was appended."""
         if run.log.pending is None:
             self._touch(run)

@@ -108,7 +108,7 @@ class Residents:
         while (run := self._runs.get(key)) is None:
             loading = self._loading.get(key)
             if loading is None:
-                loading = self._loading[key] = self._loop.create_task(self._load(key))
+                loading = self._loading[key] = self._loop.create_task(self._read(key))
                 loading.add_done_callback(lambda task: self._loaded(key, task))
             loaded = await asyncio.shield(loading)
             if loaded.state.ended:
@@ -132,7 +132,7 @@ class Residents:
         if not task.cancelled():
             task.exception()  # the caller may have gone away since
 
-    async def _load(self, key: int) -> LiveRun:
+    async def _read(self, key: int) -> LiveRun:
         if (failed := self._unsettled.get(key)) is not None:
             await self.log.settled(failed)
             del self._unsettled[key]
@@ -293,7 +293,7 @@ class Residents:
         log = run.log
         on_its_way = log.flight.due_at if log.flight is not None else log.row_due
         if log.pending is None and on_its_way != log.due_at:
-            self.log.touch(run)
+            self.log.write_row(run)
 
     def _start(self, run: LiveRun) -> None:
         if not run.gone:

@@ -29,13 +29,13 @@ class Deliveries:
     async def deliver(self, row: RunRow, sent: SentMessage) -> None:
         while (other := self._under_way.get(row.key)) is not None:
             await asyncio.wait({other})
-        task = self._under_way[row.key] = asyncio.ensure_future(self._deliver(row, sent))
+        task = self._under_way[row.key] = asyncio.ensure_future(self._hand_over(row, sent))
         task.add_done_callback(lambda _: self._under_way.pop(row.key))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())  # also if nobody waits any more
         # Hangs on the commit: a caller that goes away must not let its retry be taken for another message.
         await asyncio.shield(task)
 
-    async def _deliver(self, row: RunRow, sent: SentMessage) -> None:
+    async def _hand_over(self, row: RunRow, sent: SentMessage) -> None:
         engine = self._host.engine
         if await has_taken(engine, row, sent.id, sent.text):
             return

@@ -94,7 +94,7 @@ class History:
         quiet()
         random.seed(self.seed)
         with _narrow(self.rng):
-            self.loop.run_until_complete(self._run())
+            self.loop.run_until_complete(self._play())
         if self._failure is not None:
             raise self._failure
         check(self._evidence())
@@ -114,7 +114,7 @@ class History:
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
 
-    async def _run(self) -> None:
+    async def _play(self) -> None:
         server = self.server
         server.is_outside(asyncio.current_task())
         mishaps = self.mishaps = Mishaps(

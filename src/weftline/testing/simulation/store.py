@@ -251,16 +251,10 @@ class SimulatedRecords:
         self._wires = wires
 
     async def read(self, query: Query[T], *, heavy: bool = False) -> T:
-        return await self._wires.read(self._read(query))
-
-    async def _read(self, query: Query[T]) -> T:
-        return await self._inner.read(query)
+        return await self._wires.read(self._inner.read(query))
 
     async def write(self, query: Query[T]) -> T:
-        return await self._wires.write(self._write(query))
-
-    async def _write(self, query: Query[T]) -> T:
-        return await self._inner.write(query)
+        return await self._wires.write(self._inner.write(query))
 
 
 class SimulatedStore:
