@@ -80,16 +80,24 @@ async def test_a_batch_for_a_client_stores_its_state_only_as_often_as_its_entrie
 
 async def test_a_deadline_is_noted_once_however_much_its_run_does_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     noted: list[tuple[int, int]] = []
-    monkeypatch.setattr(timers, "heappush", lambda heap, entry: (noted.append(entry), heappush(heap, entry)))
+
+    def note(heap: list[tuple[int, int]], entry: tuple[int, int]) -> None:
+        noted.append(entry)
+        heappush(heap, entry)
+
+    monkeypatch.setattr(timers, "heappush", note)
 
     @tool(effect="read")
     async def look() -> str:
         """Looks."""
         return "a view"
 
-    calls = [{"name": "ask", "args": {}}] + [{"name": "look", "args": {}}] * 50
+    asks: dict[str, Any] = {"name": "ask", "args": {}}
+    looks: dict[str, Any] = {"name": "look", "args": {}}
     disk = MemoryDisk()
-    it, _ = engine_on(MoodyStore(disk), {"busy": {"turns": [{"tool_calls": calls}]}}, tools={"look": look})
+    it, _ = engine_on(
+        MoodyStore(disk), {"busy": {"turns": [{"tool_calls": [asks, *[looks] * 50]}]}}, tools={"look": look}
+    )
     async with it:
         space = await it.workspace("acme")
         await it.create(space, plan("busy", LocalRef("ask"), ServerRef("look")))

@@ -47,13 +47,13 @@ from weftline.runtime.driver import CarryOut, Driver, TakeStep
 from weftline.runtime.hub import Hub, StreamPlace, Subscription
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun, Residency, RunLog, WorkingSet
+from weftline.runtime.loading import unsupported
 from weftline.runtime.log import Log
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.models import refused_sampling
 from weftline.runtime.names import StoredNames
 from weftline.runtime.opening import RunOpener
 from weftline.runtime.receipts import CancelReceipt, receipt
-from weftline.runtime.recovery import unsupported
 from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.step import closed_body

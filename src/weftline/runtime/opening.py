@@ -39,7 +39,7 @@ class RunOpener:
         """Everything is read before the conversation changes: whatever fails on the way can be tried again."""
         work = run.work
         work.catalog = await self._models.load(run.workspace)
-        if not work.opened:
+        if not run.driving.opened:
             work.workspace_slug = await self._names.workspace(run.workspace)
             if run.thread is not None:
                 work.session_id = await self._names.session(run.thread)
@@ -51,7 +51,7 @@ class RunOpener:
         if run.thread is not None and run.state.history is None:
             stored = await self._store.thread_messages(run.thread)
         history = [decode_message(message) for message in stored]
-        contents = {} if work.opened else await self._contents(run, history)
+        contents = {} if run.driving.opened else await self._contents(run, history)
         # No await from here until the facts are recorded: what the conversation takes in and what the log says agree.
         facts: list[Draft] = []
         if run.thread is not None and run.state.history is None:
@@ -59,7 +59,7 @@ class RunOpener:
             facts.append(Draft(HistoryPinned(len(history))))
         work.conversation.contents.update(contents)
         work.blobs.clear()
-        work.opened = True
+        run.driving.opened = True
         if run.state.in_flight:
             epoch = run.log.epoch if run.log.epoch > run.state.epoch else self._store.next_epoch()
             run.log.epoch = epoch

@@ -1,5 +1,4 @@
-"""Recovery: how a run is loaded, what a new driver does about work that an earlier one began, and what happens after
-the process died.
+"""Recovery: what a new driver does about work that an earlier one began, and what happens after the process died.
 
 After `kill -9` the next process reads the runs that are due at once. It *loads* each (the row's state, plus the newer
 facts folded in), *adopts* it (`run.adopted`: what an earlier process had begun is lost), and `decide` does the rest.
@@ -25,32 +24,26 @@ from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from msgspec import DecodeError, Raw, ValidationError
+from msgspec import Raw
 from msgspec.structs import replace
 
 from weftline.errors import Conflict, NotFound, StoreError, WeftlineError
-from weftline.kernel.bodies import ClosedBody, EndedBody, FailedBody, OpenedBody, decode_created, decode_message, encode
+from weftline.kernel.bodies import ClosedBody, EndedBody, FailedBody, OpenedBody, encode
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import (
-    FACTS,
     KNOWN_RULES,
     AttemptFailed,
     CallClosed,
     CallOpened,
     Effect,
-    Fact,
     RunAdopted,
     RunEnded,
-    decode_fact,
 )
-from weftline.kernel.evolve import fold
-from weftline.kernel.state import FOLD, New, State, decode_state
+from weftline.kernel.state import New
 from weftline.messages import Text
-from weftline.plan import RunPlan, UnknownPlan, decode_plan
-from weftline.runtime import ids
-from weftline.runtime.conversation import KINDS, Conversation
-from weftline.runtime.live import Draft, LiveRun, Residency, RunLog, WorkingSet
-from weftline.store.base import Loaded, LogReader, LogStore, RunRow, Stored, UnderWay
+from weftline.runtime.live import Draft, LiveRun
+from weftline.runtime.loading import load_run, public_id
+from weftline.store.base import LogStore, UnderWay
 
 logger = logging.getLogger(__name__)
 
@@ -66,123 +59,6 @@ MAX_DOUBLINGS = 8
 PROBE_S = 0.5
 """How often the process writes while it has to survive without a run: what kills at writes has its chances then too."""
 _PAGE = 1000
-
-
-# How a run is loaded
-
-
-async def load_run(store: LogStore, key: int) -> LiveRun | None:
-    """Claims a run and brings it into memory, parked. None for an unknown run.
-
-    Raises:
-        Conflict: `unsupported_run`, for a run written by a newer version. It is left alone.
-    """
-    loaded = await store.claim(key, kinds=KINDS)
-    if loaded is None:
-        return None
-    row = loaded.row
-    run_id = ids.run_id(row.key, row.salt)
-    try:
-        state = await _state(store, loaded)
-        work = WorkingSet(run_id, *_content(loaded, state), secrets=loaded.secrets)
-    except _Unknown as error:
-        store.release(key, loaded.epoch)
-        raise Conflict(
-            f"This run was written by a newer version of Weftline ({error}).", code="unsupported_run"
-        ) from None
-    except DecodeError:
-        logger.exception("run %s: its log cannot be read", run_id)
-        state = State(rules=row.rules, version=row.version, created=True, thread=row.thread, broken="it cannot be read")
-        work = WorkingSet(run_id, RunPlan(messages=()), Conversation(()))
-    log = RunLog(loaded.epoch)
-    log.state, log.state_size = state, len(row.state)
-    log.unstored = sum([fact.size for fact in loaded.facts])
-    log.next_seq, log.durable = row.next_seq, row.next_seq - 1
-    log.row_version, log.row_due, log.due_at = row.version, row.due_at, row.due_at
-    log.started_at, log.ended_at = row.started_at, row.ended_at
-    run = LiveRun(row.key, row.salt, workspace=row.workspace, thread=row.thread, log=log, work=work)
-    run.residency = Residency.BEHIND if row.queued else Residency.PARKED
-    run.charges = UnderWay(key, row.suspect, row.alone, row.deaths, row.rules) if row.suspect else None
-    run.inherited = state.in_flight
-    return run
-
-
-async def public_id(store: LogReader, key: int) -> str:
-    """The id of a run that is not in memory, for the log; unknown if the run cannot be read."""
-    try:
-        row = await store.run(key)
-    except WeftlineError:
-        row = None
-    return "(unreadable)" if row is None else ids.run_id(row.key, row.salt)
-
-
-class _Unknown(Exception):
-    """Something that only a newer version understands."""
-
-
-async def unsupported(store: LogReader, row: RunRow) -> str:
-    """Why this version must leave an unfinished run alone: the feature that only a newer one knows; "" if none."""
-    try:
-        _check_rules(row)
-        facts = await store.facts(row.key)
-        for fact in facts:
-            _fact(fact)
-        if facts:
-            _plan(facts[0].body)
-    except _Unknown as error:
-        return str(error)
-    except DecodeError:
-        pass  # damaged, which is another matter
-    return ""
-
-
-def _check_rules(row: RunRow) -> None:
-    if row.rules not in KNOWN_RULES:
-        raise _Unknown(f"rules {row.rules}")
-
-
-async def _state(store: LogStore, loaded: Loaded) -> State:
-    """The folded state: the row's plus newer facts, or folded from the first fact if another fold made it."""
-    row = loaded.row
-    _check_rules(row)
-    if not row.state:
-        return fold(State(), [(fact.at, _fact(fact)) for fact in loaded.facts])
-    if row.fold == FOLD:
-        try:
-            state = decode_state(row.state)
-        except DecodeError:
-            logger.exception("run %s: its stored state cannot be read; folding its log", ids.run_id(row.key, row.salt))
-        else:
-            return fold(state, [(fact.at, _fact(fact)) for fact in loaded.facts])
-    return fold(State(), [(fact.at, _fact(fact)) for fact in await store.facts(row.key)])
-
-
-def _fact(stored: Stored) -> Fact:
-    if stored.kind not in FACTS:
-        raise _Unknown(f"entry {stored.kind}")
-    try:
-        return decode_fact.decode(stored.head)
-    except ValidationError as error:
-        if "unknown field" in str(error):
-            raise _Unknown(f"entry {stored.kind}") from None
-        raise
-
-
-def _content(loaded: Loaded, state: State) -> tuple[RunPlan, Conversation]:
-    plan = _plan(loaded.created)
-    stored = loaded.history[: state.history or 0]
-    history = [decode_message(message) for message in stored]
-    size = len(loaded.created) + sum([len(message) for message in stored])
-    conversation = Conversation([*history, *plan.messages], size=size)
-    conversation.replay(loaded.conversation)
-    return plan, conversation
-
-
-def _plan(created: bytes) -> RunPlan:
-    try:
-        return decode_plan(bytes(decode_created(created).plan))
-    except UnknownPlan as error:
-        raise _Unknown(str(error)) from None
 
 
 # What a new driver does about work that an earlier one began
@@ -244,6 +120,10 @@ class Recovery:
         self._tried: set[int] = set()
         """Runs whose recovery this process has recorded."""
         self._on_trial: set[int] = set()
+        self._charges: dict[int, UnderWay] = {}
+        """Against runs in memory that were suspects when they were loaded, until something they began has ended."""
+        self._inherited: set[int] = set()
+        """Runs that were loaded with work in flight that an earlier driver had begun."""
         self._failures: dict[int, int] = {}
         """How often a run's driver raised since something the run began last ended."""
         self._moved = asyncio.Event()
@@ -305,6 +185,23 @@ class Recovery:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("recovering runs failed", exc_info=error)
 
+    async def load(self, key: int) -> LiveRun | None:
+        """Brings a run into memory, as `load_run` does."""
+        loaded = await load_run(self._store, key)
+        if loaded is None:
+            return None
+        run, row = loaded
+        self._forget(key)
+        if row.suspect:
+            self._charges[key] = UnderWay(key, row.suspect, row.alone, row.deaths, row.rules)
+        if run.state.in_flight:
+            self._inherited.add(key)
+        return run
+
+    def _forget(self, key: int) -> None:
+        self._charges.pop(key, None)
+        self._inherited.discard(key)
+
     def must_wait(self, run: LiveRun) -> bool:
         """Whether the run has to wait: a suspect, or work of an earlier process, is not driven before its trial is
         recorded.
@@ -315,14 +212,15 @@ class Recovery:
             return True
         if run.key in self._tried:
             return False
-        if run.charges is not None:
+        charges = self._charges.get(run.key)
+        if charges is not None:
             if run.key not in self._waiting:
-                self._waiting[run.key] = run.charges
+                self._waiting[run.key] = charges
                 self._queued.set()
                 if self._trials is None or self._trials.done():
                     self._trials = self._spawn(self._try_suspects(()))
             return True
-        if run.inherited:
+        if run.key in self._inherited:
             self._tried.add(run.key)
             self._spawn(self._note_late(run.key))
             return True
@@ -331,10 +229,12 @@ class Recovery:
     def progressed(self, key: int) -> None:
         """Something that the run began has ended: its row is no longer on trial."""
         self._failures.pop(key, None)
+        self._charges.pop(key, None)
         self._clear(key)
 
     def left(self, key: int) -> None:
         """The run has left memory with nothing to do: it can no longer kill the process."""
+        self._forget(key)
         if self._clear(key):
             self._spawn(self._write(self._store.end_trial, [key]))
 

@@ -22,8 +22,9 @@ from weftline.runtime.driver import Driver
 from weftline.runtime.hub import EntryBatch, Hub
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun, Residency
+from weftline.runtime.loading import public_id
 from weftline.runtime.log import Log
-from weftline.runtime.recovery import STORE_RETRY_S, Recovery, load_run, public_id
+from weftline.runtime.recovery import STORE_RETRY_S, Recovery
 from weftline.runtime.scheduler import Scheduler
 from weftline.runtime.timers import Timers
 from weftline.store.base import LogStore, Stored, Write, Written
@@ -136,7 +137,7 @@ class Residents:
         if (failed := self._unsettled.get(key)) is not None:
             await self.log.settled(failed)
             del self._unsettled[key]
-        run = await load_run(self._store, key)
+        run = await self.recovery.load(key)
         if run is None:
             raise NotFound("There is no such run.")
         if run.state.ended:
@@ -233,7 +234,7 @@ class Residents:
         if decision.append or decision.start:
             deadline_at = earliest_deadline(run.state.questions)
             if deadline_at is not None:
-                run.work.due_at = deadline_at
+                run.driving.due_at = deadline_at
                 self.timers.watch(run, deadline_at)  # it may queue for a place for longer than that
             self._submit(run)
             return
@@ -361,7 +362,6 @@ class Residents:
         if write.items:
             self._publish(run, write, heads, result.first_seq, size)
         if write.progress == 2:
-            run.charges = None
             self.recovery.progressed(run.key)
         if write.new is not None and run.residency is Residency.BEHIND and not result.queued:
             self._move_up(run)

@@ -107,9 +107,9 @@ class Timers:
                 continue  # an earlier time took its place
             del self._watched[key]
             run = self._fleet.resident(key)
-            if run is not None and run.active and run.work.due_at is not None:
-                if run.work.due_at > now:
-                    self.watch(run, run.work.due_at)
+            if run is not None and run.active and run.driving.due_at is not None:
+                if run.driving.due_at > now:
+                    self.watch(run, run.driving.due_at)
                 else:
                     self._fire(run, now)
         if self._deadlines:

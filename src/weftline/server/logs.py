@@ -32,9 +32,11 @@ _UNHEARD = ("mcp.client",)
 """What these report is told to the model and by a line of our own; their tracebacks hold what a peer has said."""
 _SHARED = (
     "weftline.store",
+    "weftline.runtime.loading",
     "weftline.runtime.log",
     "weftline.runtime.recovery",
     "weftline.runtime.residents",
+    "weftline.runtime.timers",
     "weftline.server.listener",
 )
 """These work for everybody, whoever woke them: their lines name the run that they mean themselves."""
