@@ -41,6 +41,9 @@ class MoodyLog:
         self.unreadable_blobs = 0
         self.unclaimable = 0
         """How many of the next claims fail."""
+        self.claims_gate = asyncio.Event()
+        """Runs are claimed while it is set."""
+        self.claims_gate.set()
         self.flushes = 0
         """How many have been given so far."""
         self.gate = asyncio.Event()
@@ -82,6 +85,7 @@ class MoodyLog:
         if self.unclaimable:
             self.unclaimable -= 1
             raise StoreError("The store could not be read.")
+        await self.claims_gate.wait()
         return await self._inner.claim(key, kinds=kinds)
 
     def release(self, key: int, epoch: int) -> None:

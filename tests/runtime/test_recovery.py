@@ -117,6 +117,26 @@ async def test_a_run_that_cannot_be_loaded_at_a_start_is_loaded_later(monkeypatc
     await dead.stop(drain_s=0)
 
 
+async def test_a_server_is_ready_before_the_runs_that_it_recovers_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    dead, _ = engine_on(MoodyStore(disk), SCRIPTS)
+    await dead.start()
+    space = await dead.workspace("acme")
+    left = await dead.create(space, plan("slow"))
+    (run,) = disk.runs.values()
+    store = MoodyStore(disk)
+    store.log.claims_gate.clear()
+    it, _ = engine_on(store, SCRIPTS)
+    async with it:
+        assert run.trial, "whatever recovers a run is preceded by a record of it"
+        assert (await ended(it, await it.create(space, plan("hello")), space)).status == "succeeded"
+        store.log.claims_gate.set()
+        await until(lambda: any(item.kind == "run.adopted" for item in run.items))
+        await it.cancel(await it.locate(left, workspace=space))
+    monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)
+    await dead.stop(drain_s=0)
+
+
 async def test_a_run_that_is_cancelled_as_it_is_promoted_is_not_due_any_more() -> None:
     disk = MemoryDisk()
     store = MoodyStore(disk)

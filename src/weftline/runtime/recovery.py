@@ -131,7 +131,11 @@ class Recovery:
         self._trials: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Starts the runs that were under way, and sets the timer for those waiting for a time."""
+        """Starts the runs that were under way, and sets the timer for those waiting for a time.
+
+        Returns as soon as it is recorded which runs are on trial; they are loaded in the background. All of them, since
+        a workspace with many runs must not keep the runs of others, or the suspects, waiting for its slots.
+        """
         store = self._store
         self.held = False
         if store.unclean:
@@ -150,14 +154,17 @@ class Recovery:
         if store.unclean and fresh:
             await store.begin_trial(fresh)
             self._on_trial.update(fresh)
-        for key in [*fresh, *newer]:
-            await self._recover(key)
-        if self._on_trial or self._waiting:
-            self._trials = self._spawn(self._try_suspects(fresh))
+        if fresh or newer or self._waiting:
+            self._trials = self._spawn(self._load_all(fresh, newer))
         self._report(fresh)
         due = await store.next_due(0)
         if due is not None:
             self._fleet.wake_at(due)
+
+    async def _load_all(self, fresh: Sequence[int], newer: Sequence[int]) -> None:
+        for key in [*fresh, *newer]:
+            await self._recover(key)
+        await self._try_suspects(fresh)
 
     def _report(self, fresh: Sequence[int]) -> None:
         """One line, if there is anything to report."""
@@ -290,7 +297,7 @@ class Recovery:
             pass  # its first write failed: it never existed
         except Conflict as error:
             logger.warning("run %s is left alone: %s", await public_id(self._store, key), error.message)
-        except WeftlineError:
+        except Exception:  # nothing is wrong with the others
             logger.exception("run %s could not be loaded", await public_id(self._store, key))
         else:
             self._fleet.consider(run)
