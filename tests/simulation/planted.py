@@ -22,7 +22,7 @@ from weftline.runtime.hub import EntryBatch, Subscription
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.step import Step, take_in
-from weftline.store.base import Item, Loaded, LogStore, Write, Written
+from weftline.store.base import Item, Loaded, LogStore, Progress, Write, Written
 from weftline.testing.simulation import Build
 from weftline.testing.simulation.model import catalog
 from weftline.testing.simulation.server import WallClock
@@ -123,9 +123,9 @@ class HastySink:
         self._tools = tools
         self._models = models
 
-    async def permit(self, command: Command) -> None:
+    async def permit(self) -> None:
         if not self._models:
-            await self._inner.permit(command)
+            await self._inner.permit()
 
     async def durable(self) -> None:
         if not self._tools:
@@ -139,9 +139,6 @@ class HastySink:
 
     def full(self) -> bool:
         return self._inner.full()
-
-    async def drained(self) -> None:
-        await self._inner.drained()
 
 
 def hasty(*, tools: bool = False, models: bool = False) -> Callable[[CarryOut], CarryOut]:
@@ -243,7 +240,7 @@ class HearsOfNoProgress(Flushes):
     """Whatever a run brings to its end, it stays under suspicion."""
 
     def spoil(self, write: Write) -> None:
-        write.progress = 0
+        write.progress = Progress.NONE
 
 
 class EndsInTwoTransactions(SimulatedLog):

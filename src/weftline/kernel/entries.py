@@ -323,7 +323,6 @@ PROVIDER_CALL = "note.provider_call"
 """A tool that the provider ran itself while answering. Body: `ProviderNote`, one line; also part of the message."""
 TOOL_PROGRESS = "note.tool_progress"
 """How far a call of a tool has come. Body: `ProgressNote`, one line."""
-OBSERVATIONS = frozenset({TEXT_DELTA, THINKING_DELTA, PROVIDER_CALL, TOOL_PROGRESS})
 
 FACTS: dict[str, type[Fact]] = {str(cls.__struct_config__.tag): cls for cls in get_args(Fact)}
 KIND: dict[type[Fact], str] = {cls: kind for kind, cls in FACTS.items()}

@@ -187,7 +187,7 @@ class RunSink:
         self._run = run
         self._attempt = run.state.totals.attempts
 
-    async def permit(self, command: Command) -> None:
+    async def permit(self) -> None:
         """A model may be asked once the outcome of the previous attempt is durable and the store accepts writes.
 
         So at most one request per run can be unknown to the log after a crash.
@@ -207,9 +207,6 @@ class RunSink:
 
     def full(self) -> bool:
         return self._log.full(self._run)
-
-    async def drained(self) -> None:
-        await self._log.durable(self._run)
 
 
 def _key(command: Command) -> tuple[int, int, int]:

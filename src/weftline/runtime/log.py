@@ -24,7 +24,7 @@ from weftline.kernel.state import FOLD, State, encode_state
 from weftline.runtime.clock import Clock
 from weftline.runtime.live import Draft, LiveRun, Residency, Waiter
 from weftline.runtime.step import thread_end
-from weftline.store.base import LEAVE_DUE, Item, LogStore, Write, Written
+from weftline.store.base import LEAVE_DUE, Item, LogStore, Progress, Write, Written
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Log:
             write.items.append(Item(at, KIND[kind], encoded, body))
             size += len(encoded) + len(body) + ITEM_BYTES
             if kind in _ENDINGS or (type(head) is AttemptFailed and head.reason == "error"):
-                write.progress = 2
+                write.progress = Progress.ENDED
             if kind is AttemptStarted:
                 log.started_at = log.started_at or at
             elif kind is TurnCompleted or kind is AttemptFailed:
@@ -121,7 +121,7 @@ class Log:
                 write.items.append(Item(self._clock.now_us(), kind, b"", joined, len(some)))
                 log.size += ITEM_BYTES
             log.size += len(joined)
-        write.progress = write.progress or 1
+        write.progress = write.progress or Progress.STREAMED
         log.next_seq += len(encoded)
 
     def write_row(self, run: LiveRun) -> None:

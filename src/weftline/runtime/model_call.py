@@ -69,7 +69,7 @@ async def call_model(
     request = _request(command, state, work, model, timeout_s=limit_s + _SLACK_S)
     assembler = call.assembler
     assembler.provider = model.provider.name
-    await sink.permit(command)
+    await sink.permit()
     call.begin()
     stream = model.provider.stream(request)
     answering = False
@@ -84,7 +84,7 @@ async def call_model(
                 _emit_deltas(sink, chunks, tail)
                 work.attempt_usage = assembler.usage
                 if sink.full():
-                    await sink.drained()
+                    await sink.durable()
             metadata = await late_metadata(model.provider, request)
         if not assembler.complete:
             raise ProviderError("server", "The model's answer was cut off before it was complete.")

@@ -27,7 +27,7 @@ from weftline.runtime.log import Log
 from weftline.runtime.recovery import STORE_RETRY_S, Recovery
 from weftline.runtime.scheduler import Scheduler
 from weftline.runtime.timers import Timers
-from weftline.store.base import LogStore, Stored, Write, Written
+from weftline.store.base import LogStore, Progress, Stored, Write, Written
 
 logger = logging.getLogger(__name__)
 
@@ -361,7 +361,7 @@ class Residents:
         self._sweep_if_full()
         if write.items:
             self._publish(run, write, heads, result.first_seq, size)
-        if write.progress == 2:
+        if write.progress is Progress.ENDED:
             self.recovery.progressed(run.key)
         if write.new is not None and run.residency is Residency.BEHIND and not result.queued:
             self._move_up(run)

@@ -1,7 +1,8 @@
 """`step`: one move of a run, free of I/O. State and new facts in; entries to append, commands and due time out.
 
 The kernel says what to append; this adds the words and the bytes. Any engine can call it: it changes nothing but the
-working set's conversation, which takes in the same facts as the state.
+working set, whose conversation takes in the same facts as the state. What an open attempt had used so far goes into the
+entry that closes it, and is gone from there.
 """
 
 from __future__ import annotations

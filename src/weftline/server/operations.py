@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 from msgspec import Struct, convert
 
 from weftline.errors import Conflict, NotFound
-from weftline.runtime import ids, recovery
+from weftline.runtime import ids, loading
 from weftline.runtime.receipts import CancelReceipt
 from weftline.server.control import Operation
 from weftline.server.oauth.administration import OPERATIONS as OAUTH
@@ -71,7 +71,7 @@ class StoredLogs:
         return await self._store.runs(wanted)
 
     async def unsupported(self, row: RunRow) -> str:
-        return await recovery.unsupported(self._store, row)
+        return await loading.unsupported(self._store, row)
 
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
         return await self._store.trim(before=before, after=after, workspace=workspace)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from asyncio import Future
 from collections.abc import Generator, Sequence
+from enum import IntEnum
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
@@ -73,6 +74,15 @@ class ThreadEnd(Struct):
     messages: list[bytes]
 
 
+class Progress(IntEnum):
+    """What a write shows about a run that may kill the process."""
+
+    NONE = 0
+    STREAMED = 1
+    ENDED = 2
+    """Something that the run began has ended."""
+
+
 class Write(Struct):
     """What one commit does to one run; at most one per run in a flush.
 
@@ -92,8 +102,7 @@ class Write(Struct):
     state: bytes | None = None
     fold: int = 0
     """Which version of the fold made `state`."""
-    progress: Literal[0, 1, 2] = 0
-    """What this shows about a run that may kill the process: 1 that it streams, 2 that something it began has ended."""
+    progress: Progress = Progress.NONE
     started_at: int | None = None
     ended_at: int | None = None
     new: NewRun | None = None
@@ -309,10 +318,6 @@ class LogReader(Protocol):
 
     async def thread_messages(self, thread: int) -> list[bytes]: ...
 
-    async def last_message(self, thread: int) -> int:
-        """The position of a thread's newest message; 0 if it has none."""
-        ...
-
     async def unfinished(self) -> int:
         """How many runs have not ended."""
         ...
@@ -344,11 +349,6 @@ class LogStore(LogReader, Protocol):
         """Durably releases the runs of a restored store."""
         ...
 
-    @property
-    def shared(self) -> bool:
-        """Whether other processes may append too; then nothing begins before its start entry is durable."""
-        ...
-
     def flush(self, writes: Sequence[Write]) -> Future[list[Written]]:
         """One transaction for all; a write that does not fit is left out without affecting the others.
 
@@ -378,7 +378,7 @@ class LogStore(LogReader, Protocol):
     async def begin_trial(self, keys: Sequence[int]) -> None:
         """Records that this owner is about to recover these runs, before it touches them.
 
-        A write that shows that something ended (`progress` 2) removes the record, and the suspicion with it.
+        A write that shows that something ended (`Progress.ENDED`) removes the record, and the suspicion with it.
         """
         ...
 

@@ -45,10 +45,6 @@ class MemoryLog:
         self._check_owner()
         self._disk.held = False
 
-    @property
-    def shared(self) -> bool:
-        return False
-
     def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
         self._check_owner()
         future: asyncio.Future[list[Written]] = asyncio.get_running_loop().create_future()
@@ -148,9 +144,6 @@ class MemoryLog:
 
     async def thread_messages(self, thread: int) -> list[bytes]:
         return thread_queue.messages(self._records, thread)
-
-    async def last_message(self, thread: int) -> int:
-        return thread_queue.last_message(self._records, thread)
 
     async def unfinished(self) -> int:
         return sum(run.row.ended_at is None for run in self._disk.runs.values())

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec.json import decode
 from msgspec.structs import replace
 
-from weftline.store.base import LEAVE_DUE, NewRun, Page, RunFilter, RunRow, Stored, Write
+from weftline.store.base import LEAVE_DUE, NewRun, Page, Progress, RunFilter, RunRow, Stored, Write
 
 _INTEGERS = range(-(2**63), 2**63)
 
@@ -67,7 +67,7 @@ class MemoryRun:
             self.secrets = None
         if write.progress:
             row.alone = 0
-        if write.progress == 2:
+        if write.progress is Progress.ENDED:
             row.suspect = self.trial = 0
 
     def view(self, *, active_run: int | None) -> RunRow:

@@ -65,10 +65,6 @@ class SqliteLog(SqliteLogReader):
         self._held = False
 
     @property
-    def shared(self) -> bool:
-        return False
-
-    @property
     def commits(self) -> int:
         """How many flushes have been committed since the store was opened."""
         return self._writer.commits

@@ -124,10 +124,6 @@ class SqliteLogReader:
         with snapshot(self._reader) as db:
             return thread_queue.messages(db, thread)
 
-    async def last_message(self, thread: int) -> int:
-        with snapshot(self._reader) as db:
-            return thread_queue.last_message(db, thread)
-
     async def unfinished(self) -> int:
         return self._one("SELECT count(*) FROM runs WHERE ended_at IS NULL")[0]
 

@@ -38,7 +38,7 @@ def take_place(db: apsw.Connection, thread: int, *, run: int, at: int) -> Place:
 
 
 def add_messages(db: apsw.Connection, thread: int, *, run: int, messages: Sequence[bytes]) -> None:
-    for pos, message in enumerate(messages, last_message(db, thread) + 1):
+    for pos, message in enumerate(messages, _last_message(db, thread) + 1):
         db.execute(
             "INSERT INTO thread_messages (thread, pos, run, message) VALUES (?, ?, ?, ?)", (thread, pos, run, message)
         )
@@ -62,7 +62,7 @@ def messages(db: apsw.Connection, thread: int) -> list[bytes]:
     return [row[0] for row in rows]
 
 
-def last_message(db: apsw.Connection, thread: int) -> int:
+def _last_message(db: apsw.Connection, thread: int) -> int:
     row: Any = db.execute("SELECT coalesce(max(pos), 0) FROM thread_messages WHERE thread = ?", (thread,)).fetchone()
     return row[0]
 

@@ -105,10 +105,6 @@ class SimulatedLog:
     async def lift_hold(self) -> None:
         await self._wires.write(self.inner.lift_hold())
 
-    @property
-    def shared(self) -> bool:
-        return self.inner.shared
-
     # Writing
 
     def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
@@ -234,9 +230,6 @@ class SimulatedLog:
 
     async def thread_messages(self, thread: int) -> list[bytes]:
         return await self._wires.read(self.inner.thread_messages(thread))
-
-    async def last_message(self, thread: int) -> int:
-        return await self._wires.read(self.inner.last_message(thread))
 
     async def unfinished(self) -> int:
         return await self._wires.read(self.inner.unfinished())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weftline.store.base import UnderWay
+from weftline.store.base import Progress, UnderWay
 from weftline.testing.store.chain import check_log, read_log
 from weftline.testing.store.subject import (
     Subject,
@@ -147,9 +147,9 @@ async def a_suspect_is_cleared_when_something_that_it_began_has_ended(subject: S
     await subject.store.log.begin_trial([1])
     await commit(subject.store.log, chain.append(b"a"))
     assert await charges(subject, 1) == [(1, 1, 1)]
-    await commit(subject.store.log, chain.append(deltas=[b"b"], progress=1))
+    await commit(subject.store.log, chain.append(deltas=[b"b"], progress=Progress.STREAMED))
     assert await charges(subject, 1) == [(1, 0, 1)], "what it streams is progress, and no more than that"
-    await commit(subject.store.log, chain.append(b"c", progress=2))
+    await commit(subject.store.log, chain.append(b"c", progress=Progress.ENDED))
     assert await charges(subject, 1) == [(0, 0, 1)]
     await _dies(subject)
     assert await charges(subject, 1) == [(0, 0, 0)]
