@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Generator
 from functools import partial
@@ -16,6 +17,9 @@ import forked
 from weftline.testing.recordings import recordings_dir
 
 _LEFT_OUT = pytest.StashKey[int]()
+
+# What is imported and collected stays to the end: looking through it for garbage again and again is for nothing.
+gc.disable()
 
 # Nothing here may depend on how busy the machine is: no deadline, and no health check that watches the clock.
 settings.register_profile(
@@ -68,6 +72,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         items[:] = [item for item in items if not item.get_closest_marker("recording")]
         config.stash[_LEFT_OUT] = len(left_out)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
