@@ -13,7 +13,7 @@ import argon2
 import pytest
 from hypothesis import HealthCheck, settings
 
-import forked
+from forked import Nursery, fork_from
 from weftline.testing.recordings import recordings_dir
 
 _LEFT_OUT = pytest.StashKey[int]()
@@ -43,12 +43,10 @@ def project_root() -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def servers_start_fast() -> Generator[None]:
+def processes_start_fast() -> None:
     """The deep profile starts every process from nothing, each with a hash seed of its own."""
-    with pytest.MonkeyPatch.context() as patch:
-        if settings.get_current_profile_name() != "deep":
-            patch.setattr("weftline.testing.process.subprocess", forked.subprocesses())
-        yield
+    if settings.get_current_profile_name() != "deep":
+        fork_from(Nursery())
 
 
 @pytest.fixture(scope="session", autouse=True)

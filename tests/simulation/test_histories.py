@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 from hypothesis import settings
 
+from forked import run_python
 from simulation.planted import BUGS, Bug
 from weftline.runtime import residents
 from weftline.testing.simulation import Histories, Violation, simulate
@@ -48,11 +46,5 @@ def first_violation(bug: Bug) -> Violation:
 
 
 def test_the_command_runs_as_many_histories_as_it_is_told() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "weftline.testing.simulation", "--seeds", "3", "--from", "40"],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = run_python("-m", "weftline.testing.simulation", "--seeds", "3", "--from", "40")
     assert (done.returncode, done.stdout) == (0, "3 histories from seed 40: 0 failures\n"), done.stderr
