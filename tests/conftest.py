@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, settings
 from forked import Nursery, fork_from
 from weftline.testing.recordings import recordings_dir
 
+pytest_plugins = ("parallel",)
+
 _LEFT_OUT = pytest.StashKey[int]()
 
 # What is imported and collected stays to the end: looking through it for garbage again and again is for nothing.
