@@ -28,7 +28,7 @@ _BY_REASON: dict[Reason, tuple[ErrorClass, bool | None]] = {
 
 def provider_error(error: RequestFailed) -> ProviderError:
     cls, retryable = _BY_REASON[error.reason]
-    return ProviderError(cls, error.message, retryable=retryable)
+    return ProviderError(cls, error.message, retryable=retryable, unanswered=error.sent)
 
 
 async def read_json(response: Response) -> bytes:

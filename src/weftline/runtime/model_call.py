@@ -26,7 +26,7 @@ from weftline.kernel.entries import (
 )
 from weftline.kernel.guards import signature
 from weftline.kernel.state import CallModel, State
-from weftline.messages import Assistant, AssistantPart, ProviderCall, ToolCall, Usage, joined_text
+from weftline.messages import Assistant, AssistantPart, ProviderCall, ToolCall, joined_text
 from weftline.providers.assemble import Assembler
 from weftline.providers.base import Chunk, ModelRequest, Provider, ProviderError, TextDelta, ThinkingDelta
 from weftline.providers.catalog import ResolvedModel
@@ -36,6 +36,7 @@ from weftline.runtime.conversation import Conversation
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.models import cost_nusd, model_id, resolve
 from weftline.runtime.services import Outcome, Services, Sink, is_slow
+from weftline.runtime.spending import NOTHING, spent
 from weftline.runtime.toolbox import EMPTY, Toolbox
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.checking import issues_of
@@ -78,12 +79,12 @@ async def call_model(
                 answering = True
                 assembler.feed(chunks)
                 _emit_deltas(sink, chunks, tail)
-                work.attempt_usage = assembler.usage
+                work.answering = assembler
                 if sink.full():
                     await sink.drained()
             metadata = await late_metadata(model.provider, request)
         if not assembler.complete:
-            raise ProviderError("server", "The model's answer was cut off before it was complete.")
+            raise ProviderError("server", "The model's answer was cut off before it was complete.", unanswered=True)
         if assembler.finish_reason == "malformed_function_call" and not assembler.message().calls:
             # Nothing was called and nothing was answered: all that can be done is ask again.
             raise ProviderError("server", "The model wrote a tool call that its own API could not parse.")
@@ -113,13 +114,14 @@ class _ModelCall:
         self.model: ResolvedModel | None = None
         self._command = command
         self._failures = state.attempt.failures
+        self._estimate = state.attempt.estimate
         self._limits = state.limits
         self._work = work
         self._services = services
         self.begin()
 
     def begin(self) -> None:
-        self._work.attempt_usage = None
+        self._work.answering = None
         self._started = asyncio.get_running_loop().time()
 
     def failed(self, error: ProviderError) -> Outcome:
@@ -129,15 +131,16 @@ class _ModelCall:
             wait_s = max(wait_s, error.retry_after_s or 0.0)
             retry_at = self._services.clock.now_us() + int(wait_s * 1_000_000)
         self._report(error, wait_s)
-        usage = self.assembler.usage
+        used = spent(self.assembler, estimate=self._estimate, unanswered=error.unanswered)
         head = AttemptFailed(
             self._command.turn,
             self._command.attempt,
             error.cls,
             retryable=error.retryable,
             retry_at=retry_at,
-            usage=usage,
-            cost_nusd=cost_nusd(self._work, self._command.choice, usage),
+            usage=used.usage,
+            estimated=used.estimated,
+            cost_nusd=cost_nusd(self._work, self._command.choice, used.usage),
             active_us=self._active_us(),
         )
         message = error.message or "The model call failed."
@@ -184,13 +187,15 @@ class _ModelCall:
         message = _with_own_ids(assembler.message(), command.turn, work.conversation)
         asked, turn = await prepare_calls(message, work.toolbox or EMPTY)
         text = message.text
+        used = spent(assembler, estimate=self._estimate)
         problem = "" if asked else await _misfit(work, text)
         head = TurnCompleted(
             command.turn,
             command.attempt,
             finish=assembler.finish_reason,
-            usage=assembler.usage,
-            cost_nusd=cost_nusd(work, command.choice, assembler.usage),
+            usage=used.usage,
+            estimated=used.estimated,
+            cost_nusd=cost_nusd(work, command.choice, used.usage),
             calls=asked,
             signature=signature([(call.name, call.digest) for call in asked]) if asked else "",
             has_text=bool(text),
@@ -206,16 +211,17 @@ class _ModelCall:
         return int((asyncio.get_running_loop().time() - self._started) * 1_000_000)
 
 
-def abandoned(command: CallModel, work: WorkingSet) -> Draft:
-    """The server is stopping: the attempt's cost is known now and could only be estimated later."""
-    usage = work.attempt_usage or Usage()
+def abandoned(command: CallModel, work: WorkingSet, *, estimate: int) -> Draft:
+    """The server is stopping: what the attempt brought is known now and would be forgotten later."""
+    used = NOTHING if work.answering is None else spent(work.answering, estimate=estimate)
     head = AttemptFailed(
         command.turn,
         command.attempt,
         "abandoned",
         reason="abandoned",
-        usage=usage,
-        cost_nusd=cost_nusd(work, command.choice, usage),
+        usage=used.usage,
+        estimated=used.estimated,
+        cost_nusd=cost_nusd(work, command.choice, used.usage),
     )
     return Draft(head, bodies.encode(bodies.FailedBody("abandoned")))
 
@@ -224,8 +230,8 @@ def _out_of_time(limit_s: float, answering: bool) -> ProviderError:
     """Silence is worth another try; an answer that was still being written would take just as long again."""
     limit = f"{limit_s:g} seconds"
     if answering:
-        return ProviderError("upstream_deadline", f"The model was still answering after {limit}.")
-    return ProviderError("timeout", f"The model gave no answer within {limit}.")
+        return ProviderError("upstream_deadline", f"The model was still answering after {limit}.", unanswered=True)
+    return ProviderError("timeout", f"The model gave no answer within {limit}.", unanswered=True)
 
 
 def _classified(provider: Provider, raised: BaseException) -> ProviderError:

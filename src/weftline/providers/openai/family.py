@@ -219,7 +219,9 @@ class OpenAIFamily(ABC):
                 return
             if rest := restorer.rest():
                 yield rest
-            raise reader.failure or ProviderError("server", f"{self._name}: the stream ended without its finish")
+            raise reader.failure or ProviderError(
+                "server", f"{self._name}: the stream ended without its finish", unanswered=True
+            )
 
     @abstractmethod
     def _body(self, request: ModelRequest, names: NameMap) -> bytes: ...
