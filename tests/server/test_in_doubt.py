@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from commands import weftline
 from weftline.client import AssistantDelta, CallName, Client, ToolCall, ToolResult, server_tool
 from weftline.testing import ServerProcess
 
-SCRIPTS = {
+SCRIPTS: dict[str, Any] = {
     "pays": {
         "turns": [
             {"tool_calls": [{"name": "pay", "args": {}}]},
