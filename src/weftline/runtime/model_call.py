@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
 
-from msgspec.json import Encoder
 from msgspec.structs import replace
 
 from weftline import prompts
@@ -18,8 +16,6 @@ from weftline.kernel import bodies
 from weftline.kernel.bodies import TurnBody, note_body, turn_body
 from weftline.kernel.entries import (
     PROVIDER_CALL,
-    TEXT_DELTA,
-    THINKING_DELTA,
     AskedCall,
     AttemptFailed,
     TurnCompleted,
@@ -28,11 +24,12 @@ from weftline.kernel.guards import signature
 from weftline.kernel.state import CallModel, State
 from weftline.messages import Assistant, AssistantPart, ProviderCall, ToolCall, joined_text
 from weftline.providers.assemble import Assembler
-from weftline.providers.base import Chunk, ModelRequest, Provider, ProviderError, TextDelta, ThinkingDelta
+from weftline.providers.base import ModelRequest, Provider, ProviderError
 from weftline.providers.catalog import ResolvedModel
 from weftline.providers.offers import late_metadata
 from weftline.providers.throttle import close_stream
 from weftline.runtime.conversation import Conversation
+from weftline.runtime.deltas import Deltas
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.models import cost_nusd, model_id, resolve
 from weftline.runtime.services import Outcome, Services, Sink, is_slow
@@ -48,7 +45,6 @@ MODEL_TIMEOUT_S = 600.0
 _SLACK_S = 5.0
 """So that the deadline is reported by the side that knows how far the answer got."""
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.5, 60.0
-_encode = Encoder().encode
 _PROVIDER_ID_BYTES = 128
 
 
@@ -72,13 +68,13 @@ async def call_model(
     answering = False
     try:
         async with services.deadlines.after(limit_s):
-            tail = b',"turn":%d,"attempt":%d}' % (command.turn, command.attempt)
+            deltas = Deltas(sink, turn=command.turn, attempt=command.attempt)
             async for chunks in stream:
                 if not sink.wanted():
                     return None  # no longer wanted, and the provider ignores the cancellation
                 answering = True
                 assembler.feed(chunks)
-                _emit_deltas(sink, chunks, tail)
+                deltas.take(chunks)
                 work.answering = assembler
                 if sink.full():
                     await sink.drained()
@@ -271,28 +267,6 @@ def _request(
         timeout_s=timeout_s,
         native=conversation.native,
     )
-
-
-def _emit_deltas(sink: Sink, chunks: Sequence[Chunk], tail: bytes) -> None:
-    """Encodes the streamed text of one read; consecutive deltas of one kind become one append."""
-    kind = ""
-    encoded: list[bytes] = []
-    for chunk in chunks:
-        if type(chunk) is TextDelta:
-            this = TEXT_DELTA
-        elif type(chunk) is ThinkingDelta:
-            this = THINKING_DELTA
-        else:
-            continue
-        if not chunk.text:
-            continue
-        if this != kind and encoded:
-            sink.emit(kind, encoded)
-            encoded = []
-        kind = this
-        encoded.append(b'{"text":' + _encode(chunk.text) + tail)
-    if encoded:
-        sink.emit(kind, encoded)
 
 
 def _excess(text: str) -> str:
