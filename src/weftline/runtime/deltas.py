@@ -6,7 +6,9 @@ they are there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import cast
 
 from msgspec.json import Encoder
 
@@ -16,6 +18,7 @@ from weftline.runtime.services import Sink
 from weftline.surrogates import whole
 
 _encode = Encoder().encode
+_KINDS: dict[type[Chunk], str] = {TextDelta: TEXT_DELTA, ThinkingDelta: THINKING_DELTA}
 
 
 class Deltas:
@@ -68,20 +71,11 @@ class Deltas:
 
 def _encoded(chunks: Sequence[Chunk], tail: bytes) -> list[tuple[str, list[bytes]]]:
     runs: list[tuple[str, list[bytes]]] = []
-    kind = ""
-    encoded: list[bytes] = []
-    for chunk in chunks:
-        if type(chunk) is TextDelta:
-            this = TEXT_DELTA
-        elif type(chunk) is ThinkingDelta:
-            this = THINKING_DELTA
-        else:
-            continue
-        if not chunk.text:
-            continue
-        if this != kind:
-            encoded = []
-            runs.append((this, encoded))
-            kind = this
-        encoded.append(b'{"text":' + _encode(chunk.text) + tail)
+    for delta, run in groupby(chunks, type):
+        kind = _KINDS.get(delta)
+        if kind is not None:
+            texts = [chunk.text for chunk in cast("Iterable[TextDelta | ThinkingDelta]", run)]
+            encoded = [b'{"text":' + _encode(text) + tail for text in texts if text]
+            if encoded:
+                runs.append((kind, encoded))
     return runs

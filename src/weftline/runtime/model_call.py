@@ -61,7 +61,8 @@ async def call_model(
     call.model = model
     limit_s = services.model_timeout_s
     request = _request(command, state, work, model, timeout_s=limit_s + _SLACK_S)
-    assembler = call.assembler = Assembler(model.provider.name)
+    assembler = call.assembler
+    assembler.provider = model.provider.name
     await sink.permit(command)
     call.begin()
     stream = model.provider.stream(request)
@@ -81,10 +82,12 @@ async def call_model(
             metadata = await late_metadata(model.provider, request)
         if not assembler.complete:
             raise ProviderError("server", "The model's answer was cut off before it was complete.", unanswered=True)
-        if assembler.finish_reason == "malformed_function_call" and not assembler.message().calls:
+        message = assembler.message()
+        calls = message.calls
+        if assembler.finish_reason == "malformed_function_call" and not calls:
             # Nothing was called and nothing was answered: all that can be done is ask again.
             raise ProviderError("server", "The model wrote a tool call that its own API could not parse.")
-        for asked in assembler.message().calls:
+        for asked in calls:
             if too_much := _excess(asked.args):
                 raise ProviderError("server", f"The model called a tool with {too_much}.", retryable=False)
     except ProviderError as error:
@@ -97,7 +100,7 @@ async def call_model(
         logger.exception("the provider %s failed", model.provider.name)
         return call.failed(_classified(model.provider, raised))
     else:
-        return await call.completed(metadata)
+        return await call.completed(message, metadata)
     finally:
         await close_stream(stream)
 
@@ -169,7 +172,7 @@ class _ModelCall:
             return self.model.catalog_id
         return model_id(self._work, self._command.choice) or "default"
 
-    async def completed(self, metadata: dict[str, str]) -> Outcome:
+    async def completed(self, message: Assistant, metadata: dict[str, str]) -> Outcome:
         work, command, assembler = self._work, self._command, self.assembler
         active_us = self._active_us()
         if is_slow(active_us, self._services):
@@ -180,7 +183,7 @@ class _ModelCall:
                 active_us / 1e6,
                 command.turn,
             )
-        message = _with_own_ids(assembler.message(), command.turn, work.conversation)
+        message = _with_own_ids(message, command.turn, work.conversation)
         asked, turn = await prepare_calls(message, work.toolbox or EMPTY)
         text = message.text
         used = spent(assembler, estimate=self._estimate)
