@@ -196,6 +196,7 @@ class AsyncRun:
             tuple(self._events),
             attempts=end.attempts,
             cost_usd=end.cost_usd,
+            usage_estimated=end.usage_estimated,
             cancel_receipt=self._receipt,
         )
         if self._output_type is None:
@@ -301,6 +302,7 @@ class AsyncRun:
                     model=end.model,
                     attempts=end.attempts,
                     cost_usd=end.cost_usd,
+                    usage_estimated=end.usage_estimated,
                     cancel_receipt=self._receipt,
                 )
             case Result() | Failed() as end:
@@ -319,6 +321,7 @@ class AsyncRun:
                     model=end.model,
                     attempts=end.attempts,
                     cost_usd=end.cost_usd,
+                    usage_estimated=end.usage_estimated,
                 )
             case _:
                 raise NetworkError(f"run {self.id} is no longer followed")
