@@ -41,6 +41,8 @@ SCRIPTS: dict[str, Any] = {
     "nothing": {"turns": [{"text": ""}]},
     # Server tools.
     "echo": {"turns": [calls(ECHO, text="let me see"), {"text": "heard {{tool_results.0}}"}]},
+    "echo_stuck": {"turns": [calls(ECHO, text="let me see"), {"deltas": ["begun", "never"], "delay_ms": 600_000}]},
+    "quiet_end": {"turns": [calls(ECHO, text="let me see"), {"text": ""}]},
     "boom": {"turns": [calls(local("boom")), {"text": "heard {{tool_results.0}}"}]},
     "hold": {"turns": [calls(ECHO), calls(local("hold")), {"text": "never"}]},
     "peek": {"turns": [calls(ECHO), calls(local("peek")), {"text": "never"}]},

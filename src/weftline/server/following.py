@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import to_builtins
 from msgspec.json import decode, encode
 
-from weftline.kernel.entries import TEXT_DELTA, decode_fact
+from weftline.kernel.entries import TEXT_DELTA, AttemptStarted, decode_fact
 from weftline.runtime.engine import Engine, Follower
 from weftline.runtime.hub import EntryBatch
 from weftline.server.parsing import parsed
@@ -34,6 +34,10 @@ class Host(Protocol):
     def engine(self) -> Engine: ...
     @property
     def workspaces(self) -> Workspaces: ...
+
+
+ATTEMPT = "attempt"
+"""The type of an event that the wire does not have: a model is asked."""
 
 
 class Event(NamedTuple):
@@ -83,6 +87,8 @@ def _events(batch: EntryBatch) -> Iterator[Event]:
         projected = project(fact, item.body, run_id=batch.run_id)
         if projected is not None:
             yield Event(projected[0], decode(projected[1], type=dict[str, Any]))
+        elif type(fact) is AttemptStarted:
+            yield Event(ATTEMPT, {})
 
 
 async def ended(app: Host, row: RunRow, run_id: str) -> RunView | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from weftline._version import __version__
@@ -19,6 +19,7 @@ from weftline.server import following
 from weftline.server.following import Host
 from weftline.server.http import NO_SNIFFING, Receive, Request
 from weftline.server.principal import Principal
+from weftline.server.unattended import UnattendedAgents
 from weftline.server.views import run_summary
 from weftline.workspace import agents
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams
 
 _PRINCIPAL = "weftline.principal"
+_SHOWN_TOOLS = 5
 _MAX_BODY_BYTES = 4 * 1024 * 1024
 _INPUT: dict[str, Any] = {
     "type": "object",
@@ -47,6 +49,7 @@ class HostedMcp:
 
     def __init__(self, app: Host) -> None:
         self._app = app
+        self._unattended = UnattendedAgents(app.workspaces)
         self._opening = asyncio.Lock()
         self._managers: dict[int, StreamableHTTPSessionManager] = {}
         """By workspace, so that the sessions of one leave room for those of the others."""
@@ -112,7 +115,7 @@ class HostedMcp:
         return ListToolsResult(
             tools=[
                 Tool(name=row.slug, title=row.name, description=row.description or row.name, input_schema=_INPUT)
-                for row in await agents.usable(self._app.workspaces, _principal(context))
+                for row in await self._unattended.usable(_principal(context))
             ]
         )
 
@@ -130,6 +133,12 @@ class HostedMcp:
             raise MCPError(INVALID_PARAMS, f"There is no tool {params.name[:100]!r}.")
         if not isinstance(message, str) or not message.strip():
             raise MCPError(INVALID_PARAMS, "message: must be a text that is not empty.")
+        if for_client := await self._unattended.client_side_tools(agent):
+            # A call of such a tool would wait for an answer that nobody on this way can give.
+            text = (
+                f"{agent.slug} cannot be used over MCP: its tools {_listed(for_client)} are run by a client of the API."
+            )
+            return CallToolResult(content=[TextContent(text=text)], is_error=True)
         try:
             run_id = await following.start(self._app, agent, message)
         except WeftlineError as error:
@@ -161,6 +170,11 @@ class HostedMcp:
         if not self._stop.is_set():
             with anyio.CancelScope(shield=True):
                 await self._app.engine.cancel(key, requested_by=principal.id)
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_SHOWN_TOOLS])
+    return f"{shown} and {len(names) - _SHOWN_TOOLS} more" if len(names) > _SHOWN_TOOLS else shown
 
 
 async def _checked(request: Request) -> Receive:

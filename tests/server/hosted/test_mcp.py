@@ -186,3 +186,25 @@ async def test_a_narrowed_key_neither_lists_nor_calls_another_agent(api: Api, mo
             await client.call_tool(theirs["slug"], {"message": "hi"})
         assert not (await client.call_tool(mine["slug"], {"message": "hi"})).is_error
     assert [run["agentId"] for run in (await api.get("agent-runs")).json["runs"]] == [mine["id"]]
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"kind": "local", "name": "lookup"},
+        {"kind": "a2a_local", "name": "lookup", "agentCard": {"name": "Peer"}},
+        {"kind": "mcp_local", "name": "files", "tools": [{"name": "lookup"}]},
+    ],
+)
+async def test_an_agent_whose_tools_a_client_must_run_is_neither_listed_nor_called(api: Api, tool: Json) -> None:
+    await stored(api)
+    asks = await stored(api, name="Asks", spec={"modelId": "scripted:lookup", "tools": [tool]})
+    async with connected(api) as client:
+        assert [one.name for one in (await client.list_tools()).tools] == ["helper"]
+        refused = await client.call_tool("asks", {"message": "hi"})
+        assert refused.is_error and "lookup" in text_of(refused) and "client" in text_of(refused)
+        changed = await api.call("PUT", f"agents/{asks['id']}", {"name": "Asks", "spec": {"modelId": "scripted:hello"}})
+        assert changed.status == 200, changed.body
+        assert [one.name for one in (await client.list_tools()).tools] == ["helper", "asks"]
+        assert not (await client.call_tool("asks", {"message": "hi"})).is_error
+    assert len((await api.get("agent-runs")).json["runs"]) == 1

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from datetime import UTC, datetime
+from hashlib import blake2b
 from typing import Any, TypeAlias, TypeVar, assert_never
+
+from msgspec.structs import replace
 
 from weftline.runtime.engine import Follower
 from weftline.server import following
@@ -20,7 +23,7 @@ from weftline.server.a2a.rpc import (
 )
 from weftline.server.a2a.sending import Deliveries, find_task, send
 from weftline.server.a2a.tasks import STATES, Task, read_task
-from weftline.server.following import CONTEXT_KEY, Host
+from weftline.server.following import ATTEMPT, CONTEXT_KEY, Host
 from weftline.server.parsing import parsed
 from weftline.store.base import RunFilter, RunRow
 from weftline.store.records.agents import AgentRow
@@ -84,16 +87,13 @@ class Serving:
         if operation is Operation.STREAM:
             sent = await self._read(self._dialect.message, params)
             row = await self.send(sent)
-            task = await self._task(row, sent.history)
-            return self._events(row, task, after=0 if sent.task_id is None else task.turn_seq, until_asked=True)
+            return self._events(row, await self._task(row, sent.history), until_asked=True)
         query = await self._read(self._dialect.task_query, params)
         row = await find_task(self._app, self._agent, query.id, status=self._dialect.nothing_to_follow)
         task = await self._task(row, query.history)
-        if self._dialect.replays:
-            return self._events(row, task, after=0, until_asked=not task.waits)
-        if task.ended:
+        if task.ended and not self._dialect.follows_ended:
             raise RpcError(UNSUPPORTED_OPERATION, "This operation is not supported: the task has ended.")
-        return self._events(row, task, after=task.turn_seq, until_asked=False)
+        return self._events(row, task, until_asked=self._dialect.follows_ended and not task.waits)
 
     async def send(self, sent: SentMessage) -> RunRow:
         return await send(self._app, self._deliveries, self._agent, sent, sender=self._sender)
@@ -160,30 +160,37 @@ class Serving:
         total = await self._engine.count_runs(wanted)
         return self._dialect.listed(shown, query=query, total=total, next_page=next_page)
 
-    async def _events(self, row: RunRow, task: Task, *, after: int, until_asked: bool) -> AsyncGenerator[Any]:
-        """The task as it is, the text of each turn as it is produced, each change of status.
+    async def _events(self, row: RunRow, task: Task, *, until_asked: bool) -> AsyncGenerator[Any]:
+        """The task as it is, then what happens to it: the answer as it is produced, each change of status.
 
-        Ends with the task, and if `until_asked` when it waits for input.
+        Every turn begins the answer anew, since only the last one's text is the answer. Ends with the task, and if
+        `until_asked` when it waits for input.
         """
         dialect = self._dialect
-        if task.waits and until_asked:
+        if task.ended or (task.waits and until_asked):
             yield dialect.first(task)
             yield dialect.status(task, final=True)
             return
-        follower = self._follow(row, task, after=after)
+        follower = self._follow(row, task, after=task.turn_seq)
         async with aclosing(following.events_of(follower)) as events:
             yield dialect.first(task)
-            begun, waits = False, task.waits
+            told, waits, working = _Told(), task.waits, task.state != "submitted"
             async for event in events:
                 if not event.type:
                     yield None
+                elif event.type == ATTEMPT and not working:
+                    working = True
+                    yield dialect.status(await self._begun(row, task), final=False)
                 elif event.type == "assistant_delta":
-                    yield dialect.chunk(task, event.payload["turn"], event.payload["text"], append=begun)
-                    begun = True
+                    text = event.payload["text"]
+                    yield dialect.chunk(task, text, append=told.more(text))
                 elif event.type in ("turn_restarted", "assistant_message"):
-                    begun = False
+                    told.over = True
                 elif event.is_terminal:
-                    yield dialect.status(await self._now(row), final=True)
+                    task = await self._now(row)
+                    if task.result is not None and (told.differs(task.result) or (task.data and dialect.shows_data)):
+                        yield dialect.answer(task)
+                    yield dialect.status(task, final=True)
                 elif event.type in _NEWS:
                     task = await self._now(row)
                     if task.ended or task.waits == waits:
@@ -192,6 +199,32 @@ class Serving:
                     yield dialect.status(task, final=waits and until_asked)
                     if waits and until_asked:
                         return
+
+    async def _begun(self, row: RunRow, task: Task) -> Task:
+        """The task when it began to work, whatever it does by now."""
+        now = await self._engine.row(row.key)
+        assert now is not None
+        return replace(task, state="working", said=None, at_us=now.started_at or now.created_at)
+
+
+class _Told:
+    """The text that a stream's reader takes for the answer so far."""
+
+    def __init__(self) -> None:
+        self.over = True
+        """Whether the next piece begins it anew."""
+        self._digest = blake2b()
+
+    def more(self, text: str) -> bool:
+        """Whether the piece goes on with what was told."""
+        goes_on = not self.over
+        if not goes_on:
+            self.over, self._digest = False, blake2b()
+        self._digest.update(text.encode())
+        return goes_on
+
+    def differs(self, text: str) -> bool:
+        return self._digest.digest() != blake2b(text.encode()).digest()
 
 
 def _may_be(state: str, wanted: str) -> bool:

@@ -1,7 +1,7 @@
 """A run as the task that A2A callers see: a projection of its row and its entries.
 
-A task waits for input while a call of a `local` tool is open: the caller is the client, and its next message is that
-call's result.
+A task waits for input while a call is open that the client carries out: the caller is the client, and its next message
+is that call's result.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from weftline.wire.responses import RunView
 MESSAGE_KEY = "a2a_message_id"
 """The metadata of a run that has the sender's name for the message it began with."""
 
+ANSWER = "result"
+"""The id of the artifact that is the answer: in a stream as it is produced, and in a task that has ended."""
+
 State: TypeAlias = Literal["submitted", "working", "input-required", "completed", "failed", "canceled"]
 STATES: dict[str, State] = {
     "queued": "submitted",
@@ -37,6 +40,8 @@ TERMINAL = frozenset({"completed", "failed", "canceled"})
 
 _TALK = (KIND[MessageQueued], KIND[TurnCompleted])
 _CALLS = (KIND[CallOpened], KIND[CallClosed])
+_CLIENT_SIDE = b'local"'
+"""How the kinds of tools end that the client carries out."""
 _LOOK_BACK = 200
 """Entries that are read to find what is open, whatever the length of the history that was asked for."""
 _LOOK_BACK_BYTES = 2 * 1024 * 1024
@@ -65,7 +70,6 @@ class Task(Struct, frozen=True):
     """The last entry that is told of here."""
     turn_seq: int
     """The entry that completed the last turn; 0 if there was none."""
-    turns: int
     said: Spoken | None
     """What the agent says with this state: its answer, its error or its question."""
     result: str | None
@@ -122,7 +126,6 @@ async def read_task(engine: Engine, row: RunRow, *, history: int = 0) -> Task:
         at_us=row.changed_at,
         seq=row.next_seq - 1,
         turn_seq=max((fact.seq for fact in facts if type(fact.head) is TurnCompleted), default=0),
-        turns=run.turns,
         said=_said(run) if question is None else _question(question),
         result=(run.final_text or "") if run.status == "succeeded" else None,
         data=_data(run),
@@ -138,7 +141,7 @@ async def _facts(engine: Engine, row: RunRow, run: RunView, *, history: int) -> 
     if row.ended_at is not None and not history:
         return []
     # Results of server tools can be large: calls are read only where a caller may be asked to answer one.
-    kinds = (*_TALK, *_CALLS) if b'"local"' in run.spec else _TALK
+    kinds = (*_TALK, *_CALLS) if _CLIENT_SIDE in run.spec else _TALK
     limit = max(_LOOK_BACK, history)
     stored = await engine.newest_facts(row.key, kinds=kinds, limit=limit, max_bytes=_LOOK_BACK_BYTES)
     return [read for one in stored if (read := _read(one)) is not None]
@@ -157,7 +160,7 @@ def _open_calls(facts: list[_Read]) -> list[_Read]:
     waiting: dict[str, _Read] = {}
     for fact in facts:
         match fact.head:
-            case CallOpened(client="local", blocked=False) as head:
+            case CallOpened(client=str(), blocked=False) as head:
                 waiting[head.id] = fact
             case CallClosed() as head:
                 waiting.pop(head.id, None)
@@ -184,7 +187,7 @@ def _question(fact: _Read) -> Spoken:
     args = bodies.decode_opened(fact.body).args
     given = decode(args)
     words = next((given[name] for name in _QUESTION_ARGS if isinstance(given.get(name), str)), None)
-    data = {"toolUseId": head.id, "name": head.name, "args": Raw(args)}
+    data = {"toolUseId": head.id, "name": head.name, "args": Raw(args), "kind": head.client}
     return Spoken(head.id, "agent", words or f"{head.name} {bytes(args).decode()}", data)
 
 
@@ -203,9 +206,9 @@ def _spoken(run: RunView, fact: _Read) -> Spoken | None:
         case TurnCompleted(turn=turn):
             text = bodies.decode_turn(fact.body).message.text
             return Spoken(f"{run.id}_turn_{turn}", "agent", text) if text else None
-        case CallOpened(client="local", blocked=False):
+        case CallOpened(client=str(), blocked=False):
             return _question(fact)
-        case CallClosed(client="local", how="returned" | "failed") as head:
+        case CallClosed(client=str(), how="returned" | "failed") as head:
             closed = bodies.decode_closed(fact.body)
             return Spoken(closed.message_id or f"{head.id}_answer", "user", joined_text(closed.parts))
         case _:
