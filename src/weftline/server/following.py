@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import to_builtins
 from msgspec.json import decode, encode
 
 from weftline.kernel.entries import TEXT_DELTA, AttemptStarted, decode_fact
+from weftline.messages import Blob
 from weftline.runtime.engine import Engine, Follower
 from weftline.runtime.hub import EntryBatch
 from weftline.server.parsing import parsed
@@ -16,6 +17,7 @@ from weftline.server.views import run_view
 from weftline.store.base import RunRow
 from weftline.store.records.agents import AgentRow
 from weftline.store.records.threads import ThreadRow
+from weftline.wire.attachments import TakenAttachment
 from weftline.wire.bodies import MessageBody
 from weftline.wire.events import TERMINAL_EVENTS, project
 from weftline.wire.plan import plan_from_spec
@@ -109,16 +111,17 @@ def usage(run: RunView) -> dict[str, Any] | None:
     return {"mantyx": used, "weftline": used}  # the protocol's name, and ours
 
 
-async def start(app: Host, agent: AgentRow, prompt: str, *, metadata: dict[str, str] | None = None) -> str:
+async def start(app: Host, agent: AgentRow, prompt: str, *, attachments: Sequence[TakenAttachment] = ()) -> str:
     """A stand-alone run of the agent; returns its id."""
-    own = encode({"agentId": agent.id, "prompt": prompt, "metadata": metadata or {}})
+    own = encode({"agentId": agent.id, **_input(prompt, attachments)})
     whole = merged(app.workspaces, agent, RunSpec(own, {}))
     return await app.engine.create(
         agent.workspace,
         plan_from_spec(whole.spec),
         sent=whole.spec,
-        metadata=encode(metadata or {}).decode(),
+        metadata="{}",
         secrets=app.workspaces.vault.seal_headers(whole.headers, workspace=agent.workspace),
+        blobs=_blobs(attachments),
     )
 
 
@@ -127,11 +130,12 @@ async def send(
     thread: ThreadRow,
     prompt: str,
     *,
+    attachments: Sequence[TakenAttachment] = (),
     metadata: dict[str, str],
     idempotency: tuple[str, str, bytes] | None = None,
 ) -> str:
     """The run of a message to a session; returns its id."""
-    own = encode({"prompt": prompt, "metadata": metadata})
+    own = encode({**_input(prompt, attachments), "metadata": metadata})
     spec = effective_spec(thread.spec, MessageBody(own, metadata))
     plan = await parsed(plan_from_spec, spec)
     return await app.engine.create(
@@ -142,7 +146,17 @@ async def send(
         metadata=encode(plan.metadata).decode(),
         idempotency=idempotency,
         secrets=await threads.sealed_headers(app.workspaces, thread),
+        blobs=_blobs(attachments),
     )
+
+
+def _input(prompt: str, attachments: Sequence[TakenAttachment]) -> dict[str, Any]:
+    return {"prompt": prompt, "attachments": [one.stored for one in attachments]} if attachments else {"prompt": prompt}
+
+
+def _blobs(attachments: Sequence[TakenAttachment]) -> tuple[Blob, ...]:
+    """Each content once."""
+    return tuple({one.blob.id: one.blob for one in attachments}.values())
 
 
 async def session_of_context(app: Host, agent: AgentRow, context: str) -> ThreadRow:

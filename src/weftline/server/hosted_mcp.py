@@ -12,6 +12,8 @@ import importlib.util
 from collections.abc import MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct, ValidationError, convert
+
 from weftline._version import __version__
 from weftline.errors import Forbidden, InvalidRequest, NotFound, Unavailable, WeftlineError
 from weftline.json_size import excess
@@ -21,6 +23,8 @@ from weftline.server.http import NO_SNIFFING, Receive, Request
 from weftline.server.principal import Principal
 from weftline.server.unattended import UnattendedAgents
 from weftline.server.views import run_summary
+from weftline.wire.attachments import AttachmentRefused, TakenAttachment, take_content
+from weftline.wire.limits import MAX_ATTACHMENTS
 from weftline.workspace import agents
 
 if TYPE_CHECKING:
@@ -33,7 +37,23 @@ _SHOWN_TOOLS = 5
 _MAX_BODY_BYTES = 4 * 1024 * 1024
 _INPUT: dict[str, Any] = {
     "type": "object",
-    "properties": {"message": {"type": "string", "description": "The whole task, in one message."}},
+    "properties": {
+        "message": {"type": "string", "description": "The whole task, in one message."},
+        "attachments": {
+            "type": "array",
+            "description": "Images (PNG, JPEG, GIF, WebP), PDF and text files that belong to the task.",
+            "maxItems": MAX_ATTACHMENTS,
+            "items": {
+                "type": "object",
+                "properties": {
+                    "data": {"type": "string", "description": "The content in base64."},
+                    "mediaType": {"type": "string"},
+                    "name": {"type": "string"},
+                },
+                "required": ["data"],
+            },
+        },
+    },
     "required": ["message"],
     "additionalProperties": False,
 }
@@ -140,7 +160,8 @@ class HostedMcp:
             )
             return CallToolResult(content=[TextContent(text=text)], is_error=True)
         try:
-            run_id = await following.start(self._app, agent, message)
+            attachments = await _attachments((params.arguments or {}).get("attachments"))
+            run_id = await following.start(self._app, agent, message, attachments=attachments)
         except WeftlineError as error:
             return CallToolResult(content=[TextContent(text=error.message)], is_error=True)
         row = await self._app.engine.find(run_id, workspace=principal.workspace)
@@ -170,6 +191,33 @@ class HostedMcp:
         if not self._stop.is_set():
             with anyio.CancelScope(shield=True):
                 await self._app.engine.cancel(key, requested_by=principal.id)
+
+
+class _Attachment(Struct, rename="camel"):
+    data: str | None = None
+    media_type: str | None = None
+    name: str | None = None
+    url: str | None = None
+
+
+async def _attachments(given: object) -> list[TakenAttachment]:
+    """Raises `InvalidRequest` for what cannot be taken."""
+    try:
+        sent = convert(given or [], list[_Attachment])
+    except ValidationError as error:
+        raise InvalidRequest(f"attachments: {error}") from None
+    if len(sent) > MAX_ATTACHMENTS:
+        raise InvalidRequest(f"attachments: at most {MAX_ATTACHMENTS} of them are taken.")
+    return [await asyncio.to_thread(_taken, f"attachments[{index}]", one) for index, one in enumerate(sent)]
+
+
+def _taken(path: str, sent: _Attachment) -> TakenAttachment:
+    if sent.data is None or sent.url is not None:
+        raise InvalidRequest(f"{path}: files given by an address are not fetched; give the content as `data`.")
+    try:
+        return take_content(sent.data, media_type=sent.media_type, name=sent.name)
+    except AttachmentRefused as refused:
+        raise InvalidRequest(f"{path}.{refused.field}: {refused.message}.") from None
 
 
 def _listed(names: Sequence[str]) -> str:

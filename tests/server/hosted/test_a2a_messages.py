@@ -21,6 +21,8 @@ from .a2a_calls import METHODS, Caller, Gate, answer, gate, stored, texts
 
 pytestmark = pytest.mark.requirement("wire.a2a.send", "wire.a2a.tasks", "wire.a2a.context", "wire.a2a.errors")
 ASK = local_tool("lookup")
+IMAGE = b"\x89PNG\r\n\x1a\n rest"
+PNG = b64encode(IMAGE).decode()
 
 
 @pytest.fixture(params=["0.3", "1.0"])
@@ -356,6 +358,11 @@ async def test_data_and_text_files_are_taken(caller: Caller) -> None:
     ("fields", "code"),
     [
         ({"raw": b64encode(b"x").decode(), "media": "image/png", "name": "a.png"}, -32005),
+        ({"raw": PNG, "media": "application/pdf"}, -32005),
+        ({"raw": PNG, "media": "video/mp4"}, -32005),
+        ({"url": "https://example.com/a.png", "media": "image/png"}, -32005),
+        ({"raw": "!!", "media": "image/png"}, -32602),
+        ({"raw": PNG, "media": "image/png", "name": "n" * 256}, -32602),
         ({"raw": b64encode(b"x").decode()}, -32005),
         ({"url": "https://example.com/a.txt", "media": "text/plain"}, -32005),
         ({"raw": "!!", "media": "text/plain"}, -32602),
@@ -368,6 +375,38 @@ async def test_what_cannot_be_taken_is_refused_and_not_dropped(caller: Caller, f
     error = await caller.error("send", caller.message(parts=[text, part(caller, "file", **fields)]))
     assert error["code"] == code and "message.parts[1]" in error["message"]
     assert await runs(caller.api) == []
+
+
+async def test_images_and_pdf_files_are_attached(caller: Caller) -> None:
+    await stored(caller.api, "attached")
+    text = {"text": "look:"} if caller.newer else {"kind": "text", "text": "look:"}
+    cat = part(caller, "file", raw=PNG, media="image/png", name="cat.png")
+    paper = part(caller, "file", raw=b64encode(b"%PDF-1.7 rest").decode(), media="application/pdf")
+    untyped = part(caller, "file", raw=PNG)
+    message = caller.message(parts=[text, cat, paper])
+    task = await caller.call("send", message)
+    task = await caller.get(task.get("taskId") or task["id"])
+    assert answer(task) == f"look:: image/png {len(IMAGE)} bytes, application/pdf 13 bytes"
+    first = task["history"][0]["parts"]
+    assert first[0]["text"] == "look:"
+    assert [file["name"] for file in first[1]["data"]["attachments"]] == ["cat.png", None]
+    await caller.call("send", message)
+    assert len(await runs(caller.api)) == 1
+    # The same text with another picture is another message.
+    other = {"message": {**message["message"], "parts": [text, untyped]}}
+    await caller.call("send", other)
+    assert len(await runs(caller.api)) == 2
+    alone = await caller.send(parts=[untyped], contextId=task["contextId"])
+    assert answer(alone).endswith(
+        f"image/png {len(IMAGE)} bytes, application/pdf 13 bytes, image/png {len(IMAGE)} bytes"
+    )
+
+
+async def test_a_file_for_a_task_that_is_under_way_is_refused(caller: Caller) -> None:
+    async with at_work(caller) as (task, _):
+        cat = part(caller, "file", raw=PNG, media="image/png")
+        error = await caller.error("send", caller.message(parts=[cat], taskId=task["id"]))
+        assert error["code"] == -32005 and "begins a task" in error["message"]
 
 
 async def test_a_part_of_an_unknown_kind_is_refused(caller: Caller) -> None:

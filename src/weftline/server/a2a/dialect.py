@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 from msgspec import Struct
 
+from weftline.server.a2a.parts import Content
 from weftline.server.a2a.rpc import RpcError, RpcFault
 from weftline.server.a2a.tasks import Task
 
@@ -29,14 +30,18 @@ class Operation(Enum):
 
 
 class SentMessage(Struct, frozen=True):
-    """A message that a caller sent. `text` has all of its parts, in words."""
+    """A message that a caller sent."""
 
     id: str
-    text: str
+    content: Content
     context_id: str | None
     task_id: str | None
     blocking: bool
     history: int
+
+    @property
+    def text(self) -> str:
+        return self.content.text
 
 
 class TaskQuery(Struct, frozen=True):

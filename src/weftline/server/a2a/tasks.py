@@ -10,10 +10,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from msgspec import Raw, Struct, ValidationError
 from msgspec.json import Decoder, decode, encode
+from msgspec.structs import replace
 
 from weftline.kernel import bodies
 from weftline.kernel.entries import KIND, CallClosed, CallOpened, Fact, MessageQueued, TurnCompleted, decode_fact
-from weftline.messages import Assistant, User, joined_text
+from weftline.messages import Assistant, Text, User, joined_text
 from weftline.plan import UnknownPlan, decode_plan
 from weftline.runtime.engine import Engine
 from weftline.server.following import CONTEXT_KEY, usage
@@ -224,14 +225,19 @@ async def _input(engine: Engine, row: RunRow, run: RunView) -> list[Spoken]:
         messages = decode_plan(bodies.decode_created(first.body).plan).messages
     except UnknownPlan:
         return []
-    given = [message for message in messages if isinstance(message, User | Assistant) and message.text]
-    spoken = [
-        Spoken(f"{run.id}_in_{number}", "user" if isinstance(message, User) else "agent", message.text)
-        for number, message in enumerate(given)
-    ]
+    given = [message for message in messages if isinstance(message, User | Assistant) and message.parts]
+    spoken = [_given(message, f"{run.id}_in_{number}") for number, message in enumerate(given)]
     if spoken and MESSAGE_KEY in run.metadata:
-        spoken[-1] = Spoken(run.metadata[MESSAGE_KEY], spoken[-1].role, spoken[-1].text)
+        spoken[-1] = replace(spoken[-1], id=run.metadata[MESSAGE_KEY])
     return spoken
+
+
+def _given(message: User | Assistant, id: str) -> Spoken:
+    if isinstance(message, Assistant):
+        return Spoken(id, "agent", message.text)
+    files = [part for part in message.parts if not isinstance(part, Text)]
+    about = [{"mediaType": file.media_type, "name": file.name, "sizeBytes": file.size} for file in files]
+    return Spoken(id, "user", message.text, {"attachments": about} if about else None)
 
 
 async def has_taken(engine: Engine, row: RunRow, message_id: str, text: str) -> bool:

@@ -9,7 +9,7 @@ from msgspec import UNSET, DecodeError, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from weftline.server.a2a.dialect import ListQuery, Operation, SentMessage, TaskQuery, history_length
-from weftline.server.a2a.parts import DataPart, FilePart, Part, TextPart, check_name, in_words
+from weftline.server.a2a.parts import DataPart, FilePart, Part, TextPart, check_name, content_of
 from weftline.server.a2a.rpc import (
     EXTENDED_CARD_NOT_CONFIGURED,
     INTERNAL_ERROR,
@@ -174,7 +174,7 @@ class V03:
     def message(self, params: bytes) -> SentMessage:
         sent: _MessageParams = _decoded(_message_params, params)
         message, configuration = sent.message, sent.configuration or _Configuration()
-        text = in_words([_part(number, part) for number, part in enumerate(message.parts)])
+        content = content_of([_part(number, part) for number, part in enumerate(message.parts)])
         if message.kind != "message":
             raise invalid("message.kind", "must be 'message'.")
         if message.role != "user":
@@ -183,7 +183,7 @@ class V03:
             raise RpcError(PUSH_NOT_SUPPORTED, "Push notification is not supported.")
         return SentMessage(
             check_name(message.message_id, "message.messageId"),
-            text,
+            content,
             None if message.context_id is None else check_name(message.context_id, "message.contextId"),
             message.task_id,
             configuration.blocking is not False,

@@ -13,7 +13,7 @@ from msgspec import UNSET, DecodeError, Struct, UnsetType, ValidationError, conv
 from msgspec.json import decode
 
 from weftline.server.a2a.dialect import ListQuery, Operation, SentMessage, TaskQuery, history_length
-from weftline.server.a2a.parts import DataPart, FilePart, Part, TextPart, check_name, in_words
+from weftline.server.a2a.parts import DataPart, FilePart, Part, TextPart, check_name, content_of
 from weftline.server.a2a.rpc import (
     INVALID_PARAMS,
     PUSH_NOT_SUPPORTED,
@@ -205,14 +205,14 @@ class V1:
         message: _Message = _convert(_fields(sent.get("message"), "message"), _Message, "message")
         settings = _fields(sent.get("configuration", {}), "configuration")
         configuration: _Configuration = _convert(settings, _Configuration, "configuration")
-        text = in_words([_part(number, part) for number, part in enumerate(message.parts)])
+        content = content_of([_part(number, part) for number, part in enumerate(message.parts)])
         if message.role not in ("ROLE_USER", 1):
             raise invalid("message.role", "must be ROLE_USER.")
         if configuration.task_push_notification_config is not None:
             raise RpcError(PUSH_NOT_SUPPORTED, "Push notification is not supported.")
         return SentMessage(
             check_name(message.message_id, "message.messageId"),
-            text,
+            content,
             check_name(message.context_id, "message.contextId") if message.context_id else None,
             message.task_id or None,
             configuration.return_immediately is not True,
