@@ -119,7 +119,7 @@ def view(status: Status, **fields: Any) -> RunView:
 def test_a_snapshot_always_has_every_key(status: Status) -> None:
     raw = snapshot(view(status))
     body = read(raw)
-    assert body.keys() == KEYS | {"paused", "reason", "costUsd", "cancelReceipt"}
+    assert body.keys() == KEYS | {"paused", "reason", "costUsd", "cancelReceipt", "finishReason"}
     assert raw.count(SPEC) == 2
     assert body["id"] == body["runId"] == "run_1"
     assert body["status"] == ("running" if status == "paused" else status)

@@ -146,6 +146,7 @@ class Result(Terminal, frozen=True):
     subtype: str = ""
     text: str = ""
     error: str | None = None
+    finish_reason: str | None = None
 
 
 class Failed(Terminal, frozen=True):

@@ -108,6 +108,8 @@ def usage(run: RunView) -> dict[str, Any] | None:
     if not run.model.provider:
         return None
     used = to_builtins(usage_triple(run.usage, run.turns, run.model, attempts=run.attempts))
+    if run.finish_reason is not None:
+        used["finishReason"] = run.finish_reason
     return {"mantyx": used, "weftline": used}  # the protocol's name, and ours
 
 

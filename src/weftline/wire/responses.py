@@ -250,6 +250,8 @@ class RunSummary(Struct, rename="camel", kw_only=True):
     final_text: str | None
     error: str | None
     failure_reason: FailureReason | None
+    finish_reason: str | None
+    """Why the model stopped, of a run that has its answer: `end_turn`, `refusal`, …"""
     metadata: dict[str, str]
     name: str
     created_at: Time
@@ -302,6 +304,7 @@ def _summary(run: RunView) -> RunSummary:
         final_text=_final_text(run),
         error=run.error if failed else None,
         failure_reason=FailureReason(run.error_class, run.finish_reason) if failed and run.error_class else None,
+        finish_reason=run.finish_reason,
         metadata=run.metadata,
         name=run.name,
         created_at=iso(run.created_us),

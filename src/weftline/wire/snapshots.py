@@ -82,7 +82,7 @@ def _ended(run: RunView, head: RunEnded, body: bytes) -> RunView:
         final_text=content.partial_text if failed else content.text,
         error=content.error if failed else None,
         error_class=error_class,
-        finish_reason=head.finish if head.code == "truncation" else None,
+        finish_reason=head.finish if head.status == "succeeded" or head.code == "truncation" else None,
         reason=head.reason or None if head.status != "cancelled" else None,
         usage=head.usage,
         turns=head.turns,

@@ -304,16 +304,23 @@ async def _chunks_of(response: Response, reader: Reader) -> AsyncGenerator[list[
         return
     parser = SseParser()
     pieces = response.chunks()
-    async for piece in pieces:
-        chunks = []
-        with _failing(reader):
-            for event in parser.feed(piece):
-                chunks += reader.feed(event.data)
-        yield chunks
-        if reader.finished or reader.failure is not None:
-            break
-    else:
-        yield reader.end()
+    try:
+        async for piece in pieces:
+            chunks = []
+            with _failing(reader):
+                for event in parser.feed(piece):
+                    chunks += reader.feed(event.data)
+            yield chunks
+            if reader.finished or reader.failure is not None:
+                break
+        else:
+            yield reader.end()
+    except RequestFailed:
+        # Asking again for an answer that is there would be paid for twice.
+        if not (rest := reader.end()):
+            raise
+        yield rest
+        return
     if reader.finished:
         await _drained(pieces)
 
