@@ -15,16 +15,19 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, ValidationError, convert
 
 from weftline._version import __version__
-from weftline.errors import Forbidden, InvalidRequest, NotFound, Unavailable, WeftlineError
+from weftline.errors import Forbidden, InvalidRequest, NotFound, RateLimited, Unavailable, WeftlineError
 from weftline.json_size import excess
 from weftline.server import following
-from weftline.server.following import Host
+from weftline.server.following import Host, What
 from weftline.server.http import NO_SNIFFING, Receive, Request
+from weftline.server.large import LARGE_BYTES, LargeResponses, RequestRoom
 from weftline.server.principal import Principal
 from weftline.server.unattended import UnattendedAgents
 from weftline.server.views import run_summary
+from weftline.store.base import LargeEntry, RunRow
 from weftline.wire.attachments import AttachmentRefused, TakenAttachment, take_content
 from weftline.wire.limits import MAX_ATTACHMENTS
+from weftline.wire.responses import RunView
 from weftline.workspace import agents
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams
 
 _PRINCIPAL = "weftline.principal"
+_ROOM = "weftline.room"
 _SHOWN_TOOLS = 5
 _MAX_BODY_BYTES = 4 * 1024 * 1024
 _INPUT: dict[str, Any] = {
@@ -84,15 +88,22 @@ class HostedMcp:
 
         # The package binds a session to whoever opened it; to others it does not exist.
         user = AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=[]))
-        scope = {**request.scope, "user": user, _PRINCIPAL: principal}
+        room = RequestRoom(self._app.large, principal.slug)
+        scope = {**request.scope, "user": user, _PRINCIPAL: principal, _ROOM: room}
         receive = await _checked(request) if request.method == "POST" else request.receive
-
-        async def send(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message.get("headers", ()), NO_SNIFFING]}
-            await request.send(message)
-
-        await manager.handle_request(scope, receive, send)
+        # A stream that only listens is open for as long as the client likes.
+        place = self._app.engine.reserve_stream(principal.workspace) if request.method == "GET" else None
+        try:
+            await manager.handle_request(scope, receive, _Sending(self._app.large, room, request).send)
+        except ExceptionGroup as group:
+            # The package wraps what `send` raises when the client is too slow.
+            if group.split(ConnectionResetError)[1] is not None:
+                raise
+            raise ConnectionResetError from None
+        finally:
+            room.free()
+            if place is not None:
+                place.release()
 
     async def close(self) -> None:
         self._stop.set()
@@ -168,21 +179,32 @@ class HostedMcp:
         told = 0
         try:
             async for event in following.events(self._app, row, run_id):
-                if event.type == "assistant_delta":
+                if event.what is What.TEXT:
                     told += 1
-                    await context.session.report_progress(told, message=event.payload["text"])
+                    await context.session.report_progress(told, message=event.text)
         except asyncio.CancelledError:
             await self._cancel(row.key, principal)
             raise
         after = await self._app.engine.row(row.key)
         assert after is not None
-        run = await run_summary(self._app.engine, after)
+        try:
+            run = await self._ended(after, _room(context))
+        except RateLimited as error:
+            meta = {"weftline/runId": run_id}
+            return CallToolResult(content=[TextContent(text=error.message)], is_error=True, _meta=meta)
         text = run.final_text if run.status == "succeeded" else run.error or f"The run is {run.status}."
         return CallToolResult(
             content=[TextContent(text=text or "")],
             is_error=run.status != "succeeded",
             _meta={"weftline/runId": run.id, **(following.usage(run) or {})},
         )
+
+    async def _ended(self, row: RunRow, room: RequestRoom) -> RunView:
+        try:
+            return await run_summary(self._app.engine, row, max_bytes=LARGE_BYTES)
+        except LargeEntry as large:
+            await room.need(large.size)
+            return await run_summary(self._app.engine, row)
 
     async def _cancel(self, key: int, principal: Principal) -> None:
         """The caller cancelled the call. If the server is stopping instead, the run continues at its next start."""
@@ -191,6 +213,31 @@ class HostedMcp:
         if not self._stop.is_set():
             with anyio.CancelScope(shield=True):
                 await self._app.engine.cancel(key, requested_by=principal.id)
+
+
+class _Sending:
+    """Sends what the package answers. What is large has room of its own, and must be taken in time."""
+
+    def __init__(self, large: LargeResponses, room: RequestRoom, request: Request) -> None:
+        self._large = large
+        self._room = room
+        self._send = request.send
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), NO_SNIFFING]}
+        body: bytes = message.get("body", b"")
+        if len(body) <= LARGE_BYTES:
+            await self._send(message)
+            return
+        try:
+            await self._room.need(len(body))
+        except RateLimited:
+            raise ConnectionResetError from None  # too late to say why
+        await self._large.send_frame(self._send, body)
+        self._room.free()
+        if not message.get("more_body"):
+            await self._send({"type": "http.response.body", "body": b""})
 
 
 class _Attachment(Struct, rename="camel"):
@@ -246,6 +293,13 @@ def _principal(context: ServerRequestContext[Any]) -> Principal:
     principal = context.request.scope[_PRINCIPAL]
     assert isinstance(principal, Principal)
     return principal
+
+
+def _room(context: ServerRequestContext[Any]) -> RequestRoom:
+    assert context.request is not None
+    room = context.request.scope[_ROOM]
+    assert isinstance(room, RequestRoom)
+    return room
 
 
 def _load() -> None:

@@ -89,6 +89,12 @@ class Task(Struct, frozen=True):
         return self.state in TERMINAL
 
     @property
+    def size(self) -> int:
+        """How much it says, in characters."""
+        said = self.said.text if self.said is not None else ""
+        return len(said) + len(self.result or "") + sum([len(one.text) for one in self.history])
+
+    @property
     def waits(self) -> bool:
         return self.state == "input-required"
 
@@ -111,9 +117,12 @@ def context_of(run: RunView) -> str:
     return run.metadata.get(CONTEXT_KEY) or run.session_id or run.id
 
 
-async def read_task(engine: Engine, row: RunRow, *, history: int = 0) -> Task:
-    """The task of a run, with the last `history` messages."""
-    run = await run_view(engine, row)
+async def read_task(engine: Engine, row: RunRow, *, history: int = 0, max_bytes: int | None = None) -> Task:
+    """The task of a run, with the last `history` messages.
+
+    Raises `LargeEntry`, without having read it, if what it was given or its answer has more than `max_bytes`.
+    """
+    run = await run_view(engine, row, max_bytes=max_bytes)
     facts = await _facts(engine, row, run, history=history)
     open_calls = _open_calls(facts) if row.ended_at is None else []
     state = STATES[run.status]
