@@ -123,6 +123,34 @@ async def test_a_server_that_is_not_there_is_a_network_error(unused_tcp_port: in
             await client.list_models()
 
 
+@pytest.mark.parametrize("does", ["lists", "runs", "attaches"])
+async def test_a_server_that_never_answered_is_not_looked_for_long(
+    unused_tcp_port: int, does: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="weftline.client")
+    url = f"http://127.0.0.1:{unused_tcp_port}"
+    async with AsyncClient(api_key="key", workspace="acme", base_url=url) as client:
+        with pytest.raises(NetworkError, match=rf"is a server running at {url}\?"):
+            match does:
+                case "lists":
+                    await client.list_models()
+                case "runs":
+                    await client.run("hi")
+                case _:
+                    await (await client.attach("run_1")).result()
+    assert len([line for line in caplog.messages if " in 0." in line]) == 2
+
+
+async def test_whoever_asks_for_patience_gets_it(unused_tcp_port: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="weftline.client")
+    patient = Retry(attempts=5, first_s=0.001, most_s=0.001)
+    url = f"http://127.0.0.1:{unused_tcp_port}"
+    async with AsyncClient(api_key="key", workspace="acme", base_url=url, retry=patient) as client:
+        with pytest.raises(NetworkError):
+            await client.list_models()
+    assert len([line for line in caplog.messages if "again in 0." in line]) == 5
+
+
 async def test_a_redirect_is_not_followed(to_stand_in: AsyncClient, stand_in: StandIn) -> None:
     stand_in.on("GET", "/models", reply({}, status=307, headers={"Location": "http://127.0.0.1:9/"}))
     with pytest.raises(ApiError) as caught:

@@ -384,7 +384,7 @@ class AsyncRun:
                     raise
                 failure = error
             failures = 1 if self._position > before else failures + 1
-            if failures > retry.attempts:
+            if failures > retry.attempts or self._http.is_lost(failure, failures):
                 raise failure
             wait_s = retry.wait_s(failures, at_least_s=getattr(failure, "retry_after_s", None))
             logger.info("%s; reopening after %d in %.2f s", failure, self._position, wait_s)
