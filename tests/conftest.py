@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
+import tempfile
 from collections.abc import Generator
 from functools import partial
 from pathlib import Path
@@ -17,6 +19,10 @@ from forked import Nursery, fork_from
 from weftline.testing.recordings import recordings_dir
 
 pytest_plugins = ("parallel",)
+
+MEMORY = "/dev/shm"
+"""A file system without a disk, on Linux."""
+ENOUGH_BYTES = 2 << 30
 
 _LEFT_OUT = pytest.StashKey[int]()
 
@@ -60,8 +66,16 @@ def passwords_are_hashed_fast() -> Generator[None]:
 
 
 def pytest_configure() -> None:
+    if settings.get_current_profile_name() != "deep":
+        _write_to_memory()
     if os.environ.get("WEFTLINE_RECORDINGS") and not recordings_dir().is_dir():
         raise pytest.UsageError(f"WEFTLINE_RECORDINGS is {recordings_dir()}, which is not a directory")
+
+
+def _write_to_memory() -> None:
+    """Stores are synced by the thousand. What that is good for is tested on a simulated disk; here it costs time."""
+    if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ENOUGH_BYTES:
+        os.environ["TMPDIR"] = tempfile.tempdir = MEMORY
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -157,7 +157,7 @@ class Workers:
                 report = hook.pytest_report_from_serializable(config=self._config, data=value)
                 hook.pytest_runtest_logreport(report=report)
             case "ended":
-                item = self._session.items[value]
+                item: pytest.Item = self._session.items[int(value)]
                 hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
                 worker.running = None
             case "warning":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from hypothesis import settings
 
@@ -24,8 +26,10 @@ def test_every_promise_is_kept_in_every_history(first: int) -> None:
             pytest.fail(violation.report(), pytrace=False)
 
 
-def test_a_seed_always_gives_the_same_history() -> None:
+def test_a_seed_always_gives_the_same_history_and_leaves_logging_as_it_was() -> None:
+    level = logging.getLogger("weftline").level
     assert simulate(3) == simulate(3)
+    assert logging.getLogger("weftline").level == level
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
