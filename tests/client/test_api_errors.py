@@ -124,13 +124,15 @@ async def test_a_server_that_is_not_there_is_a_network_error(unused_tcp_port: in
             await client.list_models()
 
 
+async def _run(client: AsyncClient) -> object:
+    return await client.run("hi")
+
+
 async def _attach(client: AsyncClient) -> object:
     return await (await client.attach("run_1")).result()
 
 
-@pytest.mark.parametrize(
-    "ask", [AsyncClient.list_models, AsyncClient.run, _attach], ids=lambda ask: ask.__name__.strip("_")
-)
+@pytest.mark.parametrize("ask", [AsyncClient.list_models, _run, _attach], ids=["list", "run", "attach"])
 async def test_a_server_that_never_answered_is_not_looked_for_long(
     unused_tcp_port: int, ask: Callable[[AsyncClient], Awaitable[object]], caplog: pytest.LogCaptureFixture
 ) -> None:
