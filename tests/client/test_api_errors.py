@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -123,21 +124,23 @@ async def test_a_server_that_is_not_there_is_a_network_error(unused_tcp_port: in
             await client.list_models()
 
 
-@pytest.mark.parametrize("does", ["lists", "runs", "attaches"])
+async def _run(client: AsyncClient) -> object:
+    return await client.run("hi")
+
+
+async def _attach(client: AsyncClient) -> object:
+    return await (await client.attach("run_1")).result()
+
+
+@pytest.mark.parametrize("ask", [AsyncClient.list_models, _run, _attach], ids=["list", "run", "attach"])
 async def test_a_server_that_never_answered_is_not_looked_for_long(
-    unused_tcp_port: int, does: str, caplog: pytest.LogCaptureFixture
+    unused_tcp_port: int, ask: Callable[[AsyncClient], Awaitable[object]], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="weftline.client")
     url = f"http://127.0.0.1:{unused_tcp_port}"
     async with AsyncClient(api_key="key", workspace="acme", base_url=url) as client:
         with pytest.raises(NetworkError, match=rf"is a server running at {url}\?"):
-            match does:
-                case "lists":
-                    await client.list_models()
-                case "runs":
-                    await client.run("hi")
-                case _:
-                    await (await client.attach("run_1")).result()
+            await ask(client)
     assert len([line for line in caplog.messages if " in 0." in line]) == 2
 
 
