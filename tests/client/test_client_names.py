@@ -73,7 +73,6 @@ def test_making_a_client_loads_no_http_library_and_nothing_of_the_server() -> No
         "weftline.prompts",
         "weftline.surrogates",
         "weftline.schema_cost",
-        "weftline.surrogates",
         "weftline.tools",
         "weftline.wire",
     }
