@@ -24,7 +24,6 @@ from weftline.kernel.entries import (
 from weftline.messages import Blob
 from weftline.runtime.engine import Engine, Follower
 from weftline.runtime.hub import EntryBatch
-from weftline.server.large import LargeResponses
 from weftline.server.parsing import parsed
 from weftline.store.base import RunRow
 from weftline.store.records.agents import AgentRow
@@ -47,8 +46,6 @@ class Host(Protocol):
     def engine(self) -> Engine: ...
     @property
     def workspaces(self) -> Workspaces: ...
-    @property
-    def large(self) -> LargeResponses: ...
 
 
 class What(Enum):

@@ -10,7 +10,7 @@ import asyncio
 import importlib
 import importlib.util
 from collections.abc import MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct, ValidationError, convert
 
@@ -68,10 +68,17 @@ SESSION_IDLE_S = 1800.0
 MAX_SESSIONS_PER_WORKSPACE = 500
 
 
+class McpHost(Host, Protocol):
+    """The server, as this needs it."""
+
+    @property
+    def large(self) -> LargeResponses: ...
+
+
 class HostedMcp:
     """Answers MCP requests of authenticated callers. `close` ends its sessions and leaves their runs as they are."""
 
-    def __init__(self, app: Host) -> None:
+    def __init__(self, app: McpHost) -> None:
         self._app = app
         self._unattended = UnattendedAgents(app.workspaces)
         self._opening = asyncio.Lock()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
@@ -69,9 +70,9 @@ async def agent(world: World) -> AsyncGenerator[Agent]:
 
 def asks(agent: Agent) -> dict[str, Ask]:
     return {
-        "get": lambda **options: agent.a2a("tasks/get", **options),
-        "resubscribe": lambda **options: agent.a2a("tasks/resubscribe", **options),
-        "send": lambda **options: agent.a2a("message/send", **options),
+        "get": partial(agent.a2a, "tasks/get"),
+        "resubscribe": partial(agent.a2a, "tasks/resubscribe"),
+        "send": partial(agent.a2a, "message/send"),
         "mcp": agent.mcp,
     }
 
