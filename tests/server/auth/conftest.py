@@ -25,6 +25,7 @@ from .kit import Browser, Clock, World
 
 SCRIPTS: dict[str, Any] = {
     "seen": {"turns": [{"text": "{{user_messages}}"}]},
+    "stuck": {"turns": [{"deltas": ["begun", "never"], "delay_ms": 600_000}]},
     "hello": {"turns": [{"text": "hello"}]},
     "lookup": {"turns": [{"tool_calls": [{"name": "lookup", "args": {}}]}, {"text": "done"}]},
 }
