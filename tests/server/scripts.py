@@ -119,6 +119,9 @@ SCRIPTS: dict[str, Any] = {
             {"text": "ok", "usage": {"input": 150, "cached": 90, "reasoning": 0, "output": 8}},
         ]
     },
+    "broken_off": {
+        "turns": [calls(ECHO), {"deltas": ["half an ", "answer"], "error": {"class": "auth", "message": "no more"}}]
+    },
     "late_failure": {"turns": [calls(ECHO), {"error": {"class": "auth", "message": "the key is bad"}}]},
     "json_answer": {"turns": [{"text": '{"n": 4}'}]},
     "deep_answer": {"turns": [{"text": '{"a":' * 60 + '{"leaf":1}' + "}" * 60}]},

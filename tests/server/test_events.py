@@ -117,6 +117,19 @@ async def test_an_answer_cut_at_its_limit_is_a_failure_that_keeps_the_text(api: 
     assert shown["failureReason"] == {"errorClass": "truncation", "finishReason": "max_tokens"}
 
 
+@pytest.mark.requirement("wire.event.error")
+async def test_an_answer_that_fails_in_the_middle_keeps_the_text_so_far(api: Api) -> None:
+    run = await api.start("broken_off", tools=[ECHO])
+    error = (await api.events(run))[-1]
+    assert (error.type, error["code"], error["partialText"]) == ("error", "auth", "half an answer")
+    # The last complete turn ended in a call, which says nothing about this one.
+    assert "finishReason" not in error.body
+    shown = await api.snapshot(run)
+    assert (shown["finalText"], shown["errorCode"]) == (None, "auth")
+    late = (await api.play("late_failure", tools=[ECHO]))[-1]
+    assert late["code"] == "auth" and "partialText" not in late.body
+
+
 @pytest.mark.requirement("wire.event.error", "wire.event.error_class")
 async def test_a_failing_model_ends_the_run_with_its_class(api: Api) -> None:
     classes = ("rate_limit", "overloaded", "server", "context_window", "invalid_request", "auth", "timeout", "unknown")

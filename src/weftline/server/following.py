@@ -136,7 +136,8 @@ def usage(run: RunView) -> dict[str, Any] | None:
     """Tokens, turns and model of a run that has ended; None when no model was reached."""
     if not run.model.provider:
         return None
-    used = to_builtins(usage_triple(run.usage, run.turns, run.model, attempts=run.attempts))
+    triple = usage_triple(run.usage, run.turns, run.model, attempts=run.attempts, estimated=run.estimated)
+    used = to_builtins(triple)
     if run.finish_reason is not None:
         used["finishReason"] = run.finish_reason
     return {"mantyx": used, "weftline": used}  # the protocol's name, and ours

@@ -24,6 +24,7 @@ from weftline.net.dial import Dialer
 from weftline.net.errors import BodyTooLarge, RequestFailed
 from weftline.providers.base import ToolSpec
 from weftline.redaction import Redactor, shown_url
+from weftline.surrogates import whole_json
 from weftline.tools.base import ToolContext, ToolOutput
 from weftline.tools.client_side import A2A_PARAMETERS
 from weftline.tools.remote import RemoteTool
@@ -408,7 +409,7 @@ def _object(data: bytes) -> Fields | None:
     if excess(data):
         return None
     try:
-        value: object = msgspec.json.decode(data)
+        value: object = msgspec.json.decode(whole_json(data))
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     return cast(Fields, value) if isinstance(value, dict) else None

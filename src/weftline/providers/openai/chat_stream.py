@@ -182,7 +182,9 @@ class ChatReader:
                 return chunks + recovered
             self.failure = self._error(None, data)
         elif self._reason == "error":
-            self.failure = ProviderError("server", f"{self._provider}: the model API broke its answer off.")
+            self.failure = ProviderError(
+                "server", f"{self._provider}: the model API broke its answer off.", unanswered=True
+            )
         return chunks
 
     def whole(self, body: bytes) -> list[Chunk]:
