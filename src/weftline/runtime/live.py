@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from weftline.kernel.bodies import TurnBody
 from weftline.kernel.entries import Fact
-from weftline.kernel.state import State
-from weftline.messages import Usage
+from weftline.kernel.state import Doubt, State
 from weftline.plan import RunPlan
+from weftline.providers.assemble import Assembler
 from weftline.providers.catalog import Catalog
 from weftline.runtime import ids
 from weftline.runtime.conversation import Conversation
@@ -85,6 +85,7 @@ class RunLog:
         "started_at",
         "state",
         "state_size",
+        "stored_doubts",
         "unstored",
         "waiters",
     )
@@ -114,6 +115,8 @@ class RunLog:
         self.unstored = 0
         """Bytes of facts since the state was last stored."""
         self.state_size = 0
+        self.stored_doubts: tuple[Doubt, ...] = ()
+        """Those of the stored state, as far as this process has stored it."""
         self.waiters: list[Waiter] = []
 
     def taken_drafts(self) -> list[Draft]:
@@ -135,7 +138,7 @@ class WorkingSet:
     """The content of a run: what `step` and `carry_out` need besides its state. Any engine can make one."""
 
     __slots__ = (
-        "attempt_usage",
+        "answering",
         "blobs",
         "catalog",
         "conversation",
@@ -159,8 +162,8 @@ class WorkingSet:
         self.catalog: Catalog | None = None
         self.workspace_slug = ""
         self.session_id: str | None = None
-        self.attempt_usage: Usage | None = None
-        """What the current attempt has reported so far."""
+        self.answering: Assembler | None = None
+        """What the current attempt has brought so far; None before its first byte."""
 
 
 class Driving:

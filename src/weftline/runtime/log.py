@@ -227,6 +227,7 @@ class Log:
 
         The state is stored when the run ends, and before that only once the newer facts take up as many bytes as it
         does, also when the run parks: a large batch parks after each answer. Whoever loads the run folds what is newer.
+        A new doubt is stored at once, because snapshots show it.
         """
         log, state = run.log, run.log.state
         write = log.pending
@@ -239,9 +240,11 @@ class Log:
         behind = run.residency is Residency.BEHIND and not state.ended
         write.due_at = LEAVE_DUE if behind else log.due_at
         write.started_at, write.ended_at = log.started_at, log.ended_at
-        if log.unstored and (state.ended or log.unstored >= max(log.state_size, STATE_BYTES)):
+        doubtful = state.guards.doubts is not log.stored_doubts
+        if log.unstored and (state.ended or doubtful or log.unstored >= max(log.state_size, STATE_BYTES)):
             write.state, write.fold = encode_state(state), FOLD
             log.unstored, log.state_size = 0, len(write.state)
+            log.stored_doubts = state.guards.doubts
         if run.new is not None:
             write.new, run.new = run.new, None
         return write
