@@ -52,7 +52,7 @@ from weftline.runtime.models import refused_sampling
 from weftline.runtime.names import StoredNames
 from weftline.runtime.opening import RunOpener
 from weftline.runtime.receipts import CancelReceipt, receipt
-from weftline.runtime.recovery import Recovery, unsupported
+from weftline.runtime.recovery import Recovery
 from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.step import closed_body
@@ -455,9 +455,6 @@ class EmbeddedEngine:
 
     async def count_runs(self, wanted: RunFilter) -> int:
         return await self._log_store.count_runs(wanted)
-
-    async def unsupported(self, row: RunRow) -> str:
-        return await unsupported(self._log_store, row)
 
     async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
         return await self._log_store.entry(key, seq, max_bytes=max_bytes)

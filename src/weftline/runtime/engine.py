@@ -154,10 +154,6 @@ class Engine(Protocol):
         """How many runs match, wherever the page begins."""
         ...
 
-    async def unsupported(self, row: RunRow) -> str:
-        """Why this version must leave an unfinished run alone: the feature that only a newer one knows; "" if none."""
-        ...
-
     async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
         """One entry of a run's log; None when there is none or retention has removed it.
 

@@ -89,6 +89,8 @@ class Write(Struct):
     status: str
     due_at: int | None
     """0 for at once, a time, or None; `LEAVE_DUE` for a run that waits for its thread."""
+    format: int = 0
+    """The number of the vocabulary that the items are written in."""
     state: bytes | None = None
     fold: int = 0
     """Which version of the fold made `state`."""
@@ -138,6 +140,10 @@ class RunRow(Struct):
     epoch: int
     due_at: int | None
     rules: int
+    format: int
+    """The number of the vocabulary of its latest entries."""
+    thread_format: int
+    """And of the messages of its thread; 0 if it has none."""
     queued: bool
     """Waits for earlier runs of its thread."""
     state: bytes

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from msgspec import Raw, Struct, ValidationError
+from msgspec import DecodeError, Raw, Struct, ValidationError
 from msgspec.json import Decoder, decode, encode
 
 from weftline.kernel import bodies
 from weftline.kernel.entries import KIND, CallClosed, CallOpened, Fact, MessageQueued, TurnCompleted, decode_fact
 from weftline.messages import Assistant, User, joined_text
-from weftline.plan import UnknownPlan, decode_plan
+from weftline.plan import decode_plan
 from weftline.runtime.engine import Engine
 from weftline.server.following import CONTEXT_KEY, usage
 from weftline.server.views import run_view
@@ -219,7 +219,7 @@ async def _input(engine: Engine, row: RunRow, run: RunView) -> list[Spoken]:
         return []
     try:
         messages = decode_plan(bodies.decode_created(first.body).plan).messages
-    except UnknownPlan:
+    except DecodeError:  # of newer code, or damaged
         return []
     given = [message for message in messages if isinstance(message, User | Assistant) and message.text]
     spoken = [

@@ -11,7 +11,7 @@ from weftline.store.base import LargeEntry, Loaded, Page, RunFilter, RunRow, Sto
 from weftline.store.claims import Claims
 from weftline.store.memory.disk import MemoryDisk
 from weftline.store.memory.run import MemoryRun, check_possible
-from weftline.store.outcomes import already_there, ends_run, impossible, moved_on, thread_has_ended
+from weftline.store.outcomes import already_there, ends_run, impossible, moved_on, refused_by_thread
 from weftline.store.sqlite import deliveries, thread_queue
 from weftline.store.sqlite.database import transact
 
@@ -206,7 +206,10 @@ class MemoryLog:
 
     def _shown(self, run: MemoryRun) -> RunRow:
         thread = run.row.thread
-        return run.view(active_run=None if thread is None else thread_queue.active_run(self._records, thread))
+        if thread is None:
+            return run.view(active_run=None, thread_format=0)
+        active_run, thread_format = thread_queue.standing(self._records, thread)
+        return run.view(active_run=active_run, thread_format=thread_format)
 
     def _commit(self, writes: Sequence[Write]) -> list[Written]:
         results = [self._write(write) for write in writes]
@@ -244,8 +247,10 @@ class MemoryLog:
         """Adds the run, or says why not."""
         new, disk = write.new, self._disk
         assert new is not None
-        if new.thread is not None and not thread_queue.is_open(self._records, new.thread):
-            return thread_has_ended()
+        if new.thread is not None:
+            refusal = refused_by_thread(thread_queue.open_format(self._records, new.thread), write)
+            if refusal is not None:
+                return refusal
         if (write.base_seq, write.base_version) != (1, 0):
             return moved_on()
         if write.key in disk.runs:
@@ -270,7 +275,7 @@ class MemoryLog:
         end, records = write.thread_end, self._records
         assert end is not None
         if end.messages:
-            thread_queue.add_messages(records, end.thread, run=write.key, messages=end.messages)
+            thread_queue.add_messages(records, end, run=write.key, format=write.format)
         if thread_queue.active_run(records, end.thread) != write.key:
             return None
         waiting = [run for run in self._disk.of_thread(end.thread) if run.row.ended_at is None]

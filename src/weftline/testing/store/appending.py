@@ -149,13 +149,16 @@ async def a_row_holds_what_the_last_write_said(subject: Subject) -> None:
     log = subject.store.log
     chain = await new_chain(subject)
     started = chain.append(b"a", due_at=77)
-    started.started_at, started.fold = 1_234, 5
+    started.started_at, started.fold, started.format = 1_234, 5, 3
     await commit(log, started)
     row = await the_row(log, 1)
     assert (row.next_seq, row.version, row.epoch, row.due_at, row.status) == (3, 2, chain.epoch, 77, "running")
     assert (row.state, row.state_seq, row.fold) == (b"state 2", 2, 5)
     assert (row.started_at, row.ended_at, row.queued) == (1_234, None, False)
     assert (row.salt, row.created_at, row.rules, row.metadata) == ("salt", 1_001, 1, "{}")
+    assert row.format == 3
+    await commit(log, chain.append(deltas=[b"x"]))
+    assert (await the_row(log, 1)).format == 0
 
 
 async def a_write_without_a_state_leaves_the_stored_one(subject: Subject) -> None:
