@@ -1,3 +1,5 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false
 """Runs that newer code has written: left alone by their number, whatever is new in them; the rest is damage."""
 
 from __future__ import annotations

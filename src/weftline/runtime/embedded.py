@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 from msgspec import UNSET, Raw
 
@@ -58,7 +58,7 @@ from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.step import closed_body
 from weftline.runtime.toolbox import ServerTools, ToolSource
 from weftline.store import open_store
-from weftline.store.base import NewRun, RunFilter, RunRow, Store, Stored
+from weftline.store.base import IdempotencyKey, NewRun, RunFilter, RunRow, Store, Stored
 from weftline.store.records import workspaces
 from weftline.tools.base import Tool, ToolOutput
 
@@ -66,6 +66,8 @@ logger = logging.getLogger(__name__)
 
 DRAIN_S = 30.0
 _AS_THE_MODEL_DOES = Sampling()
+_Slot: TypeAlias = tuple[int, str, str]
+"""Workspace, route and key of a request that creates a run."""
 
 
 class EmbeddedEngine:
@@ -95,7 +97,7 @@ class EmbeddedEngine:
         self.ready = False
         self._next_key = 0
         self._moving = asyncio.Event()
-        self._creating: dict[tuple[int, str, str], asyncio.Future[None]] = {}
+        self._creating: dict[_Slot, asyncio.Future[None]] = {}
 
     # Life
 
@@ -226,23 +228,24 @@ class EmbeddedEngine:
         sent: bytes | None = None,
         thread: int | None = None,
         metadata: str = "{}",
-        idempotency: tuple[str, str, bytes] | None = None,
+        idempotency: IdempotencyKey | None = None,
         secrets: bytes | None = None,
         blobs: Sequence[Blob] = (),
     ) -> str:
-        """Accepts a run durably and returns its id. `idempotency` is route, key and digest of the request's body.
+        """Accepts a run durably and returns its id, or that of the run that was created under the same key before.
 
         `sent` are the client's own bytes, given back in snapshots; `secrets` are the headers of the tools that the
         server dials, sealed by the store's vault; `blobs` are the contents that the plan's messages name.
         """
         self.require_accepting()
-        await self.check(plan, workspace=workspace)
-        slot = (workspace, idempotency[0], idempotency[1]) if idempotency is not None else None
-        if idempotency is not None and slot is not None:
-            earlier = await self._created_before(slot, idempotency[2])
-            if earlier is not None:
-                return earlier
+        slot = None if idempotency is None else await self._take(_slot(workspace, idempotency))
         try:
+            if idempotency is not None and slot is not None:
+                earlier = await self._created_with(slot, idempotency.digest)
+                if earlier is not None:
+                    self._creating.pop(slot).set_result(None)
+                    return earlier
+            await self.check(plan, workspace=workspace)
             self.require_accepting()
             self._residents.require_room(workspace)
             now = self.clock.now_us()
@@ -293,24 +296,28 @@ class EmbeddedEngine:
         self._residents.consider(run)
         return run
 
-    async def _created_before(self, slot: tuple[int, str, str], body: bytes) -> str | None:
-        """The run that an earlier request with this key created; if there is none, this request now owns the key."""
+    async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
+        slot = _slot(workspace, idempotency)
+        await self._taken(slot)
+        return await self._created_with(slot, idempotency.digest)
+
+    async def _take(self, slot: _Slot) -> _Slot:
+        """Waits until no other request with this key is creating a run, and then makes this one the only one."""
+        await self._taken(slot)
+        self._creating[slot] = asyncio.get_running_loop().create_future()
+        return slot
+
+    async def _taken(self, slot: _Slot) -> None:
         while (first := self._creating.get(slot)) is not None:
             await asyncio.shield(first)
-        taken = self._creating[slot] = asyncio.get_running_loop().create_future()
-        try:
-            earlier = await self._log_store.idempotent(*slot)
-            if earlier is None:
-                return None
-            row = await self._log_store.run(earlier[1])
-        except BaseException:
-            del self._creating[slot]
-            taken.set_result(None)
-            raise
-        del self._creating[slot]
-        taken.set_result(None)
+
+    async def _created_with(self, slot: _Slot, digest: bytes) -> str | None:
+        earlier = await self._log_store.idempotent(*slot)
+        if earlier is None:
+            return None
+        row = await self._log_store.run(earlier[1])
         run_id = ids.run_id(row.key, row.salt) if row is not None else ""
-        if earlier[0] != body:
+        if earlier[0] != digest:
             raise Conflict(
                 "This Idempotency-Key was used for another request.", code="idempotency_conflict", run_id=run_id
             )
@@ -494,6 +501,10 @@ class EmbeddedEngine:
         found = await self._log_store.trim(before=before, after=after, workspace=workspace)
         self._hub.forget()
         return found
+
+
+def _slot(workspace: int, idempotency: IdempotencyKey) -> _Slot:
+    return workspace, idempotency.route, idempotency.key
 
 
 def _let_go_of_blobs(run: LiveRun, durable: asyncio.Future[None]) -> None:

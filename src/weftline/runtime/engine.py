@@ -15,7 +15,7 @@ from weftline.plan import RunPlan
 from weftline.runtime.clock import Clock
 from weftline.runtime.hub import EntryBatch
 from weftline.runtime.receipts import CancelReceipt
-from weftline.store.base import RunFilter, RunRow, Stored
+from weftline.store.base import IdempotencyKey, RunFilter, RunRow, Stored
 from weftline.tools.base import ToolOutput
 
 
@@ -92,7 +92,7 @@ class Engine(Protocol):
         sent: bytes | None = None,
         thread: int | None = None,
         metadata: str = "{}",
-        idempotency: tuple[str, str, bytes] | None = None,
+        idempotency: IdempotencyKey | None = None,
         secrets: bytes | None = None,
         blobs: Sequence[Blob] = (),
     ) -> str:
@@ -101,6 +101,13 @@ class Engine(Protocol):
         `blobs` are the contents that the plan's messages name.
 
         Raises `RateLimited` if too many runs of the workspace are queued.
+        """
+        ...
+
+    async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
+        """The run that an earlier request with this key created, if there was one; `create` returns it too.
+
+        Raises `Conflict` (`idempotency_conflict`) if that request had another body.
         """
         ...
 

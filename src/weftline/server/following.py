@@ -13,7 +13,7 @@ from weftline.runtime.engine import Engine, Follower
 from weftline.runtime.hub import EntryBatch
 from weftline.server.parsing import parsed
 from weftline.server.views import run_view
-from weftline.store.base import RunRow
+from weftline.store.base import IdempotencyKey, RunRow
 from weftline.store.records.agents import AgentRow
 from weftline.store.records.threads import ThreadRow
 from weftline.wire.bodies import MessageBody
@@ -122,7 +122,7 @@ async def send(
     prompt: str,
     *,
     metadata: dict[str, str],
-    idempotency: tuple[str, str, bytes] | None = None,
+    idempotency: IdempotencyKey | None = None,
 ) -> str:
     """The run of a message to a session; returns its id."""
     own = encode({"prompt": prompt, "metadata": metadata})

@@ -13,7 +13,7 @@ from __future__ import annotations
 from asyncio import Future
 from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -47,6 +47,15 @@ class Item(Struct, frozen=True):
         return len(self.head) + len(self.body) + 64
 
 
+class IdempotencyKey(NamedTuple):
+    """What makes a request that creates a run the same one when it comes again."""
+
+    route: str
+    key: str
+    digest: bytes
+    """Of the body: another body under the same key is a conflict."""
+
+
 class NewRun(Struct):
     """The columns that are written once, when the run is created."""
 
@@ -58,8 +67,7 @@ class NewRun(Struct):
     rules: int
     thread: int | None = None
     agent: str | None = None
-    idempotency: tuple[str, str, bytes] | None = None
-    """Route, key, and digest of the body."""
+    idempotency: IdempotencyKey | None = None
     secrets: bytes | None = None
     """Sealed header values of the tools that the server dials; deleted when the run ends."""
     blobs: tuple[Blob, ...] = ()

@@ -172,11 +172,19 @@ async def effective(at: Workspaces, caller: Caller, agent_id: str | None, own: R
 
     A caller restricted to some agents must name one of them.
     """
+    require_named(caller, agent_id)
     if agent_id is None:
-        if caller.agents:
-            raise Forbidden("This credential is restricted to some agents.", hint="Name one of them in agentId.")
         return own
     return merged(at, await use(at, caller, agent_id), own)
+
+
+def require_named(caller: Caller, agent_id: str | None) -> None:
+    """Raises `Forbidden` for a caller restricted to some agents that names none of them."""
+    if not caller.agents or agent_id in caller.agents:
+        return
+    if agent_id is None:
+        raise Forbidden("This credential is restricted to some agents.", hint="Name one of them in agentId.")
+    raise _forbidden()
 
 
 def merged(at: Workspaces, agent: AgentRow, own: RunSpec) -> RunSpec:

@@ -21,7 +21,7 @@ from weftline.server.parsing import parsed
 from weftline.server.router import EventStream, QueryParameter, Route
 from weftline.server.sse import resume_point, send_events
 from weftline.server.views import cancelled, receipt_view, run_view
-from weftline.store.base import LargeEntry, RunRow
+from weftline.store.base import IdempotencyKey, LargeEntry, RunRow
 from weftline.tools.base import ToolOutput
 from weftline.wire.requests import ToolResult, parse_tool_result
 from weftline.wire.responses import AcceptedResult, Cancelled, CancelReceipt, CreatedRun, Run, snapshot
@@ -108,14 +108,14 @@ async def cancel(app: App, request: Request, principal: Principal) -> Response:
     return Response(encode(cancelled(receipt)))
 
 
-def idempotency(request: Request, route: str, body: bytes) -> tuple[str, str, bytes] | None:
-    """Route, key and digest of a request that carries an `Idempotency-Key`."""
+def idempotency(request: Request, route: str, body: bytes) -> IdempotencyKey | None:
+    """None for a request that carries no `Idempotency-Key`."""
     key = request.header(b"idempotency-key")
     if key is None:
         return None
     if not 1 <= len(key) <= _KEY_LIMIT or not key.isprintable():
         raise InvalidRequest(f"Idempotency-Key: must have 1 to {_KEY_LIMIT} printable characters.")
-    return route, key, blake2b(body, digest_size=16).digest()
+    return IdempotencyKey(route, key, blake2b(body, digest_size=16).digest())
 
 
 ROUTES = (

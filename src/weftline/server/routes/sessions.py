@@ -18,6 +18,7 @@ from weftline.server.parsing import parsed
 from weftline.server.router import EventStream, Route
 from weftline.server.routes.runs import idempotency
 from weftline.server.views import session_usage
+from weftline.store.base import IdempotencyKey
 from weftline.store.records.threads import ThreadRow
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_message, parse_session
@@ -86,11 +87,14 @@ async def _send(
     row: ThreadRow,
     raw: bytes,
     *,
-    idempotency: tuple[str, str, bytes] | None,
+    idempotency: IdempotencyKey | None,
     warn: Warn,
 ) -> Made:
     body = await parsed(parse_message, raw)
     warnings = warn(body.unknown)
+    earlier = idempotency and await app.engine.created_before(principal.workspace, idempotency)
+    if earlier:
+        return Made(earlier, warnings)
     if row.ended_at is not None:
         raise Conflict("This session has ended.", code="session_ended")
     spec = effective_spec(row.spec, body)

@@ -255,7 +255,7 @@ class MemoryLog:
             return moved_on()
         if write.key in disk.runs:
             return Written("conflict", error=already_there(f"run {write.key}"))
-        used = (new.workspace, *new.idempotency[:2]) if new.idempotency else None
+        used = (new.workspace, new.idempotency.route, new.idempotency.key) if new.idempotency else None
         if used in disk.idempotency:
             return Written("conflict", error=already_there("an idempotency key"))
         run = MemoryRun(write, new)
@@ -267,7 +267,7 @@ class MemoryLog:
             written.queued = place.queued
             disk.set_due(run, None if place.queued else 0)
         if used is not None and new.idempotency is not None:
-            disk.idempotency[used] = (new.idempotency[2], write.key)
+            disk.idempotency[used] = (new.idempotency.digest, write.key)
         return None
 
     def _end_in_thread(self, write: Write) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from weftline.store.base import LEAVE_DUE, Item, Stored
+from weftline.store.base import LEAVE_DUE, IdempotencyKey, Item, Stored
 from weftline.testing.store.chain import check_log, read_log
 from weftline.testing.store.subject import (
     TIMEOUT_S,
@@ -207,10 +207,10 @@ async def the_secrets_of_a_run_go_when_it_ends(subject: Subject) -> None:
 async def an_idempotency_key_is_used_once(subject: Subject) -> None:
     log = subject.store.log
     workspace, other = await new_workspace(subject), await new_workspace(subject, "other")
-    first = chain_of(log, 1, workspace).create(idempotency=("runs", "k", b"digest 1"))
-    same = chain_of(log, 2, workspace).create(idempotency=("runs", "k", b"digest 2"))
-    route = chain_of(log, 3, workspace).create(idempotency=("sessions", "k", b"digest 3"))
-    tenant = chain_of(log, 4, other).create(idempotency=("runs", "k", b"digest 4"))
+    first = chain_of(log, 1, workspace).create(idempotency=IdempotencyKey("runs", "k", b"digest 1"))
+    same = chain_of(log, 2, workspace).create(idempotency=IdempotencyKey("runs", "k", b"digest 2"))
+    route = chain_of(log, 3, workspace).create(idempotency=IdempotencyKey("sessions", "k", b"digest 3"))
+    tenant = chain_of(log, 4, other).create(idempotency=IdempotencyKey("runs", "k", b"digest 4"))
     results = await commit(log, first, same, route, tenant)
     assert outcomes(results) == ["ok", "conflict", "ok", "ok"]
     assert code(results[1]) == "conflict"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weftline.store.base import UnderWay
+from weftline.store.base import IdempotencyKey, UnderWay
 from weftline.testing.store.chain import check_log, read_log
 from weftline.testing.store.subject import (
     Subject,
@@ -21,7 +21,7 @@ async def everything_is_there_after_the_store_was_opened_again(subject: Subject)
     workspace = await new_workspace(subject)
     thread = await new_thread(subject, workspace)
     chains = [chain_of(subject.store.log, key, workspace, thread=thread) for key in (1, 2)]
-    creates = [chain.create(idempotency=("runs", f"k{chain.key}", b"d")) for chain in chains]
+    creates = [chain.create(idempotency=IdempotencyKey("runs", f"k{chain.key}", b"d")) for chain in chains]
     await commit(subject.store.log, *creates)
     await commit(subject.store.log, chains[0].append(b"a", deltas=[b"b"]))
     log = subject.store.log
