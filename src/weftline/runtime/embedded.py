@@ -40,6 +40,7 @@ from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import ids
 from weftline.runtime import step as stepping
+from weftline.runtime.answers import was_answered
 from weftline.runtime.clock import Clock, SystemClock
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.deadlines import Deadlines
@@ -334,7 +335,9 @@ class EmbeddedEngine:
         await self._append(run, head, body)
         return True
 
-    async def answer(self, key: int, tool_use_id: str, output: ToolOutput, *, message_id: str = "") -> bool:
+    async def answer(
+        self, key: int, tool_use_id: str, output: ToolOutput, *, message_id: str = "", idempotency_key: str = ""
+    ) -> bool:
         """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime."""
         self._log.require_well()
         run = await self._residents.load(key)
@@ -344,6 +347,10 @@ class EmbeddedEngine:
             await self._settled(run)  # a refusal, too, must rest on what a crash cannot undo
             if tool_use_id in state.questions.ignored:
                 return False
+            if idempotency_key and await was_answered(
+                self._log_store, key, tool_use_id, output, idempotency_key=idempotency_key
+            ):
+                return True
             if state.ended:
                 raise Conflict("The run has ended.", code="run_terminal")
             raise NotFound("No call of this run waits for a result under this id.", code="unknown_tool_use")
@@ -357,7 +364,9 @@ class EmbeddedEngine:
             is_error=output.is_error,
             client=call.client,
         )
-        body = closed_body(run.work, question.index, output.parts, message_id=message_id)
+        body = closed_body(
+            run.work, question.index, output.parts, message_id=message_id, idempotency_key=idempotency_key
+        )
         await self._append(run, head, body)
         return True
 

@@ -115,10 +115,13 @@ class Engine(Protocol):
         """Appends a fact from outside; False if the run's state does not accept it."""
         ...
 
-    async def answer(self, key: int, tool_use_id: str, output: ToolOutput, *, message_id: str = "") -> bool:
+    async def answer(
+        self, key: int, tool_use_id: str, output: ToolOutput, *, message_id: str = "", idempotency_key: str = ""
+    ) -> bool:
         """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime.
 
-        `message_id` is kept beside it, for a client whose messages have names.
+        `message_id` is kept beside it, for a client whose messages have names. With an `idempotency_key` the same result
+        is accepted again once it has closed the call; another one raises `Conflict` (`idempotency_conflict`).
         """
         ...
 

@@ -92,13 +92,15 @@ async def tool_results(app: App, request: Request, principal: Principal) -> Resp
     raw = await request.body(limit=_RESULT_BODY_BYTES)
     body = await parsed(partial(parse_tool_result, user_agent=request.header(b"user-agent") or ""), raw)
     warnings = app.unknown_fields.warnings(request, body.unknown)
+    once = idempotency_key(request) or ""
     if body.oversize:
         # The client may give up after this, so the model is told too and the run does not wait for the timeout.
-        await app.engine.answer(key, body.tool_use_id, ToolOutput.of(prompts.RESULT_TOO_LARGE, is_error=True))
+        told = ToolOutput.of(prompts.RESULT_TOO_LARGE, is_error=True)
+        await app.engine.answer(key, body.tool_use_id, told, idempotency_key=once)
         raise InvalidRequest("result or error: larger than the limit; the call was closed with an error.")
     failed = body.error is not None
     output = ToolOutput.of(body.error or body.result or "", is_error=failed)
-    accepted = await app.engine.answer(key, body.tool_use_id, output)
+    accepted = await app.engine.answer(key, body.tool_use_id, output, idempotency_key=once)
     return Response(encode(AcceptedResult(ignored=UNSET if accepted else True, warnings=warnings)))
 
 
@@ -110,12 +112,15 @@ async def cancel(app: App, request: Request, principal: Principal) -> Response:
 
 def idempotency(request: Request, route: str, body: bytes) -> IdempotencyKey | None:
     """None for a request that carries no `Idempotency-Key`."""
+    key = idempotency_key(request)
+    return None if key is None else IdempotencyKey(route, key, blake2b(body, digest_size=16).digest())
+
+
+def idempotency_key(request: Request) -> str | None:
     key = request.header(b"idempotency-key")
-    if key is None:
-        return None
-    if not 1 <= len(key) <= _KEY_LIMIT or not key.isprintable():
+    if key is not None and (not 1 <= len(key) <= _KEY_LIMIT or not key.isprintable()):
         raise InvalidRequest(f"Idempotency-Key: must have 1 to {_KEY_LIMIT} printable characters.")
-    return IdempotencyKey(route, key, blake2b(body, digest_size=16).digest())
+    return key
 
 
 ROUTES = (
@@ -152,6 +157,7 @@ ROUTES = (
         summary="Answer a client-side tool call",
         body=ToolResult,
         warns=True,
+        idempotent=True,
         returns=AcceptedResult,
         errors=(409,),
     ),
