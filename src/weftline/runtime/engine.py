@@ -120,8 +120,8 @@ class Engine(Protocol):
     ) -> bool:
         """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime.
 
-        `message_id` is kept beside it, for a client whose messages have names. With an `idempotency_key` the same result
-        is accepted again once it has closed the call; another one raises `Conflict` (`idempotency_conflict`).
+        `message_id` is kept beside it, for a client whose messages have names. With an `idempotency_key` the same
+        result is accepted again once it has closed the call; another one raises `Conflict` (`idempotency_conflict`).
         """
         ...
 
