@@ -422,6 +422,7 @@ ROUTES = (
         "/api/oauth/userinfo",
         userinfo,
         scopes=("mantyx.identity:read",),
+        narrowed="yes",
         summary="Whose access token this is",
         returns=UserInfo,
     ),

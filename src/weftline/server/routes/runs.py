@@ -27,7 +27,7 @@ from weftline.wire.requests import ToolResult, parse_tool_result
 from weftline.wire.responses import AcceptedResult, Cancelled, CancelReceipt, CreatedRun, Run, snapshot
 from weftline.wire.run_spec import RunModel
 
-_BASE = "/api/v1/workspaces/{slug}/agent-runs"
+PATH = "/api/v1/workspaces/{slug}/agent-runs"
 _KEY_LIMIT = 255
 _RESULT_BODY_BYTES = 32 * 1024 * 1024
 """More than any valid result needs, so that one that is too large can still be told to the model."""
@@ -126,9 +126,10 @@ def idempotency_key(request: Request) -> str | None:
 ROUTES = (
     Route(
         "POST",
-        _BASE,
+        PATH,
         create,
         scopes=("runs:write",),
+        narrowed="its agents",
         summary="Create a run, and follow its events if the client accepts those",
         body=RunModel,
         warns=True,
@@ -137,12 +138,21 @@ ROUTES = (
         status=202,
         errors=(409,),
     ),
-    Route("GET", f"{_BASE}/{{runId}}", read, scopes=("runs:read",), summary="Read a run", returns=Run),
     Route(
         "GET",
-        f"{_BASE}/{{runId}}/stream",
+        f"{PATH}/{{runId}}",
+        read,
+        scopes=("runs:read",),
+        narrowed="its agents",
+        summary="Read a run",
+        returns=Run,
+    ),
+    Route(
+        "GET",
+        f"{PATH}/{{runId}}/stream",
         stream,
         scopes=("runs:read",),
+        narrowed="its agents",
         limited=False,
         summary="Follow a run's events",
         query=(QueryParameter("lastSeq", str, "The last event that was seen."),),
@@ -150,9 +160,10 @@ ROUTES = (
     ),
     Route(
         "POST",
-        f"{_BASE}/{{runId}}/tool-results",
+        f"{PATH}/{{runId}}/tool-results",
         tool_results,
         scopes=("runs:write",),
+        narrowed="its agents",
         limited=False,
         summary="Answer a client-side tool call",
         body=ToolResult,
@@ -163,9 +174,10 @@ ROUTES = (
     ),
     Route(
         "POST",
-        f"{_BASE}/{{runId}}/cancel",
+        f"{PATH}/{{runId}}/cancel",
         cancel,
         scopes=("runs:write",),
+        narrowed="its agents",
         limited=False,
         summary="Cancel a run",
         returns=Cancelled,

@@ -37,7 +37,7 @@ from weftline.workspace import agents, threads
 from weftline.workspace.agents import RunSpec
 from weftline.workspace.threads import ThreadDraft
 
-_BASE = "/api/v1/workspaces/{slug}/agent-sessions"
+PATH = "/api/v1/workspaces/{slug}/agent-sessions"
 
 
 async def create(app: App, request: Request, principal: Principal) -> Response:
@@ -130,22 +130,40 @@ async def end(app: App, request: Request, principal: Principal) -> Response:
 ROUTES = (
     Route(
         "POST",
-        _BASE,
+        PATH,
         create,
         scopes=("sessions:write",),
+        narrowed="its agents",
         summary="Create a session",
         body=SessionModel,
         warns=True,
         returns=CreatedSession,
         status=201,
     ),
-    Route("GET", f"{_BASE}/{{sessionId}}", read, scopes=("sessions:read",), summary="Read a session", returns=Session),
-    Route("DELETE", f"{_BASE}/{{sessionId}}", end, scopes=("sessions:write",), summary="End a session", returns=Ok),
+    Route(
+        "GET",
+        f"{PATH}/{{sessionId}}",
+        read,
+        scopes=("sessions:read",),
+        narrowed="its agents",
+        summary="Read a session",
+        returns=Session,
+    ),
+    Route(
+        "DELETE",
+        f"{PATH}/{{sessionId}}",
+        end,
+        scopes=("sessions:write",),
+        narrowed="its agents",
+        summary="End a session",
+        returns=Ok,
+    ),
     Route(
         "POST",
-        f"{_BASE}/{{sessionId}}/messages",
+        f"{PATH}/{{sessionId}}/messages",
         message,
         scopes=("sessions:write",),
+        narrowed="its agents",
         summary="Send a message, and follow the events of its run if the client accepts those",
         body=MessageModel,
         warns=True,
