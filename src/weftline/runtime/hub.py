@@ -10,60 +10,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 from weftline.errors import RateLimited
-from weftline.kernel.entries import Fact
+from weftline.runtime.engine import EntryBatch
 from weftline.runtime.turns import Turns
-from weftline.store.base import LogStore, Stored
-
-T = TypeVar("T")
+from weftline.store.base import LogStore
 
 QUEUE_BYTES = 32 * 1024
 """How much is queued for a reader that is still busy."""
 PAGE_BYTES = 32 * 1024
 MAX_RECENT_BYTES = 4 * 1024 * 1024
 MAX_RECENT_BYTES_PER_RUN = QUEUE_BYTES
-
-
-class EntryBatch:
-    """Consecutive entries of one run, from one commit or from one page of its log.
-
-    `heads` has the decoded facts, in order, of a batch that comes from a commit; None for one read from the log.
-    `missing` is the range of seqs that retention has removed before the first item.
-    """
-
-    __slots__ = ("_views", "after", "ended", "heads", "items", "last_seq", "missing", "run_id", "size")
-
-    def __init__(
-        self,
-        run_id: str,
-        items: Sequence[Stored],
-        *,
-        size: int,
-        last_seq: int,
-        ended: bool,
-        after: int = 0,
-        heads: Sequence[Fact] | None = None,
-        missing: tuple[int, int] | None = None,
-    ) -> None:
-        self.run_id = run_id
-        self.items = items
-        self.last_seq = last_seq
-        self.ended = ended
-        self.after = after
-        """Observations of the first item up to this seq were already seen."""
-        self.heads = heads
-        self.missing = missing
-        self.size = size
-        self._views: dict[Any, Any] = {}
-
-    def view(self, project: Callable[[EntryBatch], T]) -> T:
-        """What `project` makes of the batch, computed once however many follow the run."""
-        if project not in self._views:
-            self._views[project] = project(self)
-        return self._views[project]
 
 
 class Subscription:

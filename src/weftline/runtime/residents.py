@@ -21,7 +21,8 @@ from weftline.kernel.state import State
 from weftline.runtime.alarm import Alarm
 from weftline.runtime.clock import Clock
 from weftline.runtime.driver import Driver
-from weftline.runtime.hub import EntryBatch, Hub
+from weftline.runtime.engine import EntryBatch
+from weftline.runtime.hub import Hub
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun, Residency
 from weftline.runtime.log import Log

@@ -9,8 +9,7 @@ from msgspec import to_builtins
 from msgspec.json import decode, encode
 
 from weftline.kernel.entries import TEXT_DELTA, decode_fact
-from weftline.runtime.engine import Engine, Follower
-from weftline.runtime.hub import EntryBatch
+from weftline.runtime.engine import Engine, EntryBatch, Follower
 from weftline.server.parsing import parsed
 from weftline.server.views import run_view
 from weftline.store.base import IdempotencyKey, RunRow
