@@ -12,6 +12,7 @@ from msgspec.json import encode
 
 from weftline.errors import Forbidden
 from weftline.server.accept import wanted
+from weftline.server.agent_specs import RunSpec, effective
 from weftline.server.app import App
 from weftline.server.following import Host
 from weftline.server.http import Headers, Request, Response, StreamedResponse
@@ -24,7 +25,6 @@ from weftline.wire.requests import parse_run
 from weftline.wire.responses import Warnings, created_run, request_warnings, run_url
 from weftline.wire.unknown_fields import UnknownField
 from weftline.workspace import agents
-from weftline.workspace.agents import RunSpec
 
 READ_SCOPE = "runs:read"
 _MAX_WARNINGS_CHARS = 4096
@@ -56,7 +56,7 @@ async def create_run(
     earlier = idempotency and await app.engine.created_before(principal.workspace, idempotency)
     if earlier:  # whatever has become of its agent, models and tools since
         return Made(earlier, warnings)
-    whole = await agents.effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
+    whole = await effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
     run_id = await app.engine.create(
         principal.workspace,
         await parsed(plan_from_spec, whole.spec),

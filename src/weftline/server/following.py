@@ -10,6 +10,7 @@ from msgspec.json import decode, encode
 
 from weftline.kernel.entries import TEXT_DELTA, decode_fact
 from weftline.runtime.engine import Engine, EntryBatch, Follower
+from weftline.server.agent_specs import RunSpec, merged
 from weftline.server.parsing import parsed
 from weftline.server.views import run_view
 from weftline.store.base import IdempotencyKey, RunRow
@@ -21,7 +22,6 @@ from weftline.wire.plan import plan_from_spec
 from weftline.wire.responses import RunView, usage_triple
 from weftline.wire.sessions import effective_spec
 from weftline.workspace import threads
-from weftline.workspace.agents import RunSpec, merged
 from weftline.workspace.context import Workspaces
 from weftline.workspace.threads import CONTEXT_KEY, ThreadDraft
 

@@ -10,6 +10,7 @@ from weftline.errors import Conflict
 from weftline.kernel import bodies
 from weftline.runtime import ids
 from weftline.server.access import find_session
+from weftline.server.agent_specs import RunSpec, effective
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.creating import Made, Warn, answer_created
@@ -33,8 +34,7 @@ from weftline.wire.responses import (
 )
 from weftline.wire.run_spec import MessageModel, SessionModel
 from weftline.wire.sessions import effective_spec
-from weftline.workspace import agents, threads
-from weftline.workspace.agents import RunSpec
+from weftline.workspace import threads
 from weftline.workspace.threads import ThreadDraft
 
 PATH = "/api/v1/workspaces/{slug}/agent-sessions"
@@ -44,7 +44,7 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
     body = await parsed(parse_session, await request.body())
     warnings = app.unknown_fields.warnings(request, body.unknown)
     app.engine.require_accepting()
-    whole = await agents.effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
+    whole = await effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
     plan = await parsed(plan_from_spec, whole.spec)
     await app.engine.check(plan, workspace=principal.workspace)
     draft = ThreadDraft(
