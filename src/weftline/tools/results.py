@@ -50,7 +50,7 @@ def error_of(error: BaseException) -> ToolOutput:
         message = ""
     if not isinstance(error, ToolFailed):
         message = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return ToolOutput.of((message or "The tool failed.").encode(errors="replace").decode(), is_error=True)
+    return ToolOutput.of((message or prompts.FAILED_WITHOUT_WORDS).encode(errors="replace").decode(), is_error=True)
 
 
 def _checked(output: ToolOutput) -> ToolOutput:
