@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast, get_args
 
 import pytest
@@ -253,3 +255,15 @@ def test_no_text_is_left_out_here() -> None:
     functions = {name for name, value in vars(prompts).items() if inspect.isfunction(value) and name[0] != "_"}
     own = {name for name in functions if getattr(prompts, name).__module__ == prompts.__name__}
     assert own == {name for name, *_ in (*FUNCTIONS, *OF_TOOLS)} | {"invalid_input"}
+
+
+def test_no_tool_of_ours_puts_a_sentence_of_its_own_before_a_model() -> None:
+    """`ToolFailed("…")` and `ToolOutput.of("…")` with words in place: those belong in `prompts.py`."""
+    found: list[str] = []
+    for path in sorted((Path(prompts.__file__).parent / "tools").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("ToolFailed", "ToolOutput.of") and node.args:
+                said = [part for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant)]
+                words = [part.value for part in said if isinstance(part.value, str) and len(part.value.split()) > 1]
+                found += [f"{path.name}:{node.lineno}: {word}" for word in words]
+    assert found == []

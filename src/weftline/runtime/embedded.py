@@ -45,7 +45,7 @@ from weftline.runtime.clock import Clock, SystemClock
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
-from weftline.runtime.hub import Hub, StreamPlace, Subscription
+from weftline.runtime.hub import Hub, ReservedStream, Subscription
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun, Residency, RunLog, WorkingSet
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
@@ -500,7 +500,7 @@ class EmbeddedEngine:
     def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> Subscription:
         return self._hub.follow(key, run_id, after=after, workspace=workspace)
 
-    def reserve_stream(self, workspace: int) -> StreamPlace:
+    def reserve_stream(self, workspace: int) -> ReservedStream:
         return self._hub.reserve(workspace)
 
     def beat(self) -> None:

@@ -145,7 +145,7 @@ class Subscription:
         self._hub.leave(self)
 
 
-class StreamPlace:
+class ReservedStream:
     """A place among a workspace's streams, which can be had before there is a run to follow."""
 
     __slots__ = ("_hub", "_workspace")
@@ -176,7 +176,7 @@ class Hub:
         self._recent = Recent()
         self._turns = Turns()
 
-    def reserve(self, workspace: int) -> StreamPlace:
+    def reserve(self, workspace: int) -> ReservedStream:
         """Raises `RateLimited` (`too_many_streams`) if the workspace has its maximum number of streams open.
 
         Followers that act for no workspace (`workspace` 0) are not limited.
@@ -187,7 +187,7 @@ class Hub:
                 message = f"{limit} streams of this workspace are already open."
                 raise RateLimited(message, code="too_many_streams", retry_after_s=5, limit=limit)
             self._streams[workspace] += 1
-        return StreamPlace(self, workspace)
+        return ReservedStream(self, workspace)
 
     def follow(self, run: int, run_id: str, *, after: int, workspace: int = 0) -> Subscription:
         """Raises as `reserve` does."""

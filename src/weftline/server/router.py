@@ -25,7 +25,7 @@ class EventStream:
     """A response of server-sent events."""
 
 
-class Page:
+class HtmlPage:
     """A response that is an HTML page."""
 
 

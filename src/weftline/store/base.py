@@ -2,7 +2,8 @@
 
 A store has two halves. The *log* holds runs: each store writes it in its own best way, many runs to a commit. The
 *records* (workspaces, keys, agents, tools, webhooks, threads …) are plain rows behind one small database protocol:
-every query is written once, in `weftline.store.records`, in SQL that both SQLite and Postgres accept.
+every query is written once, in `weftline.store.records`, in SQL that both SQLite and Postgres accept. The store in
+memory, too, keeps them in an SQLite database.
 
 Everything above knows only these protocols. Reads are awaited: a driver reads all that it needs in one go and then
 decides without awaiting.

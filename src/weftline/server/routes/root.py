@@ -11,7 +11,7 @@ from weftline._version import __version__
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Request, Response
-from weftline.server.router import Page, Route
+from weftline.server.router import HtmlPage, Route
 from weftline.server.routes import a2a, mcp, models, runs, sessions
 
 _ABOUT = "Weftline is a self-hosted, durable runtime for LLM agents."
@@ -86,6 +86,6 @@ ROUTES = (
         access="public",
         limited=False,
         summary="What this server is, and where to go",
-        returns=About | Page,
+        returns=About | HtmlPage,
     ),
 )
