@@ -76,6 +76,7 @@ class Request:
     """One HTTP request. Headers are looked up when they are asked for: most requests need two of them."""
 
     __slots__ = (
+        "_first",
         "_headers",
         "_query",
         "_receive",
@@ -103,14 +104,16 @@ class Request:
         self.metadata = ""
         """Where the metadata of the protected resource is (RFC 9728), if it has any."""
         self._headers: list[tuple[bytes, bytes]] = scope["headers"]
+        self._first: dict[bytes, bytes] | None = None
         self._receive = receive
         self._query: list[tuple[str, str]] | None = None
 
     def header(self, name: bytes) -> str | None:
-        for key, value in self._headers:
-            if key == name:
-                return value.decode("latin-1")
-        return None
+        """The first line of that name."""
+        if self._first is None:
+            self._first = dict(reversed(self._headers))
+        value = self._first.get(name)
+        return None if value is None else value.decode("latin-1")
 
     def header_lines(self, name: bytes) -> list[str]:
         """Every line of a header that may be there several times."""
@@ -163,6 +166,7 @@ class Request:
     def let_go(self) -> None:
         """Frees what only the handler needed: an answer may be open for hours."""
         self._headers.clear()
+        self._first = None
         self._query = None
         self.params = {}
 

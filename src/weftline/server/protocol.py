@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import asyncio
 from enum import Enum
-from typing import Any
+from typing import Any, cast
+from urllib.parse import unquote
 
 import httptools
 from uvicorn.config import Config
@@ -26,6 +27,7 @@ from uvicorn.server import ServerState
 
 from weftline.errors import InvalidRequest, WeftlineError
 from weftline.server.connections import Connections
+from weftline.server.exchange import Exchange
 from weftline.server.http import DEPARTURE, FLOW, Departure
 from weftline.server.listener import refusal
 
@@ -39,7 +41,10 @@ _CHUNK_OVERHEAD = 16
 
 
 class _Corked:
-    """A transport whose writes wait for the end of this turn of the loop, or until they are many."""
+    """A transport whose writes wait for the end of this turn of the loop, or until they are many.
+
+    Without `__getattr__`, which would make every other look-up on it slow.
+    """
 
     __slots__ = ("_loop", "_pending", "_size", "_transport")
 
@@ -75,8 +80,20 @@ class _Corked:
                 return  # the client has gone in this turn of the loop
             self._transport.write(pending[0] if len(pending) == 1 else b"".join(pending))
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+    def get_write_buffer_size(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)
 
 
 class _Phase(Enum):
@@ -85,6 +102,10 @@ class _Phase(Enum):
     IDLE = "idle"
     HEAD = "head"
     BODY = "body"
+
+
+_IDLE, _HEAD, _BODY = _Phase
+"""By these names: the look-up of a member costs as much as ten of an attribute."""
 
 
 class CorkedHttpProtocol(HttpToolsProtocol):
@@ -106,7 +127,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         self._address = address
         self._departures: list[Departure] = []
         """Of the requests that are not answered yet."""
-        self._phase = _Phase.IDLE
+        self._phase = _IDLE
         self._received = 0
         """Bytes of the head, or of the body and what is around it, that came in earlier chunks or began this one."""
         self._chunk = 0
@@ -165,7 +186,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._phase = _Phase.HEAD
+        self._phase = _HEAD
         departure = Departure()
         if self._answered:
             self._departures.clear()
@@ -180,30 +201,68 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             raise self._refused(self._head_too_large())
         if len(self.pipeline) >= _MAX_PIPELINED:
             raise self._refused(InvalidRequest("There are too many requests on this connection at once."))
-        self._phase, self._received, self._body_bytes = _Phase.BODY, 0, 0
-        super().on_headers_complete()
+        self._phase, self._received, self._body_bytes = _BODY, 0, 0
+        self._begin(self._exchange())
+
+    def _exchange(self) -> Exchange:
+        """The request whose head is complete."""
+        parser, scope = self.parser, self.scope
+        assert parser is not None
+        url = httptools.parse_url(self.url)
+        version = parser.get_http_version()
+        path = url.path.decode("ascii")
+        scope["http_version"] = version
+        scope["method"] = parser.get_method().decode("ascii")
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["raw_path"] = url.path
+        scope["query_string"] = url.query or b""
+        return Exchange(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+
+    def _begin(self, exchange: Exchange) -> None:
+        """Answers it, or has it wait for the answers to those before it."""
+        app = cast(Any, self.app)  # pyright: ignore[reportUnknownMemberType]
+        waits = not self._answered
+        self.cycle = exchange
+        if waits:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((exchange, app))
+        else:
+            self._start_asgi_task(exchange, app)
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._phase, self._received = _Phase.IDLE, 0
+        self._phase, self._received = _IDLE, 0
         super().on_message_complete()
 
     def _check(self, begun_as: _Phase) -> None:
         """After some bytes: bounds what is still incomplete, in size and in time."""
+        if self._phase is _IDLE and not self._received:
+            self._due_in(None)
+            return
         limits = self._limits
-        around = (1 + _CHUNK_OVERHEAD) * self._body_bytes if self._phase is _Phase.BODY else 0
+        around = (1 + _CHUNK_OVERHEAD) * self._body_bytes if self._phase is _BODY else 0
         if self._received > limits.max_head_bytes + around:
             self._refuse(self._head_too_large())
-        elif self._phase is _Phase.IDLE:
-            if not self._received:
-                self._due_in(None)
-            elif self._deadline is None and self._answered:
+        elif self._phase is _IDLE:
+            if self._deadline is None and self._answered:
                 self._due_in(limits.head_timeout_s)  # line breaks alone do not keep a connection
         elif self._phase is not begun_as:
-            self._due_in(limits.head_timeout_s if self._phase is _Phase.HEAD else limits.body_timeout_s)
+            self._due_in(limits.head_timeout_s if self._phase is _HEAD else limits.body_timeout_s)
 
     @property
     def _answered(self) -> bool:
@@ -227,7 +286,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             self._deadline = self.loop.call_later(seconds, self._late)
 
     def _late(self) -> None:
-        if self._phase is _Phase.IDLE or self._refusal is not None:
+        if self._phase is _IDLE or self._refusal is not None:
             self.abort()
         else:
             part = self._phase.value
@@ -252,11 +311,16 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             # Whoever waits for the body is told that the client has gone: nothing that it answers is sent.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        self.transport.write(refusal(error))
+        self.transport.write(refusal(error, headers=self._all.headers_of_refusal(self._origin())))
         # Closing at once what the client still writes to would take the answer away from it again.
         self.transport.write_eof()
         self.flow.resume_reading()
         self._due_in(_LINGER_S)
+
+    def _origin(self) -> str | None:
+        """Of the page that sends the request, if that much of its head has come."""
+        headers = self.headers or ()  # None before the first request
+        return next((value.decode("latin-1") for name, value in headers if name == b"origin"), None)
 
     # What the client takes
 

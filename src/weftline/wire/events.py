@@ -62,6 +62,8 @@ ERROR_CLASSES = frozenset(
 RETRYABLE_CLASSES = frozenset({"rate_limit", "overloaded", "server", "timeout", "upstream_deadline"})
 RESULT_SUBTYPES = {"max_tool_turns": "error_max_tool_turns", "local_timeout": "error_local_tool_timeout"}
 """Failures that end in a `result` event; all others end in an `error` event."""
+_COMPLETE_BUT_UNUSABLE = frozenset({"truncation", "invalid_output"})
+"""Failures after an answer that the provider had finished; otherwise the partial text is of one that it had not."""
 TERMINAL_EVENTS = frozenset({"result", "error", "cancelled"})
 
 COPY_LIMIT = 100 * 1024
@@ -71,14 +73,15 @@ NESTED_LIMIT = 1_000_000
 SUMMARY_LIMIT = 140
 
 _OBSERVATIONS = {
-    kind: b'id: %%d\nevent: %s\ndata: {"seq":%%d,"type":"%s",%%b,"data":%%b}\n\n' % (event, event)
+    kind: (f'\nevent: {event}\ndata: {{"seq":', f',"type":"{event}",')
     for kind, event in (
-        (TEXT_DELTA, b"assistant_delta"),
-        (THINKING_DELTA, b"thinking_delta"),
-        (PROVIDER_CALL, b"tool_result"),
-        (TOOL_PROGRESS, b"tool_progress"),
+        (TEXT_DELTA, "assistant_delta"),
+        (THINKING_DELTA, "thinking_delta"),
+        (PROVIDER_CALL, "tool_result"),
+        (TOOL_PROGRESS, "tool_progress"),
     )
 }
+"""What stands between the two numbers of a frame, and after the second."""
 
 
 def frame(seq: int, event: str, payload: bytes) -> bytes:
@@ -91,21 +94,23 @@ def frame(seq: int, event: str, payload: bytes) -> bytes:
     return b"".join((head, b",", payload[1:-1], b',"data":', payload, b"}\n\n"))
 
 
-def delta_frames(first_seq: int, kind: str, bodies_joined: bytes, *, after: int, upto: int) -> list[bytes]:
+def delta_frames(first_seq: int, kind: str, bodies_joined: bytes, *, after: int, upto: int) -> list[str]:
     """The frames of consecutive observations of one kind, those in (after, upto]. Almost everything sent is deltas, and
     their stored bodies are their payloads.
     """
-    template = _OBSERVATIONS[kind]
-    split = bodies_joined.split(b"\n")
+    event, type_ = _OBSERVATIONS[kind]
+    split = bodies_joined.decode().split("\n")
     if first_seq <= after:
         split, first_seq = split[after + 1 - first_seq :], after + 1
     if first_seq + len(split) - 1 > upto:
         split = split[: upto + 1 - first_seq]
     if kind == PROVIDER_CALL:
-        split = [provider_call(body) for body in split]
+        split = [provider_call(body.encode()).decode() for body in split]
     elif kind == TOOL_PROGRESS:
-        split = [tool_progress(body) for body in split]
-    return [template % (seq, seq, body[1:-1], body) for seq, body in enumerate(split, first_seq)]
+        split = [tool_progress(body.encode()).decode() for body in split]
+    return [
+        f'id: {seq}{event}{seq}{type_}{body[1:-1]},"data":{body}}}\n\n' for seq, body in enumerate(split, first_seq)
+    ]
 
 
 def project(head: Fact, body: bytes, *, run_id: str) -> tuple[str, bytes] | None:
@@ -245,6 +250,8 @@ def _result(head: CallClosed, body: bytes) -> tuple[str, bytes] | None:
         "args": content.args if content.args is not UNSET else {},
         "phase": "end",
     }
+    if head.how == "in_doubt":
+        payload["inDoubt"] = True
     images = [part for part in content.parts if not isinstance(part, Text)]
     if images:
         payload["attachments"] = [{"type": "image", "mediaType": part.media_type} for part in images]
@@ -270,6 +277,8 @@ def _terminal(head: RunEnded, body: bytes) -> tuple[str, bytes]:
     if head.status == "succeeded":
         event = "result"
         payload |= {"subtype": "success", "ok": True, "text": content.text}
+        if head.finish is not None:
+            payload["finishReason"] = head.finish
     elif head.status == "cancelled":
         event = "cancelled"
         payload["reason"] = head.reason or "user"
@@ -287,13 +296,13 @@ def _terminal(head: RunEnded, body: bytes) -> tuple[str, bytes]:
             payload |= {"errorClass": "unknown", "retryable": False}
         if content.partial_text is not None:
             payload["partialText"] = content.partial_text
-            if head.finish is not None:
+            if head.finish is not None and head.code in _COMPLETE_BUT_UNUSABLE:
                 payload["finishReason"] = head.finish
     if head.reason and head.status != "cancelled":
         payload["terminationReason"] = head.reason
     if head.cost_nusd is not None:
         payload["costUsd"] = head.cost_nusd / 1_000_000_000
-    used = usage_triple(head.usage, head.turns, head.model, attempts=head.attempts)
+    used = usage_triple(head.usage, head.turns, head.model, attempts=head.attempts, estimated=head.estimated)
     return event, encode(payload)[:-1] + b"," + encode(used)[1:]
 
 

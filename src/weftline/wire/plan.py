@@ -287,6 +287,8 @@ def _default_budgets(tools: tuple[ToolRef, ...]) -> dict[str, int]:
                 names.add(ref.name.rpartition("/")[2].replace("-", "_"))
             case LocalRef() | A2ALocalRef() | A2ARef():
                 names.add(ref.name)
+    if names.isdisjoint(DEFAULT_TOOL_BUDGETS):
+        return {}
     return {name: max_calls for name, max_calls in DEFAULT_TOOL_BUDGETS.items() if name in names}
 
 
@@ -306,7 +308,8 @@ def _user(text: str, attachments: tuple[StoredAttachment, ...] | None) -> User:
     """Attachments come first, as every vendor advises: the text is about them."""
     if not attachments:
         return User.of(text)
-    return User((*[attachment.part() for attachment in attachments], Text(text)))
+    files = [attachment.part() for attachment in attachments]
+    return User((*files, Text(text)) if text else tuple(files))
 
 
 def _message(chat: _Chat) -> Message:

@@ -142,6 +142,11 @@ def page(known: Known) -> Json:
     return json.loads(known.open("/openapi.json"))
 
 
+@pytest.fixture(scope="module")
+def described_page(page: Json) -> Any:
+    return schemathesis.openapi.from_dict(page)
+
+
 def everything(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every member of every object below `value`, with the way to it."""
     if isinstance(value, dict):
@@ -240,9 +245,9 @@ def test_scopes_and_credentials_are_those_of_the_routes(page: Json) -> None:
 
 
 @pytest.mark.parametrize("route", OPERATIONS, ids=lambda one: f"{one.method} {one.path}")
-def test_the_server_answers_as_its_page_says(route: Route, page: Json, known: Known) -> None:
+def test_the_server_answers_as_its_page_says(route: Route, described_page: Any, known: Known) -> None:
     method, path = route.method, route.path
-    described = schemathesis.openapi.from_dict(page)[path][method]
+    described = described_page[path][method]
     form = route.body.fields if isinstance(route.body, Form) else None
     headers = {"Authorization": f"Bearer {known.token}"} if IDENTITY in route.scopes else known.headers
 
