@@ -83,6 +83,7 @@ class ServerRef(_Ref, frozen=True, tag="server"):
 
 
 ToolRef: TypeAlias = LocalRef | A2ALocalRef | McpLocalRef | A2ARef | McpRef | StoredRef | ServerRef
+_CLIENT_SIDE = frozenset(str(ref.__struct_config__.tag) for ref in (LocalRef, A2ALocalRef, McpLocalRef))
 
 
 class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -107,6 +108,22 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     metadata: dict[str, str] = {}
 
 
+class _Kind(Struct, frozen=True):
+    kind: str = ""
+
+
+class PlanOutline(Struct, frozen=True):
+    """What can be told about a stored plan without reading its messages."""
+
+    tools: tuple[_Kind, ...] = ()
+    output_schema: OutputSchema | None = None
+
+    @property
+    def asks_client(self) -> bool:
+        """Whether it has tools that the client carries out."""
+        return any(tool.kind in _CLIENT_SIDE for tool in self.tools)
+
+
 class _Version(Struct):
     v: int
 
@@ -114,6 +131,10 @@ class _Version(Struct):
 _encode = Encoder().encode
 _decode_version = Decoder(_Version).decode
 _decode_plan = Decoder(RunPlan).decode
+
+
+decode_outline = Decoder(PlanOutline).decode
+"""Reads a plan of any version; raises `msgspec.DecodeError` for what is not one."""
 
 
 def encode_plan(plan: RunPlan) -> bytes:
