@@ -72,8 +72,6 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "weftline.store.hashing",
         "weftline.store.records",
         "weftline.store.secrets",
-        # Agents are stored as the JSON that clients sent, and merged with it.
-        "weftline.wire.agents",
     },
     "weftline.server": TOP,
     "weftline.client": BASE | {"weftline._version", "weftline.wire", "weftline.net.sse"} | ARGUMENTS,

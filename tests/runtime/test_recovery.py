@@ -10,10 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from runtime.kit import TIMEOUT_S, MoodyStore, ended, engine_on, facts, new_thread, plan, until
+from weftline.errors import InvalidRequest
 from weftline.kernel.entries import AttemptFailed, RunEnded, TurnCompleted
 from weftline.plan import LocalRef, ServerRef
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import recovery, residents, timers
+from weftline.store.base import IdempotencyKey
 from weftline.store.memory import MemoryDisk
 from weftline.store.memory.run import MemoryRun
 from weftline.tools.base import ToolContext, ToolOutput
@@ -256,6 +258,24 @@ async def test_a_suspect_that_somebody_resumes_is_on_trial_before_it_is_driven(m
         await it.resume(key)
         assert (await ended(it, run_id, space)).status == "succeeded"
         assert noted == [[key]]
+
+
+async def test_a_repeated_create_finds_its_run_though_its_tool_and_model_are_gone() -> None:
+    disk = MemoryDisk()
+    once = IdempotencyKey("runs", "k", b"digest")
+    asked = plan("hello", ServerRef("shaky"))
+    async with engine_on(MoodyStore(disk), SCRIPTS, tools=tools(always=False))[0] as before:
+        space = await before.workspace("acme")
+        run_id = await before.create(space, asked, idempotency=once)
+        assert (await ended(before, run_id, space)).status == "succeeded"
+    async with engine_on(MoodyStore(disk), {})[0] as it:
+        assert await it.create(space, asked, idempotency=once) == run_id
+        with pytest.raises(InvalidRequest):
+            await it.create(space, asked)
+        with pytest.raises(InvalidRequest):
+            await it.create(space, asked, idempotency=IdempotencyKey("runs", "other", b"digest"))
+        with pytest.raises(InvalidRequest):  # the key is free again
+            await it.create(space, asked, idempotency=IdempotencyKey("runs", "other", b"digest"))
 
 
 async def test_due_runs_of_a_newer_version_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,8 @@ from weftline.runtime.alarm import Alarm
 from weftline.runtime.clock import Clock
 from weftline.runtime.driver import CarryOut, TakeStep
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.runtime.hub import EntryBatch, Subscription
+from weftline.runtime.engine import EntryBatch
+from weftline.runtime.hub import Subscription
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.step import Step, take_in

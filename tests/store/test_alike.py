@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct, to_builtins
 
-from weftline.store.base import LEAVE_DUE, Progress, Write, Written
+from weftline.store.base import LEAVE_DUE, IdempotencyKey, Progress, Write, Written
 from weftline.testing.store import Chain, Subject, read_log
 from weftline.testing.store.subject import active_run, end_thread, new_thread, new_workspace
 
@@ -143,7 +143,7 @@ class Story:
         epoch = self._epochs.setdefault(member.run, log.next_epoch())
         chain = Chain(member.run, self._workspace, epoch=epoch, thread=self._thread if member.run in (1, 2) else None)
         if row is None:
-            write = chain.create(idempotency=("runs", f"k{member.run % 3}", b"d"))
+            write = chain.create(idempotency=IdempotencyKey("runs", f"k{member.run % 3}", b"d"))
         else:
             chain.seq, chain.version = row.next_seq, row.version
             facts, deltas = [b"f%d" % n for n in range(member.facts)], [b"d%d" % n for n in range(member.deltas)]

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator
 
 from weftline.client.events import Event, parse_event
 from weftline.net.sse import SseParser
-from weftline.runtime.engine import Engine
-from weftline.runtime.hub import PAGE_BYTES, EntryBatch
+from weftline.runtime.engine import Engine, EntryBatch
+from weftline.runtime.hub import PAGE_BYTES
 from weftline.server.sse import sse_frames
 from weftline.store.base import LogReader
 

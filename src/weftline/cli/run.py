@@ -212,10 +212,10 @@ async def _created(here: Here, asked: Asked) -> tuple[str, int]:
     from weftline.errors import NotFound, WeftlineError
     from weftline.server.creating import create_run
     from weftline.server.principal import Principal
-    from weftline.workspace import agents
+    from weftline.workspace import agents, workspaces
 
     slug = asked.workspace or _LOCAL_WORKSPACE
-    workspace = await here.engine.workspace(slug)
+    workspace = await workspaces.ensure(here.workspaces, slug)
     agent_id: str | None = None
     if asked.agent is not None:
         try:

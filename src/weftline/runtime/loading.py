@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import logging
 
-from msgspec import DecodeError, ValidationError
+from msgspec import DecodeError
 
 from weftline.errors import Conflict, WeftlineError
 from weftline.kernel.bodies import decode_created, decode_message
-from weftline.kernel.entries import FACTS, KNOWN_RULES, Fact, decode_fact
+from weftline.kernel.entries import decode_fact
 from weftline.kernel.evolve import fold
 from weftline.kernel.state import FOLD, State, decode_state
-from weftline.plan import RunPlan, UnknownPlan, decode_plan
+from weftline.plan import RunPlan, decode_plan
 from weftline.runtime import ids
 from weftline.runtime.conversation import KINDS, Conversation
 from weftline.runtime.live import LiveRun, Residency, RunLog, WorkingSet
-from weftline.store.base import Loaded, LogReader, LogStore, RunRow, Stored
+from weftline.runtime.supported import unsupported
+from weftline.store.base import Loaded, LogReader, LogStore, RunRow
 
 logger = logging.getLogger(__name__)
 
@@ -31,14 +32,12 @@ async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
         return None
     row = loaded.row
     run_id = ids.run_id(row.key, row.salt)
+    if newer := unsupported(row):
+        store.release(key, loaded.epoch)
+        raise Conflict(f"This run was written by a newer version of Weftline ({newer}).", code="unsupported_run")
     try:
         state = await _state(store, loaded)
         work = WorkingSet(run_id, *_content(loaded, state), secrets=loaded.secrets)
-    except _Unknown as error:
-        store.release(key, loaded.epoch)
-        raise Conflict(
-            f"This run was written by a newer version of Weftline ({error}).", code="unsupported_run"
-        ) from None
     except DecodeError:
         logger.exception("run %s: its log cannot be read", run_id)
         state = State(rules=row.rules, version=row.version, created=True, thread=row.thread, broken="it cannot be read")
@@ -63,70 +62,26 @@ async def public_id(store: LogReader, key: int) -> str:
     return "(unreadable)" if row is None else ids.run_id(row.key, row.salt)
 
 
-class _Unknown(Exception):
-    """Something that only a newer version understands."""
-
-
-async def unsupported(store: LogReader, row: RunRow) -> str:
-    """Why this version must leave an unfinished run alone: the feature that only a newer one knows; "" if none."""
-    try:
-        _check_rules(row)
-        facts = await store.facts(row.key)
-        for fact in facts:
-            _fact(fact)
-        if facts:
-            _plan(facts[0].body)
-    except _Unknown as error:
-        return str(error)
-    except DecodeError:
-        pass  # damaged, which is another matter
-    return ""
-
-
-def _check_rules(row: RunRow) -> None:
-    if row.rules not in KNOWN_RULES:
-        raise _Unknown(f"rules {row.rules}")
-
-
 async def _state(store: LogStore, loaded: Loaded) -> State:
     """The folded state: the row's plus newer facts, or folded from the first fact if another fold made it."""
     row = loaded.row
-    _check_rules(row)
     if not row.state:
-        return fold(State(), [(fact.at, _fact(fact)) for fact in loaded.facts])
+        return fold(State(), [(fact.at, decode_fact.decode(fact.head)) for fact in loaded.facts])
     if row.fold == FOLD:
         try:
             state = decode_state(row.state)
         except DecodeError:
             logger.exception("run %s: its stored state cannot be read; folding its log", ids.run_id(row.key, row.salt))
         else:
-            return fold(state, [(fact.at, _fact(fact)) for fact in loaded.facts])
-    return fold(State(), [(fact.at, _fact(fact)) for fact in await store.facts(row.key)])
-
-
-def _fact(stored: Stored) -> Fact:
-    if stored.kind not in FACTS:
-        raise _Unknown(f"entry {stored.kind}")
-    try:
-        return decode_fact.decode(stored.head)
-    except ValidationError as error:
-        if "unknown field" in str(error):
-            raise _Unknown(f"entry {stored.kind}") from None
-        raise
+            return fold(state, [(fact.at, decode_fact.decode(fact.head)) for fact in loaded.facts])
+    return fold(State(), [(fact.at, decode_fact.decode(fact.head)) for fact in await store.facts(row.key)])
 
 
 def _content(loaded: Loaded, state: State) -> tuple[RunPlan, Conversation]:
-    plan = _plan(loaded.created)
+    plan = decode_plan(decode_created(loaded.created).plan)
     stored = loaded.history[: state.history or 0]
     history = [decode_message(message) for message in stored]
     size = len(loaded.created) + sum([len(message) for message in stored])
     conversation = Conversation([*history, *plan.messages], size=size)
     conversation.replay(loaded.conversation)
     return plan, conversation
-
-
-def _plan(created: bytes) -> RunPlan:
-    try:
-        return decode_plan(bytes(decode_created(created).plan))
-    except UnknownPlan as error:
-        raise _Unknown(str(error)) from None

@@ -19,7 +19,16 @@ from typing import Protocol
 
 from weftline.errors import StoreError, Unavailable, WeftlineError
 from weftline.kernel.bodies import encode
-from weftline.kernel.entries import KIND, AttemptFailed, AttemptStarted, CallClosed, Fact, RunEnded, TurnCompleted
+from weftline.kernel.entries import (
+    FORMAT,
+    KIND,
+    AttemptFailed,
+    AttemptStarted,
+    CallClosed,
+    Fact,
+    RunEnded,
+    TurnCompleted,
+)
 from weftline.kernel.state import FOLD, State, encode_state
 from weftline.runtime.clock import Clock
 from weftline.runtime.live import Draft, LiveRun, Residency, Waiter
@@ -236,7 +245,7 @@ class Log:
         log.size, log.flight_size = 0, log.size
         write.base_seq, write.base_version = log.durable + 1, log.row_version
         log.flight_seq = log.next_seq - 1
-        write.version, write.status = state.version, log.status
+        write.version, write.status, write.format = state.version, log.status, FORMAT
         behind = run.residency is Residency.BEHIND and not state.ended
         write.due_at = LEAVE_DUE if behind else log.due_at
         write.started_at, write.ended_at = log.started_at, log.ended_at

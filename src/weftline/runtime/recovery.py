@@ -31,6 +31,7 @@ from weftline.errors import Conflict, NotFound, StoreError, WeftlineError
 from weftline.kernel.bodies import ClosedBody, EndedBody, FailedBody, OpenedBody, encode
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import (
+    FORMAT,
     KNOWN_RULES,
     AttemptFailed,
     CallClosed,
@@ -146,10 +147,13 @@ class Recovery:
         after = 0
         while rows := await store.under_way(after=after, limit=_PAGE):
             after = rows[-1].key
-            newer += [row.key for row in rows if row.rules not in KNOWN_RULES]
-            known = [row for row in rows if row.rules in KNOWN_RULES]
-            self._waiting.update([(row.key, row) for row in known if row.suspect])
-            fresh += [row.key for row in known if not row.suspect]
+            for row in rows:
+                if row.rules not in KNOWN_RULES or row.format > FORMAT:
+                    newer.append(row.key)
+                elif row.suspect:
+                    self._waiting[row.key] = row
+                else:
+                    fresh.append(row.key)
         self._tried.update(fresh)
         if store.unclean and fresh:
             await store.begin_trial(fresh)
@@ -200,7 +204,7 @@ class Recovery:
         run, row = loaded
         self._forget(key)
         if row.suspect:
-            self._charges[key] = UnderWay(key, row.suspect, row.alone, row.deaths, row.rules)
+            self._charges[key] = UnderWay(key, row.suspect, row.alone, row.deaths, row.rules, row.format)
         if run.state.in_flight:
             self._inherited.add(key)
         return run

@@ -19,8 +19,9 @@ from weftline.kernel.decide import decide
 from weftline.kernel.entries import TimerFired
 from weftline.runtime.clock import Clock
 from weftline.runtime.driver import Driver
+from weftline.runtime.engine import EntryBatch
 from weftline.runtime.failures import report_failure
-from weftline.runtime.hub import EntryBatch, Hub
+from weftline.runtime.hub import Hub
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun, Residency
 from weftline.runtime.loading import public_id

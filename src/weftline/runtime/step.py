@@ -100,12 +100,14 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
             return Draft(head)
 
 
-def closed_body(work: WorkingSet, index: int, parts: tuple[UserPart, ...], *, message_id: str = "") -> bytes:
+def closed_body(
+    work: WorkingSet, index: int, parts: tuple[UserPart, ...], *, message_id: str = "", idempotency_key: str = ""
+) -> bytes:
     args: Raw | UnsetType = UNSET
     known = work.conversation.args
     if index < len(known) and len(known[index]) <= ARGS_COPY_BYTES:
         args = Raw(known[index])
-    return bodies.encode(bodies.ClosedBody(parts, args, message_id))
+    return bodies.encode(bodies.ClosedBody(parts, args, message_id, idempotency_key))
 
 
 def thread_end(state: State, work: WorkingSet) -> ThreadEnd | None:

@@ -22,10 +22,10 @@ from weftline.kernel.entries import (
     decode_fact,
 )
 from weftline.messages import Blob
-from weftline.runtime.engine import Engine, Follower
-from weftline.runtime.hub import EntryBatch
+from weftline.runtime.engine import Engine, EntryBatch, Follower
+from weftline.server.agent_specs import RunSpec, merged
 from weftline.server.parsing import parsed
-from weftline.store.base import RunRow
+from weftline.store.base import IdempotencyKey, RunRow
 from weftline.store.records.agents import AgentRow
 from weftline.store.records.threads import ThreadRow
 from weftline.wire.attachments import TakenAttachment
@@ -34,7 +34,6 @@ from weftline.wire.plan import plan_from_spec
 from weftline.wire.responses import RunView, usage_triple
 from weftline.wire.sessions import effective_spec
 from weftline.workspace import threads
-from weftline.workspace.agents import RunSpec, merged
 from weftline.workspace.context import Workspaces
 from weftline.workspace.threads import CONTEXT_KEY, ThreadDraft
 
@@ -164,7 +163,7 @@ async def send(
     *,
     attachments: Sequence[TakenAttachment] = (),
     metadata: dict[str, str],
-    idempotency: tuple[str, str, bytes] | None = None,
+    idempotency: IdempotencyKey | None = None,
 ) -> str:
     """The run of a message to a session; returns its id."""
     own = encode({**_input(prompt, attachments), "metadata": metadata})

@@ -15,8 +15,9 @@ from typing import Any, Protocol, TypeVar
 from msgspec import Struct, convert
 
 from weftline.errors import Conflict, NotFound
-from weftline.runtime import ids, loading
+from weftline.runtime import ids
 from weftline.runtime.receipts import CancelReceipt
+from weftline.runtime.supported import unsupported
 from weftline.server.control import Operation
 from weftline.server.oauth.administration import OPERATIONS as OAUTH
 from weftline.server.schemas.agents import Agent, agent_json, parse_agent
@@ -52,7 +53,6 @@ class Logs(Protocol):
 
     async def row(self, key: int) -> RunRow | None: ...
     async def runs(self, wanted: RunFilter) -> list[RunRow]: ...
-    async def unsupported(self, row: RunRow) -> str: ...
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]: ...
     async def cancel(self, key: int, *, requested_by: str = "") -> CancelReceipt: ...
     async def resume_all(self) -> int: ...
@@ -69,9 +69,6 @@ class StoredLogs:
 
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
         return await self._store.runs(wanted)
-
-    async def unsupported(self, row: RunRow) -> str:
-        return await loading.unsupported(self._store, row)
 
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
         return await self._store.trim(before=before, after=after, workspace=workspace)
@@ -350,7 +347,7 @@ async def _unsupported_runs(at: Workspaces, logs: Logs, *, workspace: str | None
         found += [
             UnsupportedRun(ids.run_id(row.key, row.salt), row.name, row.status, unknown)
             for row in rows
-            if (unknown := await logs.unsupported(row))
+            if (unknown := unsupported(row))
         ]
     return found
 

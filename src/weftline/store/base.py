@@ -2,7 +2,8 @@
 
 A store has two halves. The *log* holds runs: each store writes it in its own best way, many runs to a commit. The
 *records* (workspaces, keys, agents, tools, webhooks, threads …) are plain rows behind one small database protocol:
-every query is written once, in `weftline.store.records`, in SQL that both SQLite and Postgres accept.
+every query is written once, in `weftline.store.records`, in SQL that both SQLite and Postgres accept. The store in
+memory, too, keeps them in an SQLite database.
 
 Everything above knows only these protocols. Reads are awaited: a driver reads all that it needs in one go and then
 decides without awaiting.
@@ -14,7 +15,7 @@ from asyncio import Future
 from collections.abc import Generator, Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -48,6 +49,15 @@ class Item(Struct, frozen=True):
         return len(self.head) + len(self.body) + 64
 
 
+class IdempotencyKey(NamedTuple):
+    """What makes a request that creates a run the same one when it comes again."""
+
+    route: str
+    key: str
+    digest: bytes
+    """Of the body: another body under the same key is a conflict."""
+
+
 class NewRun(Struct):
     """The columns that are written once, when the run is created."""
 
@@ -59,8 +69,7 @@ class NewRun(Struct):
     rules: int
     thread: int | None = None
     agent: str | None = None
-    idempotency: tuple[str, str, bytes] | None = None
-    """Route, key, and digest of the body."""
+    idempotency: IdempotencyKey | None = None
     secrets: bytes | None = None
     """Sealed header values of the tools that the server dials; deleted when the run ends."""
     blobs: tuple[Blob, ...] = ()
@@ -99,6 +108,8 @@ class Write(Struct):
     status: str
     due_at: int | None
     """0 for at once, a time, or None; `LEAVE_DUE` for a run that waits for its thread."""
+    format: int = 0
+    """The number of the vocabulary that the items are written in."""
     state: bytes | None = None
     fold: int = 0
     """Which version of the fold made `state`."""
@@ -147,6 +158,10 @@ class RunRow(Struct):
     epoch: int
     due_at: int | None
     rules: int
+    format: int
+    """The number of the vocabulary of its latest entries."""
+    thread_format: int
+    """And of the messages of its thread; 0 if it has none."""
     queued: bool
     """Waits for earlier runs of its thread."""
     state: bytes
@@ -230,6 +245,7 @@ class UnderWay(Struct, frozen=True):
     alone: int
     deaths: int
     rules: int
+    format: int
 
 
 class RunFilter(Struct, frozen=True, kw_only=True):

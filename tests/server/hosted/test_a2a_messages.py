@@ -111,6 +111,16 @@ async def test_the_same_message_twice_is_one(caller: Caller) -> None:
     assert len(await runs(caller.api)) == 3
 
 
+async def test_the_same_message_finds_its_task_though_the_session_of_its_context_has_ended(caller: Caller) -> None:
+    await stored(caller.api)
+    message = caller.message("one", messageId="m-1")
+    first = await caller.call("send", message)
+    (session,) = [one["id"] for one in (await caller.api.get("agent-sessions")).json["sessions"]]
+    await caller.api.call("DELETE", f"agent-sessions/{session}")
+    assert await caller.call("send", message) == first
+    assert len((await caller.api.get("agent-sessions")).json["sessions"]) == 1
+
+
 async def test_the_same_message_twice_to_a_running_task_is_one_also_when_that_has_ended(caller: Caller) -> None:
     api = caller.api
     async with at_work(caller) as (task, closed):

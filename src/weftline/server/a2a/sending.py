@@ -14,7 +14,7 @@ from weftline.server.a2a.rpc import CONTENT_TYPE_NOT_SUPPORTED, TASK_NOT_FOUND, 
 from weftline.server.a2a.tasks import MESSAGE_KEY, context_of, has_taken, read_task
 from weftline.server.following import Host
 from weftline.server.views import run_summary
-from weftline.store.base import RunRow
+from weftline.store.base import IdempotencyKey, RunRow
 from weftline.store.records.agents import AgentRow
 from weftline.tools.base import ToolOutput
 
@@ -99,6 +99,10 @@ async def _begin(app: Host, agent: AgentRow, sent: SentMessage, *, sender: str) 
     attachments = sent.content.attachments
     whole = encode((sender, sent.id, sent.context_id, sent.text, *[one.blob.id for one in attachments]))
     name = blake2b(whole, digest_size=16).hexdigest()
+    once = IdempotencyKey(f"a2a/{agent.id}", name, b"")
+    earlier = await app.engine.created_before(agent.workspace, once)
+    if earlier is not None:
+        return await app.engine.find(earlier, workspace=agent.workspace)
     # A repeated message without a context must find the context that it began.
     thread = await following.session_of_context(app, agent, sent.context_id or f"ctx_{name}")
     run_id = await following.send(
@@ -107,7 +111,7 @@ async def _begin(app: Host, agent: AgentRow, sent: SentMessage, *, sender: str) 
         sent.text,
         attachments=attachments,
         metadata={MESSAGE_KEY: sent.id},
-        idempotency=(f"a2a/{agent.id}", name, b""),
+        idempotency=once,
     )
     return await app.engine.find(run_id, workspace=agent.workspace)
 

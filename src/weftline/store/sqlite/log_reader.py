@@ -82,7 +82,8 @@ class SqliteLogReader:
 
     async def under_way(self, *, after: int, limit: int) -> list[UnderWay]:
         rows = self._all(
-            "SELECT key, suspect, alone, deaths, rules FROM runs WHERE due_at = 0 AND key > ? ORDER BY key LIMIT ?",
+            "SELECT key, suspect, alone, deaths, rules, format FROM runs WHERE due_at = 0 AND key > ?"
+            " ORDER BY key LIMIT ?",
             after,
             limit,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weftline.messages import Blob
-from weftline.store.base import Item, LogReader, NewRun, Progress, Stored, ThreadEnd, Write
+from weftline.store.base import IdempotencyKey, Item, LogReader, NewRun, Progress, Stored, ThreadEnd, Write
 
 EVERYTHING = 2**40
 
@@ -34,7 +34,7 @@ class Chain:
         metadata: str = "{}",
         rules: int = 1,
         secrets: bytes | None = None,
-        idempotency: tuple[str, str, bytes] | None = None,
+        idempotency: IdempotencyKey | None = None,
         blobs: tuple[Blob, ...] = (),
     ) -> Write:
         """The first write of the run: its row and its first entry."""
