@@ -343,7 +343,9 @@ BUGS = (
     Bug("writes_a_decision_again", "K2 K6 K7 K8 K9 K10 K13 C1 C5", step=WritesADecisionAgain),
     Bug("goes_on_as_if_nothing_were_lost", "K2 K13 C3 C4 C6 C12", step=lambda: goes_on_as_if_nothing_were_lost),
     Bug("drops_usage_on_cancel", "C4", step=lambda: drops_usage_on_cancel, first_seed=50),
-    Bug("forgets_deadlines_while_commands_run", "D1", step=lambda: forgets_deadlines_while_commands_run, first_seed=50),
+    Bug(
+        "forgets_deadlines_while_commands_run", "D1", step=lambda: forgets_deadlines_while_commands_run, first_seed=340
+    ),
     Bug("runs_tools_before_their_start_is_durable", "C3", carry_out=hasty(tools=True)),
     Bug("asks_models_ahead_of_the_log", "C4", carry_out=hasty(models=True)),
     Bug("prepares_arguments_again", "C3", carry_out=prepares_arguments_again),
