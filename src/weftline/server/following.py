@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from enum import Enum, auto
 from typing import Any, NamedTuple, Protocol
 
-from msgspec import Struct, to_builtins
+from msgspec import DecodeError, Struct, to_builtins
 from msgspec.json import Decoder, encode
 
 from weftline.kernel.entries import (
@@ -36,6 +37,8 @@ from weftline.wire.sessions import effective_spec
 from weftline.workspace import threads
 from weftline.workspace.context import Workspaces
 from weftline.workspace.threads import CONTEXT_KEY, ThreadDraft
+
+logger = logging.getLogger(__name__)
 
 
 class Host(Protocol):
@@ -110,7 +113,12 @@ def _events(batch: EntryBatch) -> Iterator[Event]:
                 for body in item.body.split(b"\n")[max(batch.after + 1 - item.seq, 0) :]:
                     yield Event(What.TEXT, _decode_delta(body).text)
             continue
-        what = _what(next(heads) if heads is not None else decode_fact.decode(item.head))
+        try:
+            fact = next(heads) if heads is not None else decode_fact.decode(item.head)
+        except DecodeError:
+            logger.exception("run %s: entry %d cannot be read and is not shown", batch.run_id, item.seq)
+            continue
+        what = _what(fact)
         if what is not None:
             yield Event(what)
 
