@@ -17,10 +17,12 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from itertools import groupby
+from tempfile import TemporaryFile
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from _pytest.capture import FDCapture
 from msgspec import Struct
 
 LONGEST_BATCH = 24
@@ -195,6 +197,15 @@ def _messages(worker: Worker, data: bytes) -> Iterator[tuple[str, Any]]:
         yield pickle.loads(message)
 
 
+def _use_other_files(captured: Any) -> None:
+    """The files of what tests print are shared with the process that we come from, at one position. Modules may hold
+    on to them as `sys.stderr`, so they stay open and get other contents."""
+    for stream in (captured.out, captured.err):
+        if isinstance(stream, FDCapture):
+            with TemporaryFile() as other:
+                os.dup2(other.fileno(), stream.tmpfile.fileno())
+
+
 class _Working:
     """A worker, seen from itself. It is a plugin: pytest's hooks tell it what to send."""
 
@@ -209,10 +220,8 @@ class _Working:
         plugins.unregister(name="terminalreporter")
         plugins.register(SimpleNamespace(_tw=writer), "terminalreporter")
         plugins.register(self)
-        capture: Any = plugins.getplugin("capturemanager")
-        capture.stop_global_capturing()  # its files are shared with the process that we come from
-        capture.start_global_capturing()
-        capture.suspend_global_capture(in_=True)
+        captured: Any = plugins.getplugin("capturemanager")
+        _use_other_files(captured._global_capturing)
         random.seed()
 
     def work(self, first: list[int], batches: Iterator[list[int]]) -> None:
