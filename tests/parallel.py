@@ -227,26 +227,23 @@ class _Working:
     def work(self, first: list[int], batches: Iterator[list[int]]) -> None:
         places = self._places(first, batches)
         place = next(places, None)
-        items = self._session.items
-        while place is not None:
+        session, items = self._session, self._session.items
+        while place is not None and not (self._stop[0] or session.shouldfail or session.shouldstop):
             following = next(places, None)
             self._send("began", place)
-            self._session.config.hook.pytest_runtest_protocol(
+            session.config.hook.pytest_runtest_protocol(
                 item=items[place], nextitem=None if following is None else items[following]
             )
             self._send("ended", place)
             place = following
-        self._session.config.hook.pytest_sessionfinish(session=self._session, exitstatus=0)
+        session.config.hook.pytest_sessionfinish(session=session, exitstatus=0)
         self._send("done", None)
 
     def _places(self, first: list[int], batches: Iterator[list[int]]) -> Iterator[int]:
         yield from first
         for batch in batches:
             self._send("took", batch)
-            for place in batch:
-                if self._stop[0]:
-                    return
-                yield place
+            yield from batch
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         config = self._session.config
