@@ -22,7 +22,7 @@ def session():
     yield
     (HERE / f"left-{os.getpid()}").touch()
 
-@pytest.mark.parametrize("number", range(30))
+@pytest.mark.parametrize("number", range(100))
 def test_passes(number):
     with open(HERE / "ran", "a") as file:
         file.write(f"{number}\\n")
@@ -53,8 +53,8 @@ def test_every_test_runs_once_and_one_that_takes_its_process_along_has_failed(tm
     (tmp_path / "test_suite.py").write_text(SUITE)
     done = run_suite(tmp_path, "--forks", "3")
     assert done.returncode == 1, done.stderr
-    assert sorted(json.loads(line) for line in (tmp_path / "ran").read_text().splitlines()) == list(range(30))
-    assert "2 failed, 30 passed" in done.stdout
+    assert sorted(json.loads(line) for line in (tmp_path / "ran").read_text().splitlines()) == list(range(100))
+    assert "2 failed, 100 passed" in done.stdout
     assert "the process of this test ended with 7" in done.stdout and "told" in done.stdout
     assert 1 <= len(list(tmp_path.glob("left-*"))) <= 3, "what a session holds is let go of where it ends in peace"
 
