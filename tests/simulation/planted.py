@@ -101,7 +101,7 @@ def goes_on_as_if_nothing_were_lost(state: State, work: WorkingSet, facts: Seque
 
 def drops_usage_on_cancel(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
     if state.control.cancel:
-        work.attempt_usage = None
+        work.answering = None
     return stepping.step(state, work, facts, at=at)
 
 

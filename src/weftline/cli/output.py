@@ -34,7 +34,7 @@ def show_all(items: list[dict[str, Any]], *, id_field: str, as_json: bool) -> No
     if items and is_terminal():
         fields = [id_field, *(name for name, value in items[0].items() if name != id_field and _is_short(value))]
         rows = [[_text(item.get(name)) for name in fields[:_MOST_COLUMNS]] for item in items]
-        show_table([name.upper() for name in fields[:_MOST_COLUMNS]], rows)
+        show_table([name.upper() for name in fields[:_MOST_COLUMNS]], rows, whole=[id_field.upper()])
         return
     for item in items:
         click.echo(item[id_field])

@@ -71,10 +71,10 @@ class App:
             registration=options.oauth_registration,
         )
         self.auth = Authenticator(self.workspaces, rate_limit=options.rate_limit_per_minute)
+        self.large = LargeResponses()
         self.mcp = HostedMcp(self)
         self.deliveries = Deliveries(self)
         self.backlog = Backlog()
-        self.large = LargeResponses()
         self.refused = RefusedRequests()
         self._cors = options.cors
         self.unknown_fields = UnknownFields(refused=options.unknown_fields == "refuse")

@@ -209,6 +209,8 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
         proxies=options.trusted_proxies,
     )
     connections.on_refused = app.refused_early
+    if options.cors is not None:
+        connections.headers_of_refusal = options.cors.early_headers
     server = _Server(
         uvicorn.Config(
             app,

@@ -15,6 +15,7 @@ from weftline import Engine
 from weftline.config import Config
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.workspace import WorkspaceCatalogs
+from weftline.runtime.limits import WorkspaceLimits
 from weftline.server.app import App
 from weftline.server.options import ServerOptions
 from weftline.server.routes import ROUTES
@@ -24,6 +25,7 @@ from weftline.testing import ScriptedProvider, parse_scripts
 from .kit import Browser, Clock, World
 
 SCRIPTS: dict[str, Any] = {
+    "seen": {"turns": [{"text": "{{user_messages}}"}]},
     "hello": {"turns": [{"text": "hello"}]},
     "lookup": {"turns": [{"tool_calls": [{"name": "lookup", "args": {}}]}, {"text": "done"}]},
 }
@@ -43,13 +45,20 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def world(tmp_path: Path, empty_store: Path, options: ServerOptions) -> AsyncGenerator[World]:
+def limits() -> WorkspaceLimits:
+    return WorkspaceLimits()
+
+
+@pytest.fixture
+async def world(
+    tmp_path: Path, empty_store: Path, options: ServerOptions, limits: WorkspaceLimits
+) -> AsyncGenerator[World]:
     clock, transport = Clock(), AiohttpTransport()
     models = Config().catalog(
         transport=transport, scripted=ScriptedProvider(parse_scripts(json.dumps(SCRIPTS).encode()))
     )
     store = open_store(shutil.copytree(empty_store, tmp_path / "store"))
-    async with Engine(store, models=models, clock=clock) as engine:
+    async with Engine(store, models=models, clock=clock, limits=limits) as engine:
         yield World(App(engine, store, WorkspaceCatalogs(models), ROUTES, options=options), store, clock)
     await models.aclose()
     await transport.aclose()
