@@ -69,6 +69,8 @@ MAX_SESSIONS_PER_WORKSPACE = 500
 
 
 class McpHost(Host, Protocol):
+    """The server, as this needs it."""
+
     @property
     def large(self) -> LargeResponses: ...
 

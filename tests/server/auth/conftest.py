@@ -21,11 +21,13 @@ from weftline.server.options import ServerOptions
 from weftline.server.routes import ROUTES
 from weftline.store import open_store
 from weftline.testing import ScriptedProvider, parse_scripts
+from weftline.workspace.client_documents import ReadDocument
 
 from .kit import Browser, Clock, World
 
 SCRIPTS: dict[str, Any] = {
     "seen": {"turns": [{"text": "{{user_messages}}"}]},
+    "stuck": {"turns": [{"deltas": ["begun", "never"], "delay_ms": 600_000}]},
     "hello": {"turns": [{"text": "hello"}]},
     "lookup": {"turns": [{"tool_calls": [{"name": "lookup", "args": {}}]}, {"text": "done"}]},
 }
@@ -50,8 +52,17 @@ def limits() -> WorkspaceLimits:
 
 
 @pytest.fixture
+def read_document() -> ReadDocument | None:
+    return None
+
+
+@pytest.fixture
 async def world(
-    tmp_path: Path, empty_store: Path, options: ServerOptions, limits: WorkspaceLimits
+    tmp_path: Path,
+    empty_store: Path,
+    options: ServerOptions,
+    limits: WorkspaceLimits,
+    read_document: ReadDocument | None,
 ) -> AsyncGenerator[World]:
     clock, transport = Clock(), AiohttpTransport()
     models = Config().catalog(
@@ -59,7 +70,9 @@ async def world(
     )
     store = open_store(shutil.copytree(empty_store, tmp_path / "store"))
     async with Engine(store, models=models, clock=clock, limits=limits) as engine:
-        yield World(App(engine, store, WorkspaceCatalogs(models), ROUTES, options=options), store, clock)
+        catalogs = WorkspaceCatalogs(models)
+        app = App(engine, store, catalogs, ROUTES, options=options, read_document=read_document)
+        yield World(app, store, clock)
     await models.aclose()
     await transport.aclose()
 

@@ -111,6 +111,28 @@ async def test_a_large_answer_waits_for_room_before_it_is_read(agent: Agent, way
     assert large.held == 0
 
 
+async def test_who_waits_for_an_answer_holds_no_room_meanwhile(agent: Agent) -> None:
+    world, large = agent.world, agent.world.app.large
+    body = {"name": "Helper", "spec": {"modelId": "scripted:stuck"}, "slug": "slow"}
+    await world.call("POST", "/api/v1/workspaces/acme/agents", credential=agent.key, body=body)
+    parts = [{"kind": "text", "text": SAID}]
+    params = {"message": {"role": "user", "messageId": "m", "kind": "message", "parts": parts}}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": params}
+    path = A2A.replace("helper", "slow")
+    waiting = asyncio.create_task(world.call("POST", path, credential=agent.key, headers=ACCEPT, body=call))
+    try:
+        async with asyncio.timeout(120):
+            while True:
+                runs = await world.call("GET", "/api/v1/workspaces/acme/agent-runs", credential=agent.key)
+                if runs.json["runs"][0]["status"] == "running" and not large.held:
+                    break
+                await asyncio.wait({waiting}, timeout=0.01)
+        assert not waiting.done()
+    finally:
+        waiting.cancel()
+        await asyncio.wait({waiting})
+
+
 class TestListening:
     @pytest.fixture
     def limits(self) -> WorkspaceLimits:

@@ -59,6 +59,8 @@ MAKERS: dict[str, tuple[str, Json, str]] = {
     "clientId": ("oauth-apps", {"name": "Known", "allowedScopes": ["models:read"], **OWN}, "clientId"),
 }
 MESSAGE = {"message": {"messageId": "m1", "role": "user", "parts": [{"kind": "text", "text": "hi"}]}}
+OTHERWISE = (("/api/oauth/client.json", 404),)
+"""This server has no public address."""
 BODIES: dict[Any, Json] = {
     RunModel: {**MODEL, "prompt": "hi"},
     SessionModel: MODEL,
@@ -267,7 +269,7 @@ def test_the_server_answers_as_its_page_says(route: Route, described_page: Any, 
         media_type=None if route.body is None else media,
     )
     status = answered(plain)
-    assert status == route.status or (path.endswith("/tool-results") and status == 409)
+    assert status == route.status or (path, status) in OTHERWISE or (path.endswith("/tool-results") and status == 409)
 
     wrong_too = bool(route.body or route.query)
 

@@ -136,13 +136,17 @@ class Serving:
             task = await self._now(row, history)
             if task.ended or task.waits:
                 return task
-            async with aclosing(following.events_of(self._follow(row, task, after=task.seq))) as events:
+            follower = self._follow(row, task, after=task.seq)
+            about = {"taskId": task.id}
+            del task
+            self._room.free()  # others need it while nothing is to be sent
+            async with aclosing(following.events_of(follower)) as events:
                 async for event in events:
                     if event.what in (What.END, What.CLIENT_CALL, What.PAUSE):
                         break
                 else:
                     told = "The server is stopping; ask for the task's result later."
-                    raise RpcError(INTERNAL_ERROR, told, about={"taskId": task.id})
+                    raise RpcError(INTERNAL_ERROR, told, about=about)
 
     def _follow(self, row: RunRow, task: Task, *, after: int) -> Follower:
         return self._engine.follow(row.key, task.id, after=after, workspace=row.workspace)
