@@ -136,6 +136,8 @@ class Workers:
                 os.close(reports)
                 _Working(self._session, self._stop, send, number).work(first, self._taken())
                 code = 0
+            except KeyboardInterrupt:
+                pass
             except BaseException:
                 traceback.print_exc()
             finally:
@@ -227,9 +229,16 @@ class _Working:
         random.seed()
 
     def work(self, first: list[int], batches: Iterator[list[int]]) -> None:
-        places = self._places(first, batches)
-        place = next(places, None)
+        session = self._session
+        try:
+            self._run(self._places(first, batches))
+        finally:  # also after Ctrl-C: servers that tests share are stopped here
+            session.config.hook.pytest_sessionfinish(session=session, exitstatus=0)
+        self._send("done", None)
+
+    def _run(self, places: Iterator[int]) -> None:
         session, items = self._session, self._session.items
+        place = next(places, None)
         while place is not None and not (self._stop[0] or session.shouldfail or session.shouldstop):
             following = next(places, None)
             self._send("began", place)
@@ -238,8 +247,6 @@ class _Working:
             )
             self._send("ended", place)
             place = following
-        session.config.hook.pytest_sessionfinish(session=session, exitstatus=0)
-        self._send("done", None)
 
     def _places(self, first: list[int], batches: Iterator[list[int]]) -> Iterator[int]:
         yield from first
