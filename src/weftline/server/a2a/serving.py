@@ -249,18 +249,19 @@ class _Told:
     def __init__(self) -> None:
         self.over = True
         """Whether the next piece begins it anew."""
-        self._digest = blake2b()
+        self._digest: blake2b | None = None
+        """None before the first piece: no text yet is not an empty text."""
 
     def more(self, text: str) -> bool:
         """Whether the piece goes on with what was told."""
         goes_on = not self.over
-        if not goes_on:
+        if self._digest is None or not goes_on:
             self.over, self._digest = False, blake2b()
         self._digest.update(text.encode())
         return goes_on
 
     def differs(self, text: str) -> bool:
-        return self._digest.digest() != blake2b(text.encode()).digest()
+        return self._digest is None or self._digest.digest() != blake2b(text.encode()).digest()
 
 
 def _may_be(state: str, wanted: str) -> bool:
