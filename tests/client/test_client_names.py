@@ -72,6 +72,7 @@ def test_making_a_client_loads_no_http_library_and_nothing_of_the_server() -> No
         "weftline.net",
         "weftline.prompts",
         "weftline.schema_cost",
+        "weftline.suggestions",
         "weftline.surrogates",
         "weftline.tools",
         "weftline.wire",

@@ -49,6 +49,7 @@ POLICY = (
         "use agents over MCP", ("POST /api/mcp/{slug}", "GET /api/mcp/{slug}", "DELETE /api/mcp/{slug}"), "its agents"
     ),
     Rule("list models", ("GET …/models",), "yes"),
+    Rule("find out its workspace", ("GET /api/v1/workspaces",), "yes"),
     Rule("list and read tools", ("GET …/tools", "GET …/tools/{toolId}"), "yes"),
     Rule("write tools", ("POST …/tools", "PATCH …/tools/{toolId}", "DELETE …/tools/{toolId}"), "no"),
     Rule("list and read providers", ("GET …/providers", "GET …/providers/{providerId}"), "yes"),
