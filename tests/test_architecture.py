@@ -154,8 +154,17 @@ def nodes(tree: ast.AST, *, typed_too: bool) -> Iterator[ast.AST]:
         yield from nodes(child, typed_too=typed_too)
 
 
-def imports(module: Module, *, root: Path = SRC) -> Iterator[Import]:
+def imports(module: Module, *, root: Path = SRC) -> list[Import]:
     """Every module that `module` imports, by its absolute name."""
+    if module.path not in _IMPORTS:
+        _IMPORTS[module.path] = list(_imports(module, root))
+    return _IMPORTS[module.path]
+
+
+_IMPORTS: dict[Path, list[Import]] = {}
+
+
+def _imports(module: Module, root: Path) -> Iterator[Import]:
     for node in nodes(module.tree, typed_too=module.name != "weftline"):
         match node:
             case ast.Import(names=names):

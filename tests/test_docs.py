@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from msgspec.structs import asdict, fields
 
+from forked import run_python
 from kits.a2a_known import KNOWN
 from weftline.errors import TABLE
 from weftline.server.options import SETTINGS, ServerOptions
@@ -35,16 +34,7 @@ def offline_environment() -> dict[str, str]:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_of_the_docs_runs(example: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(example)],
-        cwd=tmp_path,
-        env=offline_environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = run_python(str(example), cwd=tmp_path, env=offline_environment())
     assert done.returncode == 0, done.stdout + done.stderr
 
 

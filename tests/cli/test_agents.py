@@ -43,6 +43,6 @@ def test_an_agent_whose_model_or_tool_is_not_there_is_stored_with_a_warning(
         file = definition(tmp_path, tools=[{"kind": "server", "name": "calculater"}])
         changed = agents(server, "update", "writer", "--file", file, "--json")
         (warning,) = json.loads(changed.out)["warnings"]
-        assert warning["code"] == "invalid_plugin" and "Did you mean 'calculator'?" in warning["message"]
+        assert warning["code"] == "invalid_plugin" and "Did you mean 'calculator'" in warning["message"]
     finally:
         agents(server, "delete", "writer")

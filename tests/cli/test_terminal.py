@@ -127,6 +127,13 @@ def at_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
 
 
+def test_an_answer_that_is_a_refusal_is_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    end = {"subtype": "success", "text": "I cannot help.", "finishReason": "refusal"}
+    assert Screen(as_json=False).show(event_of("result", end, run_id="run_1", seq=1)) == 0
+    out, err = capsys.readouterr()
+    assert out == "I cannot help.\n" and "would not answer" in err
+
+
 def test_ids_are_never_cut_however_narrow_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

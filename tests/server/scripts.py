@@ -41,6 +41,8 @@ SCRIPTS: dict[str, Any] = {
     "nothing": {"turns": [{"text": ""}]},
     # Server tools.
     "echo": {"turns": [calls(ECHO, text="let me see"), {"text": "heard {{tool_results.0}}"}]},
+    "echo_stuck": {"turns": [calls(ECHO, text="let me see"), {"deltas": ["begun", "never"], "delay_ms": 600_000}]},
+    "quiet_end": {"turns": [calls(ECHO, text="let me see"), {"text": ""}]},
     "boom": {"turns": [calls(local("boom")), {"text": "heard {{tool_results.0}}"}]},
     "hold": {"turns": [calls(ECHO), calls(local("hold")), {"text": "never"}]},
     "peek": {"turns": [calls(ECHO), calls(local("peek")), {"text": "never"}]},
@@ -65,6 +67,7 @@ SCRIPTS: dict[str, Any] = {
     "delegate": {"turns": [calls(local("peer", message="do it")), {"text": "peer: {{tool_results.0}}"}]},
     "steered": {"turns": [calls(local("peer", message="do it")), {"text": "{{user_messages}}"}]},
     "mcp": {"turns": [calls(local("files_read", path="/etc/motd")), {"text": "file: {{tool_results.0}}"}]},
+    "foreign_name": {"turns": [calls(local("my-server_fs/get-weather.v2")), {"text": "heard {{tool_results.0}}"}]},
     "peer_desc": {"turns": [{"text": "{{tool_desc.peer}}"}]},
     # Guards.
     "looper": {"turns": [calls(LOOKUP, loop=True)], "finalize": {"text": "I give up after {{n}}"}},

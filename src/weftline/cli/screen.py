@@ -88,6 +88,8 @@ class Screen:
             case Result(ok=True):
                 if not self._streams:
                     click.echo(event.text, color=True)  # as it is: nothing taken out of it
+                if event.finish_reason == "refusal":
+                    self.note("weftline: The model, or a filter of its provider, would not answer.")
                 self._tell(_summary(event))
             case Cancelled():
                 click.echo(styled(f"weftline: The run was cancelled ({clean(event.reason)}).", sys.stderr), err=True)

@@ -153,6 +153,7 @@ class Result(Terminal, frozen=True):
     subtype: str = ""
     text: str = ""
     error: str | None = None
+    finish_reason: str | None = None
 
 
 class Failed(Terminal, frozen=True):
@@ -259,7 +260,14 @@ def _terminal(kind: str, payload: dict[str, Any], *, run_id: str, seq: int) -> T
     if kind == "error":
         return Failed(**common, error=error or "the run failed", code=text_of(payload, "code"))
     subtype = text_of(payload, "subtype") or ("success" if payload.get("ok") is True else "error")
-    return Result(**common, ok=subtype == "success", subtype=subtype, text=text_of(payload, "text") or "", error=error)
+    return Result(
+        **common,
+        ok=subtype == "success",
+        subtype=subtype,
+        text=text_of(payload, "text") or "",
+        error=error,
+        finish_reason=text_of(payload, "finishReason"),
+    )
 
 
 def text_of(payload: dict[str, Any], name: str) -> str | None:

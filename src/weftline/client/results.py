@@ -31,6 +31,8 @@ class RunResult(Struct, frozen=True):
     events: tuple[Event, ...] = ()
     output: Any = None
     attempts: int = 0
+    finish_reason: str | None = None
+    """Why the model stopped: `end_turn`, or `refusal` if it, or a filter, would not answer."""
     cost_usd: float | None = None
     cancel_receipt: CancelReceipt | None = None
     usage_estimated: bool = False
@@ -55,6 +57,7 @@ class RunSnapshot(Struct, frozen=True, rename="camel"):
     final_text: str | None = None
     error: str | None = None
     failure_reason: FailureReason | None = None
+    finish_reason: str | None = None
     spec: dict[str, Any] = {}
     metadata: dict[str, str] = {}
     created_at: str | None = None

@@ -195,6 +195,7 @@ class AsyncRun:
             end.model,
             tuple(self._events),
             attempts=end.attempts,
+            finish_reason=end.finish_reason,
             cost_usd=end.cost_usd,
             usage_estimated=end.usage_estimated,
             cancel_receipt=self._receipt,

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 from weftline.errors import RateLimited
-from weftline.server.http import PIECE_BYTES, Request, Response, send_response
+from weftline.server.http import PIECE_BYTES, Request, Response, Send, send_response
 
 LARGE_BYTES = PIECE_BYTES
 """From here on a response is large."""
@@ -32,11 +34,13 @@ class LargeResponses:
         max_bytes_per_workspace: int = MAX_HELD_BYTES_PER_WORKSPACE,
         wait_s: float = WAIT_S,
         grace_s: float = GRACE_S,
+        min_bytes_per_s: int = MIN_BYTES_PER_S,
     ) -> None:
         self._max_bytes = max_bytes
         self._max_per_workspace = max_bytes_per_workspace
         self._wait_s = wait_s
         self._grace_s = grace_s
+        self._min_bytes_per_s = min_bytes_per_s
         self._held: Counter[str] = Counter()
         self._waiting: list[asyncio.Future[None]] = []
         self.making = asyncio.Semaphore(1)
@@ -46,6 +50,11 @@ class LargeResponses:
     def held(self) -> int:
         """Bytes."""
         return self._held.total()
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for room."""
+        return len(self._waiting)
 
     def hold(self, workspace: str, size: int) -> Room:
         """Raises `RateLimited` if there is no room for so much."""
@@ -69,12 +78,26 @@ class LargeResponses:
     async def send(self, request: Request, answer: Response, room: Room) -> None:
         """Sends it and frees its room. Raises `ConnectionResetError` if the client is too slow."""
         try:
-            async with asyncio.timeout(self._grace_s + len(answer.body) / MIN_BYTES_PER_S):
+            async with self._in_time(len(answer.body)):
                 await send_response(request, answer)
-        except TimeoutError:
-            raise ConnectionResetError from None
         finally:
             room.free()
+
+    async def send_frame(self, send: Send, data: bytes) -> None:
+        """Sends a part of a stream, in pieces. Raises `ConnectionResetError` if the client is too slow."""
+        async with self._in_time(len(data)):
+            for at in range(0, len(data), PIECE_BYTES):
+                piece = data[at : at + PIECE_BYTES]
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                await asyncio.sleep(0)  # a client that takes it all at once leaves others their turn
+
+    @asynccontextmanager
+    async def _in_time(self, size: int) -> AsyncGenerator[None]:
+        try:
+            async with asyncio.timeout(self._grace_s + size / self._min_bytes_per_s):
+                yield
+        except TimeoutError:
+            raise ConnectionResetError from None
 
     def change(self, workspace: str, by: int) -> None:
         self._held[workspace] += by
@@ -111,6 +134,29 @@ class Room:
 
     def free(self) -> None:
         self.resize(0)
+
+
+class RequestRoom:
+    """The room that one request has taken so far, for what it must read before it knows how much it will send."""
+
+    def __init__(self, all_responses: LargeResponses, workspace: str) -> None:
+        self._all = all_responses
+        self._workspace = workspace
+        self._room: Room | None = None
+
+    @property
+    def held(self) -> Room | None:
+        return self._room
+
+    async def need(self, size: int) -> None:
+        """Waits for room for so much, in place of what was held before. Raises `RateLimited` if there is none."""
+        self.free()
+        self._room = await self._all.wait_to_hold(self._workspace, size)
+
+    def free(self) -> None:
+        room, self._room = self._room, None
+        if room is not None:
+            room.free()
 
 
 def _no_room() -> RateLimited:

@@ -277,6 +277,8 @@ def _terminal(head: RunEnded, body: bytes) -> tuple[str, bytes]:
     if head.status == "succeeded":
         event = "result"
         payload |= {"subtype": "success", "ok": True, "text": content.text}
+        if head.finish is not None:
+            payload["finishReason"] = head.finish
     elif head.status == "cancelled":
         event = "cancelled"
         payload["reason"] = head.reason or "user"

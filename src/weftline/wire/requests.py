@@ -163,10 +163,14 @@ def _valid(body: bytes, check: Any) -> dict[str, Any]:
     if tools:
         clashes = duplicate_names(tools)
         if clashes:
-            raise invalid(
-                [Issue(path, f"the name {shown(name)} is taken by an earlier tool") for path, name in clashes]
-            )
+            raise invalid([Issue(path, _taken(name, earlier)) for path, name, earlier in clashes])
     return fields
+
+
+def _taken(name: str, earlier: str) -> str:
+    if name == earlier:
+        return f"the name {shown(name)} is taken by an earlier tool"
+    return f"{shown(name)} and {shown(earlier)} would be one name to some models; rename one of them"
 
 
 def _require_input(fields: dict[str, Any]) -> None:

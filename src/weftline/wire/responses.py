@@ -259,6 +259,8 @@ class RunSummary(Struct, rename="camel", kw_only=True):
     error_code: str | None
     """Of a run that failed: its class, or another lowercase word such as `max_tool_turns`."""
     failure_reason: FailureReason | None
+    finish_reason: str | None
+    """Why the model stopped, of a run that has its answer: `end_turn`, `refusal`, …"""
     metadata: dict[str, str]
     name: str
     created_at: Time
@@ -315,6 +317,7 @@ def _summary(run: RunView) -> RunSummary:
         error=run.error if failed else None,
         error_code=run.error_code if failed else None,
         failure_reason=FailureReason(run.error_class, run.finish_reason) if failed and run.error_class else None,
+        finish_reason=run.finish_reason,
         metadata=run.metadata,
         name=run.name,
         created_at=iso(run.created_us),

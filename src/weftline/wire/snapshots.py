@@ -99,7 +99,7 @@ def _ended(run: RunView, head: RunEnded, body: bytes) -> RunView:
         error=content.error if failed else None,
         error_code=head.code or "error" if failed else None,
         error_class=error_class,
-        finish_reason=head.finish if head.code == "truncation" else None,
+        finish_reason=head.finish if head.status == "succeeded" or head.code == "truncation" else None,
         reason=head.reason or None if head.status != "cancelled" else None,
         usage=head.usage,
         turns=head.turns,

@@ -162,10 +162,15 @@ class Anthropic:
                             yield chunks
                     if reader.finished:
                         await _drain(pieces)
-            except (ProviderError, RequestFailed):
+            except (ProviderError, RequestFailed) as error:
+                if isinstance(error, RequestFailed) and (rest := reader.end()):
+                    yield rest
+                    return
                 if rest := reader.release():
                     yield rest
                 raise
+        if rest := reader.end():
+            yield rest
         if not reader.finished:
             if rest := reader.release():
                 yield rest

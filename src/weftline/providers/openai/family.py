@@ -307,20 +307,27 @@ async def _chunks_of(response: Response, reader: Reader) -> AsyncGenerator[list[
         return
     parser = WholePairs(SseParser())
     pieces = response.chunks()
-    async for piece in pieces:
-        chunks = []
-        with _failing(reader):
-            for event in parser.feed(piece):
-                chunks += reader.feed(event.data)
-        yield chunks
-        if reader.finished or reader.failure is not None:
-            break
-    else:
-        chunks = []
-        with _failing(reader):
-            for event in parser.end():
-                chunks += reader.feed(event.data)
-        yield chunks + reader.end()
+    try:
+        async for piece in pieces:
+            chunks = []
+            with _failing(reader):
+                for event in parser.feed(piece):
+                    chunks += reader.feed(event.data)
+            yield chunks
+            if reader.finished or reader.failure is not None:
+                break
+        else:
+            chunks = []
+            with _failing(reader):
+                for event in parser.end():
+                    chunks += reader.feed(event.data)
+            yield chunks + reader.end()
+    except RequestFailed:
+        # Asking again for an answer that is there would be paid for twice.
+        if not (rest := reader.end()):
+            raise
+        yield rest
+        return
     if reader.finished:
         await _drained(pieces)
 
