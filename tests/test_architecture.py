@@ -19,7 +19,8 @@ MAX_LINES = 600
 
 BASE = frozenset(
     {"weftline.messages", "weftline.errors", "weftline.canonical", "weftline.json_size", "weftline.prompts"}
-    | {"weftline.framing", "weftline.log_context", "weftline.redaction", "weftline.schema_cost", "weftline.surrogates"}
+    | {"weftline.framing", "weftline.log_context", "weftline.redaction", "weftline.schema_cost", "weftline.suggestions"}
+    | {"weftline.surrogates"}
 )
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
 SHELL = MIDDLE | {"weftline.net", "weftline.plan", "weftline.prompts", "weftline.providers", "weftline.tools"}
@@ -48,6 +49,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.redaction": frozenset(),
     "weftline.json_size": frozenset(),
     "weftline.schema_cost": frozenset(),
+    "weftline.suggestions": frozenset(),
     "weftline.surrogates": frozenset(),
     "weftline.bounded": frozenset(),
     "weftline.net": BASE | {"weftline._version"},
