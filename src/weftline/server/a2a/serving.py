@@ -250,17 +250,20 @@ class _Told:
         self.over = True
         """Whether the next piece begins it anew."""
         self._digest = blake2b()
+        self._begun = False
 
     def more(self, text: str) -> bool:
         """Whether the piece goes on with what was told."""
         goes_on = not self.over
         if not goes_on:
             self.over, self._digest = False, blake2b()
+        self._begun = True
         self._digest.update(text.encode())
         return goes_on
 
     def differs(self, text: str) -> bool:
-        return self._digest.digest() != blake2b(text.encode()).digest()
+        """Also if nothing was told: an empty answer is one."""
+        return not self._begun or self._digest.digest() != blake2b(text.encode()).digest()
 
 
 def _may_be(state: str, wanted: str) -> bool:
