@@ -37,6 +37,7 @@ from weftline.server.views import cancelled
 from weftline.store.base import LogStore, RunFilter, RunRow, Store
 from weftline.store.records.agents import AgentRow
 from weftline.tools.mcp.login import Login
+from weftline.wire.agents import dialled_urls
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.responses import Cancelled, RequestWarning, Warnings, iso, request_warnings
 from weftline.wire.unknown_fields import UnknownField
@@ -211,7 +212,7 @@ async def _create_agent(at: Workspaces, logs: Logs, *, workspace: str, definitio
 async def _update_agent(at: Workspaces, logs: Logs, *, workspace: str, id: str, definition: str) -> Agent:
     draft, unknown = parse_agent(definition.encode())
     known = await agents.find(at, await workspaces.find(at, workspace), id)
-    row = await agents.replace(at, known.workspace, known.id, draft)
+    row = await agents.replace(at, known.workspace, known.id, draft, dialled_urls=dialled_urls)
     return agent_json(row, await _agent_warnings(logs, row, unknown))
 
 
