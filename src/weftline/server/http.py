@@ -9,6 +9,8 @@ from urllib.parse import parse_qsl
 
 from weftline.errors import TooLarge
 from weftline.log_context import RequestInfo
+from weftline.server.large_bodies import LARGE_BYTES, LargeBodies
+from weftline.server.room import Room
 from weftline.wire.limits import MAX_BODY_BYTES
 
 T = TypeVar("T")
@@ -76,9 +78,11 @@ class Request:
     """One HTTP request. Headers are looked up when they are asked for: most requests need two of them."""
 
     __slots__ = (
+        "_bodies",
         "_headers",
         "_query",
         "_receive",
+        "_rooms",
         "about",
         "id",
         "metadata",
@@ -90,7 +94,9 @@ class Request:
         "send",
     )
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, request_id: str, *, bodies: LargeBodies | None = None
+    ) -> None:
         self.scope = scope
         self.send = send
         self.id = request_id
@@ -104,6 +110,8 @@ class Request:
         """Where the metadata of the protected resource is (RFC 9728), if it has any."""
         self._headers: list[tuple[bytes, bytes]] = scope["headers"]
         self._receive = receive
+        self._bodies = bodies
+        self._rooms: list[Room] = []
         self._query: list[tuple[str, str]] | None = None
 
     def header(self, name: bytes) -> str | None:
@@ -135,7 +143,10 @@ class Request:
         return self._receive
 
     async def body(self, *, limit: int = MAX_BODY_BYTES) -> bytes:
-        """The whole body; `TooLarge` when it is over `limit` bytes."""
+        """The whole body; `TooLarge` when it is over `limit` bytes.
+
+        Of a large one `RateLimited` or `Unavailable` if there is no room for it; `body_is_read` frees its room.
+        """
         declared = self.header(b"content-length")
         if declared is not None and declared.isdigit() and int(declared) > limit:
             raise _too_large(limit)
@@ -148,8 +159,12 @@ class Request:
                 raise _too_large(limit)
             return data
         pieces = [data]
-        size = len(data)
+        size, room = len(data), LARGE_BYTES
         while message.get("more_body", False):
+            if size > room and self._bodies is not None:
+                expected = int(declared) if declared is not None and declared.isdigit() else min(4 * size, limit)
+                self._rooms.append(await self.unless_gone(self._bodies.hold(self.about.workspace, expected - room)))
+                room = expected
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ConnectionResetError
@@ -159,6 +174,11 @@ class Request:
                 raise _too_large(limit)
             pieces.append(piece)
         return b"".join(pieces)
+
+    def body_is_read(self) -> None:
+        """The bytes of the body are no longer needed. Called by the app when the handler is done, if not before."""
+        while self._rooms:
+            self._rooms.pop().free()
 
     def let_go(self) -> None:
         """Frees what only the handler needed: an answer may be open for hours."""

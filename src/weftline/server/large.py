@@ -8,10 +8,10 @@ it: others wait for the room.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 
 from weftline.errors import RateLimited
 from weftline.server.http import PIECE_BYTES, Request, Response, send_response
+from weftline.server.room import Room, Rooms
 
 LARGE_BYTES = PIECE_BYTES
 """From here on a response is large."""
@@ -33,38 +33,24 @@ class LargeResponses:
         wait_s: float = WAIT_S,
         grace_s: float = GRACE_S,
     ) -> None:
-        self._max_bytes = max_bytes
-        self._max_per_workspace = max_bytes_per_workspace
+        self._rooms = Rooms(max_bytes=max_bytes, max_bytes_per_workspace=max_bytes_per_workspace)
         self._wait_s = wait_s
         self._grace_s = grace_s
-        self._held: Counter[str] = Counter()
-        self._waiting: list[asyncio.Future[None]] = []
         self.making = asyncio.Semaphore(1)
         """Held while a large response is made, which takes a multiple of its size for a moment."""
 
     @property
     def held(self) -> int:
         """Bytes."""
-        return self._held.total()
+        return self._rooms.held
 
     def hold(self, workspace: str, size: int) -> Room:
         """Raises `RateLimited` if there is no room for so much."""
-        if not self._fits(workspace, size):
-            raise _no_room()
-        self._held[workspace] += size
-        return Room(self, workspace, size)
+        return _there_is(self._rooms.hold(workspace, size))
 
     async def wait_to_hold(self, workspace: str, size: int) -> Room:
         """Like `hold`, but waits for a while until there is room."""
-        try:
-            async with asyncio.timeout(self._wait_s):
-                while not self._fits(workspace, size):
-                    waiting = asyncio.get_running_loop().create_future()
-                    self._waiting.append(waiting)
-                    await waiting
-        except TimeoutError:
-            raise _no_room() from None
-        return self.hold(workspace, size)
+        return _there_is(await self._rooms.wait_to_hold(workspace, size, wait_s=self._wait_s))
 
     async def send(self, request: Request, answer: Response, room: Room) -> None:
         """Sends it and frees its room. Raises `ConnectionResetError` if the client is too slow."""
@@ -76,43 +62,9 @@ class LargeResponses:
         finally:
             room.free()
 
-    def change(self, workspace: str, by: int) -> None:
-        self._held[workspace] += by
-        if not self._held[workspace]:
-            del self._held[workspace]
-        if by < 0:
-            waiting, self._waiting = self._waiting, []
-            for one in waiting:
-                if not one.done():
-                    one.set_result(None)
 
-    def _fits(self, workspace: str, size: int) -> bool:
-        own = self._held[workspace]
-        if own and own + size > self._max_per_workspace:
-            return False
-        held = self.held
-        return not held or held + size <= self._max_bytes
-
-
-class Room:
-    """What one response takes up; `free` must follow."""
-
-    __slots__ = ("_all", "_size", "_workspace")
-
-    def __init__(self, all_responses: LargeResponses, workspace: str, size: int) -> None:
-        self._all = all_responses
-        self._workspace = workspace
-        self._size = size
-
-    def resize(self, size: int) -> None:
-        """The response turned out to have another size than was thought."""
-        by, self._size = size - self._size, size
-        self._all.change(self._workspace, by)
-
-    def free(self) -> None:
-        self.resize(0)
-
-
-def _no_room() -> RateLimited:
-    message = "Too many large responses are under way; read those first."
-    return RateLimited(message, code="too_many_large_responses", retry_after_s=5)
+def _there_is(room: Room | None) -> Room:
+    if room is None:
+        message = "Too many large responses are under way; read those first."
+        raise RateLimited(message, code="too_many_large_responses", retry_after_s=5)
+    return room
