@@ -66,6 +66,7 @@ logger = logging.getLogger(__name__)
 
 DRAIN_S = 30.0
 _AS_THE_MODEL_DOES = Sampling()
+_ENCODED_HERE_BYTES = 64 * 1024
 
 
 class EmbeddedEngine:
@@ -243,6 +244,9 @@ class EmbeddedEngine:
             if earlier is not None:
                 return earlier
         try:
+            # About as large as what was sent, and a request of many megabytes would hold up everybody else's.
+            large = sent is not None and len(sent) > _ENCODED_HERE_BYTES
+            encoded = await asyncio.to_thread(encode_plan, plan) if large else encode_plan(plan)
             self.require_accepting()
             self._residents.require_room(workspace)
             now = self.clock.now_us()
@@ -259,7 +263,7 @@ class EmbeddedEngine:
                 secrets=secrets,
                 blobs=tuple(blobs),
             )
-            run = self._new_run(plan, new, sent)
+            run = self._new_run(plan, encoded, new, sent)
             durable = self._log.mark(run, outside=True)
         except BaseException:
             if slot is not None:
@@ -275,9 +279,8 @@ class EmbeddedEngine:
             await asyncio.shield(durable)
         return run.id
 
-    def _new_run(self, plan: RunPlan, new: NewRun, sent: bytes | None) -> LiveRun:
+    def _new_run(self, plan: RunPlan, encoded: bytes, new: NewRun, sent: bytes | None) -> LiveRun:
         key, self._next_key = self._next_key, self._next_key + 1
-        encoded = encode_plan(plan)
         conversation = Conversation(plan.messages, size=len(encoded))
         work = WorkingSet(ids.run_id(key, new.salt), plan, conversation, secrets=new.secrets)
         work.blobs = {blob.id: blob.data for blob in new.blobs}
@@ -480,6 +483,9 @@ class EmbeddedEngine:
 
     async def thread_messages(self, thread: int) -> list[bytes]:
         return await self._log_store.thread_messages(thread)
+
+    async def thread_size(self, thread: int) -> int:
+        return await self._log_store.thread_size(thread)
 
     async def unfinished(self) -> int:
         return await self._log_store.unfinished()

@@ -9,14 +9,15 @@ from typing import Protocol
 
 from weftline.kernel.bodies import decode_message
 from weftline.kernel.entries import HistoryPinned
+from weftline.messages import Message
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.recovery import adoption
 from weftline.runtime.toolbox import ToolSource
 from weftline.store.base import LogStore
 
-_ENCODED_HERE_BYTES = 64 * 1024
-"""A hop to a thread costs more than encoding so little."""
+_CODED_HERE_BYTES = 64 * 1024
+"""A hop to a thread costs more than coding so little."""
 
 
 class Names(Protocol):
@@ -47,8 +48,9 @@ class RunOpener:
         facts: list[Draft] = []
         if run.thread is not None and run.state.history is None:
             messages = await self._store.thread_messages(run.thread)
-            history = [decode_message(message) for message in messages]
-            work.conversation.begin(history, size=sum([len(message) for message in messages]))
+            size = sum([len(message) for message in messages])
+            history = _decoded(messages) if size <= _CODED_HERE_BYTES else await asyncio.to_thread(_decoded, messages)
+            work.conversation.begin(history, size=size)
             facts.append(Draft(HistoryPinned(len(messages))))
         if not work.opened:
             await self._load_blobs(run)
@@ -69,7 +71,11 @@ class RunOpener:
         work.blobs.clear()
 
 
+def _decoded(messages: Sequence[bytes]) -> list[Message]:
+    return [decode_message(message) for message in messages]
+
+
 async def _base64(data: bytes) -> str:
-    if len(data) <= _ENCODED_HERE_BYTES:
+    if len(data) <= _CODED_HERE_BYTES:
         return b64encode(data).decode()
     return (await asyncio.to_thread(b64encode, data)).decode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import to_builtins
@@ -11,7 +12,7 @@ from msgspec.json import decode, encode
 from weftline.kernel.entries import TEXT_DELTA, decode_fact
 from weftline.runtime.engine import Engine, Follower
 from weftline.runtime.hub import EntryBatch
-from weftline.server.parsing import parsed
+from weftline.server.parsing import off_loop, parsed
 from weftline.server.views import run_view
 from weftline.store.base import RunRow
 from weftline.store.records.agents import AgentRow
@@ -126,7 +127,9 @@ async def send(
 ) -> str:
     """The run of a message to a session; returns its id."""
     own = encode({"prompt": prompt, "metadata": metadata})
-    spec = effective_spec(thread.spec, MessageBody(own, metadata))
+    message = MessageBody(own, metadata)
+    whole = await threads.spec(app.workspaces, thread)
+    spec = await off_loop(partial(effective_spec, whole, message), size=len(whole) + len(own))
     plan = await parsed(plan_from_spec, spec)
     return await app.engine.create(
         thread.workspace,

@@ -8,9 +8,10 @@ it: others wait for the room.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from weftline.errors import RateLimited
-from weftline.server.http import PIECE_BYTES, Request, Response, send_response
+from weftline.server.http import DEPARTURE, PIECE_BYTES, Departure, Request, Response, send_response
 from weftline.server.room import Room, Rooms
 
 LARGE_BYTES = PIECE_BYTES
@@ -36,7 +37,7 @@ class LargeResponses:
         self._rooms = Rooms(max_bytes=max_bytes, max_bytes_per_workspace=max_bytes_per_workspace)
         self._wait_s = wait_s
         self._grace_s = grace_s
-        self.making = asyncio.Semaphore(1)
+        self._making = asyncio.Semaphore(1)
         """Held while a large response is made, which takes a multiple of its size for a moment."""
 
     @property
@@ -51,6 +52,22 @@ class LargeResponses:
     async def wait_to_hold(self, workspace: str, size: int) -> Room:
         """Like `hold`, but waits for a while until there is room."""
         return _there_is(await self._rooms.wait_to_hold(workspace, size, wait_s=self._wait_s))
+
+    async def make_and_send(
+        self, request: Request, workspace: str, *, size: int, make: Callable[[], Awaitable[Response]]
+    ) -> None:
+        """Sends a response of about `size` bytes that needs room before it is made."""
+        room = await self.wait_to_hold(workspace, size)
+        departure: Departure | None = request.scope.get(DEPARTURE)
+        try:
+            if departure is not None and departure.gone:
+                raise ConnectionResetError
+            async with self._making:
+                answer = await make()
+            room.resize(len(answer.body))
+            await self.send(request, answer, room)
+        finally:
+            room.free()
 
     async def send(self, request: Request, answer: Response, room: Room) -> None:
         """Sends it and frees its room. Raises `ConnectionResetError` if the client is too slow."""

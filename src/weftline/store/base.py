@@ -308,6 +308,10 @@ class LogReader(Protocol):
 
     async def thread_messages(self, thread: int) -> list[bytes]: ...
 
+    async def thread_size(self, thread: int) -> int:
+        """The bytes of a thread's messages."""
+        ...
+
     async def last_message(self, thread: int) -> int:
         """The position of a thread's newest message; 0 if it has none."""
         ...

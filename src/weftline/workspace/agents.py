@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 
@@ -22,6 +23,8 @@ _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _MAX_SLUG_BASE_CHARS = 48
 MAX_PER_WORKSPACE = 1_000
+_MERGED_HERE_BYTES = 64 * 1024
+"""A hop to a thread costs more than merging so little."""
 
 
 class AgentDraft(Struct, frozen=True, kw_only=True):
@@ -176,7 +179,10 @@ async def effective(at: Workspaces, caller: Caller, agent_id: str | None, own: R
         if caller.agents:
             raise Forbidden("This credential is restricted to some agents.", hint="Name one of them in agentId.")
         return own
-    return merged(at, await use(at, caller, agent_id), own)
+    agent = await use(at, caller, agent_id)
+    if len(agent.spec) + len(own.spec) <= _MERGED_HERE_BYTES:
+        return merged(at, agent, own)
+    return await asyncio.to_thread(merged, at, agent, own)
 
 
 def merged(at: Workspaces, agent: AgentRow, own: RunSpec) -> RunSpec:

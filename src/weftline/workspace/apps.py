@@ -90,7 +90,7 @@ async def register_app(at: Workspaces, new: NewApp, *, slug: str) -> tuple[App, 
 
 
 async def list_apps(at: Workspaces, *, slug: str) -> list[App]:
-    return await at.records.read(apps.of_workspace(slug))
+    return await at.records.read(apps.of_workspace(slug), heavy=True)
 
 
 async def show_app(at: Workspaces, *, client_id: str, slug: str | None = None) -> App:
@@ -131,7 +131,7 @@ async def find_public_app(at: Workspaces, client_id: str) -> App | None:
 
 async def list_registered(at: Workspaces) -> list[App]:
     """The clients that registered themselves."""
-    return await at.records.read(apps.registered())
+    return await at.records.read(apps.registered(), heavy=True)
 
 
 def _known(client_id: str, slug: str | None) -> Query[App]:

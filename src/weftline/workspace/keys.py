@@ -82,7 +82,7 @@ async def find(at: Workspaces, id: str, *, workspace: int | None = None) -> ApiK
 
 async def of_workspace(at: Workspaces, workspace: int, *, revoked: bool = False) -> list[ApiKey]:
     """Oldest first; with `revoked`, including those that no longer work."""
-    return await at.records.read(keys.of_workspace(workspace, revoked=revoked))
+    return await at.records.read(keys.of_workspace(workspace, revoked=revoked), heavy=True)
 
 
 async def revoke(at: Workspaces, id: str, *, workspace: int | None = None) -> ApiKey:

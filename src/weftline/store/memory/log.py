@@ -149,6 +149,9 @@ class MemoryLog:
     async def thread_messages(self, thread: int) -> list[bytes]:
         return thread_queue.messages(self._records, thread)
 
+    async def thread_size(self, thread: int) -> int:
+        return thread_queue.size(self._records, thread)
+
     async def last_message(self, thread: int) -> int:
         return thread_queue.last_message(self._records, thread)
 

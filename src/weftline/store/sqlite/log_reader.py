@@ -106,12 +106,7 @@ class SqliteLogReader:
         )
 
     async def ends_of_thread(self, thread: int) -> list[bytes]:
-        rows = self._all(
-            "SELECT e.head FROM runs r JOIN entries e ON e.run = r.key AND e.seq = r.next_seq - 1"
-            " WHERE r.thread = ? AND r.ended_at IS NOT NULL ORDER BY r.place",
-            thread,
-        )
-        return [row[0] for row in rows]
+        return await self._threads.read(lambda db: thread_queue.ends(db, thread))
 
     async def unfinished_of_thread(self, thread: int) -> list[int]:
         return self._ints("SELECT key FROM runs WHERE thread = ? AND ended_at IS NULL ORDER BY place", thread)
@@ -122,7 +117,13 @@ class SqliteLogReader:
 
     async def thread_messages(self, thread: int) -> list[bytes]:
         with snapshot(self._reader) as db:
-            return thread_queue.messages(db, thread)
+            few = thread_queue.few_messages(db, thread, max_bytes=ON_THE_LOOP.bytes, max_rows=ON_THE_LOOP.rows)
+        if few is not None:
+            return few
+        return await self._threads.read(lambda db: thread_queue.messages(db, thread))
+
+    async def thread_size(self, thread: int) -> int:
+        return await self._threads.read(lambda db: thread_queue.size(db, thread))
 
     async def last_message(self, thread: int) -> int:
         with snapshot(self._reader) as db:

@@ -232,6 +232,9 @@ class SimulatedLog:
     async def thread_messages(self, thread: int) -> list[bytes]:
         return await self._wires.read(self.inner.thread_messages(thread))
 
+    async def thread_size(self, thread: int) -> int:
+        return await self._wires.read(self.inner.thread_size(thread))
+
     async def last_message(self, thread: int) -> int:
         return await self._wires.read(self.inner.last_message(thread))
 

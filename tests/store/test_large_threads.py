@@ -1,0 +1,48 @@
+"""Threads with large messages are read beside the loop; small ones on it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from weftline.store.sqlite.store import SqliteStore
+from weftline.testing.store.subject import chain_of, commit, new_thread, new_workspace
+
+from .subjects import SqliteSubject
+
+MB = 1024 * 1024
+
+
+def readers() -> int:
+    """How many threads read. They are made for the first read that is too long for the loop."""
+    return sum(thread.name.startswith("weftline-reader") for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize(
+    ("messages", "beside"),
+    [
+        ([b"q", b"a"], False),
+        ([b"q", b"x" * (2 * MB)], True),
+        ([b"x" * (MB // 8)] * 3, True),
+        ([b"%d" % number for number in range(300)], True),
+    ],
+    ids=["small", "one large", "several", "many"],
+)
+async def test_a_threads_messages_are_read_where_they_hold_up_nobody(
+    tmp_path: Path, messages: list[bytes], beside: bool
+) -> None:
+    subject = SqliteSubject(tmp_path / "store")
+    store = subject.store
+    assert isinstance(store, SqliteStore)
+    workspace = await new_workspace(subject)
+    thread = await new_thread(subject, workspace)
+    chain = chain_of(store.log, 1, workspace, thread=thread)
+    await commit(store.log, chain.create())
+    await commit(store.log, chain.end(messages=messages))
+    before = readers()
+    assert await store.log.thread_messages(thread) == messages
+    assert (readers() > before) is beside
+    assert await store.log.thread_size(thread) == sum(map(len, messages))
+    await store.close()
