@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 from msgspec import Struct
 
-from weftline.errors import Conflict, NotFound, Unauthorized
+from weftline.errors import Conflict, InvalidRequest, NotFound, Unauthorized
 from weftline.server.auth import Authenticator
 from weftline.server.http import Request
 from weftline.server.router import Route
@@ -101,6 +101,16 @@ def rows(tables: tuple[str, ...]) -> Query[int]:
 
 
 @pytest.mark.parametrize("end", [delete_the_grant, delete_the_app, leave, delete_the_user])
+async def test_a_workspace_has_so_many_apps_and_no_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apps, "MAX_PER_WORKSPACE", 2)
+    new = apps.checked_app(name="Notes", redirect_uris=[CALLBACK], scopes=["runs:read"])
+    for _ in range(2):
+        await apps.register_app(world.at, new, slug="acme")
+    with pytest.raises(InvalidRequest):
+        await apps.register_app(world.at, new, slug="acme")
+    await apps.register_app(world.at, new, slug="globex")
+
+
 async def test_whatever_ends_a_grant_ends_its_tokens_and_says_so(
     world: World, end: Callable[[Workspaces], Awaitable[None]]
 ) -> None:

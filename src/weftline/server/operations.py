@@ -177,9 +177,9 @@ async def _import_key(at: Workspaces, *, workspace: str, secret: str, name: str 
     return (await keys.import_key(at, workspace, secret, name=name)).id
 
 
-async def _list_keys(at: Workspaces, *, workspace: str, revoked: bool = False) -> list[Key]:
-    found = await keys.of_workspace(at, await workspaces.find(at, workspace), revoked=revoked)
-    return [key_json(key) for key in found]
+async def _list_keys(at: Workspaces, *, workspace: str, revoked: bool = False, after: int = 0) -> ListPage[Key]:
+    page = await keys.page(at, await workspaces.find(at, workspace), after=after, limit=_PAGE, revoked=revoked)
+    return ListPage([key_json(key) for key in page.rows], page.more_after)
 
 
 async def _show_key(at: Workspaces, *, id: str) -> Key:
