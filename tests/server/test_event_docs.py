@@ -35,7 +35,7 @@ def produced() -> set[str]:
     ]
     note = b'{"call":"c","name":"n","progress":1}'
     deltas += events.delta_frames(1, TOOL_PROGRESS, note, after=0, upto=1)
-    found = {parse_frame(frame.strip()).type for frame in deltas}
+    found = {parse_frame(frame.strip().encode()).type for frame in deltas}
     for node in ast.walk(ast.parse(Path(events.__file__).read_text(encoding="utf-8"))):
         value: ast.expr | None = None
         if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):

@@ -212,6 +212,8 @@ def clean_usage(usage: Usage) -> Usage:
 
 def _count(value: object) -> int:
     # Struct fields are not checked when a struct is built, so a family may hand on what its API said.
+    if type(value) is int and 0 <= value <= MAX_COUNT:
+        return value
     if isinstance(value, float):
         value = int(value) if math.isfinite(value) else 0
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:

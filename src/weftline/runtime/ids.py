@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from hashlib import blake2b
 
 _SALT = 12
+_SALTS_AT_ONCE = 64
+
+
+class _Salts:
+    """Random bytes, of which many are asked for at once: each time is a system call."""
+
+    def __init__(self) -> None:
+        self._left: list[str] = []
+
+    def next(self) -> str:
+        if not self._left:
+            drawn = secrets.token_hex(_SALTS_AT_ONCE * _SALT // 2)
+            self._left = [drawn[at : at + _SALT] for at in range(0, len(drawn), _SALT)]
+        return self._left.pop()
+
+    def forget(self) -> None:
+        """In a process that was forked: the other one has these too."""
+        self._left = []
+
+
+_salts = _Salts()
+os.register_at_fork(after_in_child=_salts.forget)
 
 
 def new_salt() -> str:
-    return secrets.token_hex(_SALT // 2)
+    return _salts.next()
 
 
 def run_id(key: int, salt: str) -> str:

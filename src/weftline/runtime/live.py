@@ -173,6 +173,10 @@ class WorkingSet:
         self.wake: asyncio.Future[None] | None = None
 
 
+_GONE = Residency.GONE
+_ACTIVE = (Residency.DRIVEN, Residency.SCHEDULED)
+
+
 class LiveRun:
     __slots__ = (
         "charges",
@@ -221,12 +225,12 @@ class LiveRun:
 
     @property
     def gone(self) -> bool:
-        return self.residency is Residency.GONE
+        return self.residency is _GONE
 
     @property
     def active(self) -> bool:
         """Whether it has a driver or is queued for one."""
-        return self.residency is Residency.DRIVEN or self.residency is Residency.SCHEDULED
+        return self.residency in _ACTIVE
 
     def poke(self) -> None:
         """Wakes the driver when it waits for its commands."""

@@ -373,7 +373,7 @@ class Log:
 
 def _rows(encoded: list[bytes]) -> Iterator[list[bytes]]:
     """The same, in groups that fit a row, with at least one observation each."""
-    if sum([len(one) for one in encoded]) <= ROW_BYTES:
+    if sum(map(len, encoded)) <= ROW_BYTES:
         yield encoded
         return
     group: list[bytes] = []

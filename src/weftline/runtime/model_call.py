@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import cast
 
 from msgspec.json import Encoder
 from msgspec.structs import replace
@@ -48,6 +50,7 @@ _SLACK_S = 5.0
 """So that the deadline is reported by the side that knows how far the answer got."""
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.5, 60.0
 _encode = Encoder().encode
+_DELTAS: dict[type[Chunk], str] = {TextDelta: TEXT_DELTA, ThinkingDelta: THINKING_DELTA}
 _PROVIDER_ID_BYTES = 128
 
 
@@ -64,7 +67,8 @@ async def call_model(
     call.model = model
     limit_s = services.model_timeout_s
     request = _request(command, state, work, model, timeout_s=limit_s + _SLACK_S)
-    assembler = call.assembler = Assembler(model.provider.name)
+    assembler = call.assembler
+    assembler.provider = model.provider.name
     await sink.permit(command)
     call.begin()
     stream = model.provider.stream(request)
@@ -84,10 +88,12 @@ async def call_model(
             metadata = await late_metadata(model.provider, request)
         if not assembler.complete:
             raise ProviderError("server", "The model's answer was cut off before it was complete.")
-        if assembler.finish_reason == "malformed_function_call" and not assembler.message().calls:
+        message = assembler.message()
+        calls = message.calls
+        if assembler.finish_reason == "malformed_function_call" and not calls:
             # Nothing was called and nothing was answered: all that can be done is ask again.
             raise ProviderError("server", "The model wrote a tool call that its own API could not parse.")
-        for asked in assembler.message().calls:
+        for asked in calls:
             if too_much := _excess(asked.args):
                 raise ProviderError("server", f"The model called a tool with {too_much}.", retryable=False)
     except ProviderError as error:
@@ -100,7 +106,7 @@ async def call_model(
         logger.exception("the provider %s failed", model.provider.name)
         return call.failed(_classified(model.provider, raised))
     else:
-        return await call.completed(metadata)
+        return await call.completed(message, metadata)
     finally:
         await close_stream(stream)
 
@@ -170,7 +176,7 @@ class _ModelCall:
             return self.model.catalog_id
         return model_id(self._work, self._command.choice) or "default"
 
-    async def completed(self, metadata: dict[str, str]) -> Outcome:
+    async def completed(self, message: Assistant, metadata: dict[str, str]) -> Outcome:
         work, command, assembler = self._work, self._command, self.assembler
         active_us = self._active_us()
         if is_slow(active_us, self._services):
@@ -181,7 +187,7 @@ class _ModelCall:
                 active_us / 1e6,
                 command.turn,
             )
-        message = _with_own_ids(assembler.message(), command.turn, work.conversation)
+        message = _with_own_ids(message, command.turn, work.conversation)
         asked, turn = await prepare_calls(message, work.toolbox or EMPTY)
         text = message.text
         problem = "" if asked else await _misfit(work, text)
@@ -269,24 +275,13 @@ def _request(
 
 def _emit_deltas(sink: Sink, chunks: Sequence[Chunk], tail: bytes) -> None:
     """Encodes the streamed text of one read; consecutive deltas of one kind become one append."""
-    kind = ""
-    encoded: list[bytes] = []
-    for chunk in chunks:
-        if type(chunk) is TextDelta:
-            this = TEXT_DELTA
-        elif type(chunk) is ThinkingDelta:
-            this = THINKING_DELTA
-        else:
-            continue
-        if not chunk.text:
-            continue
-        if this != kind and encoded:
-            sink.emit(kind, encoded)
-            encoded = []
-        kind = this
-        encoded.append(b'{"text":' + _encode(chunk.text) + tail)
-    if encoded:
-        sink.emit(kind, encoded)
+    for delta, run in groupby(chunks, type):
+        kind = _DELTAS.get(delta)
+        if kind is not None:
+            texts = [chunk.text for chunk in cast("Iterable[TextDelta | ThinkingDelta]", run)]
+            encoded = [b'{"text":' + _encode(text) + tail for text in texts if text]
+            if encoded:
+                sink.emit(kind, encoded)
 
 
 def _excess(text: str) -> str:

@@ -17,15 +17,19 @@ class Wanted(NamedTuple):
     """Whether JSON would do."""
 
 
+_JSON_ONLY = Wanted(events=False, json=True)
+
+
 def wanted(request: Request) -> Wanted:
     """A tie is JSON's: so it has always been answered. A wildcard alone asks for no stream."""
+    lines = request.header_lines(b"accept")
+    if not lines or lines == ["*/*"]:
+        return _JSON_ONLY
     quality: dict[str, float] = {}
-    for line in request.header_lines(b"accept"):
+    for line in lines:
         for part in line.split(","):
             kind, *parameters = part.split(";")
             quality[kind.strip().lower()] = _quality(parameters)
-    if not quality:
-        return Wanted(events=False, json=True)
     events = quality.get(EVENTS, 0.0)
     any_json = max(quality.get(kind, 0.0) for kind in (JSON, *_ANY))
     return Wanted(events=events > quality.get(JSON, 0.0), json=any_json > 0)

@@ -79,6 +79,7 @@ class Request:
 
     __slots__ = (
         "_bodies",
+        "_first",
         "_headers",
         "_query",
         "_receive",
@@ -109,16 +110,18 @@ class Request:
         self.metadata = ""
         """Where the metadata of the protected resource is (RFC 9728), if it has any."""
         self._headers: list[tuple[bytes, bytes]] = scope["headers"]
+        self._first: dict[bytes, bytes] | None = None
         self._receive = receive
         self._bodies = bodies
-        self._rooms: list[Room] = []
+        self._rooms: list[Room] | None = None
         self._query: list[tuple[str, str]] | None = None
 
     def header(self, name: bytes) -> str | None:
-        for key, value in self._headers:
-            if key == name:
-                return value.decode("latin-1")
-        return None
+        """The first line of that name."""
+        if self._first is None:
+            self._first = dict(reversed(self._headers))
+        value = self._first.get(name)
+        return None if value is None else value.decode("latin-1")
 
     def header_lines(self, name: bytes) -> list[str]:
         """Every line of a header that may be there several times."""
@@ -163,7 +166,8 @@ class Request:
         while message.get("more_body", False):
             if size > room and self._bodies is not None:
                 expected = int(declared) if declared is not None and declared.isdigit() else min(4 * size, limit)
-                self._rooms.append(await self.unless_gone(self._bodies.hold(self.about.workspace, expected - room)))
+                more = await self.unless_gone(self._bodies.hold(self.about.workspace, expected - room))
+                self._rooms = [*(self._rooms or ()), more]
                 room = expected
             message = await self._receive()
             if message["type"] == "http.disconnect":
@@ -177,12 +181,14 @@ class Request:
 
     def body_is_read(self) -> None:
         """The bytes of the body are no longer needed. Called by the app when the handler is done, if not before."""
-        while self._rooms:
-            self._rooms.pop().free()
+        rooms, self._rooms = self._rooms, None
+        for room in rooms or ():
+            room.free()
 
     def let_go(self) -> None:
         """Frees what only the handler needed: an answer may be open for hours."""
         self._headers.clear()
+        self._first = None
         self._query = None
         self.params = {}
 

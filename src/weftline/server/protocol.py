@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import asyncio
 from enum import Enum
-from typing import Any
+from typing import Any, cast
+from urllib.parse import unquote
 
 import httptools
 from uvicorn.config import Config
@@ -27,6 +28,7 @@ from uvicorn.server import ServerState
 
 from weftline.errors import InvalidRequest, WeftlineError
 from weftline.server.connections import Connections
+from weftline.server.exchange import Exchange
 from weftline.server.http import DEPARTURE, FLOW, Departure
 from weftline.server.listener import refusal
 
@@ -40,7 +42,10 @@ _CHUNK_OVERHEAD = 16
 
 
 class _Corked:
-    """A transport whose writes wait for the end of this turn of the loop, or until they are many."""
+    """A transport whose writes wait for the end of this turn of the loop, or until they are many.
+
+    Without `__getattr__`, which would make every other look-up on it slow.
+    """
 
     __slots__ = ("_loop", "_pending", "_size", "_transport")
 
@@ -76,8 +81,20 @@ class _Corked:
                 return  # the client has gone in this turn of the loop
             self._transport.write(pending[0] if len(pending) == 1 else b"".join(pending))
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+    def get_write_buffer_size(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)
 
 
 class _Phase(Enum):
@@ -86,6 +103,10 @@ class _Phase(Enum):
     IDLE = "idle"
     HEAD = "head"
     BODY = "body"
+
+
+_IDLE, _HEAD, _BODY = _Phase
+"""By these names: the look-up of a member costs as much as ten of an attribute."""
 
 
 class CorkedHttpProtocol(HttpToolsProtocol):
@@ -107,7 +128,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         self._address = address
         self._departures: list[Departure] = []
         """Of the requests that are not answered yet."""
-        self._phase = _Phase.IDLE
+        self._phase = _IDLE
         self._received = 0
         """Bytes of the head, or of the body and what is around it, that came in earlier chunks or began this one."""
         self._chunk = 0
@@ -169,7 +190,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._phase = _Phase.HEAD
+        self._phase = _HEAD
         departure = Departure()
         if self._answered:
             self._departures.clear()
@@ -184,30 +205,68 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             raise self._refused(self._head_too_large())
         if len(self.pipeline) >= _MAX_PIPELINED:
             raise self._refused(InvalidRequest("There are too many requests on this connection at once."))
-        self._phase, self._received, self._body_bytes = _Phase.BODY, 0, 0
-        super().on_headers_complete()
+        self._phase, self._received, self._body_bytes = _BODY, 0, 0
+        self._begin(self._exchange())
+
+    def _exchange(self) -> Exchange:
+        """The request whose head is complete."""
+        parser, scope = self.parser, self.scope
+        assert parser is not None
+        url = httptools.parse_url(self.url)
+        version = parser.get_http_version()
+        path = url.path.decode("ascii")
+        scope["http_version"] = version
+        scope["method"] = parser.get_method().decode("ascii")
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["raw_path"] = url.path
+        scope["query_string"] = url.query or b""
+        return Exchange(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+
+    def _begin(self, exchange: Exchange) -> None:
+        """Answers it, or has it wait for the answers to those before it."""
+        app = cast(Any, self.app)  # pyright: ignore[reportUnknownMemberType]
+        waits = not self._answered
+        self.cycle = exchange
+        if waits:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((exchange, app))
+        else:
+            self._start_asgi_task(exchange, app)
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._phase, self._received = _Phase.IDLE, 0
+        self._phase, self._received = _IDLE, 0
         super().on_message_complete()
 
     def _check(self, begun_as: _Phase) -> None:
         """After some bytes: bounds what is still incomplete, in size and in time."""
+        if self._phase is _IDLE and not self._received:
+            self._due_in(None)
+            return
         limits = self._limits
-        around = (1 + _CHUNK_OVERHEAD) * self._body_bytes if self._phase is _Phase.BODY else 0
+        around = (1 + _CHUNK_OVERHEAD) * self._body_bytes if self._phase is _BODY else 0
         if self._received > limits.max_head_bytes + around:
             self._refuse(self._head_too_large())
-        elif self._phase is _Phase.IDLE:
-            if not self._received:
-                self._due_in(None)
-            elif self._deadline is None and self._answered:
+        elif self._phase is _IDLE:
+            if self._deadline is None and self._answered:
                 self._due_in(limits.head_timeout_s)  # line breaks alone do not keep a connection
         elif self._phase is not begun_as:
-            if self._phase is _Phase.HEAD:
+            if self._phase is _HEAD:
                 self._due_in(limits.head_timeout_s)
             else:
                 self._body_until_s = self.loop.time() + limits.body_timeout_s
@@ -240,12 +299,12 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         self._due_in(min(self._limits.body_pause_s, self._body_until_s - self.loop.time()))
 
     def _late(self) -> None:
-        if self._phase is _Phase.BODY and self._refusal is None and self.loop.time() < self._body_until_s:
+        if self._phase is _BODY and self._refusal is None and self.loop.time() < self._body_until_s:
             paused_by_us = self.flow.read_paused
             if self._received != self._seen or paused_by_us:
                 self._look_again()
                 return
-        if self._phase is _Phase.IDLE or self._refusal is not None:
+        if self._phase is _IDLE or self._refusal is not None:
             self.abort()
         else:
             part = self._phase.value

@@ -170,7 +170,8 @@ def sse_frames(batch: EntryBatch) -> bytes:
     heads = iter(batch.heads) if batch.heads is not None else None
     for item in batch.items:
         if not item.head:
-            frames += delta_frames(item.seq, item.kind, item.body, after=batch.after, upto=batch.last_seq)
+            deltas = delta_frames(item.seq, item.kind, item.body, after=batch.after, upto=batch.last_seq)
+            frames.append("".join(deltas).encode())
             continue
         try:
             fact = next(heads) if heads is not None else decode_fact.decode(item.head)

@@ -71,14 +71,15 @@ NESTED_LIMIT = 1_000_000
 SUMMARY_LIMIT = 140
 
 _OBSERVATIONS = {
-    kind: b'id: %%d\nevent: %s\ndata: {"seq":%%d,"type":"%s",%%b,"data":%%b}\n\n' % (event, event)
+    kind: (f'\nevent: {event}\ndata: {{"seq":', f',"type":"{event}",')
     for kind, event in (
-        (TEXT_DELTA, b"assistant_delta"),
-        (THINKING_DELTA, b"thinking_delta"),
-        (PROVIDER_CALL, b"tool_result"),
-        (TOOL_PROGRESS, b"tool_progress"),
+        (TEXT_DELTA, "assistant_delta"),
+        (THINKING_DELTA, "thinking_delta"),
+        (PROVIDER_CALL, "tool_result"),
+        (TOOL_PROGRESS, "tool_progress"),
     )
 }
+"""What stands between the two numbers of a frame, and after the second."""
 
 
 def frame(seq: int, event: str, payload: bytes) -> bytes:
@@ -91,21 +92,23 @@ def frame(seq: int, event: str, payload: bytes) -> bytes:
     return b"".join((head, b",", payload[1:-1], b',"data":', payload, b"}\n\n"))
 
 
-def delta_frames(first_seq: int, kind: str, bodies_joined: bytes, *, after: int, upto: int) -> list[bytes]:
+def delta_frames(first_seq: int, kind: str, bodies_joined: bytes, *, after: int, upto: int) -> list[str]:
     """The frames of consecutive observations of one kind, those in (after, upto]. Almost everything sent is deltas, and
     their stored bodies are their payloads.
     """
-    template = _OBSERVATIONS[kind]
-    split = bodies_joined.split(b"\n")
+    event, type_ = _OBSERVATIONS[kind]
+    split = bodies_joined.decode().split("\n")
     if first_seq <= after:
         split, first_seq = split[after + 1 - first_seq :], after + 1
     if first_seq + len(split) - 1 > upto:
         split = split[: upto + 1 - first_seq]
     if kind == PROVIDER_CALL:
-        split = [provider_call(body) for body in split]
+        split = [provider_call(body.encode()).decode() for body in split]
     elif kind == TOOL_PROGRESS:
-        split = [tool_progress(body) for body in split]
-    return [template % (seq, seq, body[1:-1], body) for seq, body in enumerate(split, first_seq)]
+        split = [tool_progress(body.encode()).decode() for body in split]
+    return [
+        f'id: {seq}{event}{seq}{type_}{body[1:-1]},"data":{body}}}\n\n' for seq, body in enumerate(split, first_seq)
+    ]
 
 
 def project(head: Fact, body: bytes, *, run_id: str) -> tuple[str, bytes] | None:

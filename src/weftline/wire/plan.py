@@ -287,6 +287,8 @@ def _default_budgets(tools: tuple[ToolRef, ...]) -> dict[str, int]:
                 names.add(ref.name.rpartition("/")[2].replace("-", "_"))
             case LocalRef() | A2ALocalRef() | A2ARef():
                 names.add(ref.name)
+    if names.isdisjoint(DEFAULT_TOOL_BUDGETS):
+        return {}
     return {name: max_calls for name, max_calls in DEFAULT_TOOL_BUDGETS.items() if name in names}
 
 

@@ -183,7 +183,7 @@ def _stored(body: bytes, fields: dict[str, Any]) -> tuple[bytes, dict[str, dict[
     A key that was sent twice is stored once, so that no secret hides behind the second.
     """
     raw: dict[str, Raw] = decode_fields(body)
-    blobs = take_attachments(raw, fields)
+    blobs = take_attachments(raw, fields) if "attachments" in fields or "messages" in fields else ()
     secrets: dict[str, dict[str, str]] = {}
     tools = fields.get("tools")
     if tools and any(tool["kind"] in ADDRESS_FIELDS for tool in tools):

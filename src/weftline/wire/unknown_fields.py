@@ -94,8 +94,7 @@ class Shape(Struct, frozen=True):
         fields = cast("dict[str, Any]", value)
         if not fields.keys() <= self.known:
             return False
-        inside = self.inside
-        return not inside or all(inside[name].fits(item) for name, item in fields.items() if name in inside)
+        return all(self.inside[name].fits(fields[name]) for name in self.inside.keys() & fields.keys())
 
     def unknown(self, value: Any) -> Iterator[_Found]:
         fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}

@@ -59,7 +59,7 @@ class RunLog(Struct, frozen=True):
         for item in self.items:
             if not item.head:
                 deltas = delta_frames(item.seq, item.kind, item.body, after=0, upto=item.last_seq)
-                frames.update(enumerate(deltas, item.seq))
+                frames.update(enumerate([delta.encode() for delta in deltas], item.seq))
             elif (event := project_stored(item.head, item.body, run_id=self.run)) is not None:
                 frames[item.seq] = frame(item.seq, *event)
         return frames

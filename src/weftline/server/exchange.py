@@ -1,0 +1,68 @@
+"""One request and its answer on a connection: uvicorn's, with heads that are written in one go.
+
+Uvicorn matches two regular expressions against every header that it sends. All of ours are made here and few of their
+values come from outside, so the head is checked as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+_CHUNKED = (b"transfer-encoding", b"chunked")
+_CLOSE = (b"connection", b"close")
+_NO_BODY = frozenset({204, 304})
+
+
+class Exchange(RequestResponseCycle):
+    async def send(self, message: Any) -> None:
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        match message["type"]:
+            case "http.response.start" if not self.response_started:
+                self._start(message["status"], message.get("headers", ()))
+            case "http.response.body" if self.response_started and not self.response_complete:
+                self._continue(message.get("body", b""), more=message.get("more_body", False))
+            case kind:
+                raise RuntimeError(f"A message {kind!r} is not expected now.")
+
+    def _start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        self.response_started = True
+        self.waiting_for_100_continue = False
+        fields = [*self.default_headers, *headers]
+        given = dict(fields)
+        length = given.get(b"content-length")
+        self.chunked_encoding = length is None and status not in _NO_BODY and self.scope["method"] != "HEAD"
+        self.expected_content_length = 0 if length is None else int(length)
+        if self.chunked_encoding:
+            fields.append(_CHUNKED)
+        if given.get(b"connection") == b"close":
+            self.keep_alive = False
+        elif not self.keep_alive:
+            fields.append(_CLOSE)
+        head = STATUS_LINE[status] + b"".join([name + b": " + value + b"\r\n" for name, value in fields])
+        if head.count(b"\n") != len(fields) + 1 or head.count(b"\r") != len(fields) + 1 or b"\0" in head:
+            raise RuntimeError("A header of the response has a line break or a null byte.")
+        self.transport.write(head + b"\r\n")
+
+    def _continue(self, body: bytes, *, more: bool) -> None:
+        if self.scope["method"] == "HEAD":
+            self.expected_content_length = 0
+        elif self.chunked_encoding:
+            chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            self.transport.write(chunk if more else chunk + b"0\r\n\r\n")
+        else:
+            self.expected_content_length -= len(body)
+            if self.expected_content_length < 0 or not (more or self.expected_content_length == 0):
+                raise RuntimeError("The response's body does not have the length that its head says.")
+            self.transport.write(body)
+        if not more:
+            self.response_complete = True
+            self.message_event.set()
+            if not self.keep_alive:
+                self.transport.close()
+            self.on_response()
