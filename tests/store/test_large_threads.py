@@ -46,3 +46,20 @@ async def test_a_threads_messages_are_read_where_they_hold_up_nobody(
     assert (readers() > before) is beside
     assert await store.log.thread_size(thread) == sum(map(len, messages))
     await store.close()
+
+
+@pytest.mark.parametrize(("calls", "size", "beside"), [(3, 2 * MB, False), (300, 1, True)])
+async def test_the_heads_of_calls_are_read_without_their_results(
+    tmp_path: Path, calls: int, size: int, beside: bool
+) -> None:
+    subject = SqliteSubject(tmp_path / "store")
+    log = subject.store.log
+    chain = chain_of(log, 1, await new_workspace(subject))
+    await commit(log, chain.create())
+    await commit(log, chain.append(*[b"x" * size] * calls))
+    before = readers()
+    assert await log.heads(1, kinds=("call.closed",)) == [b"{}"] * calls
+    assert (readers() > before) is beside
+    await log.facts(1)
+    assert readers() > before
+    await subject.store.close()

@@ -473,7 +473,7 @@ class EmbeddedEngine:
         return await self._receipt(key, "" if row is None else row.status)
 
     async def _receipt(self, key: int, status: str) -> CancelReceipt:
-        return receipt(status, await self._log_store.facts(key, kinds=(KIND[CallClosed],)))
+        return receipt(status, await self._log_store.heads(key, kinds=(KIND[CallClosed],)))
 
     async def session_id(self, thread: int | None) -> str | None:
         return None if thread is None else await self._names.session(thread)

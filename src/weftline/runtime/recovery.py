@@ -66,6 +66,8 @@ MAX_DOUBLINGS = 8
 PROBE_S = 0.5
 """How often the process writes while it has to survive without a run: what kills at writes has its chances then too."""
 _PAGE = 1000
+_DECODED_HERE_BYTES = 256 * 1024
+"""About a millisecond; more is decoded in a thread."""
 
 
 # How a run is loaded
@@ -84,7 +86,11 @@ async def load_run(store: LogStore, key: int) -> LiveRun | None:
     run_id = ids.run_id(row.key, row.salt)
     try:
         state = await _state(store, loaded)
-        work = WorkingSet(run_id, *_content(loaded, state), secrets=loaded.secrets)
+        if _size(loaded) <= _DECODED_HERE_BYTES:
+            plan, conversation = _content(loaded, state)
+        else:
+            plan, conversation = await asyncio.to_thread(_content, loaded, state)
+        work = WorkingSet(run_id, plan, conversation, secrets=loaded.secrets)
     except _Unknown as error:
         store.release(key, loaded.epoch)
         raise Conflict(
@@ -163,6 +169,12 @@ def _fact(stored: Stored) -> Fact:
         if "unknown field" in str(error):
             raise _Unknown(f"entry {stored.kind}") from None
         raise
+
+
+def _size(loaded: Loaded) -> int:
+    """The bytes that a run's plan and conversation are made from."""
+    rows = [len(row.body) for row in loaded.conversation]
+    return len(loaded.created) + sum(rows) + sum([len(message) for message in loaded.history])
 
 
 def _content(loaded: Loaded, state: State) -> tuple[RunPlan, Conversation]:

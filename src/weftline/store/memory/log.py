@@ -110,6 +110,9 @@ class MemoryLog:
         run = self._disk.runs.get(key)
         return run.facts(kinds=kinds) if run else []
 
+    async def heads(self, key: int, *, kinds: Sequence[str]) -> list[bytes]:
+        return [fact.head for fact in await self.facts(key, kinds=kinds)]
+
     async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
         run = self._disk.runs.get(key)
         found = run.facts(kinds=kinds)[-limit:] if run else []

@@ -63,7 +63,15 @@ class SqliteLogReader:
         return await self._threads.read(lambda db: _read_entry(db, key, seq, max_bytes=None))
 
     async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Stored]:
-        return stored(self._all(_facts(kinds), key, 0, *kinds))
+        # In a thread: all the facts of a run may have many megabytes.
+        return await self._threads.read(lambda db: stored(db.execute(_facts(kinds), (key, 0, *kinds)).fetchall()))
+
+    async def heads(self, key: int, *, kinds: Sequence[str]) -> list[bytes]:
+        with snapshot(self._reader) as db:
+            few = _heads(db, key, kinds, limit=ON_THE_LOOP.rows)
+        if len(few) < ON_THE_LOOP.rows:
+            return few
+        return await self._threads.read(lambda db: _heads(db, key, kinds, limit=_NO_LIMIT))
 
     async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
         # In a thread: a few entries may have many megabytes.
@@ -188,3 +196,11 @@ def _fitting(rows: Any, max_bytes: int) -> list[Stored]:
 def _facts(kinds: Sequence[str]) -> str:
     wanted = f" AND kind IN ({','.join('?' * len(kinds))})" if kinds else ""
     return f"{_ENTRY} AND seq > ?{wanted} ORDER BY seq"
+
+
+def _heads(db: apsw.Connection, key: int, kinds: Sequence[str], *, limit: int) -> list[bytes]:
+    some = ",".join("?" * len(kinds))
+    rows: list[Any] = db.execute(
+        f"SELECT head FROM entries WHERE run = ? AND kind IN ({some}) ORDER BY seq LIMIT ?", (key, *kinds, limit)
+    ).fetchall()
+    return [row[0] for row in rows]

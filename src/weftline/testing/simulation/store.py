@@ -202,6 +202,9 @@ class SimulatedLog:
     async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Stored]:
         return await self._wires.read(self.inner.facts(key, kinds=kinds))
 
+    async def heads(self, key: int, *, kinds: Sequence[str]) -> list[bytes]:
+        return await self._wires.read(self.inner.heads(key, kinds=kinds))
+
     async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
         return await self._wires.read(self.inner.newest_facts(key, kinds=kinds, limit=limit, max_bytes=max_bytes))
 
