@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -15,7 +14,7 @@ PARSED_HERE_BYTES = 16 * 1024
 
 async def parsed(parse: Callable[[bytes], T], body: bytes) -> T:
     """`parse(body)`; what it may do in a thread is bounded by the limits on bytes and counts."""
-    return await off_loop(partial(parse, body), size=len(body))
+    return parse(body) if len(body) <= PARSED_HERE_BYTES else await asyncio.to_thread(parse, body)
 
 
 async def off_loop(work: Callable[[], T], *, size: int) -> T:
