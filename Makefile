@@ -12,6 +12,9 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.weftline-ready
 
+# Compiled modules are kept, whatever the environment says: processes by the hundred would compile the same files again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-deep torture clients pythons a2a-kit mcp-kit lint bench docs clean
 

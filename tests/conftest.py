@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import shutil
+import tempfile
 from collections.abc import Generator
 from functools import partial
 from pathlib import Path
@@ -12,10 +15,19 @@ import argon2
 import pytest
 from hypothesis import HealthCheck, settings
 
-import forked
+from forked import Nursery, fork_from
 from weftline.testing.recordings import recordings_dir
 
+pytest_plugins = ("parallel",)
+
+MEMORY = "/dev/shm"
+"""A file system without a disk, on Linux."""
+ENOUGH_BYTES = 2 << 30
+
 _LEFT_OUT = pytest.StashKey[int]()
+
+# What is imported and collected stays to the end: looking through it for garbage again and again is for nothing.
+gc.disable()
 
 # Nothing here may depend on how busy the machine is: no deadline, and no health check that watches the clock.
 settings.register_profile(
@@ -39,12 +51,10 @@ def project_root() -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def servers_start_fast() -> Generator[None]:
+def processes_start_fast() -> None:
     """The deep profile starts every process from nothing, each with a hash seed of its own."""
-    with pytest.MonkeyPatch.context() as patch:
-        if settings.get_current_profile_name() != "deep":
-            patch.setattr("weftline.testing.process.subprocess", forked.subprocesses())
-        yield
+    if settings.get_current_profile_name() != "deep":
+        fork_from(Nursery())
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -56,8 +66,16 @@ def passwords_are_hashed_fast() -> Generator[None]:
 
 
 def pytest_configure() -> None:
+    if settings.get_current_profile_name() != "deep":
+        _write_to_memory()
     if os.environ.get("WEFTLINE_RECORDINGS") and not recordings_dir().is_dir():
         raise pytest.UsageError(f"WEFTLINE_RECORDINGS is {recordings_dir()}, which is not a directory")
+
+
+def _write_to_memory() -> None:
+    """Stores are synced by the thousand. What that is good for is tested on a simulated disk; here it costs time."""
+    if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ENOUGH_BYTES:
+        os.environ["TMPDIR"] = tempfile.tempdir = MEMORY
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -68,6 +86,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         items[:] = [item for item in items if not item.get_closest_marker("recording")]
         config.stash[_LEFT_OUT] = len(left_out)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

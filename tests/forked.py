@@ -1,17 +1,15 @@
-"""Server processes that are forked from one with everything imported, instead of started from nothing.
+"""Python processes that are forked from one with everything imported, instead of started from nothing.
 
-Tests start some hundreds of servers, and nine tenths of each start is Python reading the same modules. So every test
-process keeps one child that has read them, and `ServerProcess` gets copies of that child: processes of their own, with
-their own environment, which can be killed like any other. Only Linux can hand a grandchild over to us (and we need that
-to wait for it); elsewhere, and for whatever is not `python -m weftline`, processes are started as always.
+Tests start some hundreds of servers, commands and examples, and nine tenths of each start is Python reading the same
+modules. So every test process keeps one child that has read them (`nursery.py`), and gets copies of that child:
+processes of their own, with their own environment, which can be killed like any other. Only Linux can hand a grandchild
+over to us (and we need that to wait for it); elsewhere, and in the deep profile, processes are started as always.
 """
 
 from __future__ import annotations
 
-import array
 import atexit
 import contextlib
-import importlib
 import json
 import os
 import select
@@ -22,23 +20,26 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, Any, cast
+from typing import IO, Any, Self, cast
 
 from commands import weftline
+from weftline.testing import process
 
 _PR_SET_CHILD_SUBREAPER = 36
 _OURS = [sys.executable, "-m", "weftline"]
-_LARGEST_REQUEST_BYTES = 1 << 20
-_READ_BEFORE = ("weftline.cli.serve", "weftline.server.serve", "apsw", "uvicorn", "uvloop")
+MINUTES_S = 240.0
+"""Only so that a hang ends."""
 
 
 class Forked:
-    """The part of `subprocess.Popen` that `ServerProcess` uses, for a process that somebody else forked for us."""
+    """The part of `subprocess.Popen` that tests use, for a process that somebody else forked for us."""
 
-    def __init__(self, pid: int, stdout: int, stderr: int) -> None:
+    def __init__(self, pid: int, stdin: int, stdout: int, stderr: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
+        self.stdin: IO[str] | None = os.fdopen(stdin, "w", encoding="utf-8")
         self.stdout: IO[str] | None = os.fdopen(stdout, encoding="utf-8")
         self.stderr: IO[str] | None = os.fdopen(stderr, encoding="utf-8")
         self._lock = threading.Lock()
@@ -59,6 +60,22 @@ class Forked:
                 raise subprocess.TimeoutExpired(_OURS, timeout or 0)
         return code
 
+    def communicate(self, text: str = "", *, timeout: float) -> tuple[str, str]:
+        """Gives the process a line to read; returns what it prints to its end. One that takes longer is killed."""
+        assert self.stdin is not None and self.stdout is not None and self.stderr is not None
+        with contextlib.suppress(BrokenPipeError), self.stdin:
+            self.stdin.write(text)
+        with ThreadPoolExecutor(2) as threads:
+            out, err = threads.submit(self.stdout.read), threads.submit(self.stderr.read)
+            try:
+                self.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise
+            finally:
+                self.wait()
+            return out.result(), err.result()
+
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
             os.kill(self.pid, number)
@@ -66,61 +83,99 @@ class Forked:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wait()
+        for pipe in (self.stdin, self.stdout, self.stderr):
+            if pipe is not None:
+                pipe.close()
+
 
 class Nursery:
-    """The process that is copied, and the line to it."""
+    """A process that copies itself, started when the first copy is wanted."""
 
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._line = ours
+    def __init__(self, line: socket.socket | None = None) -> None:
+        self._line = line
         self._lock = threading.Lock()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
-            )
-        atexit.register(self.close)
 
-    def close(self) -> None:
-        self._line.close()
-        self._process.wait()
-
-    def fork(self, arguments: Sequence[str], env: Mapping[str, str]) -> Forked:
-        request = json.dumps([list(arguments), dict(env), os.getcwd()]).encode()
-        (stdout, their_stdout), (stderr, their_stderr) = os.pipe(), os.pipe()
+    def fork(self, arguments: Sequence[str], *, env: Mapping[str, str], cwd: str) -> Forked:
+        """A process that does what `python` would do with these arguments."""
+        request = json.dumps([list(arguments), dict(env), cwd]).encode()
+        (their_stdin, stdin), (stdout, their_stdout), (stderr, their_stderr) = os.pipe(), os.pipe(), os.pipe()
+        theirs = [their_stdin, their_stdout, their_stderr]
         try:
             with self._lock:
-                socket.send_fds(self._line, [request], [their_stdout, their_stderr])
+                self._line = self._line or _started()
+                socket.send_fds(self._line, [request], theirs)
                 pid = int(self._line.recv(32))
         finally:
-            os.close(their_stdout)
-            os.close(their_stderr)
-        return Forked(pid, stdout, stderr)
+            for fd in theirs:
+                os.close(fd)
+        return Forked(pid, stdin, stdout, stderr)
 
 
-def subprocesses() -> Any:
-    """What `weftline.testing.process` shall know as `subprocess`: the same, but for our servers and commands."""
-    if sys.platform != "linux" or not _adopt_orphans():
-        return subprocess
-    nursery: list[Nursery] = []
+def _started() -> socket.socket:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        program = [sys.executable, str(Path(__file__).with_name("nursery.py")), str(theirs.fileno())]
+        child = subprocess.Popen(program, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
 
-    def popen(command: list[str], **options: Any) -> Any:
-        env = cast("dict[str, str]", options.get("env") or dict(os.environ))
-        if command[:3] != _OURS or _python_settings(env) != _python_settings(os.environ):
-            return subprocess.Popen(command, **options)
-        if not nursery:
-            nursery.append(Nursery())
-        return nursery[0].fork(command[3:], env)
+    def close() -> None:
+        ours.close()
+        child.wait()
 
-    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        if command[:3] != _OURS or options != {"capture_output": True, "text": True, "check": True}:
-            return cast("subprocess.CompletedProcess[str]", subprocess.run(command, **options))
-        with ThreadPoolExecutor(1) as thread:  # the caller may have a loop running in its own
-            done = thread.submit(weftline, *command[3:]).result()
-        if done.code:
-            raise subprocess.CalledProcessError(done.code, command, done.out, done.err)
-        return subprocess.CompletedProcess(command, 0, done.out, done.err)
+    atexit.register(close)
+    return ours
 
-    return SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE, run=run)
+
+_nurseries: list[Nursery] = []
+
+
+def fork_from(nursery: Nursery) -> None:
+    """From now on processes are copies of this one, here and in `ServerProcess`, if the system can hand them over."""
+    if sys.platform == "linux" and _adopt_orphans():
+        _nurseries.append(nursery)
+        process.subprocess = cast("Any", SimpleNamespace(Popen=_popen, PIPE=subprocess.PIPE, run=_run))
+
+
+def python(*arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Any:
+    """Another Python, as a `Popen` with three pipes."""
+    env = dict(os.environ if env is None else env)
+    if _nurseries and _python_settings(env) == _python_settings(os.environ):
+        return _nurseries[-1].fork(arguments, env=env, cwd=str(cwd or os.getcwd()))
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=env, cwd=cwd
+    )
+
+
+def run_python(
+    *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Another Python, run to its end with nothing to read."""
+    with python(*arguments, env=env, cwd=cwd) as child:
+        out, err = child.communicate(timeout=MINUTES_S)
+        return subprocess.CompletedProcess(arguments, child.returncode, out, err)
+
+
+def _popen(command: list[str], **options: Any) -> Any:
+    if command[:3] != _OURS:
+        return subprocess.Popen(command, **options)
+    child = python(*command[1:], env=options.get("env"))
+    child.stdin.close()
+    return child
+
+
+def _run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    if command[:3] != _OURS or options != {"capture_output": True, "text": True, "check": True}:
+        return cast("subprocess.CompletedProcess[str]", subprocess.run(command, **options))
+    with ThreadPoolExecutor(1) as thread:  # the caller may have a loop running in its own
+        done = thread.submit(weftline, *command[3:]).result()
+    if done.code:
+        raise subprocess.CalledProcessError(done.code, command, done.out, done.err)
+    return subprocess.CompletedProcess(command, 0, done.out, done.err)
 
 
 def _python_settings(env: Mapping[str, str]) -> dict[str, str]:
@@ -132,54 +187,3 @@ def _adopt_orphans() -> bool:
     import ctypes
 
     return ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
-
-
-def _serve(line: socket.socket) -> list[str]:
-    """Forks for every request; returns only in a copy, with the arguments that it is to run with."""
-    fds = array.array("i")
-    while True:
-        request, fds, _, _ = socket.recv_fds(line, _LARGEST_REQUEST_BYTES, 2)
-        if not request:
-            os._exit(0)
-        # The copy's parent ends at once, so that the copy becomes a child of the test process.
-        parent = os.fork()
-        if not parent:
-            copy = os.fork()
-            if copy:
-                line.send(str(copy).encode())
-                os._exit(0)
-            break
-        os.waitpid(parent, 0)
-        for fd in fds:
-            os.close(fd)
-    line.close()
-    for fd, place in zip(fds, (1, 2), strict=True):
-        os.dup2(fd, place)
-        os.close(fd)
-    arguments, env, folder = json.loads(request)
-    os.environ.clear()
-    os.environ.update(env)
-    os.chdir(folder)
-    return arguments
-
-
-def _main(line: socket.socket) -> None:
-    import gc
-    import random
-
-    from weftline.cli import main
-    from weftline.testing.crash import arm
-
-    for name in _READ_BEFORE:
-        importlib.import_module(name)
-    gc.freeze()
-    sys.argv = ["weftline", *_serve(line)]
-    random.seed()
-    # These were read when the module was imported.
-    arm(os.environ.get("WEFTLINE_CRASH"))
-    main()
-
-
-if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        _main(socket.socket(fileno=int(sys.argv[1])))

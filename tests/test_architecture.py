@@ -19,7 +19,7 @@ MAX_LINES = 600
 
 BASE = frozenset(
     {"weftline.messages", "weftline.errors", "weftline.canonical", "weftline.json_size", "weftline.prompts"}
-    | {"weftline.framing", "weftline.log_context", "weftline.redaction", "weftline.schema_cost"}
+    | {"weftline.framing", "weftline.log_context", "weftline.redaction", "weftline.schema_cost", "weftline.surrogates"}
 )
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
 SHELL = MIDDLE | {"weftline.net", "weftline.plan", "weftline.prompts", "weftline.providers", "weftline.tools"}
@@ -48,6 +48,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.redaction": frozenset(),
     "weftline.json_size": frozenset(),
     "weftline.schema_cost": frozenset(),
+    "weftline.surrogates": frozenset(),
     "weftline.bounded": frozenset(),
     "weftline.net": BASE | {"weftline._version"},
     "weftline.kernel": BASE,
@@ -151,8 +152,17 @@ def nodes(tree: ast.AST, *, typed_too: bool) -> Iterator[ast.AST]:
         yield from nodes(child, typed_too=typed_too)
 
 
-def imports(module: Module, *, root: Path = SRC) -> Iterator[Import]:
+def imports(module: Module, *, root: Path = SRC) -> list[Import]:
     """Every module that `module` imports, by its absolute name."""
+    if module.path not in _IMPORTS:
+        _IMPORTS[module.path] = list(_imports(module, root))
+    return _IMPORTS[module.path]
+
+
+_IMPORTS: dict[Path, list[Import]] = {}
+
+
+def _imports(module: Module, root: Path) -> Iterator[Import]:
     for node in nodes(module.tree, typed_too=module.name != "weftline"):
         match node:
             case ast.Import(names=names):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from msgspec.structs import asdict
+from msgspec.structs import asdict, fields
 
+from forked import run_python
 from kits.a2a_known import KNOWN
 from weftline.errors import TABLE
 from weftline.server.options import SETTINGS, ServerOptions
+from weftline.wire.responses import ListedRun, Run
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "docs_src").glob("*.py"))
@@ -23,6 +23,7 @@ LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#[^)]*)?\)")
 EXAMPLE = re.compile(r"docs_src/(\w+\.py)")
 ERROR_ROW = re.compile(r"^\| `(\w+)` \| (\d+) \| (yes|no) \| (.+) \|$", re.MULTILINE)
 
+FIELD_CELL = re.compile(r"^\| (`[^|]+) \|", re.MULTILINE)
 SETTING_ROW = re.compile(r"^\| `(\w+)` \| ([^|]+) \| .+ \|$", re.MULTILINE)
 
 
@@ -33,16 +34,7 @@ def offline_environment() -> dict[str, str]:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_of_the_docs_runs(example: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(example)],
-        cwd=tmp_path,
-        env=offline_environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = run_python(str(example), cwd=tmp_path, env=offline_environment())
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -100,3 +92,14 @@ def test_the_settings_of_the_docs_are_those_of_the_server() -> None:
         if type(values.get(name)) in (int, float) and name != "stall_s" and default != _written(values[name])
     }
     assert wrong == {}
+
+
+def test_the_page_of_the_snapshot_has_the_fields_that_runs_have() -> None:
+    text = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
+    section = text.partition("## The snapshot")[2].partition("\n## ")[0]
+    documented = [name for cell in FIELD_CELL.findall(section) for name in re.findall(r"`(\w+)`", cell)]
+    of_a_run = {field.encode_name for field in fields(Run)}
+    assert sorted(documented) == sorted(of_a_run)
+    of_a_listed_run = {field.encode_name for field in fields(ListedRun)}
+    assert of_a_run - of_a_listed_run == {"spec", "agentSpec", "cancelReceipt"}
+    assert of_a_listed_run - of_a_run == {"agentId"}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -57,10 +59,47 @@ def test_following_a_run_that_has_ended_tells_it_again_from_any_event(where: Whe
     assert where("follow", ended, "--json", "--after", "3").out.splitlines() == later and len(later) < len(whole)
 
 
+def test_a_list_that_was_cut_says_so_and_how_to_see_the_rest(
+    where: Where, env: dict[str, str | None], ended: str
+) -> None:
+    other = json.loads(weftline("run", "hi", "--model", "scripted:hello", "--json", env=env).out.splitlines()[-1])
+    part = where("list", "--limit", "1")
+    assert (part.code, len(part.out.split())) == (0, 1)
+    (cursor,) = re.findall(r"--cursor (\S+)\.$", part.err.strip())
+    assert "--all" in part.err and "--limit" in part.err
+
+    rest = where("list", "--cursor", cursor, "--limit", "10000")
+    whole = where("list", "--all")
+    assert whole.out == part.out + rest.out and (rest.err, whole.err) == ("", "")
+    assert {ended, other["runId"]} <= set(whole.out.split())
+    assert where("list", "--cursor", "nonsense").code == 1
+
+
+def test_the_beginning_of_an_id_is_enough(where: Where, ended: str) -> None:
+    assert where("show", ended[:-4]).out == where("show", ended).out
+    assert where("follow", ended[:-1]) == where("follow", ended)
+    assert where("cancel", ended[:-2]) == Done(0, "succeeded\n", "")
+
+
+def test_a_beginning_that_fits_several_runs_is_refused_with_two_of_them(
+    where: Where, env: dict[str, str | None]
+) -> None:
+    # Keys are counted, so of seventeen runs two begin alike.
+    for _ in range(17 - len(where("list", "--all").out.split())):
+        weftline("run", "hi", "--model", "scripted:hello", env=env)
+    alike = Counter(identity[:5] for identity in where("list", "--all").out.split())
+    start, count = alike.most_common(1)[0]
+    assert count > 1
+    for command in ("show", "follow", "cancel"):
+        done = where(command, start)
+        assert (done.code, done.out) == (1, "") and "several runs" in done.err and done.err.count(start) == 3, done
+
+
 def test_an_unknown_run_is_named(where: Where) -> None:
     for command in ("show", "follow", "cancel"):
-        done = where(command, "run_1aabbccddeeff")
-        assert (done.code, done.out) == (1, "") and len(done.err.splitlines()) == 1, done
+        for identity in ("run_1aabbccddeeff", "run_fffffff", "nonsense"):
+            done = where(command, identity)
+            assert (done.code, done.out) == (1, "") and len(done.err.splitlines()) == 1, done
 
 
 def test_a_run_is_cancelled_by_the_server_that_has_it(where: Where, env: dict[str, str | None]) -> None:

@@ -21,7 +21,7 @@ from commands import weftline
 from weftline.cli.output import show_all
 from weftline.cli.screen import Screen
 from weftline.cli.suggestions import did_you_mean
-from weftline.cli.terminal import clean, on_one_line
+from weftline.cli.terminal import clean, on_one_line, show_table
 from weftline.client.events import event_of
 from weftline.store import open_store
 from weftline.testing import ServerProcess
@@ -127,6 +127,23 @@ def at_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
 
 
+def test_an_answer_that_is_a_refusal_is_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    end = {"subtype": "success", "text": "I cannot help.", "finishReason": "refusal"}
+    assert Screen(as_json=False).show(event_of("result", end, run_id="run_1", seq=1)) == 0
+    out, err = capsys.readouterr()
+    assert out == "I cannot help.\n" and "would not answer" in err
+
+
+def test_ids_are_never_cut_however_narrow_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    row = ("run_12345678aabbccddeeff", "succeeded", "a name that is rather long", "anthropic:claude-opus-4-8")
+    show_table(("RUN", "STATUS", "NAME", "MODEL"), [row], whole=["RUN"])
+    line = capsys.readouterr().out.splitlines()[1]
+    assert line.split()[0] == row[0] and "rather long" not in line
+
+
 @pytest.mark.usefixtures("at_terminal")
 def test_what_happens_in_a_run_is_told_beside_its_text(capsys: pytest.CaptureFixture[str]) -> None:
     screen = Screen(as_json=False)
@@ -138,6 +155,7 @@ def test_what_happens_in_a_run_is_told_beside_its_text(capsys: pytest.CaptureFix
         ("tool_call", {"toolUseId": "c", "name": "add", "args": {"a": 2}}),
         ("tool_result", {"toolUseId": "c", "name": "add", "ok": True, "summary": "5\nand more"}),
         ("tool_result", {"toolUseId": "d", "name": "add", "ok": False, "summary": "no"}),
+        ("tool_result", {"toolUseId": "e", "name": "pay", "ok": False, "summary": "not known", "inDoubt": True}),
         ("turn_restarted", {"turn": 1, "attempt": 2, "reason": "overloaded"}),
         ("run_paused", {"reason": "lunch"}),
         ("something_new", {"x": 1}),
@@ -153,6 +171,7 @@ def test_what_happens_in_a_run_is_told_beside_its_text(capsys: pytest.CaptureFix
         '· add {"a": 2}',
         "→ 5 and more",
         "✗ no",
+        "? pay was cut off: it may or may not have happened",
         "· the model is asked again; what it said in this turn does not count",
         "· paused: lunch",
         "run_1 · 2 turns · 10 tokens",

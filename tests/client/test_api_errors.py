@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -121,6 +122,36 @@ async def test_a_server_that_is_not_there_is_a_network_error(unused_tcp_port: in
     ) as client:
         with pytest.raises(NetworkError):
             await client.list_models()
+
+
+async def _run(client: AsyncClient) -> object:
+    return await client.run("hi")
+
+
+async def _attach(client: AsyncClient) -> object:
+    return await (await client.attach("run_1")).result()
+
+
+@pytest.mark.parametrize("ask", [AsyncClient.list_models, _run, _attach], ids=["list", "run", "attach"])
+async def test_a_server_that_never_answered_is_not_looked_for_long(
+    unused_tcp_port: int, ask: Callable[[AsyncClient], Awaitable[object]], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="weftline.client")
+    url = f"http://127.0.0.1:{unused_tcp_port}"
+    async with AsyncClient(api_key="key", workspace="acme", base_url=url) as client:
+        with pytest.raises(NetworkError, match=rf"is a server running at {url}\?"):
+            await ask(client)
+    assert len([line for line in caplog.messages if " in 0." in line]) == 2
+
+
+async def test_whoever_asks_for_patience_gets_it(unused_tcp_port: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="weftline.client")
+    patient = Retry(attempts=5, first_s=0.001, most_s=0.001)
+    url = f"http://127.0.0.1:{unused_tcp_port}"
+    async with AsyncClient(api_key="key", workspace="acme", base_url=url, retry=patient) as client:
+        with pytest.raises(NetworkError):
+            await client.list_models()
+    assert len([line for line in caplog.messages if "again in 0." in line]) == 5
 
 
 async def test_a_redirect_is_not_followed(to_stand_in: AsyncClient, stand_in: StandIn) -> None:

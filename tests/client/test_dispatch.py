@@ -205,6 +205,16 @@ async def test_a_result_of_exactly_2_mb_is_handed_over(to_stand_in: AsyncClient,
     assert len(answer["result"]) == 2 * 1024 * 1024
 
 
+async def test_half_a_character_in_a_result_costs_that_character_alone(client: AsyncClient) -> None:
+    @tool(name="lookup")
+    def cut(key: str) -> str:
+        return "a \ud83d\ude00 and \ud83d"
+
+    assert (await client.run("hi", model_id="scripted:lookup", tools=[cut])).text == "It is a 😀 and \ufffd."
+    with pytest.raises(InvalidSpec, match="half of a surrogate pair"):
+        await client.run("cut \ud83d")
+
+
 async def test_a_handler_may_choose_its_words(client: AsyncClient) -> None:
     @tool(name="lookup")
     def failing(key: str) -> str:

@@ -31,8 +31,23 @@ async def test_a_field_that_the_server_does_not_know_is_a_user_warning(client: A
 
 
 def test_the_sync_client_warns_too(sync_client: Client) -> None:
-    with pytest.warns(UserWarning, match="maxToolTruns"):
+    with pytest.warns(UserWarning, match="maxToolTruns") as of_run:
         sync_client.run("hi", model_id="scripted:hello", budgets=SLIP)
+    with pytest.warns(UserWarning, match="maxToolTruns") as of_session:
+        session = sync_client.create_session(model_id="scripted:hello", budgets=SLIP)
+    with pytest.warns(UserWarning, match="maxToolTruns") as of_message:
+        session.send("hi", budgets=SLIP)
+    # Each at the line that made it, though the work is done in another thread.
+    places = [(caught[0].filename, caught[0].lineno) for caught in (of_run, of_session, of_message)]
+    first = places[0][1]
+    assert places == [(__file__, first), (__file__, first + 2), (__file__, first + 4)]
+
+
+def test_where_warnings_are_errors_the_sync_client_raises_them(sync_client: Client) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning):
+            sync_client.run("hi", model_id="scripted:hello", budgets=SLIP)
 
 
 async def test_where_warnings_are_errors_no_run_is_left_behind(client: AsyncClient) -> None:

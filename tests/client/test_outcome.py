@@ -20,6 +20,12 @@ async def test_a_success_has_text_and_usage(to_stand_in: AsyncClient, stand_in: 
     assert (to_stand_in.usage.runs, to_stand_in.usage.tokens) == (1, Tokens(7, 1, 2, 3))
 
 
+async def test_a_success_says_why_the_model_stopped(to_stand_in: AsyncClient, stand_in: StandIn) -> None:
+    end = hybrid(3, "result", subtype="success", ok=True, text="", finishReason="refusal", **USAGE)
+    stand_in.run("run_1", stream(end))
+    assert (await to_stand_in.run("hi")).finish_reason == "refusal"
+
+
 @pytest.mark.requirement("wire.client.outcome")
 async def test_an_error_event_raises_with_everything_it_told(to_stand_in: AsyncClient, stand_in: StandIn) -> None:
     stand_in.run(

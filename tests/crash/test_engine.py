@@ -6,17 +6,15 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from forked import run_python
 from weftline.kernel.entries import Fact, MessageQueued, MessagesTaken, RunPaused, RunResumed
 
 from . import engine_process
 from .conftest import Template
-from .crashing import PATIENCE_S
 from .engine_process import STEPS
 from .log import RunLog, check_carried_on, check_whole, read_logs
 from .scripts import SCRIPTS
@@ -55,13 +53,12 @@ def test_messages_pauses_and_resumes_count_once_after_a_kill_at(point: str, temp
 
 def play(folder: Path, *, point: str, done: list[str]) -> tuple[int, list[str]]:
     """Runs the process; returns its exit code and the steps that it was told of."""
-    played = subprocess.run(
-        [sys.executable, engine_process.__file__, folder / "store", folder / "scripts.json", ",".join(done)],
+    played = run_python(
+        engine_process.__file__,
+        str(folder / "store"),
+        str(folder / "scripts.json"),
+        ",".join(done),
         env=os.environ | {"WEFTLINE_CRASH": point},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
     )
     assert played.returncode in (0, -signal.SIGKILL), played.stderr
     return played.returncode, played.stdout.split()

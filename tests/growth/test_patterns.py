@@ -21,6 +21,7 @@ NOT_FROM_OUTSIDE = ("weftline.testing", "weftline.cli", "weftline.__main__")
 SEEDS = ("a", "0", " ", "\n", "-", ".", "_", "/", ":", ";", "@", "{", "}", "{{", "a.", "a-", "0.", "a:", ";a", '"', "é")
 HEADS = ("", "data:", "{{", "{{ a", "http://", '"retryDelay"', "input", "prompt", "context", "{1", "gemini-", "claude-")
 SIZE = 1_500
+USES_RE = re.compile(r"\bre\s*\.")
 
 
 def modules() -> Iterator[str]:
@@ -35,7 +36,8 @@ def patterns() -> dict[str, re.Pattern[str]]:
     for name in modules():
         path = SOURCE.joinpath(*name.split(".")[1:])
         path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        source = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(source)) if USES_RE.search(source) else ():
             match node:
                 case ast.Call(
                     func=ast.Attribute(value=ast.Name(id="re")), args=[ast.Constant(value=str() | bytes() as text), *_]

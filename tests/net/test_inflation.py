@@ -17,7 +17,7 @@ from weftline.net.transport import AiohttpTransport
 from .kit import HEAD, LIMITS, WAIT_S, answering, chunk, post, read_request, serving, transport
 
 MIB = 1024 * 1024
-BOMB = gzip.compress(bytes(100 * MIB))
+BOMB = gzip.compress(bytes(100 * MIB), compresslevel=1)
 
 
 def compressed(body: bytes, encoding: str = "gzip") -> bytes:

@@ -24,8 +24,8 @@ def events(*data: object) -> bytes:
     return b"".join(b"data: " + (one if isinstance(one, bytes) else msgspec.json.encode(one)) + b"\n\n" for one in data)
 
 
-def answering(body: bytes, *, status: int = 200, kind: str = SSE) -> RecordedTransport:
-    return RecordedTransport(replay((status, kind, body)))
+def answering(body: bytes, *, status: int = 200, kind: str = SSE, broken: bool = False) -> RecordedTransport:
+    return RecordedTransport(replay((status, kind, body)), broken=broken)
 
 
 def spec(name: str = "look", parameters: str = '{"type":"object","properties":{}}', description: str = "") -> ToolSpec:

@@ -348,7 +348,7 @@ async def test_an_answer_that_ends_its_turn_with_calls_is_tool_use() -> None:
 async def test_a_finished_answer_without_text_is_complete_and_a_cut_one_is_an_error() -> None:
     assert (await assembled(streamed(answer()))).message() == Assistant(())
     whole = answer(*text(0, "Hello"), *call(1, "now", "{}"))
-    end = whole.index(b"event: message_stop")
+    end = whole.index(b"event: message_delta")
     got: list[Chunk] = []
     provider = Anthropic(transport=RecordedTransport(streamed(whole[:end])), api_key="")
     with pytest.raises(ProviderError) as raised:
@@ -356,6 +356,23 @@ async def test_a_finished_answer_without_text_is_complete_and_a_cut_one_is_an_er
     assert (raised.value.cls, raised.value.retryable) == ("server", True)
     assert TextDelta("Hello") in got
     assert not any(isinstance(chunk, Finish) for chunk in got)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+async def test_an_answer_that_says_why_it_stopped_is_complete_without_its_last_event(broken: bool) -> None:
+    whole = answer(*text(0, "Hello"), *call(1, "now", "{}"))
+    cut = RecordedTransport(streamed(whole[: whole.index(b"event: message_stop")]), broken=broken)
+    got, expected = await collect(Anthropic(transport=cut, api_key=""), ask()), await assembled(streamed(whole))
+    assert (got.message(), got.usage, got.finish_reason) == (
+        expected.message(),
+        expected.usage,
+        expected.finish_reason,
+    )
+
+
+async def test_an_answer_that_filled_the_context_window_was_cut_off() -> None:
+    body = answer(*text(0, "Hel")).replace(b'"end_turn"', b'"model_context_window_exceeded"')
+    assert (await assembled(streamed(body))).finish_reason == "max_tokens"
 
 
 async def gather(provider: Anthropic, request: ModelRequest, *, into: list[Chunk]) -> None:

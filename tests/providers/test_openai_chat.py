@@ -364,6 +364,39 @@ async def test_pieces_are_passed_on_in_upstream_order_and_one_finish_ends_the_st
     assert chunks[6:] == [UsageUpdate(Usage(input=53, output=15)), CallDone(0), Finish("tool_use")]
 
 
+def named(*pieces: str, index: int = 0) -> list[dict[str, Any]]:
+    return [part({"tool_calls": [{"index": index, "function": {"name": piece}}]}) for piece in pieces]
+
+
+@pytest.mark.requirement("provider.stream.tool_calls")
+@pytest.mark.parametrize(
+    ("pieces", "names"),
+    [
+        (("get", "_wea", "ther"), ["get_weather"]),
+        (("get_weather", "get_weather"), ["get_weather"]),
+        (("", "get_weather"), ["get_weather"]),
+        (("get_weather", "now"), ["get_weather", "now"]),
+        (("get_", "now"), ["get_now"]),
+    ],
+)
+@pytest.mark.parametrize("args", ["", '{"a":1}'])
+async def test_a_name_that_comes_in_pieces_is_put_together(
+    pieces: tuple[str, ...], names: list[str], args: str
+) -> None:
+    tools = [spec(name) for name in ("get_weather", "now")]
+    rest = [part({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]}) for piece in (args[:3], args[3:])]
+    stream = events(*named(*pieces), *rest, part({}, "tool_calls"), DONE)
+    calls = (await answer(chat(answering(stream)), ask(tools=tools))).message().calls
+    assert [call.name for call in calls] == names and calls[-1].args == (args or "{}")
+
+
+@pytest.mark.parametrize("broken", [False, True])
+async def test_an_answer_that_says_why_it_stopped_is_complete_without_its_last_event(broken: bool) -> None:
+    cut = answering(events(part({"content": "Hello"}), part({}, "stop")), broken=broken)
+    got = await answer(chat(cut))
+    assert (got.text, got.finish_reason) == ("Hello", "end_turn")
+
+
 @pytest.mark.requirement("provider.stream.tool_calls")
 async def test_interleaved_calls_are_told_apart_by_their_index() -> None:
     stream = events(

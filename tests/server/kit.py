@@ -178,7 +178,7 @@ class Api:
         params = {} if last_seq is None else {"lastSeq": str(last_seq)}
         url = f"{self.url}{self.base}/agent-runs/{run}/stream"
         async with self.http.get(url, headers=headers, params=params) as response:
-            assert response.status == 200, await response.read()
+            assert response.status in (200, 204), await response.read()
             yield Stream(response)
 
     async def events(self, run: str, **cursor: object) -> list[Frame]:

@@ -41,6 +41,8 @@ SCRIPTS: dict[str, Any] = {
     "nothing": {"turns": [{"text": ""}]},
     # Server tools.
     "echo": {"turns": [calls(ECHO, text="let me see"), {"text": "heard {{tool_results.0}}"}]},
+    "echo_stuck": {"turns": [calls(ECHO, text="let me see"), {"deltas": ["begun", "never"], "delay_ms": 600_000}]},
+    "quiet_end": {"turns": [calls(ECHO, text="let me see"), {"text": ""}]},
     "boom": {"turns": [calls(local("boom")), {"text": "heard {{tool_results.0}}"}]},
     "hold": {"turns": [calls(ECHO), calls(local("hold")), {"text": "never"}]},
     "peek": {"turns": [calls(ECHO), calls(local("peek")), {"text": "never"}]},
@@ -65,6 +67,7 @@ SCRIPTS: dict[str, Any] = {
     "delegate": {"turns": [calls(local("peer", message="do it")), {"text": "peer: {{tool_results.0}}"}]},
     "steered": {"turns": [calls(local("peer", message="do it")), {"text": "{{user_messages}}"}]},
     "mcp": {"turns": [calls(local("files_read", path="/etc/motd")), {"text": "file: {{tool_results.0}}"}]},
+    "foreign_name": {"turns": [calls(local("my-server_fs/get-weather.v2")), {"text": "heard {{tool_results.0}}"}]},
     "peer_desc": {"turns": [{"text": "{{tool_desc.peer}}"}]},
     # Guards.
     "looper": {"turns": [calls(LOOKUP, loop=True)], "finalize": {"text": "I give up after {{n}}"}},
@@ -115,6 +118,9 @@ SCRIPTS: dict[str, Any] = {
             calls(ECHO, usage={"input": 100, "cached": 40, "reasoning": 5, "output": 20}),
             {"text": "ok", "usage": {"input": 150, "cached": 90, "reasoning": 0, "output": 8}},
         ]
+    },
+    "broken_off": {
+        "turns": [calls(ECHO), {"deltas": ["half an ", "answer"], "error": {"class": "auth", "message": "no more"}}]
     },
     "late_failure": {"turns": [calls(ECHO), {"error": {"class": "auth", "message": "the key is bad"}}]},
     "json_answer": {"turns": [{"text": '{"n": 4}'}]},

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from .kit import Api, Json, local_tool, of_type, types
+from .kit import Api, Json, Reply, check_error, local_tool, of_type, types
 
 PARAMETERS: Json = {
     "type": "object",
@@ -79,6 +79,33 @@ async def test_a_peers_description_is_its_own_or_made_of_its_card(api: Api) -> N
     assert len(bullets) == 12 and "skill 11" in bullets[-1] and "does 11" in bullets[-1]
     own = (await api.play("peer_desc", tools=[{**peer, "description": "Ask Ann."}]))[-1]["text"]
     assert own == "Ask Ann."
+
+
+@pytest.mark.requirement("wire.tools.mcp_local_call")
+async def test_a_tool_keeps_the_name_that_its_mcp_server_gave_it(api: Api) -> None:
+    name = "my-server_fs/get-weather.v2"
+    tool: Json = {"kind": "mcp_local", "name": "my-server", "tools": [{"name": name}, {"name": "x" * 128}]}
+    run = await api.start("foreign_name", tools=[tool])
+    async with api.stream(run) as stream:
+        call = await stream.until("local_tool_call")
+        assert (call["name"], call["mcpToolName"], call["mcpServer"]) == (name, name, "my-server")
+        await api.answer(run, call["toolUseId"], result="sunny")
+        assert (await stream.rest())[-1]["text"] == "heard sunny"
+
+
+@pytest.mark.parametrize("names", [("get-weather", "get_weather"), ("get_weather", "get.weather"), ("a/b", "a-b")])
+async def test_names_that_some_models_cannot_tell_apart_are_refused(api: Api, names: tuple[str, str]) -> None:
+    async def refused(tools: list[Json]) -> Reply:
+        return await api.post("agent-runs", {"modelId": "scripted:hello", "prompt": "hi", "tools": tools})
+
+    first, second = names
+    alike: Json = {"kind": "mcp_local", "name": "s", "tools": [{"name": first}, {"name": second}]}
+    error = check_error(await refused([alike]), 400, "invalid_request")
+    assert first in str(error) and second in str(error) and "tools[0].tools[1].name" in str(error)
+    if second == "get_weather":
+        mixed = [local_tool(second), {"kind": "mcp_local", "name": "s", "tools": [{"name": first}]}]
+        for tools in (mixed, mixed[::-1]):
+            check_error(await refused(tools), 400, "invalid_request")
 
 
 @pytest.mark.requirement("wire.tools.mcp_local_call", "wire.tools.passthrough")

@@ -8,8 +8,6 @@ import asyncio
 import importlib
 import json
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +15,7 @@ import click
 import pytest
 
 import commands
+from forked import run_python
 from weftline.cli import COMMANDS
 from weftline.cli.output import DEFAULT_DB
 from weftline.store import open_store
@@ -30,16 +29,7 @@ TIMEOUT_S = 120
 
 async def weftline(*arguments: str, cwd: Path) -> tuple[int, str, str]:
     """Runs a command to its end; returns its exit code, stdout and stderr."""
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "weftline", *arguments],
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    done = await asyncio.to_thread(run_python, "-m", "weftline", *arguments, cwd=cwd)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -27,6 +27,7 @@ head_timeout_s = 0.3
 body_timeout_s = 0.3
 keep_alive_s = 0.3
 stall_timeout_s = 0.3
+cors_origins = ["https://app.example"]
 """
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 
@@ -127,6 +128,28 @@ async def test_a_large_body_does_not_count_as_a_head(strict: ServerProcess) -> N
 async def test_a_head_that_is_not_finished_in_time_is_refused(strict: ServerProcess, data: bytes) -> None:
     got = await exchange(strict, data)
     assert got.status == 408 and got.code == "request_timeout"
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"", 408),
+        (b"X-Filler: " + b"x" * 200_000 + b"\r\n\r\n", 431),
+        (b"Content-Length: 100\r\n\r\n{", 408),
+        (b"Bad\x00Header: x\r\n\r\n", 400),
+    ],
+)
+async def test_a_page_can_read_why_it_was_refused_before_there_was_a_request(
+    strict: ServerProcess, data: bytes, status: int
+) -> None:
+    head = b"POST /api/v1/workspaces/acme/agent-runs HTTP/1.1\r\nHost: x\r\nOrigin: %b\r\nAccept: */*\r\n"
+    if b"Length" in data:
+        data = b"Authorization: Bearer %b\r\n" % (await asyncio.to_thread(new_key, strict)).encode() + data
+    got = await exchange(strict, head % b"https://app.example" + data)
+    assert got.status == status and "access-control-allow-origin: https://app.example\r\n" in f"{got.head}\r\n"
+    assert "vary: origin" in got.head and json.loads(got.body)["code"]
+    got = await exchange(strict, head % b"https://other.example" + data)
+    assert got.status == status and "access-control" not in got.head
 
 
 @pytest.mark.parametrize("data", [b"", b"\r\n", b"\r\n\r\n"])

@@ -25,6 +25,7 @@ async def test_a_plain_answer_streams_its_pieces_then_the_message_then_the_resul
         "subtype": "success",
         "ok": True,
         "text": "Hello wörld",
+        "finishReason": "end_turn",
         "tokens": {"inputTokens": 10, "cachedTokens": 0, "reasoningTokens": 0, "outputTokens": 5},
         "turns": 1,
         "attempts": 1,
@@ -116,6 +117,19 @@ async def test_an_answer_cut_at_its_limit_is_a_failure_that_keeps_the_text(api: 
     assert shown["failureReason"] == {"errorClass": "truncation", "finishReason": "max_tokens"}
 
 
+@pytest.mark.requirement("wire.event.error")
+async def test_an_answer_that_fails_in_the_middle_keeps_the_text_so_far(api: Api) -> None:
+    run = await api.start("broken_off", tools=[ECHO])
+    error = (await api.events(run))[-1]
+    assert (error.type, error["code"], error["partialText"]) == ("error", "auth", "half an answer")
+    # The last complete turn ended in a call, which says nothing about this one.
+    assert "finishReason" not in error.body
+    shown = await api.snapshot(run)
+    assert (shown["finalText"], shown["errorCode"]) == (None, "auth")
+    late = (await api.play("late_failure", tools=[ECHO]))[-1]
+    assert late["code"] == "auth" and "partialText" not in late.body
+
+
 @pytest.mark.requirement("wire.event.error", "wire.event.error_class")
 async def test_a_failing_model_ends_the_run_with_its_class(api: Api) -> None:
     classes = ("rate_limit", "overloaded", "server", "context_window", "invalid_request", "auth", "timeout", "unknown")
@@ -163,9 +177,14 @@ async def test_usage_is_summed_over_the_turns_and_there_in_every_kind_of_ending(
     assert (await api.play("hello"))[-1]["turns"] == 1
 
 
-async def test_other_finish_reasons_are_passed_on(api: Api) -> None:
-    frames = await api.play("refused")
-    assert frames[-2]["finishReason"] == "refusal" and frames[-1]["ok"] is True
+async def test_an_answer_that_is_a_refusal_says_so_to_the_end(api: Api) -> None:
+    run = await api.start("refused")
+    frames = await api.events(run)
+    assert frames[-2]["finishReason"] == frames[-1]["finishReason"] == "refusal" and frames[-1]["ok"] is True
+    assert (await api.snapshot(run))["finishReason"] == "refusal"
+    assert (await api.play("hello"))[-1]["finishReason"] == "end_turn"
+    running = await api.start("stuck")
+    assert (await api.snapshot(running))["finishReason"] is None
 
 
 async def test_a_turn_without_text_is_a_success_with_an_empty_text(api: Api) -> None:

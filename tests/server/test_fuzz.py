@@ -74,6 +74,10 @@ def test_any_cursor_opens_the_stream_of_a_finished_run_and_it_ends(
 ) -> None:
     path = f"/{finished}/stream?lastSeq={quote(query, safe='')}"
     status, body = caller.call("GET", path, headers={"Last-Event-ID": header})
+    if status == 204:
+        # Somebody who has seen the end, by the header, and asks again.
+        assert not body and int(header) > 0
+        return
     assert status == 200
     frames = [frame for frame in body.split(b"\n\n") if frame]
     seqs = [int(frame.split(b"\n")[0][4:]) for frame in frames]

@@ -23,6 +23,7 @@ SCRIPTS: dict[str, Any] = {
     "flaky": {"turns": [{"error": {"class": "overloaded", "message": "busy\nvery busy"}}, {"text": "better"}]},
     "broken": {"turns": [{"error": {"class": "auth", "message": "bad key weft_0123456789abcdef"}}]},
     "drip": {"turns": [{"deltas": [str(number) for number in range(40)], "delay_ms": 4}]},
+    "asks": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}]}]},
     "stuck": {"turns": [{"deltas": ["begun", "never"], "delay_ms": 600_000}]},
 }
 TOOLS = '''
@@ -57,6 +58,7 @@ class Told(NamedTuple):
     burnt: str
     flaky: str
     broken: str
+    unanswered: str
     drip: str
     refused: str
     """The request's id."""
@@ -82,12 +84,15 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
         arguments=("--log", "json", "--log-level", "debug", "--drain", "0"),
     )
     with server:
-        with Client(api_key=server.create_key("acme"), workspace="acme", base_url=server.url) as client:
+        key = server.create_key("acme")
+        with Client(api_key=key, workspace="acme", base_url=server.url) as client:
             burnt = client.run("hi", model_id="scripted:burns", tools=[server_tool("burn")]).run_id
             client.run("hi", model_id="scripted:sorry", tools=[server_tool("sorry")])
             flaky = client.run("hi", model_id="scripted:flaky").run_id
             with pytest.raises(RunFailed) as failed:
                 client.run("hi", model_id="scripted:broken")
+            with pytest.raises(RunFailed) as unanswered, client.attach(_unanswered(server.url, key)) as run:
+                run.result()
             drip = client.run("hi", model_id="scripted:drip").run_id
             with pytest.raises(HTTPError) as refused:
                 urlopen(Request(f"{server.url}/nowhere%0aFAKE?token=hush"))
@@ -101,7 +106,22 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
         server.start()
         assert server.terminate() == 0
         second = log_of(server)
-    return Told(server, server.db, first, second, burnt, flaky, failed.value.run_id, drip, request)
+    broken, timed_out = failed.value.run_id, unanswered.value.run_id
+    return Told(server, server.db, first, second, burnt, flaky, broken, timed_out, drip, request)
+
+
+def _unanswered(url: str, key: str) -> str:
+    """Creates a run whose client-side call nobody answers; returns its id."""
+    spec = {
+        "modelId": "scripted:asks",
+        "prompt": "hi",
+        "tools": [{"kind": "local", "name": "ask", "description": "Asks.", "parameters": {"type": "object"}}],
+        "budgets": {"localToolTimeoutMs": 1},
+    }
+    address = f"{url}/api/v1/workspaces/acme/agent-runs"
+    request = Request(address, data=json.dumps(spec).encode(), headers={"Authorization": f"Bearer {key}"})
+    with urlopen(request, timeout=60) as answer:
+        return json.load(answer)["runId"]
 
 
 def test_the_start_is_one_line_that_says_what_there_is(told: Told) -> None:
@@ -142,6 +162,23 @@ def test_a_model_call_that_failed_is_one_line_and_says_what_follows(told: Told) 
     ):
         assert all(word in line["message"] for word in words), line
         assert line["level"] == "warning" and "\n" not in line["message"]
+
+
+def test_every_failed_run_is_one_line_with_its_code_and_message(told: Told) -> None:
+    failures = [line for line in [*told.first, *told.second] if re.match(r"run \S+ failed: ", line["message"])]
+    by_run = {line["run"]: line for line in failures}
+    assert set(by_run) == {told.broken, told.unanswered} and len(failures) == 2
+    assert by_run[told.broken]["message"].startswith(f"run {told.broken} failed: auth: bad key")
+    late = by_run[told.unanswered]
+    assert "failed: local_timeout: Timed out waiting" in late["message"]
+    assert (late["level"], late["workspace"]) == ("warning", "acme")
+
+
+def test_a_failed_run_is_shown_with_its_code_and_class(told: Told) -> None:
+    shown = weftline("runs", "show", told.unanswered, "--db", str(told.db)).out
+    fields = dict(line.split(maxsplit=1) for line in shown.splitlines() if line)
+    assert (fields["code"], fields["class"]) == ("local_timeout", "local_timeout")
+    assert fields["error"].startswith("Timed out waiting")
 
 
 def test_a_slow_turn_is_one_line(told: Told) -> None:

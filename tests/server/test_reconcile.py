@@ -58,9 +58,10 @@ TOLD = {
     "data": (True, '{"boxes":[1,2]}'),
     "output": (False, "no room"),
     "again": (True, "done now"),
+    "half": (True, "\ufffd"),
 }
 WORDS = {
-    **dict.fromkeys(("misfit", "bytes", "half"), "its result cannot be shown"),
+    **dict.fromkeys(("misfit", "bytes"), "its result cannot be shown"),
     **dict.fromkeys(("odd", "doubt", "nothing", "word", "kind", "unhashable"), "not known whether it took effect"),
 }
 NAMES = TOLD.keys() | WORDS.keys()

@@ -75,6 +75,27 @@ async def test_a_stream_can_be_resumed_between_any_two_events(api: Api) -> None:
 
 
 @pytest.mark.requirement("wire.sse.resume")
+async def test_an_event_source_that_has_seen_the_end_is_told_to_stay_away(api: Api) -> None:
+    """A browser opens its stream again for as long as it is answered with 200."""
+    run = await api.start("hello")
+    last = (await api.events(run))[-1].seq
+
+    async def status(header: int | None, query: int | None = None) -> int:
+        headers = {} if header is None else {"Last-Event-ID": str(header)}
+        return (
+            await api.get(f"agent-runs/{run}/stream{'' if query is None else f'?lastSeq={query}'}", headers=headers)
+        ).status
+
+    assert [await status(last), await status(last, 0), await status(last, last - 1)] == [204] * 3
+    # The SDKs send both alike, and know when to stop.
+    assert [await status(last, last), await status(None, last), await status(last - 1), await status(None)] == [200] * 4
+    going_on = await api.start("stuck")
+    async with api.stream(going_on, last_event_id=10**6) as stream:
+        assert stream.response.status == 200
+    await api.cancel(going_on)
+
+
+@pytest.mark.requirement("wire.sse.resume")
 @pytest.mark.parametrize(
     ("last_seq", "last_event_id", "after"),
     [

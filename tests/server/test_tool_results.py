@@ -24,6 +24,20 @@ async def waiting(api: Api, script: str = "lookup", **spec: Any) -> AsyncGenerat
         yield run, call["toolUseId"], stream
 
 
+@pytest.mark.parametrize(
+    ("sent", "read"),
+    [(rb"cut \ud83d", "cut \ufffd"), (rb"\ud83d\ude00", "😀"), (rb"\udc00 \\ud83d", "\ufffd \\ud83d")],
+    ids=["half", "whole", "escaped"],
+)
+async def test_half_a_character_in_an_answer_costs_that_character_alone(api: Api, sent: bytes, read: str) -> None:
+    async with waiting(api) as (run, call, stream):
+        body = b'{"toolUseId":"%s","result":"%s"}' % (call.encode(), sent)
+        assert (await api.post(f"agent-runs/{run}/tool-results", data=body)).status == 200
+        frames = await stream.rest()
+    assert of_type(frames, "local_tool_result_in")[0]["result"] == read
+    assert frames[-1]["text"] == f"found {read}"
+
+
 @pytest.mark.requirement("wire.event.local_call", "wire.event.local_result_in")
 async def test_an_answer_goes_to_the_model_and_shows_on_the_stream_once(api: Api) -> None:
     async with waiting(api) as (run, call, stream):

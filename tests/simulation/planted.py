@@ -101,7 +101,7 @@ def goes_on_as_if_nothing_were_lost(state: State, work: WorkingSet, facts: Seque
 
 def drops_usage_on_cancel(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
     if state.control.cancel:
-        work.attempt_usage = None
+        work.answering = None
     return stepping.step(state, work, facts, at=at)
 
 
@@ -344,8 +344,8 @@ class LosesThePlaceOfSlowReaders(EmbeddedEngine):
 BUGS = (
     Bug("writes_a_decision_again", "K2 K6 K7 K8 K9 K10 K13 C1 C5", step=WritesADecisionAgain),
     Bug("goes_on_as_if_nothing_were_lost", "K2 K13 C3 C4 C6 C12", step=lambda: goes_on_as_if_nothing_were_lost),
-    Bug("drops_usage_on_cancel", "C4", step=lambda: drops_usage_on_cancel),
-    Bug("forgets_deadlines_while_commands_run", "D1", step=lambda: forgets_deadlines_while_commands_run),
+    Bug("drops_usage_on_cancel", "C4", step=lambda: drops_usage_on_cancel, first_seed=50),
+    Bug("forgets_deadlines_while_commands_run", "D1", step=lambda: forgets_deadlines_while_commands_run, first_seed=50),
     Bug("runs_tools_before_their_start_is_durable", "C3", carry_out=hasty(tools=True)),
     Bug("asks_models_ahead_of_the_log", "C4", carry_out=hasty(models=True)),
     Bug("prepares_arguments_again", "C3", carry_out=prepares_arguments_again),
@@ -357,12 +357,12 @@ BUGS = (
     Bug("epochs_only_for_work_in_flight", "S7", log=lambda inner, wires: SimulatedLog(_epochs(inner), wires)),
     Bug("ends_twice", "C2 C5 K2 K6", log=EndsTwice),
     Bug("only_the_requester_wakes", "C6", log=OnlyTheRequesterWakes),
-    Bug("ends_in_two_transactions", "C6 C8", log=EndsInTwoTransactions),
-    Bug("says_yes_to_a_write_that_failed", "C1 C2 C3 C4 C6 S9 K2", log=SaysYesToAWriteThatFailed),
+    Bug("ends_in_two_transactions", "C6 C8", log=EndsInTwoTransactions, first_seed=35),
+    Bug("says_yes_to_a_write_that_failed", "C1 C2 C3 C4 C6 S9 K2", log=SaysYesToAWriteThatFailed, first_seed=12),
     Bug("notes_no_trial", "C13", log=NotesNoTrial),
-    Bug("hears_of_no_progress", "C13", log=HearsOfNoProgress),
-    Bug("forgets_timers_with_the_process", "C6 D1", log=ForgetsTimersWithTheProcess),
-    Bug("drops_early_timers", "C6 D1", alarm=DropsEarlyTimers, first_seed=240),
+    Bug("hears_of_no_progress", "C13", log=HearsOfNoProgress, first_seed=16),
+    Bug("forgets_timers_with_the_process", "C6 D1", log=ForgetsTimersWithTheProcess, first_seed=24),
+    Bug("drops_early_timers", "C6 D1", alarm=DropsEarlyTimers, first_seed=255),
     Bug("loses_the_place_of_slow_readers", "S9 C6", engine=LosesThePlaceOfSlowReaders),
 )
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import logging
 
 import pytest
 from hypothesis import settings
 
+from forked import run_python
 from simulation.planted import BUGS, Bug
 from weftline.runtime import residents
 from weftline.testing.simulation import Histories, Violation, simulate
@@ -31,8 +31,10 @@ def test_a_loop_that_stands_still_while_the_last_answers_are_written_loses_none(
     simulate(seed)
 
 
-def test_a_seed_always_gives_the_same_history() -> None:
+def test_a_seed_always_gives_the_same_history_and_leaves_logging_as_it_was() -> None:
+    level = logging.getLogger("weftline").level
     assert simulate(3) == simulate(3)
+    assert logging.getLogger("weftline").level == level
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
@@ -53,11 +55,5 @@ def first_violation(bug: Bug) -> Violation:
 
 
 def test_the_command_runs_as_many_histories_as_it_is_told() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "weftline.testing.simulation", "--seeds", "3", "--from", "40"],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = run_python("-m", "weftline.testing.simulation", "--seeds", "3", "--from", "40")
     assert (done.returncode, done.stdout) == (0, "3 histories from seed 40: 0 failures\n"), done.stderr

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 from collections.abc import Awaitable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from forked import python
 from weftline.store.base import LogReader, Query, Write, Written, statement
 from weftline.store.sqlite.store import SqliteStore
 from weftline.testing.store import Chain, check_log
@@ -145,13 +145,7 @@ def _bodies(write: Write) -> list[bytes]:
 @contextmanager
 def process(source: str, *arguments: str) -> Generator[subprocess.Popen[str]]:
     """Another Python that runs `source`; killed at the end."""
-    child = subprocess.Popen(
-        [sys.executable, "-c", source, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    child = python("-c", source, *arguments)
     try:
         with child:
             try:

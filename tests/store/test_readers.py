@@ -17,7 +17,7 @@ from weftline.testing.store.subject import create_workspace
 from .kit import TIMEOUT_S
 
 RUNS = 4
-APPENDS = 60
+APPENDS = 24
 
 
 async def append(log: LogStore, chain: Chain) -> None:

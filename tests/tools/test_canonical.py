@@ -61,7 +61,7 @@ def test_canonical_form_is_stable_and_keeps_the_value(value: object) -> None:
     assert parse(data) == value
 
 
-@given(st.dictionaries(st.text(), json_values))
+@given(st.dictionaries(st.text(), json_values, max_size=5))
 def test_key_order_does_not_matter(value: dict[str, object]) -> None:
     backwards = dict(reversed(value.items()))
     assert canonical_value(value) == canonical_value(backwards)

@@ -300,14 +300,7 @@ async def test_message_parts_and_outputs_are_taken_as_they_are() -> None:
     "value",
     [
         *(math.nan, {"a": [math.inf]}, {1: "a"}, {"a": {None: 1}}, Keyed(by_id={1: "a"}), b"raw", [b"raw"], object()),
-        *(
-            "\ud800",
-            {"a": "\ud800"},
-            {"a": object()},
-            ToolOutput.of("\ud800"),
-            [Text("\ud800")],
-            Point(cast(Any, object()), ()),
-        ),
+        *({"a": object()}, Point(cast(Any, object()), ())),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -320,6 +313,25 @@ async def test_a_result_that_json_cannot_hold_is_an_error_that_names_the_tool(va
         assert output.is_error
         assert "give" in text_of(output)
         msgspec.json.encode(output)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("a\ud800", "a\ufffd"),
+        ("\ud83d\ude00", "😀"),
+        ({"\ud800": ["\udc00", 1]}, '{"\ufffd":["\ufffd",1]}'),
+        (ToolOutput.of("\ud800"), "\ufffd"),
+        ([Text("\ud800"), Text("b")], "\ufffdb"),
+    ],
+    ids=["text", "pair", "data", "output", "parts"],
+)
+async def test_half_a_character_costs_a_result_that_character_alone(value: object, expected: str) -> None:
+    def give() -> object:
+        return value
+
+    output = await call(tool(give))
+    assert (text_of(output), output.is_error) == (expected, False)
 
 
 async def test_results_that_are_nested_without_end_are_an_error() -> None:
@@ -348,7 +360,7 @@ class Silent(Exception):
         (Silent(), "Silent"),
         (StopIteration("s"), "StopIteration: s"),
         (SystemExit(3), "SystemExit: 3"),
-        (ValueError("\ud800"), "ValueError: ?"),
+        (ValueError("\ud800"), "ValueError: \ufffd"),
         (asyncio.CancelledError("mine"), "CancelledError: mine"),
     ],
     ids=lambda value: type(value).__name__,

@@ -1,8 +1,7 @@
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+from forked import run_python
 from weftline.tools.builtin import builtin_tools
 from weftline.tools.loader import load_tools_file
 
@@ -12,7 +11,7 @@ PAGE = ROOT / "docs" / "tools.md"
 
 
 def test_the_example_of_the_page_runs() -> None:
-    done = subprocess.run([sys.executable, str(EXAMPLE)], check=True, capture_output=True, text=True)
+    done = run_python(str(EXAMPLE))
     assert done.stdout.splitlines() == [
         '{"cents":250,"order":7}',
         "(Text(text='Order 7 is paid.'),)",

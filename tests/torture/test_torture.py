@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from forked import run_python
 from weftline.kernel.entries import RunEnded
 from weftline.testing.torture import Evidence, Scene
 from weftline.testing.torture.ledger import Asked
@@ -18,8 +17,7 @@ from weftline.testing.torture.ledger import Asked
 
 @pytest.mark.requirement("run.crash.ends")
 def test_a_server_that_is_killed_and_runs_out_of_disk_loses_and_repeats_nothing() -> None:
-    command = [sys.executable, "-m", "weftline.testing.torture", "--seconds", "1", "--seed", "1", "--load", "6"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    done = run_python("-m", "weftline.testing.torture", "--seconds", "1", "--seed", "1", "--load", "6")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2  mishap: kill\n" in done.stdout and "1  mishap: full disk\n" in done.stdout
 

@@ -73,6 +73,20 @@ def test_what_is_no_json_object_is_refused(parse: Callable[[bytes], object], raw
     assert caught.value.message
 
 
+@pytest.mark.parametrize(
+    "raw",
+    [
+        rb'{"prompt":"\uD83d"}',
+        rb'{"prompt":"x","metadata":{"a":"\udc00 \ud83d\ude00"}}',
+        rb'{"prompt":"x","\ud83dx":1}',
+    ],
+    ids=["prompt", "metadata", "key"],
+)
+def test_half_a_character_in_a_request_is_refused_by_name(raw: bytes) -> None:
+    with pytest.raises(InvalidRequest, match=r"has \\u[dD]\w{3}, half of a surrogate pair"):
+        parse_run(raw)
+
+
 @pytest.mark.parametrize("parse", [parse_run, parse_message])
 @pytest.mark.parametrize("raw", UNUSABLE.values(), ids=UNUSABLE)
 def test_what_could_not_be_read_back_is_refused(parse: Callable[[bytes], object], raw: bytes) -> None:

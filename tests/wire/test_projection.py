@@ -211,6 +211,19 @@ def ended(status: Any, **fields: Any) -> RunEnded:
             },
         ),
         (
+            # The reason is that of the turn before, which was complete.
+            ended("failed", code="server", finish="tool_use"),
+            bodies.EndedBody(error="Broken.", partial_text="So f"),
+            "error",
+            {
+                "error": "Broken.",
+                "code": "server",
+                "errorClass": "server",
+                "retryable": True,
+                "partialText": "So f",
+            },
+        ),
+        (
             ended("failed", code="worker_error"),
             bodies.EndedBody(error="Damaged."),
             "error",

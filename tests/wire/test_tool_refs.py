@@ -138,9 +138,15 @@ def test_a_name_that_a_model_cannot_use_is_refused_by_name(name: str) -> None:
         {"kind": "local", "name": name},
         {"kind": "a2a", "name": name, "agentCardUrl": "https://a"},
         {"kind": "a2a_local", "name": name, "agentCard": {"name": "x"}},
-        {"kind": "mcp_local", "name": "server", "tools": [{"name": name}]},
     ):
         assert repr(name)[:60] in refused(body(tool)).message
+
+
+@pytest.mark.requirement("wire.tools.names")
+@pytest.mark.parametrize("name", ["a b", "", "x" * 129, "naïve", "x\n", "provider:shell"])
+def test_a_name_that_no_mcp_server_gives_is_refused_by_name(name: str) -> None:
+    tool = {"kind": "mcp_local", "name": "server", "tools": [{"name": name}]}
+    assert repr(name)[:60] in refused(body(tool)).message
 
 
 LOCAL = {"kind": "local", "name": "read"}

@@ -119,7 +119,16 @@ def view(status: Status, **fields: Any) -> RunView:
 def test_a_snapshot_always_has_every_key(status: Status) -> None:
     raw = snapshot(view(status))
     body = read(raw)
-    assert body.keys() == KEYS | {"paused", "reason", "costUsd", "cancelReceipt"}
+    assert body.keys() == KEYS | {
+        "paused",
+        "reason",
+        "costUsd",
+        "usageEstimated",
+        "errorCode",
+        "inDoubt",
+        "cancelReceipt",
+        "finishReason",
+    }
     assert raw.count(SPEC) == 2
     assert body["id"] == body["runId"] == "run_1"
     assert body["status"] == ("running" if status == "paused" else status)
@@ -239,6 +248,7 @@ def test_session_info_shows_the_conversation_as_strings() -> None:
             "attempts": 0,
             "tokens": {"inputTokens": 0, "cachedTokens": 0, "reasoningTokens": 0, "outputTokens": 0},
             "costUsd": 0,
+            "usageEstimated": False,
         },
     }
     ended = read(session_info(SessionView("ses_1", AT, AT, SPEC, ended_us=AT + 2), []))

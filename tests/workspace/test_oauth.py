@@ -100,7 +100,6 @@ def rows(tables: tuple[str, ...]) -> Query[int]:
     return total
 
 
-@pytest.mark.parametrize("end", [delete_the_grant, delete_the_app, leave, delete_the_user])
 async def test_a_workspace_has_so_many_apps_and_no_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apps, "MAX_PER_WORKSPACE", 2)
     new = apps.checked_app(name="Notes", redirect_uris=[CALLBACK], scopes=["runs:read"])
@@ -111,6 +110,7 @@ async def test_a_workspace_has_so_many_apps_and_no_more(world: World, monkeypatc
     await apps.register_app(world.at, new, slug="globex")
 
 
+@pytest.mark.parametrize("end", [delete_the_grant, delete_the_app, leave, delete_the_user])
 async def test_whatever_ends_a_grant_ends_its_tokens_and_says_so(
     world: World, end: Callable[[Workspaces], Awaitable[None]]
 ) -> None:

@@ -9,14 +9,18 @@ from urllib.parse import quote
 
 from msgspec import Struct
 from msgspec.json import decode, encode
+from msgspec.structs import replace
 
 from weftline.cli.events import stored_events
-from weftline.client import AsyncClient
+from weftline.client import ApiError, AsyncClient
+from weftline.client import NotFound as ClientNotFound
 from weftline.client.events import Event
 from weftline.errors import InvalidRequest, NotFound
 from weftline.runtime import ids
 from weftline.runtime.clock import SystemClock
 from weftline.runtime.names import StoredNames
+from weftline.runtime.prefixes import is_prefix, runs_with_prefix
+from weftline.server.cursors import cursor_of, key_of
 from weftline.server.views import run_summary, run_view
 from weftline.store.base import ReadStore, RunFilter, RunRow, Stored
 from weftline.wire.responses import listed_run, snapshot
@@ -26,18 +30,37 @@ from weftline.workspace.context import Workspaces
 _PAGE = 200
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
-    """Which runs to list."""
+def _only(found: list[str], start: str) -> str:
+    if not found:
+        raise NotFound(f"There is no run whose id begins with {start!r}.")
+    if len(found) > 1:
+        raise InvalidRequest(f"{start!r} fits several runs, such as {found[0]} and {found[1]}; give more of the id.")
+    return found[0]
 
-    limit: int
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """Which runs to list. Without a `limit`, all."""
+
+    limit: int | None
+    cursor: str | None = None
     status: str | None = None
     agent: str | None = None
     session: str | None = None
 
 
+class Listed(Struct, frozen=True):
+    runs: list[dict[str, Any]]
+    next_cursor: str | None
+    """Where the list goes on; None at its end."""
+
+
 class FoundRuns(Protocol):
-    async def list(self, wanted: Wanted) -> list[dict[str, Any]]:
+    async def list(self, wanted: Wanted) -> Listed:
         """The newest first."""
+        ...
+
+    async def complete(self, start: str) -> str:
+        """The id that `start` is, or is the beginning of. Raises `InvalidRequest` if it fits several runs."""
         ...
 
     async def show(self, run_id: str) -> dict[str, Any]: ...
@@ -53,24 +76,45 @@ class ServerRuns:
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
 
-    async def list(self, wanted: Wanted) -> list[dict[str, Any]]:
+    async def list(self, wanted: Wanted) -> Listed:
         found: list[dict[str, Any]] = []
-        cursor: str | None = None
-        while len(found) < wanted.limit:
+        cursor = wanted.cursor
+        while wanted.limit is None or len(found) < wanted.limit:
             asked = {
-                "limit": str(min(_PAGE, wanted.limit - len(found))),
+                "limit": str(_PAGE if wanted.limit is None else min(_PAGE, wanted.limit - len(found))),
                 "status": wanted.status,
                 "agentId": wanted.agent,
                 "sessionId": wanted.session,
                 "cursor": cursor,
             }
-            query = [(name, value) for name, value in asked.items() if value is not None]
-            page = json.loads(await self._client.http.call("GET", "/agent-runs", query=query))
+            page = await self._page(asked)
             found += page["runs"]
             cursor = page["nextCursor"]
             if cursor is None:
                 break
-        return found
+        return Listed(found, cursor)
+
+    async def _page(self, asked: dict[str, str | None]) -> dict[str, Any]:
+        query = [(name, value) for name, value in asked.items() if value is not None]
+        return json.loads(await self._client.http.call("GET", "/agent-runs", query=query))
+
+    async def complete(self, start: str) -> str:
+        if not is_prefix(start) or await self._is_whole(start):
+            return start  # the server says what is wrong with it, if anything
+        page = await self._page({"idPrefix": start, "limit": "2"})
+        # A server that does not know `idPrefix` lists others.
+        return _only([run["id"] for run in page["runs"] if run["id"].startswith(start)], start)
+
+    async def _is_whole(self, start: str) -> bool:
+        if ids.parse(start, prefix="run_") is None:
+            return False
+        try:
+            await self.show(start)
+        except ClientNotFound:
+            return False
+        except ApiError:
+            pass  # one who may not read can still cancel
+        return True
 
     async def show(self, run_id: str) -> dict[str, Any]:
         return json.loads(await self._client.http.call("GET", f"/agent-runs/{quote(run_id, safe='')}"))
@@ -94,7 +138,7 @@ class StoredRuns:
         self._workspace = workspace
         self._names = StoredNames(store.records)
 
-    async def list(self, wanted: Wanted) -> list[dict[str, Any]]:
+    async def list(self, wanted: Wanted) -> Listed:
         statuses = ("running", "paused") if wanted.status == "running" else (wanted.status,) if wanted.status else ()
         thread: int | None = None
         if wanted.session is not None:
@@ -102,16 +146,30 @@ class StoredRuns:
             if parsed is None:
                 raise InvalidRequest(f"{wanted.session!r} is not the id of a session.")
             thread = parsed[0]
-        rows = await self._store.log.runs(
-            RunFilter(
-                workspace=await self._key(),
-                limit=wanted.limit,
-                statuses=statuses,
-                thread=thread,
-                agents=(wanted.agent,) if wanted.agent else (),
-            )
+        matching = RunFilter(
+            workspace=await self._key(),
+            statuses=statuses,
+            thread=thread,
+            agents=(wanted.agent,) if wanted.agent else (),
         )
-        return [decode(encode(listed_run(await run_summary(self, row), agent_id=row.agent))) for row in rows]
+        before = None if wanted.cursor is None else key_of(wanted.cursor)
+        found: list[dict[str, Any]] = []
+        while True:
+            left = _PAGE if wanted.limit is None else min(_PAGE, wanted.limit - len(found))
+            rows = await self._store.log.runs(replace(matching, before=before, limit=left + 1))
+            found += [await self._listed(row) for row in rows[:left]]
+            if len(rows) <= left:
+                return Listed(found, None)
+            before = rows[left - 1].key
+            if len(found) == wanted.limit:
+                return Listed(found, cursor_of(before))
+
+    async def complete(self, start: str) -> str:
+        if not is_prefix(start):
+            return start
+        rows = await runs_with_prefix(self._store.log, start, RunFilter(workspace=await self._key(), limit=2))
+        found = [ids.run_id(row.key, row.salt) for row in rows]
+        return start if start in found else _only(found, start)
 
     async def show(self, run_id: str) -> dict[str, Any]:
         return decode(snapshot(await run_view(self, await self._find(run_id))))
@@ -120,6 +178,9 @@ class StoredRuns:
         row = await self._find(run_id)
         async for event in stored_events(self._store.log, row.key, run_id, after=after):
             yield event
+
+    async def _listed(self, row: RunRow) -> dict[str, Any]:
+        return decode(encode(listed_run(await run_summary(self, row), agent_id=row.agent)))
 
     # What `run_view` reads
 

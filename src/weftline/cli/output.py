@@ -45,7 +45,7 @@ def show_all(items: Iterable[dict[str, Any]], *, id_field: str, as_json: bool) -
             fields = fields[:_MOST_COLUMNS]
         rows.append([_text(item.get(name)) for name in fields])
     if rows:
-        show_table([name.upper() for name in fields], rows)
+        show_table([name.upper() for name in fields], rows, whole=[id_field.upper()])
 
 
 def show_json(items: Iterable[dict[str, Any]]) -> None:

@@ -37,6 +37,8 @@ def command() -> None:
 @click.option(
     "--limit", default=20, show_default=True, type=click.IntRange(1, _MOST), metavar="N", help="How many at most."
 )
+@click.option("--all", "everything", is_flag=True, help="All of them, however many.")
+@click.option("--cursor", metavar="CURSOR", help="Where an earlier list ended.")
 @click.option("--unsupported", is_flag=True, help="Unfinished runs that a newer version has written, and what of them.")
 @URL
 @WORKSPACE
@@ -47,6 +49,8 @@ def list_runs(
     agent: str | None,
     session: str | None,
     limit: int,
+    everything: bool,
+    cursor: str | None,
     unsupported: bool,
     url: str | None,
     workspace: str | None,
@@ -62,18 +66,24 @@ def list_runs(
 
         show_all(administer(db, "runs.unsupported", workspace=workspace), id_field="id", as_json=as_json)
         return
-    from weftline.cli.found_runs import Wanted
+    from weftline.cli.found_runs import Listed, Wanted
     from weftline.cli.terminal import is_terminal
 
-    async def find() -> list[dict[str, Any]]:
+    most = None if everything else limit
+    wanted = Wanted(limit=most, cursor=cursor, status=status, agent=agent, session=session)
+
+    async def find() -> Listed:
         async with _runs(chosen_url(url), workspace, db) as runs:
-            return await runs.list(Wanted(limit=limit, status=status, agent=agent, session=session))
+            return await runs.list(wanted)
 
     found = asyncio.run(find())
     if as_json or not is_terminal():
-        show_all(found, id_field="id", as_json=as_json)
+        show_all(found.runs, id_field="id", as_json=as_json)
     else:
-        _show_table(found)
+        _show_table(found.runs)
+    if found.next_cursor is not None:
+        more = f"--all, a larger --limit, or --cursor {found.next_cursor}"
+        click.echo(f"These are the newest {len(found.runs)}; there are more: {more}.", err=True)
 
 
 @command.command()
@@ -83,11 +93,11 @@ def list_runs(
 @DB
 @JSON
 def show(run_id: str, url: str | None, workspace: str | None, db: Path, as_json: bool) -> None:
-    """Show a run: how it stands or ended, what it cost, and its final text."""
+    """Show a run: how it stands or ended, what it cost, and its final text. The beginning of its id is enough."""
 
     async def find() -> dict[str, Any]:
         async with _runs(chosen_url(url), workspace, db) as runs:
-            return await runs.show(run_id)
+            return await runs.show(await runs.complete(run_id))
 
     found = asyncio.run(find())
     if as_json:
@@ -106,7 +116,8 @@ def show(run_id: str, url: str | None, workspace: str | None, db: Path, as_json:
 def follow(run_id: str, after: int, url: str | None, workspace: str | None, db: Path, as_json: bool) -> None:
     """Show the events of a run, as they come with --url; of a store, those that it has.
 
-    Nothing is answered on behalf of the run's client. Exit codes are those of `weftline run`.
+    Nothing is answered on behalf of the run's client. Exit codes are those of `weftline run`. The beginning of its id
+    is enough.
     """
     from weftline.cli.screen import Screen
 
@@ -115,10 +126,11 @@ def follow(run_id: str, after: int, url: str | None, workspace: str | None, db: 
     async def show_events() -> int:
         async with _runs(chosen_url(url), workspace, db) as runs:
             code: int | None = None
-            async for event in runs.events(run_id, after=after):
+            whole_id = await runs.complete(run_id)
+            async for event in runs.events(whole_id, after=after):
                 code = screen.show(event)
             if code is None:
-                screen.note(f"{run_id} has not ended; --url follows it at its server.")
+                screen.note(f"{whole_id} has not ended; --url follows it at its server.")
             return code or 0
 
     sys.exit(_interruptible(show_events()))
@@ -131,7 +143,7 @@ def follow(run_id: str, after: int, url: str | None, workspace: str | None, db: 
 @DB
 @JSON
 def cancel(run_id: str, url: str | None, workspace: str | None, db: Path, as_json: bool) -> None:
-    """Cancel a run and print its status. One that has ended stays as it is.
+    """Cancel a run and print its status. One that has ended stays as it is. The beginning of its id is enough.
 
     Without --url this is an order to the server that has the store open.
     """
@@ -141,7 +153,7 @@ def cancel(run_id: str, url: str | None, workspace: str | None, db: Path, as_jso
     else:
         from weftline.cli.admin import administer
 
-        receipt = administer(db, "runs.cancel", id=run_id)
+        receipt = administer(db, "runs.cancel", id=asyncio.run(_completed(run_id, workspace, db)))
     click.echo(json.dumps(receipt) if as_json else receipt["status"])
 
 
@@ -150,7 +162,13 @@ async def _cancelled(url: str, workspace: str | None, run_id: str) -> dict[str, 
     from weftline.cli.where import connected
 
     async with connected(url, workspace) as client:
-        return await ServerRuns(client).cancel(run_id)
+        runs = ServerRuns(client)
+        return await runs.cancel(await runs.complete(run_id))
+
+
+async def _completed(run_id: str, workspace: str | None, db: Path) -> str:
+    async with _runs(None, workspace, db) as runs:
+        return await runs.complete(run_id)
 
 
 @asynccontextmanager
@@ -188,13 +206,15 @@ def _show_table(runs: list[dict[str, Any]]) -> None:
         for run in runs
     ]
     names = ("RUN", "STATUS", "NAME", "MODEL", "CREATED", "TURNS", "COST")
-    show_table(names, rows, colours=STATUS_COLOURS)
+    show_table(names, rows, colours=STATUS_COLOURS, whole=["RUN"])
 
 
 def _show_run(run: dict[str, Any]) -> None:
     from weftline.cli.terminal import STATUS_COLOURS, clean, styled
 
     tokens: dict[str, int] | None = run["tokens"]
+    failure: dict[str, str] | None = run["failureReason"]
+    estimated = " (estimated)" if run.get("usageEstimated") else ""
     status = _status(run)
     fields = {
         "run": run["id"],
@@ -205,10 +225,13 @@ def _show_run(run: dict[str, Any]) -> None:
         "created": run["createdAt"],
         "finished": run["finishedAt"],
         "turns": _number(run["turns"]),
-        "tokens": f"{tokens['inputTokens']} in, {tokens['outputTokens']} out" if tokens else "",
+        "tokens": f"{tokens['inputTokens']} in, {tokens['outputTokens']} out{estimated}" if tokens else "",
         "cost": _cost(run),
         "metadata": " ".join(f"{name}={value}" for name, value in run["metadata"].items()),
+        "in doubt": ", ".join(f"{call['name']} ({call['toolUseId']})" for call in run.get("inDoubt", ())),
         "error": run["error"],
+        "code": run.get("errorCode"),
+        "class": failure["errorClass"] if failure else "",
     }
     for name, value in fields.items():
         if value:
@@ -232,4 +255,6 @@ def _number(value: int | None) -> str:
 
 def _cost(run: dict[str, Any]) -> str:
     cost = run.get("costUsd")
-    return "" if cost is None else f"${cost:.4f}"
+    if cost is None:
+        return ""
+    return f"~${cost:.4f}" if run.get("usageEstimated") else f"${cost:.4f}"

@@ -67,6 +67,8 @@ class Screen:
                 self._end_line()
             case ToolCall() | LocalToolCall():
                 self._tell(f"· {event.name} {json.dumps(event.args, ensure_ascii=False)}")
+            case ToolResult(in_doubt=True):
+                self._tell(f"  ? {event.name} was cut off: it may or may not have happened", fg="yellow")
             case ToolResult() if event.ok is False:
                 self._tell(f"  ✗ {event.summary or event.result or ''}", fg="red")
             case ToolResult():
@@ -86,6 +88,8 @@ class Screen:
             case Result(ok=True):
                 if not self._streams:
                     click.echo(event.text, color=True)  # as it is: nothing taken out of it
+                if event.finish_reason == "refusal":
+                    self.note("weftline: The model, or a filter of its provider, would not answer.")
                 self._tell(_summary(event))
             case Cancelled():
                 click.echo(styled(f"weftline: The run was cancelled ({clean(event.reason)}).", sys.stderr), err=True)
@@ -123,7 +127,8 @@ def _exit_code(event: Terminal) -> int:
 def _summary(event: Terminal) -> str:
     parts = [event.run_id, f"{event.turns} turn{'' if event.turns == 1 else 's'}"]
     if event.tokens is not None:
-        parts.append(f"{event.tokens.input_tokens + event.tokens.output_tokens} tokens")
+        about = "about " if event.usage_estimated else ""
+        parts.append(f"{about}{event.tokens.input_tokens + event.tokens.output_tokens} tokens")
     if event.model is not None:
         parts.append(event.model.id)
     return " · ".join(parts)

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
@@ -41,13 +41,20 @@ def on_one_line(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
 
 
-def show_table(names: Sequence[str], rows: Sequence[Sequence[str]], *, colours: dict[str, str] | None = None) -> None:
-    """A table as wide as the terminal at the most: the widest columns give way.
+def show_table(
+    names: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    colours: dict[str, str] | None = None,
+    whole: Collection[str] = (),
+) -> None:
+    """A table as wide as the terminal at the most: the widest columns give way, but for those in `whole`.
 
-    `colours` has the colours of cells by their text.
+    `colours` has the colours of cells by their text. `whole` is for what people copy, such as ids.
     """
     cells = [[on_one_line(cell, 200) for cell in row] for row in rows]
-    widths = _fitting([max([len(name), *(len(row[at]) for row in cells)]) for at, name in enumerate(names)])
+    widths = [max([len(name), *(len(row[at]) for row in cells)]) for at, name in enumerate(names)]
+    _fit(widths, [at for at, name in enumerate(names) if name not in whole])
     click.echo(styled(_line(names, widths), dim=True))
     for row in cells:
         line = _line(row, widths)
@@ -62,11 +69,14 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return _GAP.join(fitted).rstrip()
 
 
-def _fitting(widths: list[int]) -> list[int]:
+def _fit(widths: list[int], elastic: Sequence[int]) -> None:
+    """Narrows the `elastic` columns until the table fits, or none of them can get narrower."""
     room = shutil.get_terminal_size().columns - len(_GAP) * (len(widths) - 1)
-    while sum(widths) > room and max(widths) > _LEAST_WIDTH:
-        widths[widths.index(max(widths))] -= 1
-    return widths
+    while elastic and sum(widths) > room:
+        widest = max(elastic, key=lambda at: widths[at])
+        if widths[widest] <= _LEAST_WIDTH:
+            return
+        widths[widest] -= 1
 
 
 def ago(time: str | None) -> str:

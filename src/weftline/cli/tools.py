@@ -67,7 +67,7 @@ def list_tools(workspace: str | None, file: Path | None, db: Path, as_json: bool
     rows = [(tool["name"], "server", tool["description"]) for tool in loaded]
     rows += [(tool["id"], "stored", f"{tool['name']}: {tool['description']}".rstrip(": ")) for tool in stored]
     if is_terminal():
-        show_table(("NAME", "KIND", "DESCRIPTION"), rows)
+        show_table(("NAME", "KIND", "DESCRIPTION"), rows, whole=["NAME"])
         return
     for name, *_ in rows:
         click.echo(name)

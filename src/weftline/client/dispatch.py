@@ -15,6 +15,7 @@ from weftline.client.http import Http
 from weftline.client.retry import Retry
 from weftline.client.tools import Toolset
 from weftline.client.workers import HandlerWorkers
+from weftline.surrogates import whole
 from weftline.wire.limits import MAX_ERROR_BYTES, MAX_RESULT_BYTES
 
 logger = logging.getLogger("weftline.client")
@@ -136,7 +137,7 @@ class Dispatcher:
 
 def clipped(text: str, max_bytes: int) -> str:
     """`text` in at most `max_bytes` of UTF-8, cut between characters."""
-    data = text.encode("utf-8", "replace")
+    data = whole(text).encode()
     return data[:max_bytes].decode("utf-8", "ignore") if len(data) > max_bytes else data.decode()
 
 
@@ -144,4 +145,4 @@ def _encoded(body: dict[str, str]) -> bytes:
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:
-        return msgspec.json.encode({name: value.encode("utf-8", "replace").decode() for name, value in body.items()})
+        return msgspec.json.encode({name: whole(value) for name, value in body.items()})

@@ -139,6 +139,7 @@ class RunFailed(ClientError):
         model: ModelUsed | None = None,
         attempts: int = 0,
         cost_usd: float | None = None,
+        usage_estimated: bool = False,
     ) -> None:
         super().__init__(f"run {run_id} failed ({error_class or subtype}): {message}")
         self.message = message
@@ -154,6 +155,7 @@ class RunFailed(ClientError):
         self.model = model
         self.attempts = attempts
         self.cost_usd = cost_usd
+        self.usage_estimated = usage_estimated
 
 
 class RunCancelled(ClientError):
@@ -169,6 +171,7 @@ class RunCancelled(ClientError):
         model: ModelUsed | None = None,
         attempts: int = 0,
         cost_usd: float | None = None,
+        usage_estimated: bool = False,
         cancel_receipt: CancelReceipt | None = None,
     ) -> None:
         super().__init__(f"run {run_id} was cancelled ({reason})")
@@ -179,6 +182,7 @@ class RunCancelled(ClientError):
         self.model = model
         self.attempts = attempts
         self.cost_usd = cost_usd
+        self.usage_estimated = usage_estimated
         self.cancel_receipt = cancel_receipt
 
 

@@ -73,11 +73,14 @@ class ToolProgress(Event, frozen=True):
 
 
 class ToolResult(Event, frozen=True):
+    """`in_doubt` is True if a crash or a cancel cut the call off: it may or may not have happened."""
+
     tool_use_id: str = ""
     name: str = ""
     ok: bool | None = None
     summary: str | None = None
     result: Any = None
+    in_doubt: bool = False
 
 
 class LocalToolCall(Event, frozen=True):
@@ -130,13 +133,17 @@ class RunResumed(Event, frozen=True):
 
 
 class Terminal(Event, frozen=True):
-    """The last event of a run. `cost_usd` is None when the price of some model call is not known."""
+    """The last event of a run. `cost_usd` is None when the price of some model call is not known.
+
+    `usage_estimated` is True if some call did not report what it used: `tokens` and `cost_usd` contain an estimate.
+    """
 
     tokens: Tokens | None = None
     turns: int = 0
     model: ModelUsed | None = None
     attempts: int = 0
     cost_usd: float | None = None
+    usage_estimated: bool = False
 
 
 class Result(Terminal, frozen=True):
@@ -146,6 +153,7 @@ class Result(Terminal, frozen=True):
     subtype: str = ""
     text: str = ""
     error: str | None = None
+    finish_reason: str | None = None
 
 
 class Failed(Terminal, frozen=True):
@@ -244,6 +252,7 @@ def _terminal(kind: str, payload: dict[str, Any], *, run_id: str, seq: int) -> T
         "model": model if told else None,
         "attempts": attempts if isinstance(attempts, int) else 0,
         "cost_usd": float(cost) if isinstance(cost, int | float) else None,
+        "usage_estimated": payload.get("usageEstimated") is True,
     }
     error = text_of(payload, "error") or text_of(payload, "message")
     if kind == "cancelled":
@@ -251,7 +260,14 @@ def _terminal(kind: str, payload: dict[str, Any], *, run_id: str, seq: int) -> T
     if kind == "error":
         return Failed(**common, error=error or "the run failed", code=text_of(payload, "code"))
     subtype = text_of(payload, "subtype") or ("success" if payload.get("ok") is True else "error")
-    return Result(**common, ok=subtype == "success", subtype=subtype, text=text_of(payload, "text") or "", error=error)
+    return Result(
+        **common,
+        ok=subtype == "success",
+        subtype=subtype,
+        text=text_of(payload, "text") or "",
+        error=error,
+        finish_reason=text_of(payload, "finishReason"),
+    )
 
 
 def text_of(payload: dict[str, Any], name: str) -> str | None:

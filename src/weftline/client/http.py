@@ -29,6 +29,12 @@ USER_AGENT = f"weftline-python/{__version__}"
 RETRIED = frozenset({429, 502, 503, 504})
 """Answers that promise that the same request may succeed later."""
 _LONG = 512 * 1024
+_FIRST_TRIES = 3
+"""How often a server is looked for that this client has never reached: most likely its address is wrong."""
+
+
+class Unreachable(NetworkError):
+    """There was nobody to take the request."""
 
 
 class Reply(NamedTuple):
@@ -89,6 +95,9 @@ class Http:
         self.base_url = base_url.rstrip("/")
         self.root = f"{self.base_url}/api/v1/workspaces/{quote(workspace, safe='')}"
         self.retry = retry or Retry()
+        self._patient = retry is not None
+        self._reached = False
+        """Whether the server has ever answered."""
         self._credentials = credentials
         self._timeout_s = timeout_s
         self._idle_timeout_s = idle_timeout_s
@@ -156,11 +165,15 @@ class Http:
             except NetworkError as error:
                 failure = error
             failures += 1
-            if failures > policy.attempts:
+            if failures > policy.attempts or self.is_lost(failure, failures):
                 raise failure
             wait_s = policy.wait_s(failures, at_least_s=getattr(failure, "retry_after_s", None))
             logger.info("%s failed (%s); again in %.2f s", what, failure, wait_s)
             await asyncio.sleep(wait_s)
+
+    def is_lost(self, failure: Exception, failures: int) -> bool:
+        """Whether to stop looking for the server: it never answered, and the caller did not ask for more patience."""
+        return isinstance(failure, Unreachable) and not (self._reached or self._patient) and failures >= _FIRST_TRIES
 
     @asynccontextmanager
     async def stream(self, path: str, *, last_seq: int) -> AsyncGenerator[EventStream]:
@@ -246,7 +259,7 @@ class Http:
 
         assert isinstance(timeout, aiohttp.ClientTimeout)
         try:
-            return await self._opened().request(
+            response = await self._opened().request(
                 method,
                 URL(url, encoded=True),
                 data=_payload(body),
@@ -254,8 +267,14 @@ class Http:
                 timeout=timeout,
                 allow_redirects=False,
             )
+        except aiohttp.ClientConnectorError as error:
+            text = f"{method} {url.partition('?')[0]}: {_told(error)}"
+            hint = "" if self._reached else f"; is a server running at {self.base_url}?"
+            raise Unreachable(text + hint) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise NetworkError(f"{method} {url.partition('?')[0]}: {_told(error)}") from error
+        self._reached = True
+        return response
 
     def _opened(self) -> ClientSession:
         import aiohttp

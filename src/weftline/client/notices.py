@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import cast
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple, cast
 
 from msgspec import Struct
 
@@ -20,18 +23,53 @@ class RequestWarning(Struct, frozen=True):
     nearest: str = ""
 
 
+class Place(NamedTuple):
+    """Where in somebody's code the client was called, as `warnings` wants to know it."""
+
+    filename: str
+    line: int
+    module: str
+    registry: dict[Any, Any]
+
+
+_place: ContextVar[Place | None] = ContextVar("place", default=None)
+
+
+@contextmanager
+def from_here() -> Generator[None]:
+    """What is begun inside, be it in another thread, warns in the name of the code that called the client."""
+    token = _place.set(_callers_place())
+    try:
+        yield
+    finally:
+        _place.reset(token)
+
+
 def warn_of(notices: object) -> None:
     """Warns of each of an answer's `warnings`, in the name of the code that called the client."""
     for notice in cast("list[object]", notices) if isinstance(notices, list) else ():
         # What another server means by it is its own affair.
         known = lenient(notice, RequestWarning)
         if known is not None and known.message:
-            warnings.warn(f"{known.path} {known.message}", UserWarning, stacklevel=_callers_level())
+            place = _place.get() or _callers_place()
+            warnings.warn_explicit(
+                f"{known.path} {known.message}",
+                UserWarning,
+                place.filename,
+                place.line,
+                module=place.module,
+                registry=place.registry,
+            )
 
 
-def _callers_level() -> int:
-    """How many frames above `warn_of` the first one is that is not ours."""
-    frame, level = sys._getframe(1), 1  # pyright: ignore[reportPrivateUsage]
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("weftline.client"):
-        frame, level = frame.f_back, level + 1
-    return level
+def _callers_place() -> Place:
+    """The first frame above this one that is not ours."""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
+        frame = frame.f_back
+    module = frame.f_globals.get("__name__", "")
+    return Place(frame.f_code.co_filename, frame.f_lineno, module, frame.f_globals.setdefault(_REGISTRY, {}))
+
+
+_OURS = ("weftline.client", "contextlib")
+_REGISTRY = "__warningregistry__"

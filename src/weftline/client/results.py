@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from weftline.client.errors import NetworkError
 from weftline.client.events import Event, Terminal
-from weftline.client.usage import CancelReceipt, ModelUsed, Tokens
+from weftline.client.usage import CallName, CancelReceipt, ModelUsed, Tokens
 
 T = TypeVar("T")
 
@@ -18,8 +18,9 @@ class RunResult(Struct, frozen=True):
     """A run that succeeded. `tokens` and `model` are None when the server told nothing about usage.
 
     `output` is the final text as the run's `output_type`, when it was given one. `attempts` counts model calls, where
-    `turns` counts each turn once. `cost_usd` is None when the price of some call is not known. `cancel_receipt` is the
-    answer to a cancel that came too late.
+    `turns` counts each turn once. `cost_usd` is None when the price of some call is not known. `usage_estimated` says
+    that some call did not report what it used, so that `tokens` and `cost_usd` contain an estimate. `cancel_receipt` is
+    the answer to a cancel that came too late.
     """
 
     run_id: str
@@ -30,8 +31,11 @@ class RunResult(Struct, frozen=True):
     events: tuple[Event, ...] = ()
     output: Any = None
     attempts: int = 0
+    finish_reason: str | None = None
+    """Why the model stopped: `end_turn`, or `refusal` if it, or a filter, would not answer."""
     cost_usd: float | None = None
     cancel_receipt: CancelReceipt | None = None
+    usage_estimated: bool = False
 
 
 class FailureReason(Struct, frozen=True, rename="camel"):
@@ -42,7 +46,8 @@ class FailureReason(Struct, frozen=True, rename="camel"):
 class RunSnapshot(Struct, frozen=True, rename="camel"):
     """A run as it is now. `status` is queued, running, succeeded, failed or cancelled.
 
-    `cost_usd` is None before the end, and when the price of some model call is not known.
+    `cost_usd` is None before the end, and when the price of some model call is not known; it contains an estimate if
+    `usage_estimated` is True. Calls `in_doubt` were cut off and may or may not have happened.
     """
 
     id: str
@@ -52,6 +57,7 @@ class RunSnapshot(Struct, frozen=True, rename="camel"):
     final_text: str | None = None
     error: str | None = None
     failure_reason: FailureReason | None = None
+    finish_reason: str | None = None
     spec: dict[str, Any] = {}
     metadata: dict[str, str] = {}
     created_at: str | None = None
@@ -66,6 +72,10 @@ class RunSnapshot(Struct, frozen=True, rename="camel"):
     cost_usd: float | None = None
     cancel_receipt: CancelReceipt | None = None
     """Of a run that was cancelled; a page of runs comes without."""
+    usage_estimated: bool | None = None
+    error_code: str | None = None
+    """Of a run that failed: its error class, or another lowercase word such as `max_tool_turns`."""
+    in_doubt: tuple[CallName, ...] = ()
 
     @property
     def ended(self) -> bool:
@@ -89,13 +99,17 @@ class ChatMessage(Struct, frozen=True):
 
 
 class SessionUsage(Struct, frozen=True, rename="camel"):
-    """What the runs of a session that have ended used. `cost_usd` is None when the price of some call is not known."""
+    """What the runs of a session that have ended used. `cost_usd` is None when the price of some call is not known.
+
+    `usage_estimated` is True if some call did not report what it used: `tokens` and `cost_usd` contain an estimate.
+    """
 
     runs: int = 0
     turns: int = 0
     attempts: int = 0
     tokens: Tokens = Tokens()
     cost_usd: float | None = None
+    usage_estimated: bool = False
 
 
 class SessionInfo(Struct, frozen=True, rename="camel"):
@@ -159,7 +173,8 @@ class Page(Struct, Generic[T], frozen=True):
 class Totals(Struct):
     """Usage of the runs that a client or a session has seen end.
 
-    `cost_usd` is None as soon as one of them has no known cost.
+    `cost_usd` is None as soon as one of them has no known cost; `usage_estimated` is True as soon as one of them has
+    estimates.
     """
 
     runs: int = 0
@@ -167,6 +182,7 @@ class Totals(Struct):
     tokens: Tokens = Tokens()
     attempts: int = 0
     cost_usd: float | None = 0.0
+    usage_estimated: bool = False
 
     def add(self, end: Terminal) -> None:
         self.runs += 1
@@ -174,6 +190,7 @@ class Totals(Struct):
         self.attempts += end.attempts
         if end.tokens is not None:
             self.tokens = self.tokens + end.tokens
+        self.usage_estimated = self.usage_estimated or end.usage_estimated
         known = self.cost_usd is not None and end.cost_usd is not None
         self.cost_usd = (self.cost_usd or 0.0) + (end.cost_usd or 0.0) if known else None
 

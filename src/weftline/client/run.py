@@ -195,7 +195,9 @@ class AsyncRun:
             end.model,
             tuple(self._events),
             attempts=end.attempts,
+            finish_reason=end.finish_reason,
             cost_usd=end.cost_usd,
+            usage_estimated=end.usage_estimated,
             cancel_receipt=self._receipt,
         )
         if self._output_type is None:
@@ -301,6 +303,7 @@ class AsyncRun:
                     model=end.model,
                     attempts=end.attempts,
                     cost_usd=end.cost_usd,
+                    usage_estimated=end.usage_estimated,
                     cancel_receipt=self._receipt,
                 )
             case Result() | Failed() as end:
@@ -319,6 +322,7 @@ class AsyncRun:
                     model=end.model,
                     attempts=end.attempts,
                     cost_usd=end.cost_usd,
+                    usage_estimated=end.usage_estimated,
                 )
             case _:
                 raise NetworkError(f"run {self.id} is no longer followed")
@@ -380,7 +384,7 @@ class AsyncRun:
                     raise
                 failure = error
             failures = 1 if self._position > before else failures + 1
-            if failures > retry.attempts:
+            if failures > retry.attempts or self._http.is_lost(failure, failures):
                 raise failure
             wait_s = retry.wait_s(failures, at_least_s=getattr(failure, "retry_after_s", None))
             logger.info("%s; reopening after %d in %.2f s", failure, self._position, wait_s)

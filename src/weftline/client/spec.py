@@ -119,5 +119,7 @@ def body_of(
         body["tools"] = tools
     try:
         return msgspec.json.encode(body)
-    except (TypeError, ValueError, UnicodeEncodeError) as error:
+    except UnicodeEncodeError as error:
+        raise InvalidSpec("an option has half of a surrogate pair in it, which is not text") from error
+    except (TypeError, ValueError) as error:
         raise InvalidSpec(f"an option has no JSON form: {error}") from error

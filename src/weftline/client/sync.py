@@ -11,6 +11,7 @@ from weftline.client.background import LoopThread
 from weftline.client.core import AsyncClient
 from weftline.client.credentials import TokenCallable, TokenSource
 from weftline.client.events import AssistantDelta, Event
+from weftline.client.notices import from_here
 from weftline.client.results import (
     ChatMessage,
     Models,
@@ -189,7 +190,8 @@ class Client:
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Carries `work` out on the client's loop."""
-        return self._thread.run(work)
+        with from_here():
+            return self._thread.run(work)
 
 
 class Run:

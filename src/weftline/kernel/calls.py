@@ -167,7 +167,7 @@ def _remember(s: State, call: Call, head: CallClosed) -> Guards:
         case "budget":
             return _count(s.guards, s.limits, call.name, blocked=1)
         case "in_doubt":
-            doubts = (*s.guards.doubts, Doubt(call.name, call.digest))[-_DOUBTS_KEPT:]
+            doubts = (*s.guards.doubts, Doubt(call.name, call.digest, call.id))[-_DOUBTS_KEPT:]
             return replace(s.guards, doubts=doubts)
         case _:
             return s.guards

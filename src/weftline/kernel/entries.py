@@ -170,6 +170,8 @@ class TurnCompleted(Head, frozen=True, tag="turn.completed"):
     """Billionths of a US dollar; None if the model's price is unknown."""
     metadata: dict[str, str] = {}
     """What the provider said about its completed answer, such as an id to quote to its support."""
+    estimated: bool = False
+    """The provider did not say what the call used; `usage` and `cost_nusd` are estimates."""
 
 
 class OutputRejected(Head, frozen=True, tag="output.rejected"):
@@ -292,6 +294,8 @@ class RunEnded(Head, frozen=True, tag="run.ended"):
     undelivered: tuple[str, ...] = ()
     cost_nusd: int | None = None
     """Of all model calls; None if the price of any of them is unknown."""
+    estimated: bool = False
+    """Some model call did not report what it used, so `usage` and `cost_nusd` contain estimates."""
 
 
 Fact: TypeAlias = (

@@ -147,6 +147,7 @@ def _spent(totals: Totals, head: AttemptFailed | TurnCompleted, by_provider: boo
         usage=totals.usage + usage,
         cost_nusd=totals.cost_nusd + (head.cost_nusd or 0),
         unpriced=totals.unpriced or head.cost_nusd is None,
+        estimated=totals.estimated or head.estimated,
         active_us=totals.active_us + max(head.active_us, 0),
     )
 

@@ -131,6 +131,8 @@ class Doubt(Room, frozen=True):
 
     tool: str
     digest: str
+    id: str = ""
+    """The call's. Empty in a state that an older fold made."""
 
 
 class Guards(Room, frozen=True):
@@ -166,6 +168,8 @@ class Totals(Room, frozen=True):
     cost_nusd: int = 0
     unpriced: bool = False
     """Some model call has no known price."""
+    estimated: bool = False
+    """What some model call used is an estimate."""
     active_us: int = 0
 
 
@@ -208,7 +212,7 @@ class State(Room, frozen=True):
         return self.attempt.open or bool(self.batch.running)
 
 
-FOLD = 2
+FOLD = 3
 """The number of the fold: raised whenever `evolve` or `State` changes, so that stored states are folded again.
 
 A run row says which fold produced its state; a state with another number is discarded and rebuilt from the log.

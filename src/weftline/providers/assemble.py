@@ -33,6 +33,7 @@ from weftline.providers.base import (
     UsageUpdate,
     Whole,
 )
+from weftline.surrogates import whole
 
 MAX_COUNT = 2**53 - 1
 """The largest token count that every JSON reader keeps exact; a larger one is nonsense and is cut to it."""
@@ -141,7 +142,7 @@ class Assembler:
     def _end_thinking(self, signature: str | None, opaque: Raw | UnsetType) -> None:
         text = ""
         if self._in_thinking:
-            text = "".join(self._pieces)
+            text = whole("".join(self._pieces))
             self._pieces = []
             self._in_thinking = False
         else:
@@ -157,9 +158,9 @@ class Assembler:
 
     def _open_run(self) -> AssistantPart | None:
         if self._in_text:
-            return Text("".join(self._pieces))
+            return Text(whole("".join(self._pieces)))
         if self._in_thinking:
-            return Thinking("".join(self._pieces), self.provider)
+            return Thinking(whole("".join(self._pieces)), self.provider)
         return None
 
     def _close_run(self) -> None:
@@ -178,9 +179,9 @@ class Assembler:
         return Assistant(tuple(parts))
 
     def _tool_call(self, call: _Call) -> ToolCall:
-        args = "".join(call.pieces) if call.args is None else call.args
+        args = whole("".join(call.pieces) if call.args is None else call.args)
         # A call of a tool without parameters may come with no argument text at all.
-        return ToolCall(call.id, call.name, args or "{}", self.provider, call.extra)
+        return ToolCall(whole(call.id), whole(call.name), args or "{}", self.provider, call.extra)
 
     @property
     def finish_reason(self) -> str | None:

@@ -33,7 +33,10 @@ RETRYABLE: frozenset[ErrorClass] = frozenset({"rate_limit", "overloaded", "serve
 
 
 class ProviderError(Exception):
-    """A model call failed. `message` is safe to show: it holds no key and no header."""
+    """A model call failed. `message` is safe to show: it holds no key and no header.
+
+    `unanswered` means that the request was sent and its answer did not come, or broke off: it may have been billed.
+    """
 
     def __init__(
         self,
@@ -44,6 +47,7 @@ class ProviderError(Exception):
         status: int | None = None,
         code: str | None = None,
         retry_after_s: float | None = None,
+        unanswered: bool = False,
     ) -> None:
         super().__init__(message)
         self.cls: ErrorClass = cls
@@ -52,6 +56,7 @@ class ProviderError(Exception):
         self.status = status
         self.code = code
         self.retry_after_s = retry_after_s
+        self.unanswered = unanswered
 
 
 class TextDelta(Struct, frozen=True, gc=False):

@@ -9,6 +9,7 @@ from weftline.json_size import excess
 from weftline.net.errors import Reason, RequestFailed
 from weftline.net.transport import Response
 from weftline.providers.base import ErrorClass, ProviderError
+from weftline.surrogates import whole_json
 
 _BY_REASON: dict[Reason, tuple[ErrorClass, bool | None]] = {
     "invalid": ("invalid_request", None),
@@ -28,7 +29,7 @@ _BY_REASON: dict[Reason, tuple[ErrorClass, bool | None]] = {
 
 def provider_error(error: RequestFailed) -> ProviderError:
     cls, retryable = _BY_REASON[error.reason]
-    return ProviderError(cls, error.message, retryable=retryable)
+    return ProviderError(cls, error.message, retryable=retryable, unanswered=error.sent)
 
 
 async def read_json(response: Response) -> bytes:
@@ -36,7 +37,7 @@ async def read_json(response: Response) -> bytes:
     body = await response.read()
     if too_much := excess(body):
         raise ProviderError("server", f"The model API's answer has {too_much}.", retryable=False)
-    return body
+    return whole_json(body)
 
 
 class Call:

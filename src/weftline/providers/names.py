@@ -54,6 +54,10 @@ class NameMap:
             self._back[sent] = name
             self._out[name] = sent
 
+    def knows(self, name: str) -> bool:
+        """Whether a tool was sent under this name."""
+        return name in self._back
+
     def out(self, name: str) -> str:
         """The name to send. Names of tools that this request does not have are repaired the same way."""
         sent = self._out.get(name)

@@ -59,7 +59,7 @@ class Conversation:
         self.args: list[bytes] = []
         """The final arguments of the latest turn's calls, by index."""
         self.failure = ""
-        """The error that ended the latest failed model call."""
+        """The error that ended the latest model call, if it failed."""
         self.partial = ""
         """The text that it had streamed by then."""
         self.size = size
@@ -81,8 +81,8 @@ class Conversation:
 
     @property
     def estimate(self) -> int:
-        """A rough count of the tokens in the whole conversation."""
-        return self.size // _BYTES_PER_TOKEN
+        """A rough count of the tokens in the whole conversation, at least 1."""
+        return self.size // _BYTES_PER_TOKEN or 1
 
     def for_model(self, *, vision: bool | None) -> list[Message]:
         """The messages for a model. One known to have no vision reads a note in place of each image."""
@@ -161,6 +161,7 @@ class Conversation:
         message = turn.message
         assert isinstance(message, Assistant)
         self.turn, self.args = turn, bodies.turn_args(turn)
+        self.failure = self.partial = ""
         self._open = len(head.calls)
         self._results = []
         self.call_ids.update([call.id for call in head.calls])

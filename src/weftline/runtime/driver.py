@@ -154,24 +154,27 @@ class Driver:
         try:
             outcome = await self._command(command, run.state, run.work, self._services, RunSink(self._log, run))
         except asyncio.CancelledError:
-            if self.stopping and isinstance(command, CallModel) and run.work.attempt_usage and is_being_cancelled():
-                self.record(run, self._accepted(run, Outcome(abandoned(command, run.work))))
+            if self.stopping and isinstance(command, CallModel) and run.work.answering and is_being_cancelled():
+                self._abandon(run, command)
             raise
         return () if outcome is None else self._accepted(run, outcome)
 
     def abandon(self, run: LiveRun) -> None:
         """Records the cost of a model call that refuses to be cancelled."""
         attempt = run.state.attempt
-        if attempt.open and run.work.attempt_usage:
-            outcome = Outcome(abandoned(CallModel(run.state.turn, attempt.number, choice=attempt.choice), run.work))
-            self.record(run, self._accepted(run, outcome))
+        if attempt.open and run.work.answering:
+            self._abandon(run, CallModel(run.state.turn, attempt.number, choice=attempt.choice))
+
+    def _abandon(self, run: LiveRun, command: CallModel) -> None:
+        draft = abandoned(command, run.work, estimate=run.state.attempt.estimate)
+        self.record(run, self._accepted(run, Outcome(draft)))
 
     def _accepted(self, run: LiveRun, outcome: Outcome) -> Sequence[Draft]:
         if run.gone or not accepts(run.state, outcome.draft.head, attempt=outcome.attempt):
             return ()
         for kind, encoded in outcome.notes:
             self._log.observe(run, kind, encoded)
-        run.work.attempt_usage = None
+        run.work.answering = None
         return (outcome.draft,)
 
 

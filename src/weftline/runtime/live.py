@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from weftline.kernel.bodies import TurnBody
 from weftline.kernel.entries import Fact
-from weftline.kernel.state import State
-from weftline.messages import Usage
+from weftline.kernel.state import Doubt, State
 from weftline.plan import RunPlan
+from weftline.providers.assemble import Assembler
 from weftline.providers.catalog import Catalog
 from weftline.runtime import ids
 from weftline.runtime.conversation import Conversation
@@ -84,6 +84,7 @@ class RunLog:
         "started_at",
         "state",
         "state_size",
+        "stored_doubts",
         "unstored",
         "waiters",
     )
@@ -113,6 +114,8 @@ class RunLog:
         self.unstored = 0
         """Bytes of facts since the state was last stored."""
         self.state_size = 0
+        self.stored_doubts: tuple[Doubt, ...] = ()
+        """Those of the stored state, as far as this process has stored it."""
         self.waiters: list[Waiter] = []
 
     def taken_drafts(self) -> list[Draft]:
@@ -134,7 +137,7 @@ class WorkingSet:
     """What driving a run needs besides its state."""
 
     __slots__ = (
-        "attempt_usage",
+        "answering",
         "blobs",
         "catalog",
         "conversation",
@@ -166,8 +169,8 @@ class WorkingSet:
         self.session_id: str | None = None
         self.due_at: int | None = None
         """When the run wants to be asked again while commands are under way."""
-        self.attempt_usage: Usage | None = None
-        """What the current attempt has reported so far."""
+        self.answering: Assembler | None = None
+        """What the current attempt has brought so far; None before its first byte."""
         self.tasks: dict[tuple[int, int, int], asyncio.Task[None]] = {}
         """Commands under way by (turn, index, attempt), if there may be several."""
         self.wake: asyncio.Future[None] | None = None

@@ -240,7 +240,8 @@ class Log:
         """Fills in the row as it will be after this write.
 
         The state is stored when the run parks or ends, and in between only once the newer facts take up as many bytes
-        as it does: readers fold what is newer, or everything if there is no state yet.
+        as it does: readers fold what is newer, or everything if there is no state yet. A new doubt is stored at once,
+        because snapshots show it.
         """
         log, state = run.log, run.log.state
         write = log.pending
@@ -253,9 +254,11 @@ class Log:
         behind = run.residency is Residency.BEHIND and not state.ended
         write.due_at = LEAVE_DUE if behind else log.due_at
         write.started_at, write.ended_at = log.started_at, log.ended_at
-        if log.unstored and (log.due_at != 0 or log.unstored >= max(log.state_size, STATE_BYTES)):
+        doubtful = state.guards.doubts is not log.stored_doubts
+        if log.unstored and (log.due_at != 0 or doubtful or log.unstored >= max(log.state_size, STATE_BYTES)):
             write.state, write.fold = encode_state(state), FOLD
             log.unstored, log.state_size = 0, len(write.state)
+            log.stored_doubts = state.guards.doubts
         elif run.new is not None:
             write.state = b""
         if run.new is not None:

@@ -5,11 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterable, Sequence
-from itertools import groupby
-from typing import cast
 
-from msgspec.json import Encoder
 from msgspec.structs import replace
 
 from weftline import prompts
@@ -20,24 +16,24 @@ from weftline.kernel import bodies
 from weftline.kernel.bodies import TurnBody, note_body, turn_body
 from weftline.kernel.entries import (
     PROVIDER_CALL,
-    TEXT_DELTA,
-    THINKING_DELTA,
     AskedCall,
     AttemptFailed,
     TurnCompleted,
 )
 from weftline.kernel.guards import signature
 from weftline.kernel.state import CallModel, State
-from weftline.messages import Assistant, AssistantPart, ProviderCall, ToolCall, Usage, joined_text
+from weftline.messages import Assistant, AssistantPart, ProviderCall, ToolCall, joined_text
 from weftline.providers.assemble import Assembler
-from weftline.providers.base import Chunk, ModelRequest, Provider, ProviderError, TextDelta, ThinkingDelta
+from weftline.providers.base import ModelRequest, Provider, ProviderError
 from weftline.providers.catalog import ResolvedModel
 from weftline.providers.offers import late_metadata
 from weftline.providers.throttle import close_stream
 from weftline.runtime.conversation import Conversation
+from weftline.runtime.deltas import Deltas
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.models import cost_nusd, model_id, resolve
 from weftline.runtime.services import Outcome, Services, Sink, is_slow
+from weftline.runtime.spending import NOTHING, spent
 from weftline.runtime.toolbox import EMPTY, Toolbox
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.checking import issues_of
@@ -49,8 +45,6 @@ MODEL_TIMEOUT_S = 600.0
 _SLACK_S = 5.0
 """So that the deadline is reported by the side that knows how far the answer got."""
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.5, 60.0
-_encode = Encoder().encode
-_DELTAS: dict[type[Chunk], str] = {TextDelta: TEXT_DELTA, ThinkingDelta: THINKING_DELTA}
 _PROVIDER_ID_BYTES = 128
 
 
@@ -75,19 +69,19 @@ async def call_model(
     answering = False
     try:
         async with services.deadlines.after(limit_s):
-            tail = b',"turn":%d,"attempt":%d}' % (command.turn, command.attempt)
+            deltas = Deltas(sink, turn=command.turn, attempt=command.attempt)
             async for chunks in stream:
                 if not sink.wanted():
                     return None  # no longer wanted, and the provider ignores the cancellation
                 answering = True
                 assembler.feed(chunks)
-                _emit_deltas(sink, chunks, tail)
-                work.attempt_usage = assembler.usage
+                deltas.take(chunks)
+                work.answering = assembler
                 if sink.full():
                     await sink.drained()
             metadata = await late_metadata(model.provider, request)
         if not assembler.complete:
-            raise ProviderError("server", "The model's answer was cut off before it was complete.")
+            raise ProviderError("server", "The model's answer was cut off before it was complete.", unanswered=True)
         message = assembler.message()
         calls = message.calls
         if assembler.finish_reason == "malformed_function_call" and not calls:
@@ -119,13 +113,14 @@ class _ModelCall:
         self.model: ResolvedModel | None = None
         self._command = command
         self._failures = state.attempt.failures
+        self._estimate = state.attempt.estimate
         self._limits = state.limits
         self._work = work
         self._services = services
         self.begin()
 
     def begin(self) -> None:
-        self._work.attempt_usage = None
+        self._work.answering = None
         self._started = asyncio.get_running_loop().time()
 
     def failed(self, error: ProviderError) -> Outcome:
@@ -135,15 +130,16 @@ class _ModelCall:
             wait_s = max(wait_s, error.retry_after_s or 0.0)
             retry_at = self._services.clock.now_us() + int(wait_s * 1_000_000)
         self._report(error, wait_s)
-        usage = self.assembler.usage
+        used = spent(self.assembler, estimate=self._estimate, unanswered=error.unanswered)
         head = AttemptFailed(
             self._command.turn,
             self._command.attempt,
             error.cls,
             retryable=error.retryable,
             retry_at=retry_at,
-            usage=usage,
-            cost_nusd=cost_nusd(self._work, self._command.choice, usage),
+            usage=used.usage,
+            estimated=used.estimated,
+            cost_nusd=cost_nusd(self._work, self._command.choice, used.usage),
             active_us=self._active_us(),
         )
         message = error.message or "The model call failed."
@@ -190,13 +186,15 @@ class _ModelCall:
         message = _with_own_ids(message, command.turn, work.conversation)
         asked, turn = await prepare_calls(message, work.toolbox or EMPTY)
         text = message.text
+        used = spent(assembler, estimate=self._estimate)
         problem = "" if asked else await _misfit(work, text)
         head = TurnCompleted(
             command.turn,
             command.attempt,
             finish=assembler.finish_reason,
-            usage=assembler.usage,
-            cost_nusd=cost_nusd(work, command.choice, assembler.usage),
+            usage=used.usage,
+            estimated=used.estimated,
+            cost_nusd=cost_nusd(work, command.choice, used.usage),
             calls=asked,
             signature=signature([(call.name, call.digest) for call in asked]) if asked else "",
             has_text=bool(text),
@@ -212,16 +210,17 @@ class _ModelCall:
         return int((asyncio.get_running_loop().time() - self._started) * 1_000_000)
 
 
-def abandoned(command: CallModel, work: WorkingSet) -> Draft:
-    """The server is stopping: the attempt's cost is known now and could only be estimated later."""
-    usage = work.attempt_usage or Usage()
+def abandoned(command: CallModel, work: WorkingSet, *, estimate: int) -> Draft:
+    """The server is stopping: what the attempt brought is known now and would be forgotten later."""
+    used = NOTHING if work.answering is None else spent(work.answering, estimate=estimate)
     head = AttemptFailed(
         command.turn,
         command.attempt,
         "abandoned",
         reason="abandoned",
-        usage=usage,
-        cost_nusd=cost_nusd(work, command.choice, usage),
+        usage=used.usage,
+        estimated=used.estimated,
+        cost_nusd=cost_nusd(work, command.choice, used.usage),
     )
     return Draft(head, bodies.encode(bodies.FailedBody("abandoned")))
 
@@ -230,8 +229,8 @@ def _out_of_time(limit_s: float, answering: bool) -> ProviderError:
     """Silence is worth another try; an answer that was still being written would take just as long again."""
     limit = f"{limit_s:g} seconds"
     if answering:
-        return ProviderError("upstream_deadline", f"The model was still answering after {limit}.")
-    return ProviderError("timeout", f"The model gave no answer within {limit}.")
+        return ProviderError("upstream_deadline", f"The model was still answering after {limit}.", unanswered=True)
+    return ProviderError("timeout", f"The model gave no answer within {limit}.", unanswered=True)
 
 
 def _classified(provider: Provider, raised: BaseException) -> ProviderError:
@@ -271,17 +270,6 @@ def _request(
         timeout_s=timeout_s,
         native=conversation.native,
     )
-
-
-def _emit_deltas(sink: Sink, chunks: Sequence[Chunk], tail: bytes) -> None:
-    """Encodes the streamed text of one read; consecutive deltas of one kind become one append."""
-    for delta, run in groupby(chunks, type):
-        kind = _DELTAS.get(delta)
-        if kind is not None:
-            texts = [chunk.text for chunk in cast("Iterable[TextDelta | ThinkingDelta]", run)]
-            encoded = [b'{"text":' + _encode(text) + tail for text in texts if text]
-            if encoded:
-                sink.emit(kind, encoded)
 
 
 def _excess(text: str) -> str:

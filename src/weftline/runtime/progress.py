@@ -8,6 +8,7 @@ from weftline.kernel import bodies
 from weftline.kernel.bodies import ProgressNote
 from weftline.kernel.entries import TOOL_PROGRESS
 from weftline.runtime.services import Sink
+from weftline.surrogates import whole
 from weftline.tools.base import ToolProgress
 
 MAX_NOTES = 200
@@ -33,14 +34,9 @@ class ProgressNotes:
             return
         self._left -= 1
         self._next_at = now + EVERY_S
-        note = ProgressNote(
-            self._call, self._name, progress.progress, progress.total, progress.message[:MAX_MESSAGE_CHARS]
-        )
-        try:
-            encoded = bodies.encode(note)
-        except UnicodeEncodeError:  # half a character
-            return
-        self._sink.emit(TOOL_PROGRESS, [encoded])
+        message = whole(progress.message[:MAX_MESSAGE_CHARS])
+        note = ProgressNote(self._call, self._name, progress.progress, progress.total, message)
+        self._sink.emit(TOOL_PROGRESS, [bodies.encode(note)])
 
     def close(self) -> None:
         self._left = 0

@@ -21,6 +21,7 @@ from weftline.kernel.state import State
 from weftline.runtime.alarm import Alarm
 from weftline.runtime.clock import Clock
 from weftline.runtime.driver import Driver
+from weftline.runtime.failures import report_failure
 from weftline.runtime.hub import EntryBatch, Hub
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun, Residency
@@ -352,6 +353,7 @@ class Residents:
         if result.promoted is not None:
             self._promote(result.promoted)
         if write.ended_at is not None:
+            report_failure(run.work, heads)
             if self.on_ended is not None:
                 self.on_ended()
             if not run.active and run.log.idle:

@@ -26,9 +26,10 @@ from weftline.kernel.entries import (
 )
 from weftline.kernel.evolve import evolve
 from weftline.kernel.state import Command, New, State
-from weftline.messages import Assistant, Text, Usage, UserPart
+from weftline.messages import Assistant, Text, UserPart
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.models import cost_nusd, model_ref
+from weftline.runtime.spending import spent
 from weftline.store.base import ThreadEnd
 
 TRUNCATED = "Model output was truncated (stop_reason=max_tokens)."
@@ -91,7 +92,9 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
             problem = conversation.turn.problem if conversation.turn is not None else ""
             return Draft(head, bodies.encode(bodies.TextBody(prompts.answer_again(problem))))
         case RunEnded():
-            return Draft(head, _ended(work, head, new.text))
+            # An attempt that is still open here is settled in the same append, with an estimate.
+            estimated = state.totals.estimated or state.attempt.open
+            return Draft(replace(head, estimated=True) if estimated else head, _ended(work, head, new.text))
         case _:
             return Draft(head)
 
@@ -132,10 +135,10 @@ def _opened(work: WorkingSet, head: CallOpened) -> bytes:
 
 def _cut_short(state: State, work: WorkingSet, head: AttemptFailed) -> Draft:
     """Closes an attempt that will never be reported, with its cost as far as that is known."""
-    usage: Usage | None = work.attempt_usage
-    if usage is not None:
-        head = replace(head, usage=usage, estimated=False)
-        work.attempt_usage = None
+    if work.answering is not None:
+        used = spent(work.answering, estimate=state.attempt.estimate, unanswered=True)
+        head = replace(head, usage=used.usage, estimated=used.estimated)
+        work.answering = None
     head = replace(head, cost_nusd=cost_nusd(work, state.attempt.choice, head.usage))
     return Draft(head, bodies.encode(bodies.FailedBody(head.reason)))
 
@@ -152,6 +155,7 @@ def _ended(work: WorkingSet, head: RunEnded, text: str) -> bytes:
         problem = conversation.turn.problem if conversation.turn is not None else ""
         error = problem or prompts.ANSWER_MISFIT
         return bodies.encode(bodies.EndedBody(error=error, partial_text=conversation.last_text))
-    partial = conversation.partial if head.code == "upstream_deadline" and conversation.partial else None
-    error = text or conversation.failure or "The model could not be reached or gave no usable answer."
-    return bodies.encode(bodies.EndedBody(error=error, partial_text=partial))
+    if text:
+        return bodies.encode(bodies.EndedBody(error=text))
+    error = conversation.failure or "The model could not be reached or gave no usable answer."
+    return bodies.encode(bodies.EndedBody(error=error, partial_text=conversation.partial or None))

@@ -109,9 +109,8 @@ def _closed(
 ) -> Outcome:
     try:
         content = bodies.encode(output.parts)
-    except UnicodeEncodeError:  # a lone surrogate: JSON cannot hold it, and the call must be closed all the same
-        output = ToolOutput.of(prompts.result_not_text(call.name), is_error=True)
-        content, how = bodies.encode(output.parts), "failed"
+    except UnicodeEncodeError:
+        output, content, how = _storable(output, call.name, how)
     head = CallClosed(
         command.turn,
         command.index,
@@ -123,6 +122,16 @@ def _closed(
         active_us=active_us,
     )
     return Outcome(Draft(head, closed_body(work, command.index, output.parts)), command.attempt)
+
+
+def _storable(output: ToolOutput, tool: str, how: How) -> tuple[ToolOutput, bytes, How]:
+    """A result with half a character in it, which the log cannot hold. The call must be closed all the same."""
+    output = output.whole()
+    try:
+        return output, bodies.encode(output.parts), how
+    except UnicodeEncodeError:  # in the name of an image, say
+        output = ToolOutput.of(prompts.result_not_text(tool), is_error=True)
+        return output, bodies.encode(output.parts), "failed"
 
 
 def _context(command: RunTool | Reconcile, call: Call, work: WorkingSet, services: Services) -> ToolContext:

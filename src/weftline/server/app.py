@@ -31,6 +31,7 @@ from weftline.server.sse import Backlog
 from weftline.server.unknown_fields import UnknownFields
 from weftline.store.base import Store
 from weftline.wire.responses import error_body
+from weftline.workspace.client_documents import ReadDocument
 from weftline.workspace.context import Change, Workspaces
 from weftline.workspace.scopes import MCP_SCOPE
 
@@ -39,7 +40,10 @@ access = logging.getLogger(ACCESS)
 
 
 class App:
-    """`engine` must have been started. The routes are a table; see `weftline.server.routes`."""
+    """`engine` must have been started. The routes are a table; see `weftline.server.routes`.
+
+    `read_document` reads the documents by which OAuth clients describe themselves; without it they cannot.
+    """
 
     def __init__(
         self,
@@ -49,6 +53,7 @@ class App:
         routes: Iterable[Route],
         *,
         options: ServerOptions | None = None,
+        read_document: ReadDocument | None = None,
     ) -> None:
         options = options or ServerOptions()
         self.engine = engine
@@ -70,12 +75,13 @@ class App:
             public_url=options.public_url,
             proxies=options.trusted_proxies,
             registration=options.oauth_registration,
+            read_document=read_document,
         )
         self.auth = Authenticator(self.workspaces, rate_limit=options.rate_limit_per_minute)
+        self.large = LargeResponses()
         self.mcp = HostedMcp(self)
         self.deliveries = Deliveries(self)
         self.backlog = Backlog()
-        self.large = LargeResponses()
         self.bodies = LargeBodies(
             max_bytes=options.connections.max_body_bytes_held,
             max_bytes_per_workspace=options.connections.max_body_bytes_held_per_workspace,

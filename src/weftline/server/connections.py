@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias
 from msgspec import Struct
 
 from weftline.errors import WeftlineError
+from weftline.server.http import Headers
 from weftline.server.large_bodies import MAX_BODY_BYTES_HELD, MAX_BODY_BYTES_HELD_PER_WORKSPACE
 
 Network: TypeAlias = IPv4Network | IPv6Network
@@ -59,6 +60,8 @@ class Connections:
         self._by_address: Counter[str] = Counter()
         self.on_refused: Callable[[WeftlineError], object] = lambda _: None
         """Told of each connection or request that is refused before it is a request."""
+        self.headers_of_refusal: Callable[[str | None], Headers] = lambda _: ()
+        """What such a refusal has besides, for a page of this origin if one was read."""
 
     def __len__(self) -> int:
         return self._count

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from weftline.errors import Forbidden, WeftlineError
 from weftline.net.address import InvalidAddress, parse
-from weftline.server.http import Request, Response, Send
+from weftline.server.http import Headers, Request, Response, Send
 from weftline.server.router import Match, Page, Redirect, Route, Router, WrongMethod
 
 SETTINGS = ("cors_origins", "cors_credentials")
@@ -52,11 +52,9 @@ class Cors(Struct, frozen=True):
     def opened(self, request: Request, router: Router, *, origin: str | None) -> Send:
         """`request.send`, which tells the browser in every answer, refusals too, whether a page may read it."""
         send = request.send
-        headers: list[tuple[bytes, bytes]] = []
-        if ANY not in self.origins:
-            headers.append((b"vary", b"Origin"))
-        if origin is not None and self.allows(origin) and not is_page(router, request):
-            headers += [*self._grant(origin), (b"access-control-expose-headers", _EXPOSED)]
+        if origin is not None and self.allows(origin) and is_page(router, request):
+            origin = None
+        headers = self.headers(origin)
         if not headers:
             return send
 
@@ -66,6 +64,18 @@ class Cors(Struct, frozen=True):
             await send(message)
 
         return opened
+
+    def headers(self, origin: str | None) -> Headers:
+        """What an answer to a page of this origin has besides; to the unknown origin (None) only what holds for all."""
+        same_for_all = ANY in self.origins
+        vary = () if same_for_all else ((b"vary", b"Origin"),)
+        if origin is None or not self.allows(origin):
+            return vary
+        return (*vary, *self._grant(origin), (b"access-control-expose-headers", _EXPOSED))
+
+    def early_headers(self, origin: str | None) -> Headers:
+        """Those of an answer that is made before there is a request, and perhaps before its origin was read."""
+        return self.headers(origin or "") if ANY in self.origins else self.headers(origin)
 
     def preflight(self, request: Request, router: Router, *, origin: str | None) -> Response | None:
         """The answer to a browser that asks before it sends a page's request; None if this is not one."""

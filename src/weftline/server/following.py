@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from enum import Enum, auto
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from msgspec import to_builtins
-from msgspec.json import decode, encode
+from msgspec import Struct, to_builtins
+from msgspec.json import Decoder, encode
 
-from weftline.kernel.entries import TEXT_DELTA, decode_fact
+from weftline.kernel.entries import (
+    TEXT_DELTA,
+    AttemptStarted,
+    CallClosed,
+    CallOpened,
+    Fact,
+    RunEnded,
+    RunPaused,
+    RunResumed,
+    TurnCompleted,
+    decode_fact,
+)
+from weftline.messages import Blob
 from weftline.runtime.engine import Engine, Follower
 from weftline.runtime.hub import EntryBatch
 from weftline.server.parsing import off_loop, parsed
-from weftline.server.views import run_view
 from weftline.store.base import RunRow
 from weftline.store.records.agents import AgentRow
 from weftline.store.records.threads import ThreadRow
+from weftline.wire.attachments import TakenAttachment
 from weftline.wire.bodies import MessageBody
-from weftline.wire.events import TERMINAL_EVENTS, project
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.responses import RunView, usage_triple
 from weftline.wire.sessions import effective_spec
@@ -37,15 +49,38 @@ class Host(Protocol):
     def workspaces(self) -> Workspaces: ...
 
 
+class What(Enum):
+    NOTHING = auto()
+    """Nothing happened for a while."""
+    ATTEMPT = auto()
+    """A model is asked; what it said of this turn before does not count."""
+    TEXT = auto()
+    TURN = auto()
+    """A turn is complete."""
+    CLIENT_CALL = auto()
+    """A call for the client was opened, or closed."""
+    PAUSE = auto()
+    """The run was paused, or resumed."""
+    END = auto()
+
+
 class Event(NamedTuple):
-    """One event of a run; of type "" if nothing happened for a while."""
+    """One thing that happens to a run. Of what it says only the pieces of text are here: the rest may be large, and is
+    read by whoever needs it.
+    """
 
-    type: str
-    payload: dict[str, Any]
+    what: What
+    text: str = ""
 
-    @property
-    def is_terminal(self) -> bool:
-        return self.type in TERMINAL_EVENTS
+
+_NOTHING = Event(What.NOTHING)
+
+
+class _Delta(Struct):
+    text: str
+
+
+_decode_delta = Decoder(_Delta).decode
 
 
 async def events(app: Host, row: RunRow, run_id: str) -> AsyncGenerator[Event]:
@@ -59,7 +94,7 @@ async def events_of(follower: Follower) -> AsyncGenerator[Event]:
     try:
         while (batches := await follower.next()) is not None:
             if not batches:
-                yield Event("", {})
+                yield _NOTHING
             for batch in batches:
                 for event in _events(batch):
                     yield event
@@ -68,52 +103,58 @@ async def events_of(follower: Follower) -> AsyncGenerator[Event]:
 
 
 def _events(batch: EntryBatch) -> Iterator[Event]:
-    """What a batch of entries means to somebody who follows the run.
-
-    One at a time: a decoded event takes many times the memory of its bytes, and the reader may be slow.
-    """
+    """What a batch of entries means to somebody who follows the run."""
     heads = iter(batch.heads) if batch.heads is not None else None
     for item in batch.items:
         if not item.head:
             if item.kind == TEXT_DELTA:
                 # Those of one commit share a row, and the reader may have some of them already.
                 for body in item.body.split(b"\n")[max(batch.after + 1 - item.seq, 0) :]:
-                    yield Event("assistant_delta", decode(body, type=dict[str, Any]))
+                    yield Event(What.TEXT, _decode_delta(body).text)
             continue
-        fact = next(heads) if heads is not None else decode_fact.decode(item.head)
-        projected = project(fact, item.body, run_id=batch.run_id)
-        if projected is not None:
-            yield Event(projected[0], decode(projected[1], type=dict[str, Any]))
+        what = _what(next(heads) if heads is not None else decode_fact.decode(item.head))
+        if what is not None:
+            yield Event(what)
 
 
-async def ended(app: Host, row: RunRow, run_id: str) -> RunView | None:
-    """The run once it has ended; None when the server stops first."""
-    async for event in events(app, row, run_id):
-        if event.is_terminal:
-            after = await app.engine.row(row.key)
-            assert after is not None
-            return await run_view(app.engine, after)
-    return None
+def _what(fact: Fact) -> What | None:
+    match fact:
+        case AttemptStarted():
+            return What.ATTEMPT
+        case TurnCompleted():
+            return What.TURN
+        case CallOpened(client=str(), blocked=False) | CallClosed(client=str()):
+            return What.CLIENT_CALL
+        case RunPaused() | RunResumed():
+            return What.PAUSE
+        case RunEnded():
+            return What.END
+        case _:
+            return None
 
 
 def usage(run: RunView) -> dict[str, Any] | None:
     """Tokens, turns and model of a run that has ended; None when no model was reached."""
     if not run.model.provider:
         return None
-    used = to_builtins(usage_triple(run.usage, run.turns, run.model, attempts=run.attempts))
+    triple = usage_triple(run.usage, run.turns, run.model, attempts=run.attempts, estimated=run.estimated)
+    used = to_builtins(triple)
+    if run.finish_reason is not None:
+        used["finishReason"] = run.finish_reason
     return {"mantyx": used, "weftline": used}  # the protocol's name, and ours
 
 
-async def start(app: Host, agent: AgentRow, prompt: str, *, metadata: dict[str, str] | None = None) -> str:
+async def start(app: Host, agent: AgentRow, prompt: str, *, attachments: Sequence[TakenAttachment] = ()) -> str:
     """A stand-alone run of the agent; returns its id."""
-    own = encode({"agentId": agent.id, "prompt": prompt, "metadata": metadata or {}})
+    own = encode({"agentId": agent.id, **_input(prompt, attachments)})
     whole = merged(app.workspaces, agent, RunSpec(own, {}))
     return await app.engine.create(
         agent.workspace,
         plan_from_spec(whole.spec),
         sent=whole.spec,
-        metadata=encode(metadata or {}).decode(),
+        metadata="{}",
         secrets=app.workspaces.vault.seal_headers(whole.headers, workspace=agent.workspace),
+        blobs=_blobs(attachments),
     )
 
 
@@ -122,11 +163,12 @@ async def send(
     thread: ThreadRow,
     prompt: str,
     *,
+    attachments: Sequence[TakenAttachment] = (),
     metadata: dict[str, str],
     idempotency: tuple[str, str, bytes] | None = None,
 ) -> str:
     """The run of a message to a session; returns its id."""
-    own = encode({"prompt": prompt, "metadata": metadata})
+    own = encode({**_input(prompt, attachments), "metadata": metadata})
     message = MessageBody(own, metadata)
     whole = await threads.spec(app.workspaces, thread)
     spec = await off_loop(partial(effective_spec, whole, message), size=len(whole) + len(own))
@@ -139,7 +181,17 @@ async def send(
         metadata=encode(plan.metadata).decode(),
         idempotency=idempotency,
         secrets=await threads.sealed_headers(app.workspaces, thread),
+        blobs=_blobs(attachments),
     )
+
+
+def _input(prompt: str, attachments: Sequence[TakenAttachment]) -> dict[str, Any]:
+    return {"prompt": prompt, "attachments": [one.stored for one in attachments]} if attachments else {"prompt": prompt}
+
+
+def _blobs(attachments: Sequence[TakenAttachment]) -> tuple[Blob, ...]:
+    """Each content once."""
+    return tuple({one.blob.id: one.blob for one in attachments}.values())
 
 
 async def session_of_context(app: Host, agent: AgentRow, context: str) -> ThreadRow:

@@ -9,17 +9,25 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
-from collections.abc import MutableMapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct, ValidationError, convert
 
 from weftline._version import __version__
-from weftline.errors import Forbidden, InvalidRequest, NotFound, Unavailable, WeftlineError
+from weftline.errors import Forbidden, InvalidRequest, NotFound, RateLimited, Unavailable, WeftlineError
 from weftline.json_size import excess
 from weftline.server import following
-from weftline.server.following import Host
+from weftline.server.following import Host, What
 from weftline.server.http import NO_SNIFFING, Receive, Request
+from weftline.server.large import LARGE_BYTES, LargeResponses, RequestRoom
 from weftline.server.principal import Principal
+from weftline.server.unattended import UnattendedAgents
 from weftline.server.views import run_summary
+from weftline.store.base import LargeEntry, RunRow
+from weftline.wire.attachments import AttachmentRefused, TakenAttachment, take_content
+from weftline.wire.limits import MAX_ATTACHMENTS
+from weftline.wire.responses import RunView
 from weftline.workspace import agents
 
 if TYPE_CHECKING:
@@ -28,10 +36,28 @@ if TYPE_CHECKING:
     from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams
 
 _PRINCIPAL = "weftline.principal"
+_ROOM = "weftline.room"
+_SHOWN_TOOLS = 5
 _MAX_BODY_BYTES = 4 * 1024 * 1024
 _INPUT: dict[str, Any] = {
     "type": "object",
-    "properties": {"message": {"type": "string", "description": "The whole task, in one message."}},
+    "properties": {
+        "message": {"type": "string", "description": "The whole task, in one message."},
+        "attachments": {
+            "type": "array",
+            "description": "Images (PNG, JPEG, GIF, WebP), PDF and text files that belong to the task.",
+            "maxItems": MAX_ATTACHMENTS,
+            "items": {
+                "type": "object",
+                "properties": {
+                    "data": {"type": "string", "description": "The content in base64."},
+                    "mediaType": {"type": "string"},
+                    "name": {"type": "string"},
+                },
+                "required": ["data"],
+            },
+        },
+    },
     "required": ["message"],
     "additionalProperties": False,
 }
@@ -42,11 +68,19 @@ SESSION_IDLE_S = 1800.0
 MAX_SESSIONS_PER_WORKSPACE = 500
 
 
+class McpHost(Host, Protocol):
+    """The server, as this needs it."""
+
+    @property
+    def large(self) -> LargeResponses: ...
+
+
 class HostedMcp:
     """Answers MCP requests of authenticated callers. `close` ends its sessions and leaves their runs as they are."""
 
-    def __init__(self, app: Host) -> None:
+    def __init__(self, app: McpHost) -> None:
         self._app = app
+        self._unattended = UnattendedAgents(app.workspaces)
         self._opening = asyncio.Lock()
         self._managers: dict[int, StreamableHTTPSessionManager] = {}
         """By workspace, so that the sessions of one leave room for those of the others."""
@@ -61,15 +95,22 @@ class HostedMcp:
 
         # The package binds a session to whoever opened it; to others it does not exist.
         user = AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=[]))
-        scope = {**request.scope, "user": user, _PRINCIPAL: principal}
+        room = RequestRoom(self._app.large, principal.slug)
+        scope = {**request.scope, "user": user, _PRINCIPAL: principal, _ROOM: room}
         receive = await _checked(request) if request.method == "POST" else request.receive
-
-        async def send(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message.get("headers", ()), NO_SNIFFING]}
-            await request.send(message)
-
-        await manager.handle_request(scope, receive, send)
+        # A stream that only listens is open for as long as the client likes.
+        place = self._app.engine.reserve_stream(principal.workspace) if request.method == "GET" else None
+        try:
+            await manager.handle_request(scope, receive, _Sending(self._app.large, room, request).send)
+        except ExceptionGroup as group:
+            # The package wraps what `send` raises when the client is too slow.
+            if group.split(ConnectionResetError)[1] is not None:
+                raise
+            raise ConnectionResetError from None
+        finally:
+            room.free()
+            if place is not None:
+                place.release()
 
     async def close(self) -> None:
         self._stop.set()
@@ -112,7 +153,7 @@ class HostedMcp:
         return ListToolsResult(
             tools=[
                 Tool(name=row.slug, title=row.name, description=row.description or row.name, input_schema=_INPUT)
-                for row in await agents.usable(self._app.workspaces, _principal(context))
+                for row in await self._unattended.usable(_principal(context))
             ]
         )
 
@@ -130,29 +171,47 @@ class HostedMcp:
             raise MCPError(INVALID_PARAMS, f"There is no tool {params.name[:100]!r}.")
         if not isinstance(message, str) or not message.strip():
             raise MCPError(INVALID_PARAMS, "message: must be a text that is not empty.")
+        if for_client := await self._unattended.client_side_tools(agent):
+            # A call of such a tool would wait for an answer that nobody on this way can give.
+            text = (
+                f"{agent.slug} cannot be used over MCP: its tools {_listed(for_client)} are run by a client of the API."
+            )
+            return CallToolResult(content=[TextContent(text=text)], is_error=True)
         try:
-            run_id = await following.start(self._app, agent, message)
+            attachments = await _attachments((params.arguments or {}).get("attachments"))
+            run_id = await following.start(self._app, agent, message, attachments=attachments)
         except WeftlineError as error:
             return CallToolResult(content=[TextContent(text=error.message)], is_error=True)
         row = await self._app.engine.find(run_id, workspace=principal.workspace)
         told = 0
         try:
             async for event in following.events(self._app, row, run_id):
-                if event.type == "assistant_delta":
+                if event.what is What.TEXT:
                     told += 1
-                    await context.session.report_progress(told, message=event.payload["text"])
+                    await context.session.report_progress(told, message=event.text)
         except asyncio.CancelledError:
             await self._cancel(row.key, principal)
             raise
         after = await self._app.engine.row(row.key)
         assert after is not None
-        run = await run_summary(self._app.engine, after)
+        try:
+            run = await self._ended(after, _room(context))
+        except RateLimited as error:
+            meta = {"weftline/runId": run_id}
+            return CallToolResult(content=[TextContent(text=error.message)], is_error=True, _meta=meta)
         text = run.final_text if run.status == "succeeded" else run.error or f"The run is {run.status}."
         return CallToolResult(
             content=[TextContent(text=text or "")],
             is_error=run.status != "succeeded",
             _meta={"weftline/runId": run.id, **(following.usage(run) or {})},
         )
+
+    async def _ended(self, row: RunRow, room: RequestRoom) -> RunView:
+        try:
+            return await run_summary(self._app.engine, row, max_bytes=LARGE_BYTES)
+        except LargeEntry as large:
+            await room.need(large.size)
+            return await run_summary(self._app.engine, row)
 
     async def _cancel(self, key: int, principal: Principal) -> None:
         """The caller cancelled the call. If the server is stopping instead, the run continues at its next start."""
@@ -161,6 +220,63 @@ class HostedMcp:
         if not self._stop.is_set():
             with anyio.CancelScope(shield=True):
                 await self._app.engine.cancel(key, requested_by=principal.id)
+
+
+class _Sending:
+    """Sends what the package answers. What is large has room of its own, and must be taken in time."""
+
+    def __init__(self, large: LargeResponses, room: RequestRoom, request: Request) -> None:
+        self._large = large
+        self._room = room
+        self._send = request.send
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), NO_SNIFFING]}
+        body: bytes = message.get("body", b"")
+        if len(body) <= LARGE_BYTES:
+            await self._send(message)
+            return
+        try:
+            await self._room.need(len(body))
+        except RateLimited:
+            raise ConnectionResetError from None  # too late to say why
+        await self._large.send_frame(self._send, body)
+        self._room.free()
+        if not message.get("more_body"):
+            await self._send({"type": "http.response.body", "body": b""})
+
+
+class _Attachment(Struct, rename="camel"):
+    data: str | None = None
+    media_type: str | None = None
+    name: str | None = None
+    url: str | None = None
+
+
+async def _attachments(given: object) -> list[TakenAttachment]:
+    """Raises `InvalidRequest` for what cannot be taken."""
+    try:
+        sent = convert(given or [], list[_Attachment])
+    except ValidationError as error:
+        raise InvalidRequest(f"attachments: {error}") from None
+    if len(sent) > MAX_ATTACHMENTS:
+        raise InvalidRequest(f"attachments: at most {MAX_ATTACHMENTS} of them are taken.")
+    return [await asyncio.to_thread(_taken, f"attachments[{index}]", one) for index, one in enumerate(sent)]
+
+
+def _taken(path: str, sent: _Attachment) -> TakenAttachment:
+    if sent.data is None or sent.url is not None:
+        raise InvalidRequest(f"{path}: files given by an address are not fetched; give the content as `data`.")
+    try:
+        return take_content(sent.data, media_type=sent.media_type, name=sent.name)
+    except AttachmentRefused as refused:
+        raise InvalidRequest(f"{path}.{refused.field}: {refused.message}.") from None
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_SHOWN_TOOLS])
+    return f"{shown} and {len(names) - _SHOWN_TOOLS} more" if len(names) > _SHOWN_TOOLS else shown
 
 
 async def _checked(request: Request) -> Receive:
@@ -185,6 +301,13 @@ def _principal(context: ServerRequestContext[Any]) -> Principal:
     principal = context.request.scope[_PRINCIPAL]
     assert isinstance(principal, Principal)
     return principal
+
+
+def _room(context: ServerRequestContext[Any]) -> RequestRoom:
+    assert context.request is not None
+    room = context.request.scope[_ROOM]
+    assert isinstance(room, RequestRoom)
+    return room
 
 
 def _load() -> None:

@@ -8,10 +8,11 @@ it: others wait for the room.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 from weftline.errors import RateLimited
-from weftline.server.http import DEPARTURE, PIECE_BYTES, Departure, Request, Response, send_response
+from weftline.server.http import DEPARTURE, PIECE_BYTES, Departure, Request, Response, Send, send_response
 from weftline.server.room import Room, Rooms
 
 LARGE_BYTES = PIECE_BYTES
@@ -33,17 +34,24 @@ class LargeResponses:
         max_bytes_per_workspace: int = MAX_HELD_BYTES_PER_WORKSPACE,
         wait_s: float = WAIT_S,
         grace_s: float = GRACE_S,
+        min_bytes_per_s: int = MIN_BYTES_PER_S,
     ) -> None:
         self._rooms = Rooms(max_bytes=max_bytes, max_bytes_per_workspace=max_bytes_per_workspace)
         self._wait_s = wait_s
         self._grace_s = grace_s
-        self._making = asyncio.Semaphore(1)
+        self._min_bytes_per_s = min_bytes_per_s
+        self.making = asyncio.Semaphore(1)
         """Held while a large response is made, which takes a multiple of its size for a moment."""
 
     @property
     def held(self) -> int:
         """Bytes."""
         return self._rooms.held
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for room."""
+        return self._rooms.waiting
 
     def hold(self, workspace: str, size: int) -> Room:
         """Raises `RateLimited` if there is no room for so much."""
@@ -62,7 +70,7 @@ class LargeResponses:
         try:
             if departure is not None and departure.gone:
                 raise ConnectionResetError
-            async with self._making:
+            async with self.making:
                 answer = await make()
             room.resize(len(answer.body))
             await self.send(request, answer, room)
@@ -72,11 +80,48 @@ class LargeResponses:
     async def send(self, request: Request, answer: Response, room: Room) -> None:
         """Sends it and frees its room. Raises `ConnectionResetError` if the client is too slow."""
         try:
-            async with asyncio.timeout(self._grace_s + len(answer.body) / MIN_BYTES_PER_S):
+            async with self._in_time(len(answer.body)):
                 await send_response(request, answer)
+        finally:
+            room.free()
+
+    async def send_frame(self, send: Send, data: bytes) -> None:
+        """Sends a part of a stream, in pieces. Raises `ConnectionResetError` if the client is too slow."""
+        async with self._in_time(len(data)):
+            for at in range(0, len(data), PIECE_BYTES):
+                piece = data[at : at + PIECE_BYTES]
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                await asyncio.sleep(0)  # a client that takes it all at once leaves others their turn
+
+    @asynccontextmanager
+    async def _in_time(self, size: int) -> AsyncGenerator[None]:
+        try:
+            async with asyncio.timeout(self._grace_s + size / self._min_bytes_per_s):
+                yield
         except TimeoutError:
             raise ConnectionResetError from None
-        finally:
+
+
+class RequestRoom:
+    """The room that one request has taken so far, for what it must read before it knows how much it will send."""
+
+    def __init__(self, all_responses: LargeResponses, workspace: str) -> None:
+        self._all = all_responses
+        self._workspace = workspace
+        self._room: Room | None = None
+
+    @property
+    def held(self) -> Room | None:
+        return self._room
+
+    async def need(self, size: int) -> None:
+        """Waits for room for so much, in place of what was held before. Raises `RateLimited` if there is none."""
+        self.free()
+        self._room = await self._all.wait_to_hold(self._workspace, size)
+
+    def free(self) -> None:
+        room, self._room = self._room, None
+        if room is not None:
             room.free()
 
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 
 from weftline.errors import RateLimited, Unavailable, WeftlineError
 from weftline.server.connections import Connections
+from weftline.server.http import Headers
 from weftline.wire.responses import error_body
 
 logger = logging.getLogger(__name__)
@@ -103,7 +104,7 @@ class Listener:
         """Says why, if the client is listening, and closes the connection at once."""
         self._connections.on_refused(error)
         with connection, suppress(OSError):
-            connection.send(refusal(error))
+            connection.send(refusal(error, headers=self._connections.headers_of_refusal(None)))
 
     async def _open(self, connection: socket.socket, address: str) -> None:
         try:
@@ -124,15 +125,15 @@ def _set_options(connection: socket.socket) -> None:
                 connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-def refusal(error: WeftlineError) -> bytes:
+def refusal(error: WeftlineError, *, headers: Headers = ()) -> bytes:
     """A whole answer, after which the connection is closed."""
     body = error_body(error, "")
     retry = f"retry-after: {error.details['retry_after_s']}\r\n" if "retry_after_s" in error.details else ""
     head = (
         f"HTTP/1.1 {error.status} {_PHRASES[error.status]}\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n{retry}connection: close\r\n\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n{retry}connection: close\r\n"
     )
-    return head.encode() + body
+    return b"".join([head.encode(), *[b"%b: %b\r\n" % header for header in headers], b"\r\n", body])
 
 
 _PHRASES = {

@@ -329,11 +329,16 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             # Whoever waits for the body is told that the client has gone: nothing that it answers is sent.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        self.transport.write(refusal(error))
+        self.transport.write(refusal(error, headers=self._all.headers_of_refusal(self._origin())))
         # Closing at once what the client still writes to would take the answer away from it again.
         self.transport.write_eof()
         self.flow.resume_reading()
         self._due_in(_LINGER_S)
+
+    def _origin(self) -> str | None:
+        """Of the page that sends the request, if that much of its head has come."""
+        headers = self.headers or ()  # None before the first request
+        return next((value.decode("latin-1") for name, value in headers if name == b"origin"), None)
 
     # What the client takes
 

@@ -20,6 +20,11 @@ class Rooms:
         """Bytes."""
         return self._held.total()
 
+    @property
+    def waiting(self) -> int:
+        """How many wait for room."""
+        return len(self._waiting)
+
     def hold(self, workspace: str, size: int) -> Room | None:
         """None if there is no room for so much."""
         if not self._fits(workspace, size):

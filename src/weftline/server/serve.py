@@ -37,6 +37,7 @@ from weftline.server.connections import Connections
 from weftline.server.control import Control
 from weftline.server.listener import Listener
 from weftline.server.memory import return_large_blocks
+from weftline.server.oauth.documents import read_document
 from weftline.server.operations import operations
 from weftline.server.options import ServerOptions, server_options
 from weftline.server.own_tools import LoadedTool, loaded_tools, server_tools
@@ -181,7 +182,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
         slow_turn_s=options.slow_turn_s,
         limits=options.workspaces,
     ).start()
-    app = App(engine, store, catalogs, ROUTES, options=options)
+    app = App(engine, store, catalogs, ROUTES, options=options, read_document=partial(read_document, pages))
     deliveries = Deliveries(
         app.workspaces,
         peers,
@@ -210,6 +211,8 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
         proxies=options.trusted_proxies,
     )
     connections.on_refused = app.refused_early
+    if options.cors is not None:
+        connections.headers_of_refusal = options.cors.early_headers
     server = _Server(
         uvicorn.Config(
             app,

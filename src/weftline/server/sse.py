@@ -36,6 +36,14 @@ def resume_point(request: Request) -> int:
     return max(_seq(request.query_value("lastSeq")), _seq(request.header(b"last-event-id")))
 
 
+def is_reconnecting(request: Request) -> bool:
+    """Whether this is an `EventSource` that lost its stream: it repeats its address, with a newer `Last-Event-ID`.
+
+    Other clients send both alike.
+    """
+    return _seq(request.header(b"last-event-id")) > _seq(request.query_value("lastSeq"))
+
+
 def _seq(text: str | None) -> int:
     if text is None or not (text := text.strip()).isascii() or not text.isdigit() or len(text) > 18:
         return 0

@@ -30,9 +30,9 @@ async def run_view(engine: RunSource, row: RunRow, *, max_bytes: int | None = No
     return await _view(engine, row, first, max_bytes=max_bytes)
 
 
-async def run_summary(engine: RunSource, row: RunRow) -> RunView:
+async def run_summary(engine: RunSource, row: RunRow, *, max_bytes: int | None = None) -> RunView:
     """Like `run_view`, without the spec, which may be large and is not read."""
-    return await _view(engine, row, None, max_bytes=None)
+    return await _view(engine, row, None, max_bytes=max_bytes)
 
 
 async def _view(engine: RunSource, row: RunRow, first: Stored | None, *, max_bytes: int | None) -> RunView:

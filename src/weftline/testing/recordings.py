@@ -17,6 +17,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
+from weftline.net.errors import RequestFailed
 from weftline.net.limits import TimeLimits
 from weftline.net.transport import Response
 
@@ -71,16 +72,23 @@ def replay(*exchanges: tuple[int, str, bytes]) -> list[Exchange]:
 class RecordedTransport:
     """A transport that answers from recorded exchanges, in order, and keeps the requests it received in `sent`.
 
-    `piece_bytes` cuts every streamed body into pieces of that size; `cuts` cuts it at these offsets instead.
+    `piece_bytes` cuts every streamed body into pieces of that size; `cuts` cuts it at these offsets instead. After
+    the last piece the connection is `broken`, if it is to be.
     A post after the last exchange fails with `LookupError`.
     """
 
     def __init__(
-        self, exchanges: Sequence[Exchange], *, piece_bytes: int | None = None, cuts: Sequence[int] | None = None
+        self,
+        exchanges: Sequence[Exchange],
+        *,
+        piece_bytes: int | None = None,
+        cuts: Sequence[int] | None = None,
+        broken: bool = False,
     ) -> None:
         self._left = list(exchanges)
         self._piece_bytes = piece_bytes
         self._cuts = cuts
+        self._broken = broken
         self.sent: list[SentRequest] = []
         self.closed = False
 
@@ -91,7 +99,8 @@ class RecordedTransport:
         self.sent.append(SentRequest(url, dict(headers), body, limits))
         if not self._left:
             raise LookupError(f"The recording has no answer for request {len(self.sent)}.")
-        yield _RecordedResponse(self._left.pop(0), piece_bytes=self._piece_bytes, cuts=self._cuts)
+        left = self._left.pop(0)
+        yield _RecordedResponse(left, piece_bytes=self._piece_bytes, cuts=self._cuts, broken=self._broken)
 
     def get(self, url: str, *, headers: Mapping[str, str], limits: TimeLimits) -> AbstractAsyncContextManager[Response]:
         return self.post(url, headers=headers, body=b"", limits=limits)
@@ -114,12 +123,15 @@ class _Headers(dict[str, str]):
 
 
 class _RecordedResponse:
-    def __init__(self, exchange: Exchange, *, piece_bytes: int | None, cuts: Sequence[int] | None) -> None:
+    def __init__(
+        self, exchange: Exchange, *, piece_bytes: int | None, cuts: Sequence[int] | None, broken: bool
+    ) -> None:
         self.status = exchange.status
         self.headers: Mapping[str, str] = _Headers(exchange.headers)
         self._body = exchange.body
         self._piece_bytes = piece_bytes
         self._cuts = cuts
+        self._broken = broken
 
     async def read(self) -> bytes:
         return self._body
@@ -132,6 +144,8 @@ class _RecordedResponse:
             if end > start:
                 yield self._body[start:end]
                 start = end
+        if self._broken:
+            raise RequestFailed("broken", "The connection broke.", sent=True)
 
 
 def _exchange(interaction: dict[str, Any]) -> Exchange:

@@ -24,6 +24,7 @@ from weftline.net.dial import Dialer
 from weftline.net.errors import BodyTooLarge, RequestFailed
 from weftline.providers.base import ToolSpec
 from weftline.redaction import Redactor, shown_url
+from weftline.surrogates import whole_json
 from weftline.tools.base import ToolContext, ToolOutput
 from weftline.tools.client_side import A2A_PARAMETERS
 from weftline.tools.remote import RemoteTool
@@ -36,6 +37,7 @@ _REMEMBERED = 1024
 _MAX_FORMS = 12
 """Per card: each may be tried before a call is given up."""
 _REDIRECTS = 3
+_SHOWN_CHARS = 1000
 
 Fields: TypeAlias = dict[str, object]
 Style: TypeAlias = Literal["rpc", "rest", "rpc_1", "rest_1"]
@@ -340,28 +342,39 @@ def _state(result: Fields) -> str:
 
 
 def answer_text(result: Mapping[str, object]) -> str | None:
-    """The text of a message's or task's parts, else of its status message, else of its last artifact."""
-    text = _parts_text(result.get("parts"))
-    if text is not None:
-        return text
+    """The text of a message's or task's parts, else of its status message, else of its last artifact.
+
+    If there is no text anywhere, the data in the same places, as JSON, and files by their names.
+    """
     status = result.get("status")
     message = cast(Fields, status).get("message") if isinstance(status, dict) else None
-    if isinstance(message, dict):
-        text = _parts_text(cast(Fields, message).get("parts"))
-        if text is not None:
-            return text
     artifacts = _objects(result.get("artifacts"))
-    return _parts_text(artifacts[-1].get("parts")) if artifacts else None
+    places = [
+        result.get("parts"),
+        cast(Fields, message).get("parts") if isinstance(message, dict) else None,
+        artifacts[-1].get("parts") if artifacts else None,
+    ]
+    for read in (_text, _in_words):
+        for parts in places:
+            inner = [part.get("root", part) for part in _objects(parts)]
+            found = [one for part in inner if isinstance(part, dict) and (one := read(cast(Fields, part))) is not None]
+            if found:
+                return "\n".join(found)
+    return None
 
 
-def _parts_text(parts: object) -> str | None:
-    texts: list[str] = []
-    for part in _objects(parts):
-        inner = part.get("root", part)
-        one = cast(Fields, inner).get("text") if isinstance(inner, dict) else None
-        if isinstance(one, str):
-            texts.append(one)
-    return "\n".join(texts) if texts else None
+def _text(part: Fields) -> str | None:
+    text = part.get("text")
+    return text if isinstance(text, str) else None
+
+
+def _in_words(part: Fields) -> str | None:
+    if part.get("data") is not None:
+        return msgspec.json.encode(part["data"]).decode()
+    file = cast(Fields, part["file"]) if isinstance(part.get("file"), dict) else part
+    named = [file.get(name) for name in ("name", "filename", "mimeType", "mediaType", "uri", "url")]
+    shown = [one[:_SHOWN_CHARS] for one in named if isinstance(one, str) and one]
+    return f"[file: {', '.join(shown)}]" if shown else None
 
 
 def _is_card(url: str) -> bool:
@@ -396,7 +409,7 @@ def _object(data: bytes) -> Fields | None:
     if excess(data):
         return None
     try:
-        value: object = msgspec.json.decode(data)
+        value: object = msgspec.json.decode(whole_json(data))
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     return cast(Fields, value) if isinstance(value, dict) else None

@@ -15,6 +15,7 @@ from msgspec import Raw, Struct
 from weftline.kernel.entries import Effect
 from weftline.messages import Text, UserPart
 from weftline.providers.base import ToolSpec
+from weftline.surrogates import whole
 
 ClientKind: TypeAlias = Literal["local", "a2a_local", "mcp_local"]
 
@@ -66,6 +67,11 @@ class ToolOutput(Struct, frozen=True, omit_defaults=True):
     @classmethod
     def of(cls, text: str, *, is_error: bool = False) -> ToolOutput:
         return cls((Text(text),), is_error)
+
+    def whole(self) -> ToolOutput:
+        """The same, in texts that can be stored: half a character becomes U+FFFD."""
+        parts = [Text(whole(part.text)) if isinstance(part, Text) else part for part in self.parts]
+        return ToolOutput(tuple(parts), self.is_error)
 
 
 class Happened(Struct, frozen=True):

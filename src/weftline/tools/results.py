@@ -1,7 +1,7 @@
 """From what a tool function returned or raised to what the model reads.
 
 Nothing is changed silently: a value that JSON cannot hold as it is (NaN, keys that are not strings, raw bytes) is an
-error result.
+error result. The one exception is half a character (`weftline.surrogates`), which would cost the whole result.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import msgspec
 from weftline import prompts
 from weftline.canonical import MAX_DEPTH, NotCanonical, canonical_value
 from weftline.messages import File, Image, Text, UserPart
+from weftline.surrogates import whole
 from weftline.tools.base import ToolFailed, ToolOutput
 
 
@@ -27,7 +28,7 @@ def output_of(value: object, *, tool_name: str) -> ToolOutput:
     """
     try:
         if isinstance(value, str):
-            return ToolOutput((Text(_encodable(value)),))
+            return ToolOutput((Text(whole(value)),))
         if isinstance(value, ToolOutput):
             return _checked(value)
         if parts := _parts(value):
@@ -50,21 +51,19 @@ def error_of(error: BaseException) -> ToolOutput:
         message = ""
     if not isinstance(error, ToolFailed):
         message = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return ToolOutput.of((message or "The tool failed.").encode(errors="replace").decode(), is_error=True)
+    return ToolOutput.of(whole(message or "The tool failed."), is_error=True)
 
 
 def _checked(output: ToolOutput) -> ToolOutput:
     """Raises unless it can be decoded again: structs accept any value, but readers of the log do not."""
-    return _decode_output(msgspec.json.encode(output))
+    try:
+        data = msgspec.json.encode(output)
+    except UnicodeEncodeError:
+        data = msgspec.json.encode(output.whole())
+    return _decode_output(data)
 
 
 _decode_output = msgspec.json.Decoder(ToolOutput).decode
-
-
-def _encodable(text: str) -> str:
-    if not text.isascii():
-        text.encode()
-    return text
 
 
 def _parts(value: object) -> tuple[UserPart, ...]:
@@ -82,7 +81,7 @@ def _plain(value: Any, levels: int) -> object:
     """`value` made of JSON's own types, converting what has one obvious JSON form."""
     if not levels:
         raise NotCanonical(f"nested deeper than {MAX_DEPTH} levels")
-    if value is None or type(value) in (str, int, float, bool):
+    if value is None or type(value) in (int, float, bool):
         return value
     if isinstance(value, bytes | bytearray | memoryview):
         raise NotCanonical("bytes have no JSON form; return text, or an Image or File part")
@@ -95,8 +94,10 @@ def _plain(value: Any, levels: int) -> object:
         return sorted(items, key=canonical_value)
     if isinstance(value, list | tuple):
         return [_plain(item, levels - 1) for item in cast("Iterable[object]", value)]
-    if isinstance(value, str | int | float):
-        return str(value) if isinstance(value, str) else int(value) if isinstance(value, int) else float(value)
+    if isinstance(value, str):
+        return whole(str(value))
+    if isinstance(value, int | float):
+        return int(value) if isinstance(value, int) else float(value)
     if isinstance(value, msgspec.Struct):
         return _plain(msgspec.to_builtins(value, builtin_types=(bytes, bytearray, memoryview)), levels - 1)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -106,8 +107,8 @@ def _plain(value: Any, levels: int) -> object:
 
 
 def _mapping(value: Mapping[Any, object], levels: int) -> dict[Any, object]:
-    # Keys stay as they are, so that canonical_value refuses those that are not strings.
-    return {key: _plain(item, levels - 1) for key, item in value.items()}
+    # Keys that are not strings stay as they are, so that canonical_value refuses them.
+    return {whole(key) if isinstance(key, str) else key: _plain(item, levels - 1) for key, item in value.items()}
 
 
 def _by_pydantic(value: object, levels: int) -> object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Raw, Struct, json
 
-from weftline.plan import A2ARef, McpLocalRef, McpRef, StoredRef, ToolRef
+from weftline.plan import A2ALocalRef, A2ARef, LocalRef, McpLocalRef, McpRef, StoredRef, ToolRef
 from weftline.wire.json_text import decode_fields, decode_items, encode
 from weftline.wire.plan import NULL, tool_ref
 
@@ -66,6 +66,12 @@ def dialled_urls(spec: bytes) -> dict[str, str]:
         for ref in refs
         if isinstance(ref, McpRef | A2ARef)
     }
+
+
+def client_side_tools(spec: bytes) -> list[str]:
+    """The names of the tools that the client carries out."""
+    refs = (tool_ref(raw) for raw in _items(decode_fields(spec)))
+    return [name for ref in refs if isinstance(ref, LocalRef | A2ALocalRef | McpLocalRef) for name in model_names(ref)]
 
 
 def merged_tools(base: list[Raw], over: list[Raw]) -> list[Raw]:

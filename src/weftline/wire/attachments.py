@@ -12,7 +12,7 @@ from base64 import b64decode
 from binascii import Error as NotBase64
 from hashlib import sha256
 from ipaddress import ip_address
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, NamedTuple, cast
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from msgspec import Raw, Struct
@@ -100,7 +100,7 @@ class _Taking:
         for index, attachment in enumerate(sent):
             try:
                 items[index] = self._stored(items[index], attachment)
-            except _Refused as refused:
+            except AttachmentRefused as refused:
                 path = f"{at}[{index}]"
                 self.issues.append(Issue(f"{path}.{refused.field}" if refused.field else path, refused.message))
         return Raw(encode(items))
@@ -128,11 +128,36 @@ class _Taking:
             self._blobs[blob.id] = blob
             fields.pop("data", None)
             fields.pop("url", None)
-            fields |= {"sha256": blob.id, "sizeBytes": len(data)}
+            fields |= _in_place_of(blob)
         return Raw(encode(fields))
 
 
-class _Refused(Exception):
+class TakenAttachment(NamedTuple):
+    """One attachment as a stored spec has it, and its content."""
+
+    stored: Raw
+    blob: Blob
+
+
+def take_content(data: str, *, media_type: str | None, name: str | None) -> TakenAttachment:
+    """An attachment whose content, in base64, came by another way than the wire's. Raises `AttachmentRefused`."""
+    if name is not None and len(name) > MAX_ATTACHMENT_NAME_CHARS:
+        raise AttachmentRefused("name", f"has more than {MAX_ATTACHMENT_NAME_CHARS} characters")
+    _check_name(name)
+    content = _decoded(data, "data")
+    kind = _type_of_content(content, media_type, "data")
+    blob = Blob(sha256(content).hexdigest(), content)
+    named = {} if name is None else {"name": name}
+    return TakenAttachment(Raw(encode({"mediaType": kind, **named, **_in_place_of(blob)})), blob)
+
+
+def _in_place_of(blob: Blob) -> dict[str, Any]:
+    return {"sha256": blob.id, "sizeBytes": len(blob.data)}
+
+
+class AttachmentRefused(Exception):
+    """`field` is what is wrong: `data`, `mediaType`, …; empty for the whole."""
+
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
         self.field = field
@@ -145,7 +170,7 @@ def _content(sent: dict[str, Any]) -> tuple[str, bytes | None]:
     text: str | None = sent.get("data")
     url: str | None = sent.get("url")
     if (text is None) == (url is None):
-        raise _Refused("", "give exactly one of `data` and `url`")
+        raise AttachmentRefused("", "give exactly one of `data` and `url`")
     if url is not None and url[:5].lower() == "data:":
         written, data = _data_url(url)
         return _type_of_content(data, given or written, "url"), data
@@ -159,7 +184,7 @@ def _content(sent: dict[str, Any]) -> tuple[str, bytes | None]:
 def _data_url(url: str) -> tuple[str | None, bytes]:
     head, comma, body = url[5:].partition(",")
     if not comma:
-        raise _Refused("url", "is not a data URL")
+        raise AttachmentRefused("url", "is not a data URL")
     media_type, _, options = head.partition(";")
     encoded = options.lower().split(";")[-1] == "base64"
     data = _decoded(body, "url") if encoded else unquote_to_bytes(body)
@@ -173,18 +198,18 @@ def _decoded(text: str, field: str) -> bytes:
     try:
         return b64decode(text, validate=True)
     except (NotBase64, ValueError):
-        raise _Refused(field, "is not base64") from None
+        raise AttachmentRefused(field, "is not base64") from None
 
 
 def _type_of_content(data: bytes, given: str | None, field: str) -> str:
     if not data:
-        raise _Refused(field, "is empty")
+        raise AttachmentRefused(field, "is empty")
     if len(data) > MAX_ATTACHMENT_BYTES:
         raise _too_large(field)
     found = _sniffed(data)
     media_type = _accepted(given or found)
     if found != media_type and (found is not None or media_type in IMAGE_TYPES or media_type == "application/pdf"):
-        raise _Refused("mediaType", f"is {media_type}, but the content is {found or 'something else'}")
+        raise AttachmentRefused("mediaType", f"is {media_type}, but the content is {found or 'something else'}")
     return media_type
 
 
@@ -196,27 +221,27 @@ def _sniffed(data: bytes) -> str | None:
 
 def _accepted(media_type: str | None) -> str:
     if media_type is None:
-        raise _Refused("mediaType", "is missing, and cannot be told from the rest")
+        raise AttachmentRefused("mediaType", "is missing, and cannot be told from the rest")
     name = media_type.partition(";")[0].strip().lower()
     name = "image/jpeg" if name == "image/jpg" else name
     kind, _, detail = name.partition("/")
     if name in IMAGE_TYPES or name in FILE_TYPES or (kind == "text" and detail.replace("-", "").isalnum()):
         return name
-    raise _Refused("mediaType", f"must be one of {', '.join((*IMAGE_TYPES, *FILE_TYPES))} or text/…")
+    raise AttachmentRefused("mediaType", f"must be one of {', '.join((*IMAGE_TYPES, *FILE_TYPES))} or text/…")
 
 
 def _check_address(url: str) -> None:
     if len(url) > MAX_URL_CHARS:
-        raise _Refused("url", f"has more than {MAX_URL_CHARS} characters")
+        raise AttachmentRefused("url", f"has more than {MAX_URL_CHARS} characters")
     try:
         parts = urlsplit(url)
         good = parts.scheme.lower() in ("http", "https") and bool(parts.hostname)
     except ValueError:
         good = False
     if not good or not url.isprintable() or " " in url:
-        raise _Refused("url", "must be an http, https or data address")
+        raise AttachmentRefused("url", "must be an http, https or data address")
     if not _is_public(urlsplit(url).hostname or ""):
-        raise _Refused("url", "must be a public address, since the model's provider fetches it")
+        raise AttachmentRefused("url", "must be a public address, since the model's provider fetches it")
 
 
 def _is_public(host: str) -> bool:
@@ -236,11 +261,11 @@ def _is_public(host: str) -> bool:
 
 def _check_name(name: str | None) -> None:
     if name is not None and not name.isprintable():
-        raise _Refused("name", "must be printable")
+        raise AttachmentRefused("name", "must be printable")
 
 
-def _too_large(field: str) -> _Refused:
-    return _Refused(field, f"has more than {MAX_ATTACHMENT_BYTES:,} bytes of content")
+def _too_large(field: str) -> AttachmentRefused:
+    return AttachmentRefused(field, f"has more than {MAX_ATTACHMENT_BYTES:,} bytes of content")
 
 
 # In the plan

@@ -62,6 +62,8 @@ ERROR_CLASSES = frozenset(
 RETRYABLE_CLASSES = frozenset({"rate_limit", "overloaded", "server", "timeout", "upstream_deadline"})
 RESULT_SUBTYPES = {"max_tool_turns": "error_max_tool_turns", "local_timeout": "error_local_tool_timeout"}
 """Failures that end in a `result` event; all others end in an `error` event."""
+_COMPLETE_BUT_UNUSABLE = frozenset({"truncation", "invalid_output"})
+"""Failures after an answer that the provider had finished; otherwise the partial text is of one that it had not."""
 TERMINAL_EVENTS = frozenset({"result", "error", "cancelled"})
 
 COPY_LIMIT = 100 * 1024
@@ -248,6 +250,8 @@ def _result(head: CallClosed, body: bytes) -> tuple[str, bytes] | None:
         "args": content.args if content.args is not UNSET else {},
         "phase": "end",
     }
+    if head.how == "in_doubt":
+        payload["inDoubt"] = True
     images = [part for part in content.parts if not isinstance(part, Text)]
     if images:
         payload["attachments"] = [{"type": "image", "mediaType": part.media_type} for part in images]
@@ -273,6 +277,8 @@ def _terminal(head: RunEnded, body: bytes) -> tuple[str, bytes]:
     if head.status == "succeeded":
         event = "result"
         payload |= {"subtype": "success", "ok": True, "text": content.text}
+        if head.finish is not None:
+            payload["finishReason"] = head.finish
     elif head.status == "cancelled":
         event = "cancelled"
         payload["reason"] = head.reason or "user"
@@ -290,13 +296,13 @@ def _terminal(head: RunEnded, body: bytes) -> tuple[str, bytes]:
             payload |= {"errorClass": "unknown", "retryable": False}
         if content.partial_text is not None:
             payload["partialText"] = content.partial_text
-            if head.finish is not None:
+            if head.finish is not None and head.code in _COMPLETE_BUT_UNUSABLE:
                 payload["finishReason"] = head.finish
     if head.reason and head.status != "cancelled":
         payload["terminationReason"] = head.reason
     if head.cost_nusd is not None:
         payload["costUsd"] = head.cost_nusd / 1_000_000_000
-    used = usage_triple(head.usage, head.turns, head.model, attempts=head.attempts)
+    used = usage_triple(head.usage, head.turns, head.model, attempts=head.attempts, estimated=head.estimated)
     return event, encode(payload)[:-1] + b"," + encode(used)[1:]
 
 

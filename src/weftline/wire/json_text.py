@@ -9,6 +9,7 @@ from msgspec import Raw
 
 from weftline.errors import InvalidRequest
 from weftline.json_size import excess
+from weftline.surrogates import lone_halves
 from weftline.wire.limits import MAX_BODY_VALUES, MAX_JSON_DEPTH
 
 _Shape = TypeVar("_Shape")
@@ -61,6 +62,9 @@ def _guarded(decode: Any, body: bytes) -> Any:
         text = str(error)
         raise InvalidRequest(NOT_AN_OBJECT if "`object`" in text else f"The body is not usable: {text}") from None
     except msgspec.DecodeError as error:
+        if halves := lone_halves(body):
+            half = halves[0][0].decode()
+            raise InvalidRequest(f"The body has {half}, half of a surrogate pair, which is not text.") from None
         raise InvalidRequest(f"The body is not valid JSON: {error}") from None
 
 

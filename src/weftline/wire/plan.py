@@ -308,7 +308,8 @@ def _user(text: str, attachments: tuple[StoredAttachment, ...] | None) -> User:
     """Attachments come first, as every vendor advises: the text is about them."""
     if not attachments:
         return User.of(text)
-    return User((*[attachment.part() for attachment in attachments], Text(text)))
+    files = [attachment.part() for attachment in attachments]
+    return User((*files, Text(text)) if text else tuple(files))
 
 
 def _message(chat: _Chat) -> Message:

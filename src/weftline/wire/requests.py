@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.messages import Blob
+from weftline.surrogates import whole_json
 from weftline.wire.attachments import take_attachments
 from weftline.wire.bodies import MessageBody, RunBody, SessionBody, SpecBody, ToolResultBody
 from weftline.wire.json_text import decode_fields, decode_object, decode_shape, encode, refuse_many
@@ -95,7 +96,7 @@ _any_tool_result = json.Decoder(_AnyToolResult)
 
 def parse_tool_result(body: bytes, *, user_agent: str) -> ToolResultBody:
     """The answer to a client-side call. One that is too large comes back marked `oversize`, without its text,
-    so that the call it belongs to can be closed."""
+    so that the call it belongs to can be closed. Half a character becomes U+FFFD: the run waits for the rest."""
     unknown: tuple[UnknownField, ...] = ()
     try:
         sent = _exact_tool_result.decode(body)
@@ -121,6 +122,7 @@ def _inexact_tool_result(body: bytes) -> tuple[ToolResult, tuple[UnknownField, .
     """A result with fields besides its own, and which those are. Raises `InvalidRequest` if it is not a result."""
     try:
         refuse_many(body)
+        body = whole_json(body)
         sent = _tool_result.decode(body)
         fields = decode_fields(body)
     except (DecodeError, UnicodeDecodeError, RecursionError):
@@ -161,10 +163,14 @@ def _valid(body: bytes, check: Any) -> dict[str, Any]:
     if tools:
         clashes = duplicate_names(tools)
         if clashes:
-            raise invalid(
-                [Issue(path, f"the name {shown(name)} is taken by an earlier tool") for path, name in clashes]
-            )
+            raise invalid([Issue(path, _taken(name, earlier)) for path, name, earlier in clashes])
     return fields
+
+
+def _taken(name: str, earlier: str) -> str:
+    if name == earlier:
+        return f"the name {shown(name)} is taken by an earlier tool"
+    return f"{shown(name)} and {shown(earlier)} would be one name to some models; rename one of them"
 
 
 def _require_input(fields: dict[str, Any]) -> None:

@@ -168,7 +168,7 @@ class ModelUsed(Struct, frozen=True, rename="camel"):
     reasoning_effort: str | UnsetType = UNSET
 
 
-class UsageTriple(Struct, frozen=True):
+class UsageTriple(Struct, frozen=True, rename="camel"):
     """The fields `tokens`, `turns`, `attempts` and `model` of terminal events and snapshots."""
 
     tokens: Tokens
@@ -176,9 +176,11 @@ class UsageTriple(Struct, frozen=True):
     attempts: int
     """Model calls, whereas `turns` counts each turn once."""
     model: ModelUsed
+    usage_estimated: Literal[True] | UnsetType = UNSET
+    """There if some model call did not report its usage: `tokens` and the cost then contain an estimate of it."""
 
 
-def usage_triple(usage: Usage, turns: int, model: ModelRef, *, attempts: int) -> UsageTriple:
+def usage_triple(usage: Usage, turns: int, model: ModelRef, *, attempts: int, estimated: bool = False) -> UsageTriple:
     """Counts are never negative, and a part is never more than its whole."""
     whole_input, whole_output = _count(usage.input), _count(usage.output)
     return UsageTriple(
@@ -191,6 +193,7 @@ def usage_triple(usage: Usage, turns: int, model: ModelRef, *, attempts: int) ->
         _count(turns),
         _count(attempts),
         ModelUsed(model.id, model.provider, model.vendor_id, _effort(model.reasoning)),
+        True if estimated else UNSET,
     )
 
 
@@ -223,6 +226,7 @@ class RunView(Struct, frozen=True):
     finished_us: int | None = None
     final_text: str | None = None
     error: str | None = None
+    error_code: str | None = None
     error_class: str | None = None
     finish_reason: str | None = None
     reason: str | None = None
@@ -233,6 +237,9 @@ class RunView(Struct, frozen=True):
     model: ModelRef = ModelRef()
     cost_nusd: int | None = None
     """Billionths of a US dollar; None if any price is unknown."""
+    estimated: bool = False
+    """`usage` and `cost_nusd` contain estimates."""
+    in_doubt: Sequence[CallName] = ()
 
 
 class FailureReason(Struct, rename="camel"):
@@ -249,7 +256,11 @@ class RunSummary(Struct, rename="camel", kw_only=True):
     reason: str | None
     final_text: str | None
     error: str | None
+    error_code: str | None
+    """Of a run that failed: its class, or another lowercase word such as `max_tool_turns`."""
     failure_reason: FailureReason | None
+    finish_reason: str | None
+    """Why the model stopped, of a run that has its answer: `end_turn`, `refusal`, …"""
     metadata: dict[str, str]
     name: str
     created_at: Time
@@ -260,6 +271,9 @@ class RunSummary(Struct, rename="camel", kw_only=True):
     attempts: int | None
     model: ModelUsed | None
     cost_usd: float | None
+    usage_estimated: bool | None
+    in_doubt: Sequence[CallName]
+    """Calls that were cut off and may or may not have happened: the last 16."""
 
 
 class Run(RunSummary, rename="camel", kw_only=True):
@@ -301,7 +315,9 @@ def _summary(run: RunView) -> RunSummary:
         reason=run.reason,
         final_text=_final_text(run),
         error=run.error if failed else None,
+        error_code=run.error_code if failed else None,
         failure_reason=FailureReason(run.error_class, run.finish_reason) if failed and run.error_class else None,
+        finish_reason=run.finish_reason,
         metadata=run.metadata,
         name=run.name,
         created_at=iso(run.created_us),
@@ -312,6 +328,8 @@ def _summary(run: RunView) -> RunSummary:
         attempts=used.attempts if used else None,
         model=used.model if used else None,
         cost_usd=None if run.cost_nusd is None else run.cost_nusd / 1_000_000_000,
+        usage_estimated=run.estimated if ended else None,
+        in_doubt=run.in_doubt,
     )
 
 
@@ -329,6 +347,7 @@ class SessionUsage(Struct, frozen=True):
     tokens: Usage = Usage()
     cost_nusd: int | None = 0
     attempts: int = 0
+    estimated: bool = False
 
 
 class SessionView(Struct, frozen=True):
@@ -364,6 +383,7 @@ class UsedBySession(Struct, rename="camel"):
     attempts: int
     tokens: Tokens
     cost_usd: float | None
+    usage_estimated: bool
 
 
 class Session(Struct, rename="camel"):
@@ -417,7 +437,7 @@ def session_info(session: SessionView, messages: Iterable[Message]) -> bytes:
 def _session_usage(usage: SessionUsage) -> UsedBySession:
     triple = usage_triple(usage.tokens, usage.turns, ModelRef(), attempts=usage.attempts)
     cost = None if usage.cost_nusd is None else usage.cost_nusd / 1_000_000_000
-    return UsedBySession(usage.runs, triple.turns, triple.attempts, triple.tokens, cost)
+    return UsedBySession(usage.runs, triple.turns, triple.attempts, triple.tokens, cost, usage.estimated)
 
 
 def _chat(message: Message) -> ChatMessage | None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from msgspec import UNSET
+from msgspec import UNSET, DecodeError, ValidationError
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from weftline.kernel import bodies
 from weftline.kernel.entries import ModelRef, RunEnded
+from weftline.kernel.state import decode_state
 from weftline.messages import Usage
 from weftline.wire.events import ERROR_CLASSES
-from weftline.wire.responses import RunView, SessionUsage, Status
+from weftline.wire.responses import CallName, RunView, SessionUsage, Status
 
 _decode_metadata = Decoder(dict[str, str]).decode
 
@@ -33,6 +34,8 @@ class RunFields(Protocol):
     def started_at(self) -> int | None: ...
     @property
     def ended_at(self) -> int | None: ...
+    @property
+    def state(self) -> bytes: ...
 
 
 def run_view(
@@ -49,6 +52,7 @@ def run_view(
         metadata=_decode_metadata(row.metadata),
         started_us=row.started_at,
         finished_us=row.ended_at,
+        in_doubt=_in_doubt(row.state),
     )
     return run if ended is None else _ended(run, *ended)
 
@@ -64,7 +68,19 @@ def session_usage(ends: Iterable[RunEnded]) -> SessionUsage:
         tokens=sum((end.usage for end in ends), Usage()),
         cost_nusd=sum(priced) if len(priced) == len(costs) else None,
         attempts=sum(end.attempts for end in ends),
+        estimated=any(end.estimated for end in ends),
     )
+
+
+def _in_doubt(state: bytes) -> list[CallName]:
+    """The calls that the run's stored state remembers as being in doubt."""
+    if b"doubts" not in state:
+        return []  # nearly always, and cheaper than decoding: a field without a value is not stored
+    try:
+        doubts = decode_state(state).guards.doubts
+    except (DecodeError, ValidationError):
+        return []  # made by another version of the fold
+    return [CallName(doubt.id, doubt.tool) for doubt in doubts if doubt.id]
 
 
 def _spec(created: bytes | None) -> bytes:
@@ -81,14 +97,16 @@ def _ended(run: RunView, head: RunEnded, body: bytes) -> RunView:
         run,
         final_text=content.partial_text if failed else content.text,
         error=content.error if failed else None,
+        error_code=head.code or "error" if failed else None,
         error_class=error_class,
-        finish_reason=head.finish if head.code == "truncation" else None,
+        finish_reason=head.finish if head.status == "succeeded" or head.code == "truncation" else None,
         reason=head.reason or None if head.status != "cancelled" else None,
         usage=head.usage,
         turns=head.turns,
         attempts=head.attempts,
         model=head.model or ModelRef(),
         cost_nusd=head.cost_nusd,
+        estimated=head.estimated,
     )
 
 

@@ -29,12 +29,15 @@ from weftline.wire.limits import (
     MAX_TOOL_FILTER_NAMES,
     MAX_TOOL_SCHEMA_BYTES,
     MAX_URL_CHARS,
+    MCP_TOOL_NAME_PATTERN,
     PLUGIN_NAME_PATTERN,
     TOOL_NAME_PATTERN,
     URL_PATTERN,
 )
 
 _is_tool_name = re.compile(TOOL_NAME_PATTERN).fullmatch
+_is_mcp_tool_name = re.compile(MCP_TOOL_NAME_PATTERN).fullmatch
+_NOT_EVERYWHERE = re.compile(r"[^a-zA-Z0-9_]")
 _is_header_value = re.compile(HEADER_VALUE_PATTERN).fullmatch
 
 
@@ -46,8 +49,18 @@ def shown(text: str) -> str:
 def _tool_name(name: str) -> str:
     if _is_tool_name(name):
         return name
-    raise PydanticCustomError(
-        "tool_name", "{name} must match {pattern}", {"name": shown(name), "pattern": f"^{TOOL_NAME_PATTERN}$"}
+    raise _name_refused(name, TOOL_NAME_PATTERN)
+
+
+def _mcp_tool_name(name: str) -> str:
+    if _is_mcp_tool_name(name):
+        return name
+    raise _name_refused(name, MCP_TOOL_NAME_PATTERN)
+
+
+def _name_refused(name: str, pattern: str) -> PydanticCustomError:
+    return PydanticCustomError(
+        "tool_name", "{name} must match {pattern}", {"name": shown(name), "pattern": f"^{pattern}$"}
     )
 
 
@@ -89,6 +102,7 @@ def whole(pattern: str) -> str:
 
 
 ToolName: TypeAlias = Annotated[str, AfterValidator(_tool_name)]
+McpToolName: TypeAlias = Annotated[str, AfterValidator(_mcp_tool_name)]
 Url: TypeAlias = Annotated[str, StringConstraints(pattern=whole(URL_PATTERN), max_length=MAX_URL_CHARS)]
 Headers: TypeAlias = Annotated[
     dict[
@@ -164,7 +178,7 @@ class McpLocalEntryModel(Ref):
 
     passthrough: ClassVar[bool] = True
 
-    name: ToolName
+    name: McpToolName
     description: str | None = None
     inputSchema: AnySchema = None
     outputSchema: AnySchema = None
@@ -195,35 +209,47 @@ ADDRESS_FIELDS = {"a2a": "agentCardUrl", "mcp": "url"}
 """The kinds that the server dials, and the field that says where."""
 
 
-def duplicate_names(tools: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """The path and name of each tool whose name an earlier tool of the (valid) list has.
+def duplicate_names(tools: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    """The path and name of each tool whose name an earlier tool of the (valid) list has, and the earlier one's.
 
     An `mcp` ref is a prefix, not a tool, so it clashes only with refs that keep their headers under the same name.
     """
     model_facing: set[str] = set()
+    spellings: dict[str, str] = {}
+    foreign: dict[str, str] = {}
+    """Spellings of names that an MCP server gave: to some models `get-weather` and `get_weather` are one."""
     dialed: set[str] = set()
-    found: list[tuple[str, str]] = []
+    found: list[tuple[str, str, str]] = []
 
-    def take(names: set[str], name: str, path: str) -> None:
+    def take(names: set[str], name: str, path: str, *, earlier: str | None = None) -> None:
         if name in names:
-            found.append((path, name))
+            earlier = name
+        if earlier is not None:
+            found.append((path, name, earlier))
         names.add(name)
+
+    def take_shown(name: str, path: str, *, of_server: bool = False) -> None:
+        spelt = _NOT_EVERYWHERE.sub("_", name)
+        take(model_facing, name, path, earlier=(spellings if of_server else foreign).get(spelt))
+        spellings.setdefault(spelt, name)
+        if of_server:
+            foreign.setdefault(spelt, name)
 
     for index, tool in enumerate(tools):
         kind = tool["kind"]
         at = f"tools[{index}]"
         if kind == "mcp_local":
             for place, entry in enumerate(tool["tools"]):
-                take(model_facing, entry["name"], f"{at}.tools[{place}].name")
+                take_shown(entry["name"], f"{at}.tools[{place}].name", of_server=True)
         elif kind in ("stored", "mantyx"):
             # No name has a colon, so ids and names cannot meet.
             take(model_facing, f"id:{tool['id']}", f"{at}.id")
         elif kind == "mcp":
             take(dialed, tool["name"], f"{at}.name")
         else:
-            take(model_facing, tool["name"], f"{at}.name")
+            take_shown(tool["name"], f"{at}.name")
             if kind == "a2a" and tool["name"] in dialed:
-                found.append((f"{at}.name", tool["name"]))
+                found.append((f"{at}.name", tool["name"], tool["name"]))
             if kind == "a2a":
                 dialed.add(tool["name"])
     return found

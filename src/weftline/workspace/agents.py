@@ -139,6 +139,11 @@ async def usable(at: Workspaces, caller: Caller) -> list[AgentSummary]:
     return [row for row in await of_workspace(at, caller.workspace) if _is_usable(caller, row)]
 
 
+async def read(at: Workspaces, agent: AgentSummary) -> AgentRow | None:
+    """All of an agent; None if it was deleted in the meantime."""
+    return await at.records.read(agents.by_id(agent.id, workspace=agent.workspace))
+
+
 async def use(at: Workspaces, caller: Caller, agent_id: str) -> AgentRow:
     """The agent, for a caller that may use it.
 

@@ -60,23 +60,15 @@ class Registered(Struct, frozen=True):
 async def register_client(at: Workspaces, asked: Registration) -> Registered:
     """Raises `OAuthError` for a client that cannot be taken, and `Unavailable` if too many have just come."""
     auth = _auth(asked)
-    new = _checked(at, asked, public=auth == "none")
+    new = checked_client(at, asked, public=auth == "none")
     client_id = CLIENT + secrets.token_hex(10)
     minted = at.hasher.mint(CLIENT_SECRET)
     stored = SecretHash("", b"") if auth == "none" else minted.stored
     now = at.clock.now_us()
 
     def query() -> Query[App | None]:
-        expired = yield from apps.expired(
-            unused_before=now - UNUSED_S * 1_000_000, idle_before=now - IDLE_S * 1_000_000
-        )
-        for key in expired:
-            yield from apps.delete(key)
-        count, oldest, oldest_at = yield from apps.unused()
-        if count >= MAX_UNUSED:
-            if oldest_at > now - _SETTLING_S * 1_000_000:
-                return None
-            yield from apps.delete(oldest)
+        if not (yield from make_room(now)):
+            return None
         yield from apps.insert(new, client_id=client_id, workspace=None, secret=stored, now=now)
         return (yield from apps.by_client_id(client_id))
 
@@ -84,6 +76,19 @@ async def register_client(at: Workspaces, asked: Registration) -> Registered:
     if app is None:
         raise Unavailable("Too many clients have just registered.", retry_after_s=60)
     return Registered(app, auth, None if auth == "none" else minted.secret)
+
+
+def make_room(now: int) -> Query[bool]:
+    """Removes clients that are not used any more, or the oldest that nobody has approved; False if there is no room."""
+    expired = yield from apps.expired(unused_before=now - UNUSED_S * 1_000_000, idle_before=now - IDLE_S * 1_000_000)
+    for key in expired:
+        yield from apps.delete(key)
+    count, oldest, oldest_at = yield from apps.unused()
+    if count >= MAX_UNUSED:
+        if oldest_at > now - _SETTLING_S * 1_000_000:
+            return False
+        yield from apps.delete(oldest)
+    return True
 
 
 def _auth(asked: Registration) -> ClientAuth:
@@ -95,7 +100,8 @@ def _auth(asked: Registration) -> ClientAuth:
     raise _refused(f"token_endpoint_auth_method: must be one of {', '.join(CLIENT_AUTH)}.")
 
 
-def _checked(at: Workspaces, asked: Registration, *, public: bool) -> NewApp:
+def checked_client(at: Workspaces, asked: Registration, *, public: bool) -> NewApp:
+    """The client as it may be stored. Raises `OAuthError`."""
     if asked.grant_types and "authorization_code" not in asked.grant_types:
         raise _refused("grant_types: must have authorization_code.")
     if asked.response_types and "code" not in asked.response_types:

@@ -13,15 +13,19 @@ from weftline import Engine
 from weftline.config import Config
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.workspace import WorkspaceCatalogs
+from weftline.runtime.limits import WorkspaceLimits
 from weftline.server.app import App
 from weftline.server.options import ServerOptions
 from weftline.server.routes import ROUTES
 from weftline.store import open_store
 from weftline.testing import ScriptedProvider, parse_scripts
+from weftline.workspace.client_documents import ReadDocument
 
 from .kit import Browser, Clock, World
 
 SCRIPTS: dict[str, Any] = {
+    "seen": {"turns": [{"text": "{{user_messages}}"}]},
+    "stuck": {"turns": [{"deltas": ["begun", "never"], "delay_ms": 600_000}]},
     "hello": {"turns": [{"text": "hello"}]},
     "lookup": {"turns": [{"tool_calls": [{"name": "lookup", "args": {}}]}, {"text": "done"}]},
 }
@@ -33,14 +37,28 @@ def options() -> ServerOptions:
 
 
 @pytest.fixture
-async def world(tmp_path: Path, options: ServerOptions) -> AsyncGenerator[World]:
+def limits() -> WorkspaceLimits:
+    return WorkspaceLimits()
+
+
+@pytest.fixture
+def read_document() -> ReadDocument | None:
+    return None
+
+
+@pytest.fixture
+async def world(
+    tmp_path: Path, options: ServerOptions, limits: WorkspaceLimits, read_document: ReadDocument | None
+) -> AsyncGenerator[World]:
     clock, transport = Clock(), AiohttpTransport()
     models = Config().catalog(
         transport=transport, scripted=ScriptedProvider(parse_scripts(json.dumps(SCRIPTS).encode()))
     )
     store = open_store(tmp_path / "store")
-    async with Engine(store, models=models, clock=clock) as engine:
-        yield World(App(engine, store, WorkspaceCatalogs(models), ROUTES, options=options), store, clock)
+    async with Engine(store, models=models, clock=clock, limits=limits) as engine:
+        catalogs = WorkspaceCatalogs(models)
+        app = App(engine, store, catalogs, ROUTES, options=options, read_document=read_document)
+        yield World(app, store, clock)
     await models.aclose()
     await transport.aclose()
 

@@ -111,7 +111,10 @@ class World:
         form: Mapping[str, str] | None = None,
         address: str = "192.0.2.1",
         departure: Departure | None = None,
+        takes: int | None = None,
+        begun: asyncio.Event | None = None,
     ) -> Reply:
+        """`takes` is how many messages of the answer the client takes, all by default; `begun` is set by the first."""
         sent = {"host": "weft.example", **(headers or {})}
         data = b""
         if credential is not None:
@@ -141,7 +144,11 @@ class World:
             return unread.pop()
 
         async def send(message: Any) -> None:
+            if takes is not None and len(messages) >= takes:
+                await asyncio.Event().wait()
             messages.append(message)
+            if begun is not None:
+                begun.set()
 
         await self.app(scope, receive, send)
         if not messages:

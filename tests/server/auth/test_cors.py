@@ -42,6 +42,12 @@ class TestWithoutTheSetting:
         assert reply.status == 405
 
 
+def test_what_is_refused_before_its_origin_is_known_is_open_only_if_every_origin_is() -> None:
+    granted = (b"access-control-allow-origin", b"*")
+    assert granted in Cors(frozenset({"*"})).early_headers(None)
+    assert Cors(frozenset({PAGE})).early_headers(None) == ((b"vary", b"Origin"),)
+
+
 class TestNamedOrigins:
     @pytest.fixture
     def options(self) -> ServerOptions:

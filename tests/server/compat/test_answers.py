@@ -33,10 +33,10 @@ async def test_a_client_with_static_types_decodes_the_catalog_and_a_session(api:
         (
             "POST",
             "agent-runs",
-            {"prompt": "x", "tools": [{"kind": "mcp_local", "name": "s", "tools": [{"name": "s_get-weather"}]}]},
+            {"prompt": "x", "tools": [{"kind": "mcp_local", "name": "s", "tools": [{"name": "s get-weather"}]}]},
             400,
             "invalid_request",
-            "s_get-weather",
+            "s get-weather",
         ),
         (
             "POST",

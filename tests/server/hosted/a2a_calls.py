@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
-from ..kit import Api, Json, Reply
+from aiohttp import web
+
+from ..kit import TIMEOUT_S, Api, Json, Reply
 
 METHODS = {
     "0.3": {
@@ -33,6 +38,44 @@ async def stored(api: Api, script: str = "seen", *, name: str = "Helper", tools:
     reply = await api.post("agents", {"name": name, "spec": spec, **fields})
     assert reply.status == 201, reply.body
     return reply.json
+
+
+class Gate:
+    """A tool of the server's that answers when the test says so: its run is at work until then."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.entered = asyncio.Event()
+        self.opened = asyncio.Event()
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.entered.set()
+        await self.opened.wait()
+        return web.Response(text="done")
+
+    async def tool(self, api: Api, name: str = "peer") -> Json:
+        """A reference to it."""
+        made = await api.post("tools", {"name": name, "url": self.url})
+        assert made.status == 201, made.body
+        return {"kind": "stored", "id": made.json["id"]}
+
+
+@asynccontextmanager
+async def gate() -> AsyncGenerator[Gate]:
+    app = web.Application()
+    runner = web.AppRunner(app)
+    made = Gate("")
+    app.router.add_get("/", made.answer)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    made.url = f"{site.name}/"
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            yield made
+    finally:
+        made.opened.set()
+        await runner.cleanup()
 
 
 class Caller:

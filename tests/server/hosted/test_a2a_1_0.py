@@ -93,7 +93,7 @@ async def test_the_card_has_an_interface_of_each_version_and_can_be_had_for_vers
         ("0.3", "JSONRPC", url),
     ]
     assert both["capabilities"]["extendedAgentCard"] is False and both["capabilities"]["pushNotifications"] is False
-    assert both["skills"][0]["inputModes"] == ["text/plain", "application/json"]
+    assert both["skills"][0]["inputModes"][:3] == ["text/plain", "application/json", "image/png"]
     alone = (await caller.api.get(address, headers={"A2A-Version": "1.0"})).json
     # Refuses what the version does not know.
     card = ParseDict(alone, AgentCard())

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from base64 import b64encode
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +15,14 @@ import pytest
 
 from weftline.testing import ServerProcess
 
-from ..kit import Api, Json, local_tool
+from ..kit import TIMEOUT_S, Api, Json, local_tool
 from ..scripts import SCRIPTS
-from .a2a_calls import Caller, answer, stored, texts
+from .a2a_calls import METHODS, Caller, Gate, answer, gate, stored, texts
 
 pytestmark = pytest.mark.requirement("wire.a2a.send", "wire.a2a.tasks", "wire.a2a.context", "wire.a2a.errors")
-PEER = {"kind": "a2a_local", "name": "peer", "agentCard": {"name": "Peer"}}
 ASK = local_tool("lookup")
+IMAGE = b"\x89PNG\r\n\x1a\n rest"
+PNG = b64encode(IMAGE).decode()
 
 
 @pytest.fixture(params=["0.3", "1.0"])
@@ -30,32 +34,31 @@ async def runs(api: Api) -> list[str]:
     return [run["runId"] for run in (await api.get("agent-runs")).json["runs"]]
 
 
-async def waiting(caller: Caller) -> tuple[Json, str]:
-    """A task that is under way, and the call that it waits for."""
-    task = await caller.call("send", caller.message("begin", config=caller.at_once))
-    async with caller.api.stream(task["id"]) as stream:
-        offer = await stream.until("local_tool_call")
-    return task, offer["toolUseId"]
+@asynccontextmanager
+async def at_work(caller: Caller) -> AsyncGenerator[tuple[Json, Gate]]:
+    """A task of an agent whose tool is at work until the gate opens."""
+    async with gate() as closed:
+        await stored(caller.api, "steered", tools=[await closed.tool(caller.api)])
+        task = await caller.call("send", caller.message("begin", config=caller.at_once))
+        await closed.entered.wait()
+        yield task, closed
 
 
 # Where it goes
 
 
 async def test_a_message_to_a_running_task_goes_to_that_task(caller: Caller) -> None:
-    api = caller.api
-    await stored(api, "steered", tools=[PEER])
-    task, call = await waiting(caller)
-    more = caller.message("and the floor", taskId=task["id"], config=caller.at_once)
-    same = await caller.call("send", more)
-    assert same["id"] == task["id"] and same["status"]["state"] == "working"
-    following = asyncio.ensure_future(caller.send("and the roof", taskId=task["id"], contextId=task["contextId"]))
-    async with asyncio.timeout(120):
+    async with at_work(caller) as (task, closed):
+        more = caller.message("and the floor", taskId=task["id"], config=caller.at_once)
+        same = await caller.call("send", more)
+        assert same["id"] == task["id"] and same["status"]["state"] == "working"
+        following = asyncio.ensure_future(caller.send("and the roof", taskId=task["id"], contextId=task["contextId"]))
         while len((await caller.get(task["id"]))["history"]) < 3:
             pass
-    assert (await api.answer(task["id"], call, result="done")).status == 200
-    ended = await following
+        closed.opened.set()
+        ended = await following
     assert ended["id"] == task["id"] and answer(ended) == "begin | and the floor | and the roof"
-    assert await runs(api) == [task["id"]]
+    assert await runs(caller.api) == [task["id"]]
 
 
 async def test_a_message_to_a_task_that_has_ended_is_refused(caller: Caller) -> None:
@@ -84,9 +87,8 @@ async def test_a_message_to_a_task_that_is_unknown_or_another_agents_is_refused(
 
 
 async def test_a_task_and_a_context_that_do_not_belong_together_are_refused(caller: Caller) -> None:
-    await stored(caller.api, "steered", tools=[PEER])
-    task, _ = await waiting(caller)
-    error = await caller.error("send", caller.message("two", taskId=task["id"], contextId="another"))
+    async with at_work(caller) as (task, _):
+        error = await caller.error("send", caller.message("two", taskId=task["id"], contextId="another"))
     assert error["code"] == -32602 and "message.contextId" in error["message"]
 
 
@@ -111,13 +113,12 @@ async def test_the_same_message_twice_is_one(caller: Caller) -> None:
 
 async def test_the_same_message_twice_to_a_running_task_is_one_also_when_that_has_ended(caller: Caller) -> None:
     api = caller.api
-    await stored(api, "steered", tools=[PEER])
-    task, call = await waiting(caller)
-    more = caller.message("more", taskId=task["id"], messageId="m-1", config=caller.at_once)
-    await asyncio.gather(*[caller.call("send", more) for _ in range(5)])
-    await api.answer(task["id"], call, result="done")
-    async with api.stream(task["id"]) as stream:
-        await stream.rest()
+    async with at_work(caller) as (task, closed):
+        more = caller.message("more", taskId=task["id"], messageId="m-1", config=caller.at_once)
+        await asyncio.gather(*[caller.call("send", more) for _ in range(5)])
+        closed.opened.set()
+        async with api.stream(task["id"]) as stream:
+            await stream.rest()
     again = await caller.call("send", more)
     assert (again["id"], again["status"]["state"]) == (task["id"], "completed")
     assert texts(again["history"]) == ["user: begin", "user: more", "agent: begin | more"]
@@ -136,21 +137,22 @@ async def test_a_name_for_a_message_is_its_senders_own(caller: Caller, second_ke
 
 async def test_the_same_message_is_one_also_when_the_server_was_killed_in_between(tmp_path: Path) -> None:
     scripts = {name: SCRIPTS[name] for name in ("steered", "seen")}
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as http:
+    connector = aiohttp.TCPConnector(force_close=True)
+    async with aiohttp.ClientSession(connector=connector) as http, AsyncExitStack() as stack:
         with ServerProcess(tmp_path, scripts=scripts) as server:
             caller = Caller(Api(http, server.url, "acme", server.create_key("acme")), "1.0")
-            await stored(caller.api, "steered", tools=[PEER])
+            closed = await stack.enter_async_context(gate())
+            await stored(caller.api, "steered", tools=[await closed.tool(caller.api)])
             begun = caller.message("begin", config=caller.at_once)
             task = await caller.call("send", begun)
-            async with caller.api.stream(task["id"]) as stream:
-                offer = await stream.until("local_tool_call")
+            await closed.entered.wait()
             more = caller.message("more", taskId=task["id"], config=caller.at_once)
             await caller.call("send", more)
             server.kill()
             server.start()
             assert (await caller.call("send", begun))["id"] == task["id"]
             assert (await caller.call("send", more))["id"] == task["id"]
-            await caller.api.answer(task["id"], offer["toolUseId"], result="done")
+            closed.opened.set()
             async with caller.api.stream(task["id"]) as stream:
                 await stream.rest()
             ended = await caller.get(task["id"])
@@ -167,7 +169,12 @@ async def test_a_call_for_the_client_is_a_question_that_the_next_message_answers
     assert task["status"]["state"] == "input-required"
     asked = task["status"]["message"]
     assert asked["parts"][0]["text"] == 'lookup {"q":"a"}'
-    assert asked["parts"][1]["data"] == {"toolUseId": asked["messageId"], "name": "lookup", "args": {"q": "a"}}
+    assert asked["parts"][1]["data"] == {
+        "toolUseId": asked["messageId"],
+        "name": "lookup",
+        "args": {"q": "a"},
+        "kind": "local",
+    }
     first = caller.message("A", taskId=task["id"], messageId="m-a")
     again = await caller.call("send", first)
     assert again["id"] == task["id"] and again["status"]["message"]["parts"][0]["text"] == 'lookup {"q":"b"}'
@@ -185,6 +192,29 @@ async def test_a_call_for_the_client_is_a_question_that_the_next_message_answers
     ]
 
 
+@pytest.mark.parametrize(
+    ("script", "tool", "asked"),
+    [
+        ("delegate", {"kind": "a2a_local", "name": "peer", "agentCard": {"name": "Peer"}}, "do it"),
+        (
+            "mcp",
+            {"kind": "mcp_local", "name": "files", "tools": [{"name": "files_read"}]},
+            'files_read {"path":"/etc/motd"}',
+        ),
+    ],
+)
+async def test_every_kind_of_call_for_the_client_is_a_question(
+    caller: Caller, script: str, tool: Json, asked: str
+) -> None:
+    await stored(caller.api, script, tools=[tool])
+    task = await caller.send("please")
+    assert task["status"]["state"] == "input-required"
+    words, data = task["status"]["message"]["parts"]
+    assert words["text"] == asked and data["data"]["kind"] == tool["kind"]
+    ended = await caller.send("it is done", taskId=task["id"])
+    assert ended["status"]["state"] == "completed" and answer(ended).endswith(": it is done")
+
+
 async def test_a_stream_ends_when_the_caller_is_asked_and_goes_on_with_the_answer(caller: Caller) -> None:
     await stored(caller.api, "lookup", tools=[ASK])
     *_, last = await caller.events("stream", caller.message("please"))
@@ -194,6 +224,63 @@ async def test_a_stream_ends_when_the_caller_is_asked_and_goes_on_with_the_answe
     *_, last = await caller.events("stream", caller.message("forty-two", taskId=last["taskId"]))
     assert last["status"]["state"] == "completed"
     assert last["status"]["message"]["parts"][0]["text"] == "found forty-two"
+
+
+# What is streamed
+
+
+def assembled(events: list[Json]) -> dict[str, str]:
+    """The artifacts by id as a client puts them together from a stream."""
+    made: dict[str, str] = {}
+    for event in events:
+        for artifact in event.get("artifacts", []):
+            made[artifact["artifactId"]] = text_of(artifact)
+        if "artifact" in event:
+            identity, text = event["artifact"]["artifactId"], text_of(event["artifact"])
+            made[identity] = made[identity] + text if event["append"] else text
+    return made
+
+
+def text_of(artifact: Json) -> str:
+    (part,) = artifact["parts"]
+    return part["text"] if "text" in part else json.dumps(part["data"])
+
+
+@pytest.mark.parametrize("script", ["hello", "echo", "flaky", "quiet_end", "json_answer"])
+async def test_a_stream_and_the_task_that_has_ended_have_the_same_artifacts(caller: Caller, script: str) -> None:
+    schema = {"schema": {"type": "object", "properties": {"n": {"type": "integer"}}}}
+    spec = {"outputSchema": schema} if script == "json_answer" else {}
+    await stored(caller.api, script, tools=[{"kind": "server", "name": "echo"}], spec=spec)
+    message = caller.message("one")
+    events = await caller.events("stream", message)
+    states = [event["status"]["state"] for event in events if "status" in event]
+    assert states in (["submitted", "working", "completed"], ["working", "completed"])
+    task = await caller.get(events[0]["id"])
+    assert assembled(events) == assembled([task])
+    # The same message again, or somebody who subscribes too late, gets the end and no text twice.
+    again = [await caller.events("stream", message)]
+    if not caller.newer:
+        again.append(await caller.events("subscribe", {"id": task["id"]}))
+    for ended in again:
+        assert assembled(ended) == assembled([task]) and ended[-1] == events[-1]
+        assert [event["status"]["state"] for event in ended] == ["completed", "completed"]
+
+
+async def test_a_subscriber_in_the_middle_gets_the_text_of_the_turn_once(caller: Caller) -> None:
+    await stored(caller.api, "echo_stuck", tools=[{"kind": "server", "name": "echo"}])
+    api = caller.api
+    task = await caller.call("send", caller.message(config=caller.at_once))
+    async with api.stream(task["id"]) as stream:
+        await stream.until("tool_result")
+        await stream.until("assistant_delta")
+    body = {"jsonrpc": "2.0", "id": 1, "method": METHODS[caller.version]["subscribe"], "params": {"id": task["id"]}}
+    headers = {"Authorization": f"Bearer {api.key}"}
+    async with api.http.post(api.url + caller.path, json=body, headers=headers) as reply, asyncio.timeout(TIMEOUT_S):
+        begun = await reply.content.readuntil(b"\n\n") + await reply.content.readuntil(b"\n\n")
+        await caller.call("cancel", {"id": task["id"]})
+        whole = begun + await reply.content.read()
+    events = [caller.plain(json.loads(one[6:])["result"]) for one in whole.decode().split("\n\n") if one]
+    assert list(assembled(events).values()) == ["begun"] and events[-1]["status"]["state"] == "canceled"
 
 
 # What is kept
@@ -271,6 +358,11 @@ async def test_data_and_text_files_are_taken(caller: Caller) -> None:
     ("fields", "code"),
     [
         ({"raw": b64encode(b"x").decode(), "media": "image/png", "name": "a.png"}, -32005),
+        ({"raw": PNG, "media": "application/pdf"}, -32005),
+        ({"raw": PNG, "media": "video/mp4"}, -32005),
+        ({"url": "https://example.com/a.png", "media": "image/png"}, -32005),
+        ({"raw": "!!", "media": "image/png"}, -32602),
+        ({"raw": PNG, "media": "image/png", "name": "n" * 256}, -32602),
         ({"raw": b64encode(b"x").decode()}, -32005),
         ({"url": "https://example.com/a.txt", "media": "text/plain"}, -32005),
         ({"raw": "!!", "media": "text/plain"}, -32602),
@@ -283,6 +375,38 @@ async def test_what_cannot_be_taken_is_refused_and_not_dropped(caller: Caller, f
     error = await caller.error("send", caller.message(parts=[text, part(caller, "file", **fields)]))
     assert error["code"] == code and "message.parts[1]" in error["message"]
     assert await runs(caller.api) == []
+
+
+async def test_images_and_pdf_files_are_attached(caller: Caller) -> None:
+    await stored(caller.api, "attached")
+    text = {"text": "look:"} if caller.newer else {"kind": "text", "text": "look:"}
+    cat = part(caller, "file", raw=PNG, media="image/png", name="cat.png")
+    paper = part(caller, "file", raw=b64encode(b"%PDF-1.7 rest").decode(), media="application/pdf")
+    untyped = part(caller, "file", raw=PNG)
+    message = caller.message(parts=[text, cat, paper])
+    task = await caller.call("send", message)
+    task = await caller.get(task.get("taskId") or task["id"])
+    assert answer(task) == f"look:: image/png {len(IMAGE)} bytes, application/pdf 13 bytes"
+    first = task["history"][0]["parts"]
+    assert first[0]["text"] == "look:"
+    assert [file["name"] for file in first[1]["data"]["attachments"]] == ["cat.png", None]
+    await caller.call("send", message)
+    assert len(await runs(caller.api)) == 1
+    # The same text with another picture is another message.
+    other = {"message": {**message["message"], "parts": [text, untyped]}}
+    await caller.call("send", other)
+    assert len(await runs(caller.api)) == 2
+    alone = await caller.send(parts=[untyped], contextId=task["contextId"])
+    assert answer(alone).endswith(
+        f"image/png {len(IMAGE)} bytes, application/pdf 13 bytes, image/png {len(IMAGE)} bytes"
+    )
+
+
+async def test_a_file_for_a_task_that_is_under_way_is_refused(caller: Caller) -> None:
+    async with at_work(caller) as (task, _):
+        cat = part(caller, "file", raw=PNG, media="image/png")
+        error = await caller.error("send", caller.message(parts=[cat], taskId=task["id"]))
+        assert error["code"] == -32005 and "begins a task" in error["message"]
 
 
 async def test_a_part_of_an_unknown_kind_is_refused(caller: Caller) -> None:

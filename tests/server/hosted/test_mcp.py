@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import b64encode
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -186,3 +187,43 @@ async def test_a_narrowed_key_neither_lists_nor_calls_another_agent(api: Api, mo
             await client.call_tool(theirs["slug"], {"message": "hi"})
         assert not (await client.call_tool(mine["slug"], {"message": "hi"})).is_error
     assert [run["agentId"] for run in (await api.get("agent-runs")).json["runs"]] == [mine["id"]]
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"kind": "local", "name": "lookup"},
+        {"kind": "a2a_local", "name": "lookup", "agentCard": {"name": "Peer"}},
+        {"kind": "mcp_local", "name": "files", "tools": [{"name": "lookup"}]},
+    ],
+)
+async def test_an_agent_whose_tools_a_client_must_run_is_neither_listed_nor_called(api: Api, tool: Json) -> None:
+    await stored(api)
+    asks = await stored(api, name="Asks", spec={"modelId": "scripted:lookup", "tools": [tool]})
+    async with connected(api) as client:
+        assert [one.name for one in (await client.list_tools()).tools] == ["helper"]
+        refused = await client.call_tool("asks", {"message": "hi"})
+        assert refused.is_error and "lookup" in text_of(refused) and "client" in text_of(refused)
+        changed = await api.call("PUT", f"agents/{asks['id']}", {"name": "Asks", "spec": {"modelId": "scripted:hello"}})
+        assert changed.status == 200, changed.body
+        assert [one.name for one in (await client.list_tools()).tools] == ["helper", "asks"]
+        assert not (await client.call_tool("asks", {"message": "hi"})).is_error
+    assert len((await api.get("agent-runs")).json["runs"]) == 1
+
+
+async def test_attachments_of_a_call_reach_the_model(api: Api) -> None:
+    await stored(api, "attached")
+    cat = {"data": b64encode(b"\x89PNG\r\n\x1a\n rest").decode(), "name": "cat.png"}
+    async with connected(api) as client:
+        result = await client.call_tool("helper", {"message": "see", "attachments": [cat]})
+        assert not result.is_error and text_of(result) == "see: image/png 13 bytes"
+        for wrong, told in (
+            ([{"url": "https://example.com/a.png"}], "not fetched"),
+            ([{**cat, "mediaType": "application/pdf"}], "attachments[0].mediaType"),
+            ([{"data": "!!"}], "attachments[0].data"),
+            ("cat.png", "attachments"),
+            ([cat] * 21, "at most 20"),
+        ):
+            refused = await client.call_tool("helper", {"message": "see", "attachments": wrong})
+            assert refused.is_error and told in text_of(refused)
+    assert len((await api.get("agent-runs")).json["runs"]) == 1

@@ -59,6 +59,8 @@ MAKERS: dict[str, tuple[str, Json, str]] = {
     "clientId": ("oauth-apps", {"name": "Known", "allowedScopes": ["models:read"], **OWN}, "clientId"),
 }
 MESSAGE = {"message": {"messageId": "m1", "role": "user", "parts": [{"kind": "text", "text": "hi"}]}}
+OTHERWISE = (("/api/oauth/client.json", 404),)
+"""This server has no public address."""
 BODIES: dict[Any, Json] = {
     RunModel: {**MODEL, "prompt": "hi"},
     SessionModel: MODEL,
@@ -140,6 +142,11 @@ def known(server: ServerProcess) -> Known:
 @pytest.fixture(scope="module")
 def page(known: Known) -> Json:
     return json.loads(known.open("/openapi.json"))
+
+
+@pytest.fixture(scope="module")
+def described_page(page: Json) -> Any:
+    return schemathesis.openapi.from_dict(page)
 
 
 def everything(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -240,9 +247,9 @@ def test_scopes_and_credentials_are_those_of_the_routes(page: Json) -> None:
 
 
 @pytest.mark.parametrize("route", OPERATIONS, ids=lambda one: f"{one.method} {one.path}")
-def test_the_server_answers_as_its_page_says(route: Route, page: Json, known: Known) -> None:
+def test_the_server_answers_as_its_page_says(route: Route, described_page: Any, known: Known) -> None:
     method, path = route.method, route.path
-    described = schemathesis.openapi.from_dict(page)[path][method]
+    described = described_page[path][method]
     form = route.body.fields if isinstance(route.body, Form) else None
     headers = {"Authorization": f"Bearer {known.token}"} if IDENTITY in route.scopes else known.headers
 
@@ -262,7 +269,7 @@ def test_the_server_answers_as_its_page_says(route: Route, page: Json, known: Kn
         media_type=None if route.body is None else media,
     )
     status = answered(plain)
-    assert status == route.status or (path.endswith("/tool-results") and status == 409)
+    assert status == route.status or (path, status) in OTHERWISE or (path.endswith("/tool-results") and status == 409)
 
     wrong_too = bool(route.body or route.query)
 

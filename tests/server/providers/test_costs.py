@@ -7,12 +7,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from weftline.client import AsyncClient, RunFailed
+from weftline.client import AssistantDelta, AsyncClient, RunCancelled, RunFailed
 from weftline.testing import ServerProcess
 
 from .conftest import KEY, team_of
-from .dialects import FAMILIES, Dialect
-from .upstream import Upstream
+from .dialects import FAMILIES, Dialect, sse
+from .upstream import Reply, Upstream
 
 PER_TOKEN = {"input_per_1m_usd": 1_000_000.0, "output_per_1m_usd": 2_000_000.0}
 COST = 12 * 1.0 + 7 * 2.0
@@ -61,3 +61,63 @@ async def test_a_price_for_a_configured_provider_counts_by_the_name_that_it_has_
             unpriced = await client.run("hi", model_id="gateway:unpriced")
             assert unpriced.cost_usd is None and unpriced.tokens is not None
             assert client.usage.cost_usd is None and client.usage.runs == 4
+
+
+UNCOUNTED = sse(
+    {"choices": [{"index": 0, "delta": {"content": "twelve bytes"}}]},
+    {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+    "[DONE]",
+)
+"""A whole answer from a server that does not count tokens."""
+
+
+async def test_a_call_that_does_not_report_its_usage_is_estimated_and_says_so(
+    upstream: Upstream, tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    dialect = FAMILIES["openai_chat"]
+    model = f"gateway:{dialect.model}"
+    with ServerProcess(tmp_path, config=config(dialect, upstream.url, name="gateway", price_for="gateway")) as server:
+        team = team_of(server, http, upstream)
+        async with AsyncClient(api_key=team.api.key, workspace="acme", base_url=server.url) as client:
+            upstream.answers(dialect.answer("hi"), UNCOUNTED, UNCOUNTED)
+            assert not (await client.run("hi", model_id=model)).usage_estimated
+            assert not client.usage.usage_estimated
+
+            uncounted = await client.run("hi", model_id=model)
+            assert uncounted.usage_estimated and uncounted.tokens is not None
+            assert uncounted.tokens.output_tokens == 3 and uncounted.tokens.input_tokens > 0
+            assert uncounted.cost_usd == uncounted.tokens.input_tokens + 2 * 3
+            assert client.usage.usage_estimated
+
+            session = await client.create_session(model_id=model)
+            await session.send("hi")
+            usage = (await session.info()).usage
+            assert usage is not None and usage.usage_estimated and usage.cost_usd
+
+            upstream.answers(Reply(dialect.begun("twelve bytes"), then="cut"), dialect.answer("hi"))
+            cut = await client.run("hi", model_id=model)
+            assert cut.usage_estimated and cut.cost_usd is not None and cut.cost_usd > COST + 2 * 3
+
+            upstream.answers(Reply(dialect.begun("twelve bytes"), then="silence"))
+            async with await client.start("hi", model_id=model) as run:
+                async for event in run.events(raise_on_failure=False):
+                    if isinstance(event, AssistantDelta):
+                        await run.cancel()
+                with pytest.raises(RunCancelled) as cancelled:
+                    await run.result()
+            assert cancelled.value.usage_estimated and cancelled.value.cost_usd
+            snapshot = await client.get_run(cancelled.value.run_id)
+            assert snapshot.usage_estimated and snapshot.cost_usd == cancelled.value.cost_usd
+            assert snapshot.tokens is not None and snapshot.tokens.output_tokens == 3
+            listed = [one for one in (await client.list_runs()).items if one.id == snapshot.id]
+            assert [(one.usage_estimated, one.cost_usd) for one in listed] == [(True, snapshot.cost_usd)]
+
+            # Silence from the first byte on: the request was sent, and may be billed.
+            upstream.silent.clear()
+            upstream.answers(Reply(b"", then="silence"))
+            async with await client.start("hi", model_id=model) as run:
+                await upstream.silent.wait()
+                await run.cancel()
+                with pytest.raises(RunCancelled) as cancelled:
+                    await run.result()
+            assert cancelled.value.usage_estimated and cancelled.value.cost_usd

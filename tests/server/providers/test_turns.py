@@ -42,6 +42,14 @@ async def test_a_family_answers_in_text_with_its_usage(team: Team, dialect: Dial
     assert len(team.upstream.asked) == 1
 
 
+async def test_a_character_that_a_family_cuts_in_two_is_whole_again(team: Team, dialect: Dialect) -> None:
+    model = await team.bring(dialect)
+    team.upstream.answers(dialect.answer("a\ud83d", "\ude00b", "c\ud83d", "d", "e\ude00"))
+    frames = await team.run(model)
+    assert frames[-1].type == "result", frames[-1]
+    assert deltas(frames) == frames[-1]["text"] == "a😀bc\ufffdde\ufffd"
+
+
 @pytest.mark.requirement("provider.family.available", "provider.request.conversation", "provider.stream.incremental")
 async def test_a_family_thinks_calls_a_tool_and_answers(team: Team, dialect: Dialect) -> None:
     model = await team.bring(dialect)

@@ -74,6 +74,10 @@ ANSWERS: list[tuple[dict[str, Any], str | None]] = [
     ({"parts": [{"type": "text", "text": "a"}, {"kind": "data", "data": {}}, {"text": "b"}]}, "a\nb"),
     ({"status": {"state": "completed", "message": message("status")}, "artifacts": [message("no")]}, "status"),
     ({"status": {"state": "completed"}, "artifacts": [message("first"), message("last")]}, "last"),
+    ({"artifacts": [{"parts": [{"kind": "data", "data": {"n": 4}}]}]}, '{"n":4}'),
+    ({"parts": [{"data": [1]}], "status": {"message": message("said")}}, "said"),
+    ({"parts": [{"kind": "file", "file": {"name": "a.pdf", "uri": "https://x/a"}}]}, "[file: a.pdf, https://x/a]"),
+    ({"parts": [{"raw": "AAAA", "mediaType": "image/png"}]}, "[file: image/png]"),
     ({"status": {"state": "working"}}, None),
 ]
 

@@ -25,11 +25,12 @@ from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
 from weftline.net.sse import SseEvent
 from weftline.net.transport import Transport
 from weftline.providers.anthropic.models import Levels
-from weftline.providers.anthropic.provider import Anthropic, EventParser
+from weftline.providers.anthropic.provider import Anthropic
 from weftline.providers.aws import Credentials, Frame, FrameDecoder, signed
 from weftline.providers.base import ErrorClass, ModelInfo, ProviderError
 from weftline.providers.http_errors import ErrorDetail, classify
 from weftline.providers.listing import ModelPage, fetch, has, page_of, rows, text, words
+from weftline.providers.whole_pairs import EventParser
 from weftline.redaction import REDACTED
 
 PROVIDER: Final = "bedrock"

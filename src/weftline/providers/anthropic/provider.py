@@ -14,13 +14,13 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar, Final, Protocol, cast
+from typing import Any, ClassVar, Final, cast
 
 import msgspec
 
 from weftline.net.errors import RequestFailed
 from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
-from weftline.net.sse import SseEvent, SseParser
+from weftline.net.sse import SseParser
 from weftline.net.transport import AiohttpTransport, Transport
 from weftline.providers.anthropic.blocks import PROVIDER
 from weftline.providers.anthropic.models import DEFAULT_MODEL, MODELS, Levels, sampling_limits, traits
@@ -31,6 +31,7 @@ from weftline.providers.calls import Call, read_json
 from weftline.providers.http_errors import classify
 from weftline.providers.listing import ModelPage, count, fetch, page_of, rows, text
 from weftline.providers.sampling import SamplingLimits
+from weftline.providers.whole_pairs import EventParser, WholePairs
 from weftline.redaction import REDACTED
 
 BASE_URL: Final = "https://api.anthropic.com"
@@ -38,12 +39,6 @@ VERSION: Final = "2023-06-01"
 KEY_ENV: Final = "ANTHROPIC_API_KEY"
 """Where the key is taken from when none is given."""
 DRAIN_S: Final = 1.0
-
-
-class EventParser(Protocol):
-    """Turns the bytes of an answer, in any pieces, into the events that became complete."""
-
-    def feed(self, data: bytes) -> Sequence[SseEvent]: ...
 
 
 class Anthropic:
@@ -155,25 +150,33 @@ class Anthropic:
                 if response.headers.get("content-type", "").startswith("application/json"):
                     yield reader.whole(await read_json(response))
                 else:
-                    parser = self._parser()
+                    parser = WholePairs(self._parser())
                     pieces = response.chunks()
                     async for data in pieces:
                         if chunks := reader.feed(parser.feed(data)):
                             yield chunks
                         if reader.finished or reader.error_body is not None:
                             break
+                    else:
+                        if chunks := reader.feed(parser.end()):
+                            yield chunks
                     if reader.finished:
                         await _drain(pieces)
-            except (ProviderError, RequestFailed):
+            except (ProviderError, RequestFailed) as error:
+                if isinstance(error, RequestFailed) and (rest := reader.end()):
+                    yield rest
+                    return
                 if rest := reader.release():
                     yield rest
                 raise
+        if rest := reader.end():
+            yield rest
         if not reader.finished:
             if rest := reader.release():
                 yield rest
             if reader.error_body is not None:
                 raise self._failure(None, reader.error_body, {})
-            raise ProviderError("server", "Anthropic's answer broke off before its end.")
+            raise ProviderError("server", "Anthropic's answer broke off before its end.", unanswered=True)
 
     async def aclose(self) -> None:
         if self._own_transport:

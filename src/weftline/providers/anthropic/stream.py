@@ -135,6 +135,16 @@ class Reader:
             raise ProviderError("server", "Anthropic's answer could not be read.") from None
         return self._taken()
 
+    def end(self) -> list[Chunk]:
+        """The end of an answer whose last event did not come, if all that matters did: why the model stopped.
+
+        Asking again for an answer that is there would be paid for twice.
+        """
+        if self.finished or self.error_body is not None or self._stop_reason is None or self._open:
+            return []
+        self._finish()
+        return self._taken()
+
     def release(self) -> list[Chunk]:
         """What was held back, for an answer that broke off."""
         held, self._held = self._held, []
@@ -309,6 +319,8 @@ class Reader:
                 Whole(ProviderCall(id, call.head.name, self._provider, "in_progress", input=Raw(_arguments(call))))
             )
         reason = self._stop_reason.lower() if self._stop_reason else None
+        if reason == "model_context_window_exceeded":
+            reason = "max_tokens"  # cut off, if by another limit
         if reason == "tool_use" and self._reported and not self._called:
             reason = "end_turn"
         elif reason == "end_turn" and self._called:

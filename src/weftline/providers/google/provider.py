@@ -29,6 +29,7 @@ from weftline.providers.google.stream import Reader
 from weftline.providers.http_errors import ErrorDetail, classify
 from weftline.providers.listing import ModelPage, count, fetch, has, page_of, rows, text, words
 from weftline.providers.sampling import SamplingLimits
+from weftline.providers.whole_pairs import WholePairs
 from weftline.redaction import REDACTED
 
 BASE_URL: Final = "https://generativelanguage.googleapis.com"
@@ -122,7 +123,7 @@ class Google:
                 for document in _whole_answer(await read_json(response)):
                     reader.feed(document, chunks)
             else:
-                parser = SseParser()
+                parser = WholePairs(SseParser())
                 pieces = response.chunks()
                 async for piece in pieces:
                     for event in parser.feed(piece):
@@ -132,6 +133,9 @@ class Google:
                         chunks = []
                     if reader.finished:
                         break
+                else:
+                    for event in parser.end():
+                        reader.feed(event.data, chunks)
                 if reader.finished:
                     await _take_rest(pieces, parser, reader, chunks)
             reader.end(chunks)
@@ -160,7 +164,7 @@ class Google:
         return classify(status, body, headers, hook=_class_of, secrets=(self._api_key,))
 
 
-async def _take_rest(pieces: AsyncIterator[bytes], parser: SseParser, reader: Reader, chunks: list[Chunk]) -> None:
+async def _take_rest(pieces: AsyncIterator[bytes], parser: WholePairs, reader: Reader, chunks: list[Chunk]) -> None:
     """What follows the finish, if it comes soon: the usage, the sources of a search."""
     with suppress(RequestFailed, TimeoutError):
         async with asyncio.timeout(_REST_S):

@@ -159,7 +159,7 @@ class Reader:
     def end(self, out: list[Chunk]) -> None:
         """Ends the answer. Raises `ProviderError` when it was cut off."""
         if not self.finished:
-            raise ProviderError("server", "The answer of Gemini ended before it was complete.")
+            raise ProviderError("server", "The answer of Gemini ended before it was complete.", unanswered=True)
         self._end_thinking(out)
         self._release(out)
         out.extend(Whole(self._own_call(begun, "in_progress", UNSET, [begun.part])) for begun in self._begun)

@@ -121,8 +121,13 @@ _answers = msgspec.json.Decoder(_Answer)
 
 
 class _OpenCall(Struct):
+    """Begins when its name is whole: some servers send that in pieces."""
+
     key: int
     id: str | None
+    name: str
+    extra: Raw | UnsetType = UNSET
+    begun: bool = False
     written: list[str] = []
     late_extra: Raw | UnsetType = UNSET
 
@@ -177,7 +182,9 @@ class ChatReader:
                 return chunks + recovered
             self.failure = self._error(None, data)
         elif self._reason == "error":
-            self.failure = ProviderError("server", f"{self._provider}: the model API broke its answer off.")
+            self.failure = ProviderError(
+                "server", f"{self._provider}: the model API broke its answer off.", unanswered=True
+            )
         return chunks
 
     def whole(self, body: bytes) -> list[Chunk]:
@@ -296,18 +303,34 @@ class ChatReader:
             if self._tags is not None:
                 chunks += self._tags.end()
             chunks += self._end_thinking()
-            call = _OpenCall(len(self._calls), piece.id or None)
+            call = _OpenCall(len(self._calls), piece.id or None, function.name or "", extra)
             self._calls.append(call)
             self._at[call.key if piece.index is None else piece.index] = call
-            chunks.append(CallStart(call.key, self._names.back(function.name or ""), call.id, extra))
-        elif extra is not UNSET:
-            call.late_extra = extra
+        else:
+            if not call.begun and function.name and not self._repeats(call, function.name):
+                call.name += function.name
+            if extra is not UNSET:
+                call.late_extra = extra
         args = function.arguments
         if isinstance(args, dict):
             args = msgspec.json.encode(args).decode()
         if args:
+            chunks += self._begin_calls(call.key)
             call.written.append(args)
             chunks.append(CallArgs(call.key, args))
+
+    def _begin_calls(self, last: int) -> list[Chunk]:
+        """Begins the calls up to this one that have not begun: in their order, whichever gets arguments first."""
+        chunks: list[Chunk] = []
+        for call in self._calls[: last + 1]:
+            if not call.begun:
+                call.begun = True
+                chunks.append(CallStart(call.key, self._names.back(call.name), call.id, call.extra))
+        return chunks
+
+    def _repeats(self, call: _OpenCall, name: str) -> bool:
+        """Whether a name that comes with a later piece is the call's own once more, and not the rest of it."""
+        return name == call.name and self._names.knows(name)
 
     def _call_of(self, piece: _Call, function: _Function) -> _OpenCall | None:
         """The call that a piece continues, if any. Some servers number every call 0, some repeat its name."""
@@ -320,6 +343,9 @@ class ChatReader:
             return call
         if piece.id:
             return call if call.id == piece.id else None
+        both_whole = self._names.knows(call.name) and self._names.knows(function.name)
+        if not call.begun and both_whole and call.name != function.name:
+            return None  # two calls without arguments
         return None if _is_json("".join(call.written)) else call
 
     def _last(self) -> _OpenCall | None:
@@ -342,6 +368,7 @@ class ChatReader:
         if self._extra is not UNSET:
             data = Raw(msgspec.json.encode({"extra_content": self._extra}))
             chunks.append(Whole(Opaque(self._provider, data)))
+        chunks += self._begin_calls(len(self._calls))
         chunks += [CallDone(call.key, None if call.written else "{}", call.late_extra) for call in self._calls]
         self.finished = True
         chunks.append(Finish(self._canonical()))

@@ -31,6 +31,7 @@ from weftline.providers.openai.profiles import PROFILES, Knob, Profile, effort_a
 from weftline.providers.openai.restore import Restorer, restorer_for
 from weftline.providers.reasoning import nearest
 from weftline.providers.sampling import SamplingLimits
+from weftline.providers.whole_pairs import WholePairs
 from weftline.redaction import REDACTED
 
 T = TypeVar("T")
@@ -219,7 +220,9 @@ class OpenAIFamily(ABC):
                 return
             if rest := restorer.rest():
                 yield rest
-            raise reader.failure or ProviderError("server", f"{self._name}: the stream ended without its finish")
+            raise reader.failure or ProviderError(
+                "server", f"{self._name}: the stream ended without its finish", unanswered=True
+            )
 
     @abstractmethod
     def _body(self, request: ModelRequest, names: NameMap) -> bytes: ...
@@ -302,18 +305,29 @@ async def _chunks_of(response: Response, reader: Reader) -> AsyncGenerator[list[
             chunks = reader.whole(answer)
         yield chunks
         return
-    parser = SseParser()
+    parser = WholePairs(SseParser())
     pieces = response.chunks()
-    async for piece in pieces:
-        chunks = []
-        with _failing(reader):
-            for event in parser.feed(piece):
-                chunks += reader.feed(event.data)
-        yield chunks
-        if reader.finished or reader.failure is not None:
-            break
-    else:
-        yield reader.end()
+    try:
+        async for piece in pieces:
+            chunks = []
+            with _failing(reader):
+                for event in parser.feed(piece):
+                    chunks += reader.feed(event.data)
+            yield chunks
+            if reader.finished or reader.failure is not None:
+                break
+        else:
+            chunks = []
+            with _failing(reader):
+                for event in parser.end():
+                    chunks += reader.feed(event.data)
+            yield chunks + reader.end()
+    except RequestFailed:
+        # Asking again for an answer that is there would be paid for twice.
+        if not (rest := reader.end()):
+            raise
+        yield rest
+        return
     if reader.finished:
         await _drained(pieces)
 

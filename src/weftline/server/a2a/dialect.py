@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 from msgspec import Struct
 
+from weftline.server.a2a.parts import Content
 from weftline.server.a2a.rpc import RpcError, RpcFault
 from weftline.server.a2a.tasks import Task
 
@@ -29,14 +30,18 @@ class Operation(Enum):
 
 
 class SentMessage(Struct, frozen=True):
-    """A message that a caller sent. `text` has all of its parts, in words."""
+    """A message that a caller sent."""
 
     id: str
-    text: str
+    content: Content
     context_id: str | None
     task_id: str | None
     blocking: bool
     history: int
+
+    @property
+    def text(self) -> str:
+        return self.content.text
 
 
 class TaskQuery(Struct, frozen=True):
@@ -62,8 +67,10 @@ class Dialect(Protocol):
     version: str
     methods: ClassVar[Mapping[str, Operation]]
     extended_card_error: int
-    replays: bool
-    """Whether a subscriber gets a task's events from its first, also when it has ended."""
+    follows_ended: bool
+    """Whether a subscriber whose task has ended is told how, and not refused."""
+    shows_data: bool
+    """Whether an answer that is JSON is told as data."""
     nothing_to_follow: int
     """The HTTP status for a subscriber whose task does not exist."""
 
@@ -85,8 +92,12 @@ class Dialect(Protocol):
         """The first event of a stream."""
         ...
 
-    def chunk(self, task: Task, turn: int, text: str, *, append: bool) -> Any:
-        """An event with a piece of a turn's text; without `append` the text begins anew."""
+    def chunk(self, task: Task, text: str, *, append: bool) -> Any:
+        """An event with a piece of the answer; without `append` the answer begins anew."""
+        ...
+
+    def answer(self, task: Task) -> Any:
+        """An event with the whole answer of a task, in place of all pieces."""
         ...
 
     def status(self, task: Task, *, final: bool) -> Any:

@@ -1,4 +1,6 @@
-"""What a message may be made of: text, JSON data and text files, which become words. Anything else is refused."""
+"""What a message may be made of: text, JSON data and text files, which become words; images and PDF files, which are
+attached. Anything else is refused.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,11 @@ from msgspec.json import encode
 
 from weftline import prompts
 from weftline.server.a2a.rpc import CONTENT_TYPE_NOT_SUPPORTED, RpcError, invalid
-from weftline.wire.limits import MAX_METADATA_VALUE_CHARS
+from weftline.wire.attachments import AttachmentRefused, TakenAttachment, take_content
+from weftline.wire.limits import IMAGE_TYPES, MAX_ATTACHMENTS, MAX_METADATA_VALUE_CHARS
 
-INPUT_MODES = ("text/plain", "application/json")
+_ATTACHED = (*IMAGE_TYPES, "application/pdf")
+INPUT_MODES = ("text/plain", "application/json", *_ATTACHED)
 _TEXT_TYPES = frozenset({"application/json", "application/xml", "application/yaml", "application/x-yaml"})
 
 
@@ -37,18 +41,27 @@ class FilePart(Struct, frozen=True, tag="file"):
 Part: TypeAlias = TextPart | DataPart | FilePart
 
 
-def in_words(parts: Sequence[Part]) -> str:
-    """All parts as one text, a line break between them."""
+class Content(Struct, frozen=True):
+    """What a message says: `text` has what can be said in words, a line break between the parts."""
+
+    text: str
+    attachments: tuple[TakenAttachment, ...] = ()
+
+
+def content_of(parts: Sequence[Part]) -> Content:
     if not parts:
         raise invalid("message.parts", "give at least one part.")
-    pieces = [piece for number, part in enumerate(parts) if (piece := _piece(number, part))]
-    text = "\n".join(pieces)
-    if not text.strip():
+    pieces = [_piece(number, part) for number, part in enumerate(parts)]
+    text = "\n".join([piece for piece in pieces if isinstance(piece, str) and piece])
+    attachments = tuple([piece for piece in pieces if not isinstance(piece, str)])
+    if not text.strip() and not attachments:
         raise invalid("message.parts", "give at least one part that is not empty.")
-    return text
+    if len(attachments) > MAX_ATTACHMENTS:
+        raise invalid("message.parts", f"a message has at most {MAX_ATTACHMENTS} images and PDF files.")
+    return Content(text, attachments)
 
 
-def _piece(number: int, part: Part) -> str:
+def _piece(number: int, part: Part) -> str | TakenAttachment:
     match part:
         case TextPart(text):
             return text
@@ -67,12 +80,14 @@ def _data(number: int, value: Any) -> str:
         raise invalid(f"message.parts[{number}]", "is nested too deeply.") from None
 
 
-def _file(number: int, part: FilePart) -> str:
+def _file(number: int, part: FilePart) -> str | TakenAttachment:
     if part.data is None:
-        raise _refused(number, "files given by an address are not fetched.")
+        raise _refused(number, "files given by an address are not fetched; send the content.")
     kind = part.media_type.partition(";")[0].strip().lower()
+    if not kind or kind in _ATTACHED or kind == "image/jpg":
+        return _attached(number, part)
     if not (kind.startswith("text/") or kind in _TEXT_TYPES or kind.endswith("+json")):
-        raise _refused(number, f"a file of type {kind[:100] or 'unknown'} cannot be read here.")
+        raise _refused(number, f"a file of type {kind[:100]} cannot be read here.")
     try:
         content = b64decode(part.data, validate=True).decode()
     except (binascii.Error, ValueError):
@@ -80,9 +95,22 @@ def _file(number: int, part: FilePart) -> str:
     return prompts.attached_text(part.name or "file", content)
 
 
+def _attached(number: int, part: FilePart) -> TakenAttachment:
+    assert part.data is not None
+    try:
+        return take_content(part.data, media_type=part.media_type or None, name=part.name or None)
+    except AttachmentRefused as refused:
+        if refused.field == "mediaType":
+            raise _refused(number, f"its media type {refused.message}.") from None
+        raise invalid(f"message.parts[{number}]", f"its {refused.field} {refused.message}.") from None
+
+
 def _refused(number: int, why: str) -> RpcError:
-    told = f"Incompatible content types: message.parts[{number}]: {why} Send text, JSON data or text files."
+    told = f"Incompatible content types: message.parts[{number}]: {why} {_TAKEN}"
     return RpcError(CONTENT_TYPE_NOT_SUPPORTED, told)
+
+
+_TAKEN = "Text, JSON data, text files, images (PNG, JPEG, GIF, WebP) and PDF files are taken."
 
 
 def check_name(value: object, path: str) -> str:

@@ -10,7 +10,7 @@ from msgspec.json import encode
 from weftline.errors import Conflict, NotFound
 from weftline.server import following
 from weftline.server.a2a.dialect import SentMessage
-from weftline.server.a2a.rpc import TASK_NOT_FOUND, UNSUPPORTED_OPERATION, RpcError, invalid
+from weftline.server.a2a.rpc import CONTENT_TYPE_NOT_SUPPORTED, TASK_NOT_FOUND, UNSUPPORTED_OPERATION, RpcError, invalid
 from weftline.server.a2a.tasks import MESSAGE_KEY, context_of, has_taken, read_task
 from weftline.server.following import Host
 from weftline.server.views import run_summary
@@ -79,6 +79,9 @@ async def send(app: Host, deliveries: Deliveries, agent: AgentRow, sent: SentMes
     if sent.context_id not in (None, context_of(run)):
         raise invalid("message.contextId", "is not the context of the task.")
     if run.metadata.get(MESSAGE_KEY) != sent.id or not await _began_with(app, row, sent):
+        if sent.content.attachments:
+            told = "Incompatible content types: images and PDF files can come only with the message that begins a task."
+            raise RpcError(CONTENT_TYPE_NOT_SUPPORTED, told)
         await deliveries.deliver(row, sent)
     after = await app.engine.row(row.key)
     assert after is not None
@@ -93,7 +96,8 @@ async def _began_with(app: Host, row: RunRow, sent: SentMessage) -> bool:
 
 async def _begin(app: Host, agent: AgentRow, sent: SentMessage, *, sender: str) -> RunRow:
     """Starts the run of a message, on the session of its context."""
-    whole = encode((sender, sent.id, sent.context_id, sent.text))
+    attachments = sent.content.attachments
+    whole = encode((sender, sent.id, sent.context_id, sent.text, *[one.blob.id for one in attachments]))
     name = blake2b(whole, digest_size=16).hexdigest()
     # A repeated message without a context must find the context that it began.
     thread = await following.session_of_context(app, agent, sent.context_id or f"ctx_{name}")
@@ -101,6 +105,7 @@ async def _begin(app: Host, agent: AgentRow, sent: SentMessage, *, sender: str) 
         app,
         thread,
         sent.text,
+        attachments=attachments,
         metadata={MESSAGE_KEY: sent.id},
         idempotency=(f"a2a/{agent.id}", name, b""),
     )

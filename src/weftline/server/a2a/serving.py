@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
+from hashlib import blake2b
 from typing import Any, TypeAlias, TypeVar, assert_never
+
+from msgspec.structs import replace
 
 from weftline.runtime.engine import Follower
 from weftline.server import following
@@ -20,31 +23,42 @@ from weftline.server.a2a.rpc import (
 )
 from weftline.server.a2a.sending import Deliveries, find_task, send
 from weftline.server.a2a.tasks import STATES, Task, read_task
-from weftline.server.following import CONTEXT_KEY, Host
+from weftline.server.following import CONTEXT_KEY, Host, What
+from weftline.server.large import LARGE_BYTES, RequestRoom
 from weftline.server.parsing import parsed
-from weftline.store.base import RunFilter, RunRow
+from weftline.store.base import LargeEntry, RunFilter, RunRow
 from weftline.store.records.agents import AgentRow
 
 T = TypeVar("T")
 UnlessGone: TypeAlias = Callable[[Coroutine[Any, Any, Task]], Awaitable[Task]]
 
 STREAMS = frozenset({Operation.STREAM, Operation.SUBSCRIBE})
-_NEWS = frozenset({"local_tool_call", "local_tool_result_in", "run_paused", "run_resumed"})
-"""Events with which a task may begin or cease to wait for input."""
+_LIST_BYTES = 4 * 1024 * 1024
+"""Of what the tasks of a list say; a page has fewer of them if they say more."""
 _TIME_CHARS = 40
 _PAGE_CHARS = 48
 
 
 class Serving:
-    """`sender` is whose names for messages these are."""
+    """`sender` is whose names for messages these are; `room` is for tasks that say much."""
 
-    def __init__(self, app: Host, deliveries: Deliveries, agent: AgentRow, dialect: Dialect, *, sender: str) -> None:
+    def __init__(
+        self,
+        app: Host,
+        deliveries: Deliveries,
+        agent: AgentRow,
+        dialect: Dialect,
+        *,
+        sender: str,
+        room: RequestRoom,
+    ) -> None:
         self._app = app
         self._engine = app.engine
         self._deliveries = deliveries
         self._agent = agent
         self._dialect = dialect
         self._sender = sender
+        self._room = room
 
     async def result(self, operation: Operation, params: bytes, *, unless_gone: UnlessGone) -> Any:
         """The result of an operation that does not stream. `unless_gone` gives up waiting when the caller has left."""
@@ -79,21 +93,21 @@ class Serving:
         elif operation is Operation.CANCEL:
             await self._cancel(params)
 
-    async def stream(self, operation: Operation, params: bytes) -> AsyncGenerator[Any]:
-        """The events of a stream, None among them to keep it alive. What is refused is refused at once."""
+    async def stream(self, operation: Operation, params: bytes) -> AsyncGenerator[Sequence[Any]]:
+        """The events of a stream: those that are made at once, or none to keep it alive.
+
+        What is refused is refused at once.
+        """
         if operation is Operation.STREAM:
             sent = await self._read(self._dialect.message, params)
             row = await self.send(sent)
-            task = await self._task(row, sent.history)
-            return self._events(row, task, after=0 if sent.task_id is None else task.turn_seq, until_asked=True)
+            return self._events(row, await self._task(row, sent.history), until_asked=True)
         query = await self._read(self._dialect.task_query, params)
         row = await find_task(self._app, self._agent, query.id, status=self._dialect.nothing_to_follow)
         task = await self._task(row, query.history)
-        if self._dialect.replays:
-            return self._events(row, task, after=0, until_asked=not task.waits)
-        if task.ended:
+        if task.ended and not self._dialect.follows_ended:
             raise RpcError(UNSUPPORTED_OPERATION, "This operation is not supported: the task has ended.")
-        return self._events(row, task, after=task.turn_seq, until_asked=False)
+        return self._events(row, task, until_asked=self._dialect.follows_ended and not task.waits)
 
     async def send(self, sent: SentMessage) -> RunRow:
         return await send(self._app, self._deliveries, self._agent, sent, sender=self._sender)
@@ -105,7 +119,11 @@ class Serving:
         return await find_task(self._app, self._agent, id)
 
     async def _task(self, row: RunRow, history: int) -> Task:
-        return await read_task(self._engine, row, history=history)
+        try:
+            return await read_task(self._engine, row, history=history, max_bytes=LARGE_BYTES)
+        except LargeEntry as large:
+            await self._room.need(large.size)
+            return await read_task(self._engine, row, history=history)
 
     async def _now(self, row: RunRow, history: int = 0) -> Task:
         after = await self._engine.row(row.key)
@@ -118,13 +136,17 @@ class Serving:
             task = await self._now(row, history)
             if task.ended or task.waits:
                 return task
-            async with aclosing(following.events_of(self._follow(row, task, after=task.seq))) as events:
+            follower = self._follow(row, task, after=task.seq)
+            about = {"taskId": task.id}
+            del task
+            self._room.free()  # others need it while nothing is to be sent
+            async with aclosing(following.events_of(follower)) as events:
                 async for event in events:
-                    if event.is_terminal or event.type in _NEWS:
+                    if event.what in (What.END, What.CLIENT_CALL, What.PAUSE):
                         break
                 else:
                     told = "The server is stopping; ask for the task's result later."
-                    raise RpcError(INTERNAL_ERROR, told, about={"taskId": task.id})
+                    raise RpcError(INTERNAL_ERROR, told, about=about)
 
     def _follow(self, row: RunRow, task: Task, *, after: int) -> Follower:
         return self._engine.follow(row.key, task.id, after=after, workspace=row.workspace)
@@ -152,46 +174,93 @@ class Serving:
             by_change=True,
             before_change=page_cursor(query.page) if query.page else None,
         )
-        rows = await self._engine.runs(wanted)
-        more, rows = len(rows) > query.limit, rows[: query.limit]
-        tasks = [await self._task(row, query.history) for row in rows]
-        shown = [task for task in tasks if query.state in ("", task.state)]
-        next_page = f"{rows[-1].changed_at}-{rows[-1].key}" if more else ""
+        found = await self._engine.runs(wanted)
+        tasks: list[Task] = []
+        size = taken = 0
+        for row in found[: query.limit]:
+            task = await self._task(row, query.history)
+            size += task.size
+            if taken and size > _LIST_BYTES:
+                break
+            taken += 1
+            if query.state in ("", task.state):
+                tasks.append(task)
+        last = found[taken - 1] if taken < len(found) else None
+        next_page = f"{last.changed_at}-{last.key}" if last is not None else ""
         total = await self._engine.count_runs(wanted)
-        return self._dialect.listed(shown, query=query, total=total, next_page=next_page)
+        return self._dialect.listed(tasks, query=query, total=total, next_page=next_page)
 
-    async def _events(self, row: RunRow, task: Task, *, after: int, until_asked: bool) -> AsyncGenerator[Any]:
-        """The task as it is, the text of each turn as it is produced, each change of status.
+    async def _events(self, row: RunRow, task: Task, *, until_asked: bool) -> AsyncGenerator[Sequence[Any]]:
+        """The task as it is, then what happens to it: the answer as it is produced, each change of status.
 
-        Ends with the task, and if `until_asked` when it waits for input.
+        Every turn begins the answer anew, since only the last one's text is the answer. Ends with the task, and if
+        `until_asked` when it waits for input.
         """
         dialect = self._dialect
-        if task.waits and until_asked:
-            yield dialect.first(task)
-            yield dialect.status(task, final=True)
+        if task.ended or (task.waits and until_asked):
+            yield [dialect.first(task), dialect.status(task, final=True)]
             return
-        follower = self._follow(row, task, after=after)
+        follower = self._follow(row, task, after=task.turn_seq)
         async with aclosing(following.events_of(follower)) as events:
-            yield dialect.first(task)
-            begun, waits = False, task.waits
+            yield [dialect.first(task)]
+            task = replace(task, history=())
+            told, waits, working = _Told(), task.waits, task.state != "submitted"
             async for event in events:
-                if not event.type:
-                    yield None
-                elif event.type == "assistant_delta":
-                    yield dialect.chunk(task, event.payload["turn"], event.payload["text"], append=begun)
-                    begun = True
-                elif event.type in ("turn_restarted", "assistant_message"):
-                    begun = False
-                elif event.is_terminal:
-                    yield dialect.status(await self._now(row), final=True)
-                elif event.type in _NEWS:
-                    task = await self._now(row)
-                    if task.ended or task.waits == waits:
-                        continue
-                    waits = task.waits
-                    yield dialect.status(task, final=waits and until_asked)
-                    if waits and until_asked:
-                        return
+                match event.what:
+                    case What.NOTHING:
+                        yield ()
+                    case What.ATTEMPT:
+                        told.over = True
+                        if not working:
+                            working = True
+                            yield [dialect.status(await self._begun(row, task), final=False)]
+                    case What.TEXT:
+                        yield [dialect.chunk(task, event.text, append=told.more(event.text))]
+                    case What.TURN:
+                        told.over = True
+                    case What.CLIENT_CALL | What.PAUSE:
+                        now = await self._now(row)
+                        if now.ended or now.waits == waits:
+                            continue
+                        waits = now.waits
+                        yield [dialect.status(now, final=waits and until_asked)]
+                        if waits and until_asked:
+                            return
+                    case What.END:
+                        yield self._end(await self._now(row), told)
+
+    def _end(self, task: Task, told: _Told) -> Sequence[Any]:
+        dialect = self._dialect
+        events: list[Any] = []
+        if task.result is not None and (told.differs(task.result) or (task.data and dialect.shows_data)):
+            events.append(dialect.answer(task))
+        return [*events, dialect.status(task, final=True)]
+
+    async def _begun(self, row: RunRow, task: Task) -> Task:
+        """The task when it began to work, whatever it does by now."""
+        now = await self._engine.row(row.key)
+        assert now is not None
+        return replace(task, state="working", said=None, at_us=now.started_at or now.created_at)
+
+
+class _Told:
+    """The text that a stream's reader takes for the answer so far."""
+
+    def __init__(self) -> None:
+        self.over = True
+        """Whether the next piece begins it anew."""
+        self._digest = blake2b()
+
+    def more(self, text: str) -> bool:
+        """Whether the piece goes on with what was told."""
+        goes_on = not self.over
+        if not goes_on:
+            self.over, self._digest = False, blake2b()
+        self._digest.update(text.encode())
+        return goes_on
+
+    def differs(self, text: str) -> bool:
+        return self._digest.digest() != blake2b(text.encode()).digest()
 
 
 def _may_be(state: str, wanted: str) -> bool:

@@ -1,7 +1,7 @@
 """A run as the task that A2A callers see: a projection of its row and its entries.
 
-A task waits for input while a call of a `local` tool is open: the caller is the client, and its next message is that
-call's result.
+A task waits for input while a call is open that the client carries out: the caller is the client, and its next message
+is that call's result.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from msgspec import Raw, Struct, ValidationError
 from msgspec.json import Decoder, decode, encode
+from msgspec.structs import replace
 
 from weftline.kernel import bodies
 from weftline.kernel.entries import KIND, CallClosed, CallOpened, Fact, MessageQueued, TurnCompleted, decode_fact
-from weftline.messages import Assistant, User, joined_text
+from weftline.messages import Assistant, Text, User, joined_text
 from weftline.plan import UnknownPlan, decode_plan
 from weftline.runtime.engine import Engine
 from weftline.server.following import CONTEXT_KEY, usage
@@ -23,6 +24,9 @@ from weftline.wire.responses import RunView
 
 MESSAGE_KEY = "a2a_message_id"
 """The metadata of a run that has the sender's name for the message it began with."""
+
+ANSWER = "result"
+"""The id of the artifact that is the answer: in a stream as it is produced, and in a task that has ended."""
 
 State: TypeAlias = Literal["submitted", "working", "input-required", "completed", "failed", "canceled"]
 STATES: dict[str, State] = {
@@ -37,6 +41,8 @@ TERMINAL = frozenset({"completed", "failed", "canceled"})
 
 _TALK = (KIND[MessageQueued], KIND[TurnCompleted])
 _CALLS = (KIND[CallOpened], KIND[CallClosed])
+_CLIENT_SIDE = b'local"'
+"""How the kinds of tools end that the client carries out."""
 _LOOK_BACK = 200
 """Entries that are read to find what is open, whatever the length of the history that was asked for."""
 _LOOK_BACK_BYTES = 2 * 1024 * 1024
@@ -65,7 +71,6 @@ class Task(Struct, frozen=True):
     """The last entry that is told of here."""
     turn_seq: int
     """The entry that completed the last turn; 0 if there was none."""
-    turns: int
     said: Spoken | None
     """What the agent says with this state: its answer, its error or its question."""
     result: str | None
@@ -82,6 +87,12 @@ class Task(Struct, frozen=True):
     @property
     def ended(self) -> bool:
         return self.state in TERMINAL
+
+    @property
+    def size(self) -> int:
+        """How much it says, in characters."""
+        said = self.said.text if self.said is not None else ""
+        return len(said) + len(self.result or "") + sum([len(one.text) for one in self.history])
 
     @property
     def waits(self) -> bool:
@@ -106,9 +117,12 @@ def context_of(run: RunView) -> str:
     return run.metadata.get(CONTEXT_KEY) or run.session_id or run.id
 
 
-async def read_task(engine: Engine, row: RunRow, *, history: int = 0) -> Task:
-    """The task of a run, with the last `history` messages."""
-    run = await run_view(engine, row)
+async def read_task(engine: Engine, row: RunRow, *, history: int = 0, max_bytes: int | None = None) -> Task:
+    """The task of a run, with the last `history` messages.
+
+    Raises `LargeEntry`, without having read it, if what it was given or its answer has more than `max_bytes`.
+    """
+    run = await run_view(engine, row, max_bytes=max_bytes)
     facts = await _facts(engine, row, run, history=history)
     open_calls = _open_calls(facts) if row.ended_at is None else []
     state = STATES[run.status]
@@ -122,7 +136,6 @@ async def read_task(engine: Engine, row: RunRow, *, history: int = 0) -> Task:
         at_us=row.changed_at,
         seq=row.next_seq - 1,
         turn_seq=max((fact.seq for fact in facts if type(fact.head) is TurnCompleted), default=0),
-        turns=run.turns,
         said=_said(run) if question is None else _question(question),
         result=(run.final_text or "") if run.status == "succeeded" else None,
         data=_data(run),
@@ -138,7 +151,7 @@ async def _facts(engine: Engine, row: RunRow, run: RunView, *, history: int) -> 
     if row.ended_at is not None and not history:
         return []
     # Results of server tools can be large: calls are read only where a caller may be asked to answer one.
-    kinds = (*_TALK, *_CALLS) if b'"local"' in run.spec else _TALK
+    kinds = (*_TALK, *_CALLS) if _CLIENT_SIDE in run.spec else _TALK
     limit = max(_LOOK_BACK, history)
     stored = await engine.newest_facts(row.key, kinds=kinds, limit=limit, max_bytes=_LOOK_BACK_BYTES)
     return [read for one in stored if (read := _read(one)) is not None]
@@ -157,7 +170,7 @@ def _open_calls(facts: list[_Read]) -> list[_Read]:
     waiting: dict[str, _Read] = {}
     for fact in facts:
         match fact.head:
-            case CallOpened(client="local", blocked=False) as head:
+            case CallOpened(client=str(), blocked=False) as head:
                 waiting[head.id] = fact
             case CallClosed() as head:
                 waiting.pop(head.id, None)
@@ -184,7 +197,7 @@ def _question(fact: _Read) -> Spoken:
     args = bodies.decode_opened(fact.body).args
     given = decode(args)
     words = next((given[name] for name in _QUESTION_ARGS if isinstance(given.get(name), str)), None)
-    data = {"toolUseId": head.id, "name": head.name, "args": Raw(args)}
+    data = {"toolUseId": head.id, "name": head.name, "args": Raw(args), "kind": head.client}
     return Spoken(head.id, "agent", words or f"{head.name} {bytes(args).decode()}", data)
 
 
@@ -203,9 +216,9 @@ def _spoken(run: RunView, fact: _Read) -> Spoken | None:
         case TurnCompleted(turn=turn):
             text = bodies.decode_turn(fact.body).message.text
             return Spoken(f"{run.id}_turn_{turn}", "agent", text) if text else None
-        case CallOpened(client="local", blocked=False):
+        case CallOpened(client=str(), blocked=False):
             return _question(fact)
-        case CallClosed(client="local", how="returned" | "failed") as head:
+        case CallClosed(client=str(), how="returned" | "failed") as head:
             closed = bodies.decode_closed(fact.body)
             return Spoken(closed.message_id or f"{head.id}_answer", "user", joined_text(closed.parts))
         case _:
@@ -221,14 +234,19 @@ async def _input(engine: Engine, row: RunRow, run: RunView) -> list[Spoken]:
         messages = decode_plan(bodies.decode_created(first.body).plan).messages
     except UnknownPlan:
         return []
-    given = [message for message in messages if isinstance(message, User | Assistant) and message.text]
-    spoken = [
-        Spoken(f"{run.id}_in_{number}", "user" if isinstance(message, User) else "agent", message.text)
-        for number, message in enumerate(given)
-    ]
+    given = [message for message in messages if isinstance(message, User | Assistant) and message.parts]
+    spoken = [_given(message, f"{run.id}_in_{number}") for number, message in enumerate(given)]
     if spoken and MESSAGE_KEY in run.metadata:
-        spoken[-1] = Spoken(run.metadata[MESSAGE_KEY], spoken[-1].role, spoken[-1].text)
+        spoken[-1] = replace(spoken[-1], id=run.metadata[MESSAGE_KEY])
     return spoken
+
+
+def _given(message: User | Assistant, id: str) -> Spoken:
+    if isinstance(message, Assistant):
+        return Spoken(id, "agent", message.text)
+    files = [part for part in message.parts if not isinstance(part, Text)]
+    about = [{"mediaType": file.media_type, "name": file.name, "sizeBytes": file.size} for file in files]
+    return Spoken(id, "user", message.text, {"attachments": about} if about else None)
 
 
 async def has_taken(engine: Engine, row: RunRow, message_id: str, text: str) -> bool:

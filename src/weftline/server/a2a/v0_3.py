@@ -9,7 +9,7 @@ from msgspec import UNSET, DecodeError, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from weftline.server.a2a.dialect import ListQuery, Operation, SentMessage, TaskQuery, history_length
-from weftline.server.a2a.parts import DataPart, FilePart, Part, TextPart, check_name, in_words
+from weftline.server.a2a.parts import DataPart, FilePart, Part, TextPart, check_name, content_of
 from weftline.server.a2a.rpc import (
     EXTENDED_CARD_NOT_CONFIGURED,
     INTERNAL_ERROR,
@@ -19,7 +19,7 @@ from weftline.server.a2a.rpc import (
     RpcFault,
     invalid,
 )
-from weftline.server.a2a.tasks import Spoken, Task
+from weftline.server.a2a.tasks import ANSWER, Spoken, Task
 from weftline.wire.responses import iso
 
 
@@ -155,7 +155,8 @@ class StatusUpdate(Struct, rename="camel", omit_defaults=True):
 class V03:
     version = "0.3"
     extended_card_error = EXTENDED_CARD_NOT_CONFIGURED
-    replays = True
+    follows_ended = True
+    shows_data = False
     nothing_to_follow = 404
     methods: ClassVar[Mapping[str, Operation]] = {
         "message/send": Operation.SEND,
@@ -173,7 +174,7 @@ class V03:
     def message(self, params: bytes) -> SentMessage:
         sent: _MessageParams = _decoded(_message_params, params)
         message, configuration = sent.message, sent.configuration or _Configuration()
-        text = in_words([_part(number, part) for number, part in enumerate(message.parts)])
+        content = content_of([_part(number, part) for number, part in enumerate(message.parts)])
         if message.kind != "message":
             raise invalid("message.kind", "must be 'message'.")
         if message.role != "user":
@@ -182,7 +183,7 @@ class V03:
             raise RpcError(PUSH_NOT_SUPPORTED, "Push notification is not supported.")
         return SentMessage(
             check_name(message.message_id, "message.messageId"),
-            text,
+            content,
             None if message.context_id is None else check_name(message.context_id, "message.contextId"),
             message.task_id,
             configuration.blocking is not False,
@@ -201,7 +202,7 @@ class V03:
             task.id,
             task.context_id,
             _status(task),
-            artifacts=None if task.result is None else [Artifact("result", [_Text(task.result)])],
+            artifacts=None if task.result is None else [Artifact(ANSWER, [_Text(task.result)])],
             history=[_message(task, one) for one in task.history] or UNSET,
             metadata=task.usage,
         )
@@ -225,8 +226,11 @@ class V03:
     def first(self, task: Task) -> TaskObject:
         return self.task(task)
 
-    def chunk(self, task: Task, turn: int, text: str, *, append: bool) -> ArtifactUpdate:
-        return ArtifactUpdate(task.id, task.context_id, Artifact(f"turn-{turn}", [_Text(text)]), append)
+    def chunk(self, task: Task, text: str, *, append: bool) -> ArtifactUpdate:
+        return ArtifactUpdate(task.id, task.context_id, Artifact(ANSWER, [_Text(text)]), append)
+
+    def answer(self, task: Task) -> ArtifactUpdate:
+        return self.chunk(task, task.result or "", append=False)
 
     def status(self, task: Task, *, final: bool) -> StatusUpdate:
         return StatusUpdate(task.id, task.context_id, _status(task), final, task.usage)

@@ -13,7 +13,7 @@ from msgspec import UNSET, DecodeError, Struct, UnsetType, ValidationError, conv
 from msgspec.json import decode
 
 from weftline.server.a2a.dialect import ListQuery, Operation, SentMessage, TaskQuery, history_length
-from weftline.server.a2a.parts import DataPart, FilePart, Part, TextPart, check_name, in_words
+from weftline.server.a2a.parts import DataPart, FilePart, Part, TextPart, check_name, content_of
 from weftline.server.a2a.rpc import (
     INVALID_PARAMS,
     PUSH_NOT_SUPPORTED,
@@ -23,7 +23,7 @@ from weftline.server.a2a.rpc import (
     RpcFault,
     invalid,
 )
-from weftline.server.a2a.tasks import STATES, Spoken, Task
+from weftline.server.a2a.tasks import ANSWER, STATES, Spoken, Task
 from weftline.wire.responses import iso
 
 MAX_PAGE = 100
@@ -183,7 +183,8 @@ class _ErrorInfo(Struct):
 class V1:
     version = "1.0"
     extended_card_error = UNSUPPORTED_OPERATION
-    replays = False
+    follows_ended = False
+    shows_data = True
     nothing_to_follow = 200
     methods: ClassVar[Mapping[str, Operation]] = {
         "SendMessage": Operation.SEND,
@@ -204,14 +205,14 @@ class V1:
         message: _Message = _convert(_fields(sent.get("message"), "message"), _Message, "message")
         settings = _fields(sent.get("configuration", {}), "configuration")
         configuration: _Configuration = _convert(settings, _Configuration, "configuration")
-        text = in_words([_part(number, part) for number, part in enumerate(message.parts)])
+        content = content_of([_part(number, part) for number, part in enumerate(message.parts)])
         if message.role not in ("ROLE_USER", 1):
             raise invalid("message.role", "must be ROLE_USER.")
         if configuration.task_push_notification_config is not None:
             raise RpcError(PUSH_NOT_SUPPORTED, "Push notification is not supported.")
         return SentMessage(
             check_name(message.message_id, "message.messageId"),
-            text,
+            content,
             check_name(message.context_id, "message.contextId") if message.context_id else None,
             message.task_id or None,
             configuration.return_immediately is not True,
@@ -253,9 +254,11 @@ class V1:
     def first(self, task: Task) -> StreamResponse:
         return StreamResponse(task=_task(task))
 
-    def chunk(self, task: Task, turn: int, text: str, *, append: bool) -> StreamResponse:
-        artifact = Artifact(_artifact_id(turn), [PartObject(text=text)])
-        return StreamResponse(artifact_update=_ArtifactUpdate(task.id, task.context_id, artifact, append))
+    def chunk(self, task: Task, text: str, *, append: bool) -> StreamResponse:
+        return _piece(task, Artifact(ANSWER, [PartObject(text=text)]), append=append)
+
+    def answer(self, task: Task) -> StreamResponse:
+        return _piece(task, _answer(task), append=False)
 
     def status(self, task: Task, *, final: bool) -> StreamResponse:
         update = _StatusUpdate(task.id, task.context_id, _status(task), task.usage or UNSET)
@@ -274,23 +277,22 @@ class V1:
         return RpcFault(error.code, error.message, details or None)
 
 
-def _artifact_id(turn: int) -> str:
-    """The same in a stream and in the task that has ended: the text of a turn is one artifact."""
-    return f"turn-{turn}"
+def _answer(task: Task) -> Artifact:
+    if task.data is not None:
+        return Artifact(ANSWER, [PartObject(data=task.data, media_type="application/json")])
+    return Artifact(ANSWER, [PartObject(text=task.result or "")])
+
+
+def _piece(task: Task, artifact: Artifact, *, append: bool) -> StreamResponse:
+    return StreamResponse(artifact_update=_ArtifactUpdate(task.id, task.context_id, artifact, append))
 
 
 def _task(task: Task, *, artifacts: bool = True) -> TaskObject:
-    made: list[Artifact] = []
-    if task.result is not None:
-        part = PartObject(text=task.result)
-        if task.data is not None:
-            part = PartObject(data=task.data, media_type="application/json")
-        made.append(Artifact(_artifact_id(max(task.turns - 1, 0)), [part]))
     return TaskObject(
         task.id,
         task.context_id,
         _status(task),
-        made if artifacts and made else UNSET,
+        [_answer(task)] if artifacts and task.result is not None else UNSET,
         [_message(task, one) for one in task.history] or UNSET,
         task.usage or UNSET,
     )

@@ -17,6 +17,8 @@ from weftline.server.names import OwnNames
 from weftline.server.rate_limit import Allowance
 from weftline.store.records.users import User
 from weftline.workspace import users
+from weftline.workspace.client_documents import ClientDocuments, DocumentUnusable, ReadDocument
+from weftline.workspace.consent import InvalidConsent
 from weftline.workspace.context import Workspaces
 from weftline.workspace.passwords import PasswordChecker
 from weftline.workspace.resources import slug_of
@@ -49,7 +51,7 @@ class _Device(Struct, frozen=True):
 
 
 class OAuthServer:
-    """`registration` lets clients register themselves."""
+    """`registration` lets clients register themselves, or describe themselves if there is a way to read documents."""
 
     def __init__(
         self,
@@ -59,11 +61,13 @@ class OAuthServer:
         public_url: str = "",
         proxies: Sequence[Network] = (),
         registration: bool = True,
+        read_document: ReadDocument | None = None,
     ) -> None:
         self.workspaces = workspaces
         self.names = names
         self.url = names.url
         self.registration = registration
+        self.documents = ClientDocuments(workspaces, read_document) if registration and read_document else None
         self._public_url = public_url
         self._proxies = proxies
         self._guesses = Allowance(burst=_GUESSES, per_minute=_GUESSES)
@@ -101,6 +105,22 @@ class OAuthServer:
                 "Clients cannot register themselves at this server.",
                 hint="Use `weftline oauth apps create`, or set oauth_registration in the [server] table.",
             )
+        self._draw_registration(request)
+
+    async def learn_client(self, request: Request, client_id: str) -> None:
+        """Reads the document that describes a client, unless it was read not long ago.
+
+        Raises `InvalidConsent` if it cannot be used, `RateLimited` if this sender brings too many.
+        """
+        if self.documents is None or await self.documents.known(client_id):
+            return
+        self._draw_registration(request)
+        try:
+            await self.documents.learn(client_id)
+        except DocumentUnusable as error:
+            raise InvalidConsent(client_id=str(error)) from None
+
+    def _draw_registration(self, request: Request) -> None:
         sender, now = self.client(request), self.workspaces.clock.now_us()
         if wait_s := self._registrations.wait_s(sender, now_us=now):
             raise RateLimited("Too many registrations. Please wait a moment.", retry_after_s=math.ceil(wait_s))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -20,6 +20,7 @@ from weftline.server.a2a.v1_0 import V1
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import NO_SNIFFING, Request, Response
+from weftline.server.large import LARGE_BYTES, LargeResponses, RequestRoom
 from weftline.server.parsing import parsed
 from weftline.server.router import EventStream, Route
 from weftline.server.sse import HEADERS, KEEP_ALIVE
@@ -66,18 +67,29 @@ async def _carry_out(
     if operation is None:
         told = f"A2A {dialect.version} has no method {sent.method[:100]!r}."
         raise RpcError(rpc.METHOD_NOT_FOUND, told)
-    serving = Serving(app, app.deliveries, agent, dialect, sender=principal.id)
-    if sent.id is UNSET:
-        await serving.notify(operation, sent.params)
-        return Response(b"", status=204)
-    if operation in STREAMS:
-        events = await serving.stream(operation, sent.params)
-        # What is refused must be refused before the answer begins.
-        first = await anext(events)
-        await _send_events(request, first, events, sent.id)
+    room = RequestRoom(app.large, principal.slug)
+    serving = Serving(app, app.deliveries, agent, dialect, sender=principal.id, room=room)
+    try:
+        if sent.id is UNSET:
+            await serving.notify(operation, sent.params)
+            return Response(b"", status=204)
+        if operation in STREAMS:
+            events = await serving.stream(operation, sent.params)
+            frames = _Frames(app.large, room, request, sent.id)
+            # What is refused must be refused before the answer begins.
+            await _send_events(request, await anext(events), events, frames)
+            return None
+        result = await serving.result(operation, sent.params, unless_gone=request.unless_gone)
+        if room.held is None:
+            return Response(rpc.result_body(sent.id, result))
+        async with app.large.making:
+            answer = Response(await asyncio.to_thread(rpc.result_body, sent.id, result))
+        del result
+        room.held.resize(len(answer.body))
+        await app.large.send(request, answer, room.held)
         return None
-    result = await serving.result(operation, sent.params, unless_gone=request.unless_gone)
-    return Response(rpc.result_body(sent.id, result))
+    finally:
+        room.free()
 
 
 def _version(request: Request) -> str:
@@ -109,31 +121,75 @@ def _refusal(dialect: Dialect, identity: Any, error: RpcError) -> Response:
     return Response(rpc.error_body(identity, dialect.fault(error)), status=error.status)
 
 
-async def _send_events(request: Request, first: Any, events: AsyncGenerator[Any], identity: Any) -> None:
+class _Frames:
+    """Sends the events of a stream. A large one has room of its own, and must be taken in time."""
+
+    def __init__(self, large: LargeResponses, room: RequestRoom, request: Request, identity: Any) -> None:
+        self._large = large
+        self._room = room
+        self._send = request.send
+        self._identity = identity
+
+    async def send(self, events: Sequence[Any]) -> None:
+        try:
+            if not events:
+                await self._send(_chunk(KEEP_ALIVE))
+            for event in events:
+                await self._one(event)
+        finally:
+            self._room.free()
+
+    async def _one(self, event: Any) -> None:
+        if self._room.held is None:
+            data = self._frame(event)
+        else:
+            async with self._large.making:
+                data = await asyncio.to_thread(self._frame, event)
+        if len(data) <= LARGE_BYTES:
+            await self._send(_chunk(data))
+            return
+        if self._room.held is None:
+            await self._room.need(len(data))
+        else:
+            self._room.held.resize(len(data))
+        await self._large.send_frame(self._send, data)
+
+    def _frame(self, event: Any) -> bytes:
+        return b"data: " + rpc.result_body(self._identity, event) + b"\n\n"
+
+
+async def _send_events(
+    request: Request, first: Sequence[Any], events: AsyncGenerator[Sequence[Any]], frames: _Frames
+) -> None:
     headers = [*HEADERS, (b"x-request-id", request.id.encode())]
     await request.send({"type": "http.response.start", "status": 200, "headers": headers})
-    sending = asyncio.ensure_future(_frames(request, first, events, identity))
+    sending = asyncio.ensure_future(_send_all(request, first, events, frames))
+    del first  # it may be large
     gone = asyncio.ensure_future(request.disconnected())
     try:
         await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
         if sending.done():
             sending.result()
+    except WeftlineError:
+        raise ConnectionResetError from None  # too late to say why
     finally:
         gone.cancel()
         sending.cancel()
 
 
-async def _frames(request: Request, first: Any, events: AsyncGenerator[Any], identity: Any) -> None:
+async def _send_all(
+    request: Request, first: Sequence[Any], events: AsyncGenerator[Sequence[Any]], frames: _Frames
+) -> None:
     async with aclosing(events):
-        await _frame(request, first, identity)
-        async for event in events:
-            await _frame(request, event, identity)
+        await frames.send(first)
+        del first
+        async for some in events:
+            await frames.send(some)
     await request.send({"type": "http.response.body", "body": b""})
 
 
-async def _frame(request: Request, event: Any, identity: Any) -> None:
-    body = KEEP_ALIVE if event is None else b"data: " + rpc.result_body(identity, event) + b"\n\n"
-    await request.send({"type": "http.response.body", "body": body, "more_body": True})
+def _chunk(data: bytes) -> dict[str, object]:
+    return {"type": "http.response.body", "body": data, "more_body": True}
 
 
 async def card(app: App, request: Request, principal: Principal) -> Response:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from typing import Annotated, Any, get_args
 
@@ -11,10 +9,11 @@ from msgspec import Meta, Raw, Struct
 from msgspec.json import encode
 
 from weftline.errors import InvalidRequest, NotFound
-from weftline.runtime import ids
+from weftline.runtime import ids, prefixes
 from weftline.runtime.engine import Engine
 from weftline.server.app import App
 from weftline.server.auth import Principal
+from weftline.server.cursors import cursor_of, key_of
 from weftline.server.http import Request, Response
 from weftline.server.router import QueryParameter, Route
 from weftline.server.views import run_summary
@@ -47,7 +46,13 @@ async def runs(app: App, request: Request, principal: Principal) -> Response:
         agents=wanted.agents,
         metadata=wanted.metadata,
     )
-    rows = await app.engine.runs(matching)
+    prefix = request.query_value("idPrefix")
+    if prefix is None:
+        rows = await app.engine.runs(matching)
+    elif prefixes.is_prefix(prefix):
+        rows = await prefixes.runs_with_prefix(app.engine, prefix, matching)
+    else:
+        raise _unusable("idPrefix", "is not the beginning of a run's id")
     listed: list[ListedRun] = []
     size = 0
     for row in rows[: wanted.limit]:
@@ -96,22 +101,6 @@ def _session(row: ThreadRow) -> ListedSession:
         iso(row.last_used_at),
         None if row.ended_at is None else iso(row.ended_at),
     )
-
-
-def cursor_of(key: int) -> str:
-    return base64.urlsafe_b64encode(b"1:%d" % key).rstrip(b"=").decode()
-
-
-def key_of(cursor: str) -> int:
-    """The key that a cursor stands for. Raises `InvalidRequest` for anything that is not one of ours."""
-    try:
-        text = base64.b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
-        text = b""
-    match = re.fullmatch(rb"1:([0-9]{1,18})", text)
-    if match is None or cursor_of(int(match[1])) != cursor:
-        raise _unusable("cursor", "is not a cursor of this list")
-    return int(match[1])
 
 
 def stored_page(request: Request) -> tuple[int, int]:
@@ -230,7 +219,15 @@ ROUTES = (
         runs,
         scopes=("runs:read",),
         summary="List runs",
-        query=(QueryParameter("status", Status, "With this status."), *_FILTERS),
+        query=(
+            QueryParameter("status", Status, "With this status."),
+            QueryParameter(
+                "idPrefix",
+                Annotated[str, Meta(pattern=f"^{prefixes.PATTERN}$")],
+                "Whose id begins with this.",
+            ),
+            *_FILTERS,
+        ),
         returns=RunPage,
     ),
     Route(

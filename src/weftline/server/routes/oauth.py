@@ -31,6 +31,7 @@ from weftline.server.routes.keys import read_body
 from weftline.server.schemas.oauth import (
     GRANT_TYPES,
     AppForm,
+    ClientDocument,
     CodeForm,
     CreatedOAuthApp,
     Introspection,
@@ -61,6 +62,7 @@ from weftline.server.schemas.oauth import (
 from weftline.store.records.apps import App as StoredApp
 from weftline.wire.responses import Ok
 from weftline.workspace import apps, grants
+from weftline.workspace.client_documents import is_document
 from weftline.workspace.consent import Decision, InvalidConsent, UnknownApp
 from weftline.workspace.consent import decide as decide_consent
 from weftline.workspace.grants import Issued, OAuthError
@@ -71,6 +73,7 @@ from weftline.workspace.users import SESSION_S, workspace_name
 
 _APPS = "/api/v1/workspaces/{slug}/oauth-apps"
 _REGISTER = "/api/oauth/register"
+_OWN_DOCUMENT = "/api/oauth/client.json"
 _REGISTRATION_BYTES = 32 * 1024
 _VISITOR = "weftline_visitor"
 _SIGN_IN = "sign-in"
@@ -108,8 +111,14 @@ def _oauth(handler: Handler) -> Handler:
 
 @_oauth
 async def authorize(app: App, request: Request, principal: Principal) -> Response:
-    client_app, asked = await consent.read_request(app.oauth, request)
     user = await app.oauth.user(request)
+    client_id = request.query_value("client_id") or ""
+    if is_document(client_id) and app.oauth.documents is not None:
+        # Only for somebody who is known here is an address asked that anybody may name.
+        if user is None:
+            return _sign_in_form(app, request, request.raw_query.decode("latin-1"))
+        await app.oauth.learn_client(request, client_id)
+    client_app, asked = await consent.read_request(app.oauth, request)
     if user is None:
         return _sign_in_form(app, request, request.raw_query.decode("latin-1"))
     return await consent.ask(app.oauth, request, client_app, asked, user)
@@ -248,6 +257,7 @@ async def metadata(app: App, request: Request, principal: Principal) -> Response
                 introspection_endpoint_auth_methods_supported=with_secret,
                 authorization_response_iss_parameter_supported=True,
                 registration_endpoint=f"{url}{_REGISTER}" if app.oauth.registration else UNSET,
+                client_id_metadata_document_supported=app.oauth.documents is not None,
             )
         )
     )
@@ -261,6 +271,14 @@ async def protected_resource(app: App, request: Request, principal: Principal) -
             raise NotFound("There is no such resource.")
     described = ProtectedResource(f"{base}{path}", [base], [MCP_SCOPE], ["header"], "Weftline agents")
     return Response(encode(described))
+
+
+async def own_document(app: App, request: Request, principal: Principal) -> Response:
+    """What `weftline mcp login` is, for servers that read such documents instead of registering clients."""
+    url = app.names.url
+    if not url.startswith("https:"):
+        raise NotFound("There is no such document: public_url is not set, or not https.")
+    return Response(encode(ClientDocument(f"{url}{_OWN_DOCUMENT}", client_uri=url)))
 
 
 @_oauth
@@ -405,6 +423,14 @@ ROUTES = (
             errors=(404,),
         )
         for path in (PROTECTED_RESOURCE, f"{PROTECTED_RESOURCE}{mcp_path('{workspaceSlug}')}")
+    ),
+    _open(
+        "GET",
+        _OWN_DOCUMENT,
+        own_document,
+        "What Weftline is as an OAuth client of other servers",
+        returns=ClientDocument,
+        errors=(404,),
     ),
     _open(
         "POST",

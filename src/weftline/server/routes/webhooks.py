@@ -7,9 +7,10 @@ from msgspec.json import encode
 from weftline.runtime import ids
 from weftline.server.app import App
 from weftline.server.auth import Principal
+from weftline.server.cursors import cursor_of, key_of
 from weftline.server.http import Request, Response
 from weftline.server.router import QueryParameter, Route
-from weftline.server.routes.lists import CURSOR, LIMIT, cursor_of, key_of, one_of, page_limit
+from weftline.server.routes.lists import CURSOR, LIMIT, one_of, page_limit
 from weftline.server.schemas.webhooks import (
     CreatedWebhook,
     Delivery,

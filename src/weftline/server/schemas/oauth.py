@@ -179,6 +179,21 @@ class OAuthMetadata(Struct, frozen=True):
     introspection_endpoint_auth_methods_supported: list[str]
     authorization_response_iss_parameter_supported: bool
     registration_endpoint: str | UnsetType = UNSET
+    client_id_metadata_document_supported: bool = False
+
+
+class ClientDocument(Struct, frozen=True):
+    """RFC 7591, section 2, with the document's own address as `client_id`."""
+
+    client_id: str
+    client_uri: str
+    client_name: str = "Weftline"
+    redirect_uris: tuple[str, ...] = ("http://127.0.0.1/callback", "http://localhost/callback")
+    """On a port that is free at the time."""
+    grant_types: tuple[str, ...] = ("authorization_code", "refresh_token")
+    response_types: tuple[str, ...] = ("code",)
+    token_endpoint_auth_method: str = "none"
+    software_id: str = "weftline"
 
 
 class ProtectedResource(Struct, frozen=True):

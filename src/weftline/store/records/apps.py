@@ -117,6 +117,12 @@ def unused() -> Query[tuple[int, int, int]]:
     return row[0], key, created_at
 
 
+def describe(key: int, *, name: str, redirect_uris: tuple[str, ...]) -> Query[None]:
+    """Changes what a client that describes itself says."""
+    uris = encode(redirect_uris).decode()
+    yield from statement("UPDATE oauth_apps SET name = $1, redirect_uris = $2 WHERE key = $3", name, uris, key)
+
+
 def use(key: int, *, now: int) -> Query[bool]:
     """Notes that a user has approved an app; False if it has been deleted."""
     row = yield from one("UPDATE oauth_apps SET used_at = $1 WHERE key = $2 RETURNING key", now, key)

@@ -67,8 +67,7 @@ def _is_booked(evidence: Evidence, log: RunLog, asked: Asked) -> None:
     # A stop does not wait forever for a provider that ignores its cancellation.
     stubborn = asked.ended == "aborted" and asked.ended_s >= evidence.times[asked.life].until_s + CUT_S
     lost = evidence.may_have_lost(asked.life, log) or stubborn
-    estimated = isinstance(outcome, AttemptFailed) and outcome.estimated
-    excused = estimated and (lost or bool(log.order.poison) or log.order.tag == "shaky")
+    excused = outcome.estimated and (lost or bool(log.order.poison) or log.order.tag == "shaky")
     require("C4", excused, f"run {log.key}: request {asked.number} ({asked.ended}) is booked as {outcome.usage}")
 
 
@@ -77,8 +76,7 @@ def _billed_by_somebody(log: RunLog, mine: list[Asked]) -> None:
     for entry in log.entries:
         head = entry.head
         if isinstance(head, AttemptFailed | TurnCompleted):
-            estimated = isinstance(head, AttemptFailed) and head.estimated
             nothing = not head.usage.input and not head.usage.output
-            billed = estimated or nothing or head.usage in bills
+            billed = head.estimated or nothing or head.usage in bills
             require("C4", billed, f"run {log.key}: {head.usage} was never billed")
             require("C4", not (isinstance(head, TurnCompleted) and nothing), f"run {log.key}: a turn without a bill")

@@ -44,6 +44,7 @@ class Histories:
     def __init__(self, *, build: Build | None = None) -> None:
         self._build = build or Build()
 
+    @quiet()
     def run(self, seed: int) -> list[str]:
         """The trace of a history in which every promise was kept. Raises `Violation` if one was not."""
         history = History(seed, build=self._build)
@@ -90,7 +91,6 @@ class History:
         self._stuck = asyncio.Event()
 
     def run(self) -> None:
-        quiet()
         random.seed(self.seed)
         with _narrow(self.rng):
             self.loop.run_until_complete(self._run())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -213,6 +213,13 @@ async def _begin_nothing_more(engine: EmbeddedEngine) -> None:
         await engine.drain(0.0)
 
 
-def quiet() -> None:
+@contextmanager
+def quiet() -> Generator[None]:
     """Simulated faults need no log lines."""
-    logging.getLogger("weftline").setLevel(logging.CRITICAL + 1)
+    logger = logging.getLogger("weftline")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

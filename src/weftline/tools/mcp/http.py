@@ -19,6 +19,7 @@ from weftline.net.address import Origin, origin_of
 from weftline.net.dial import Dialer
 from weftline.net.errors import BodyTooLarge, RequestFailed
 from weftline.net.response import HttpResponse
+from weftline.surrogates import whole_json
 from weftline.tools.mcp.login import Credential, LoginLost
 
 NOT_SENT = -32901
@@ -119,7 +120,9 @@ class DialledTransport(httpx2.AsyncBaseTransport):
                 await call.__aexit__(None, None, None)
             if too_much := excess(answer):
                 return 0, _error(request, REFUSED, f"The answer has {too_much}.")
-            return reply.status, httpx2.Response(reply.status, headers=headers, content=answer, request=request)
+            return reply.status, httpx2.Response(
+                reply.status, headers=headers, content=whole_json(answer), request=request
+            )
         stream = _Body(reply, call, request)
         return reply.status, httpx2.Response(reply.status, headers=headers, stream=stream, request=request)
 
@@ -148,6 +151,8 @@ class _Body(httpx2.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         left = MAX_ANSWER_BYTES
         separators = 0
+        line: list[bytes] = []
+        """What came of a line that has not ended: the stream is mended line by line."""
         numbers = LongNumbers()
         try:
             async for piece in self._reply.chunks():
@@ -157,7 +162,12 @@ class _Body(httpx2.AsyncByteStream):
                 too_large = left < 0 or separators > _MAX_SEPARATORS or numbers.count > MAX_LONG_NUMBERS
                 if too_large and self._request.method == "POST":
                     raise httpx2.ReadError("The answer is too large.", request=self._request)
-                yield piece
+                lines, newline, rest = piece.rpartition(b"\n")
+                if newline:
+                    yield whole_json(b"".join([*line, lines, newline]))
+                    line.clear()
+                line.append(rest)
+            yield whole_json(b"".join(line))
         except RequestFailed as error:
             raise httpx2.ReadError(error.message, request=self._request) from None
 

@@ -1,0 +1,75 @@
+"""Events of a model API, with characters made whole that were cut in two between one event and the next.
+
+Some APIs cut their deltas by UTF-16 units, so that an emoji may come as `"\\ud83d"` and `"\\ude00"`. Neither is text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Protocol
+
+from weftline.net.sse import SseEvent
+from weftline.surrogates import lone_halves, may_have_halves, whole_json
+
+
+class EventParser(Protocol):
+    """Takes the bytes of an answer in any pieces and returns the completed events."""
+
+    def feed(self, data: bytes) -> Sequence[SseEvent]: ...
+
+
+class WholePairs:
+    """A parser around another. An event whose text ends in half a character waits for the one after it."""
+
+    __slots__ = ("_held", "_parser")
+
+    def __init__(self, parser: EventParser) -> None:
+        self._parser = parser
+        self._held: SseEvent | None = None
+
+    def feed(self, data: bytes) -> Sequence[SseEvent]:
+        events = self._parser.feed(data)
+        if self._held is None and not any(may_have_halves(event.data) for event in events):
+            return events
+        ready: list[SseEvent] = []
+        for event in events:
+            self._take(event, ready)
+        return ready
+
+    def end(self) -> Sequence[SseEvent]:
+        """The event that still waits, when no other comes."""
+        held, self._held = self._held, None
+        return () if held is None else (held._replace(data=whole_json(held.data)),)
+
+    def _take(self, event: SseEvent, ready: list[SseEvent]) -> None:
+        held, self._held = self._held, None
+        data = event.data
+        halves = lone_halves(data)
+        if held is not None:
+            low = next((half for half in halves if _is_low(half) and _begins_text(data, half)), None)
+            if low is not None:
+                high = _last_high(held.data)
+                assert high is not None
+                held = held._replace(data=held.data[: high.end()] + low[0] + held.data[high.end() :])
+                data = data[: low.start()] + data[low.end() :]
+            ready.append(held._replace(data=whole_json(held.data)))
+        event = event._replace(data=data)
+        if _last_high(data) is not None:
+            self._held = event
+        else:
+            ready.append(event._replace(data=whole_json(data)))
+
+
+def _last_high(data: bytes) -> re.Match[bytes] | None:
+    """The first half of a character with which a string ends."""
+    return next((half for half in lone_halves(data) if not _is_low(half) and data[half.end() :][:1] == b'"'), None)
+
+
+def _is_low(half: re.Match[bytes]) -> bool:
+    return half[0][3:4] in b"cdefCDEF"
+
+
+def _begins_text(data: bytes, half: re.Match[bytes]) -> bool:
+    at = half.start()
+    return data[at - 1 : at] == b'"' and data[at - 2 : at - 1] != b"\\"

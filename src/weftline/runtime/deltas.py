@@ -1,0 +1,81 @@
+"""The streamed text of a model, on its way into the log.
+
+Joined, the deltas of a turn are the text of its message: characters that a provider cut in two are made whole here as
+they are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import cast
+
+from msgspec.json import Encoder
+
+from weftline.kernel.entries import TEXT_DELTA, THINKING_DELTA
+from weftline.providers.base import Chunk, TextDelta, ThinkingDelta, UsageUpdate
+from weftline.runtime.services import Sink
+from weftline.surrogates import whole
+
+_encode = Encoder().encode
+_KINDS: dict[type[Chunk], str] = {TextDelta: TEXT_DELTA, ThinkingDelta: THINKING_DELTA}
+
+
+class Deltas:
+    """Those of one attempt."""
+
+    __slots__ = ("_half", "_kind", "_sink", "_tail")
+
+    def __init__(self, sink: Sink, *, turn: int, attempt: int) -> None:
+        self._sink = sink
+        self._tail = b',"turn":%d,"attempt":%d}' % (turn, attempt)
+        self._half = ""
+        """The first half of a character, which the text so far ended in."""
+        self._kind = ""
+        """That of the text."""
+
+    def take(self, chunks: Sequence[Chunk]) -> None:
+        """Appends the text of one read; consecutive deltas of one kind become one append."""
+        try:
+            runs = _encoded(chunks, self._tail) if not self._half else None
+        except UnicodeEncodeError:
+            runs = None
+        for kind, encoded in _encoded(self._joined(chunks), self._tail) if runs is None else runs:
+            self._sink.emit(kind, encoded)
+
+    def _joined(self, chunks: Sequence[Chunk]) -> list[Chunk]:
+        """The same text in characters. Half of one waits for its other half, for as long as the text goes on."""
+        joined: list[Chunk] = []
+        for chunk in chunks:
+            if isinstance(chunk, UsageUpdate):
+                continue
+            if not isinstance(chunk, TextDelta | ThinkingDelta):
+                self._give_up(joined)
+                continue
+            kind = TEXT_DELTA if isinstance(chunk, TextDelta) else THINKING_DELTA
+            if kind != self._kind:
+                self._give_up(joined)
+            self._kind = kind
+            text = self._half + chunk.text
+            self._half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+            text = whole(text.removesuffix(self._half))
+            joined.append(TextDelta(text) if kind == TEXT_DELTA else ThinkingDelta(text))
+        return joined
+
+    def _give_up(self, joined: list[Chunk]) -> None:
+        """The other half did not come."""
+        half, self._half = whole(self._half), ""
+        if half:
+            joined.append(TextDelta(half) if self._kind == TEXT_DELTA else ThinkingDelta(half))
+
+
+def _encoded(chunks: Sequence[Chunk], tail: bytes) -> list[tuple[str, list[bytes]]]:
+    runs: list[tuple[str, list[bytes]]] = []
+    for delta, run in groupby(chunks, type):
+        kind = _KINDS.get(delta)
+        if kind is not None:
+            texts = [chunk.text for chunk in cast("Iterable[TextDelta | ThinkingDelta]", run)]
+            encoded = [b'{"text":' + _encode(text) + tail for text in texts if text]
+            if encoded:
+                runs.append((kind, encoded))
+    return runs

@@ -1,0 +1,61 @@
+"""What a model call used: as its provider reported it, or else an estimate that is marked as one.
+
+A call without a report is not a call without a cost. Input is estimated from the conversation (`attempt.started` has
+the number), output from what was streamed.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from weftline.messages import AssistantPart, Text, Thinking, ToolCall, Usage
+from weftline.providers.assemble import Assembler
+
+BYTES_PER_TOKEN = 4
+
+
+class Spent(Struct, frozen=True):
+    usage: Usage = Usage()
+    estimated: bool = False
+
+
+NOTHING = Spent()
+
+
+def spent(answer: Assembler, *, estimate: int, unanswered: bool = False) -> Spent:
+    """What the call behind `answer` used so far. `estimate` is its input in tokens, if nobody reported it.
+
+    A call that brought nothing at all was refused and used nothing, unless it is known to have been sent and left
+    `unanswered`.
+    """
+    reported = answer.usage
+    if answer.complete and _says_something(reported):
+        return Spent(reported)
+    streamed = _output_tokens(answer)
+    if _says_something(reported):
+        # Some APIs begin with a count of the input and report the output at the end, which did not come.
+        return Spent(reported) if streamed <= reported.output else Spent(replace(reported, output=streamed), True)
+    if streamed or answer.complete or unanswered:
+        return Spent(Usage(input=estimate, output=streamed), True)
+    return NOTHING
+
+
+def _says_something(usage: Usage) -> bool:
+    """Every answer has input or output: a report of neither is a server that does not count."""
+    return usage.input > 0 or usage.output > 0
+
+
+def _output_tokens(answer: Assembler) -> int:
+    size = sum([_size(part) for part in answer.message().parts])
+    return -(-size // BYTES_PER_TOKEN)
+
+
+def _size(part: AssistantPart) -> int:
+    match part:
+        case Text(text) | Thinking(text):
+            return len(text.encode(errors="replace"))
+        case ToolCall():
+            return len(part.name) + len(part.args.encode(errors="replace"))
+        case _:
+            return 0

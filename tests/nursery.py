@@ -1,0 +1,132 @@
+"""The process that `forked.py` has copied: it has read what our processes read, and runs nothing itself.
+
+A copy does what `python` would have done with its arguments. It has a nursery of its own, so that the servers which an
+example starts are copies too.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import gc
+import importlib
+import json
+import os
+import random
+import runpy
+import socket
+import sys
+from types import ModuleType
+
+from forked import Nursery, fork_from
+from weftline.testing.crash import arm
+
+_LARGEST_REQUEST_BYTES = 1 << 20
+_READ_BEFORE = (
+    "aiohttp",
+    "apsw",
+    "argon2",
+    "importlib.readers",
+    "jsonschema_rs",
+    "mcp.client.streamable_http",
+    "mcp.server.streamable_http_manager",
+    "pydantic.type_adapter",
+    "uvicorn.lifespan.off",
+    "uvicorn.protocols.http.httptools_impl",
+    "uvloop",
+    "weftline.cli.serve",
+    "weftline.net.session",
+    "weftline.providers.anthropic.provider",
+    "weftline.providers.google.provider",
+    "weftline.providers.openai.chat",
+    "weftline.providers.openai.responses",
+    "weftline.server.serve",
+    "weftline.store.sqlite.store",
+)
+
+
+def main(line: socket.socket) -> None:
+    for name in _READ_BEFORE:
+        importlib.import_module(name)
+    gc.freeze()
+    live(line)
+
+
+def live(line: socket.socket) -> None:
+    """Copies this process for whoever holds the other end. Returns in a copy, when it has done its work."""
+    arguments = copies(line)
+    random.seed()
+    arm(os.environ.get("WEFTLINE_CRASH"))  # read when the module was imported
+    if arguments[:2] != ["-m", "weftline"]:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if not os.fork():
+            ours.close()
+            leave_the_pipes()
+            return live(theirs)
+        theirs.close()
+        fork_from(Nursery(ours))
+    return as_python(arguments)
+
+
+def copies(line: socket.socket) -> list[str]:
+    """Forks for every request; returns only in a copy, with the arguments that it is to run with."""
+    fds = array.array("i")
+    while True:
+        request, fds, _, _ = socket.recv_fds(line, _LARGEST_REQUEST_BYTES, 3)
+        if not request:
+            os._exit(0)
+        # The copy's parent ends at once, so that the copy becomes a child of whoever asked, who hears of it after that.
+        told, tell = os.pipe()
+        parent = os.fork()
+        if not parent:
+            copy = os.fork()
+            if copy:
+                os.write(tell, str(copy).encode())
+                os._exit(0)
+            os.close(told)
+            os.close(tell)
+            break
+        os.waitpid(parent, 0)
+        line.send(os.read(told, 32))
+        for fd in (*fds, told, tell):
+            os.close(fd)
+    line.close()
+    for fd, place in zip(fds, (0, 1, 2), strict=True):
+        os.dup2(fd, place)
+        os.close(fd)
+    arguments, env, folder = json.loads(request)
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(folder)
+    return arguments
+
+
+def leave_the_pipes() -> None:
+    """Whoever reads what a copy prints must not wait for the copy's nursery."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for place in (0, 1, 2):
+        os.dup2(nothing, place)
+
+
+def as_python(arguments: list[str]) -> None:
+    match arguments:
+        case ["-m", module, *_]:
+            sys.argv = arguments[1:]
+            sys.path[0] = os.getcwd()
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        case ["-c", program, *_]:
+            sys.argv = ["-c", *arguments[2:]]
+            sys.path[0] = ""
+            sys.modules["__main__"] = main_module = ModuleType("__main__")
+            exec(program, vars(main_module))
+        case [script, *_]:
+            sys.argv = arguments
+            sys.path[0] = os.path.dirname(script)
+            runpy.run_path(script, run_name="__main__")
+        case _:
+            raise ValueError("nothing to run")
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main(socket.socket(fileno=int(sys.argv[1])))

@@ -1,0 +1,69 @@
+"""A call that a crash leaves in doubt: people and programs are told, not only the model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from commands import weftline
+from weftline.client import AssistantDelta, CallName, Client, ToolCall, ToolResult, server_tool
+from weftline.testing import ServerProcess
+
+SCRIPTS: dict[str, Any] = {
+    "pays": {
+        "turns": [
+            {"tool_calls": [{"name": "pay", "args": {}}]},
+            {"deltas": ["It is ", "uncertain."], "delay_ms": 600_000},
+        ]
+    }
+}
+TOOLS = """
+import asyncio
+
+import weftline
+
+
+@weftline.tool
+async def pay() -> str:
+    "Never returns."
+    await asyncio.Event().wait()
+    return "paid"
+"""
+
+
+def test_a_call_in_doubt_is_marked_in_events_snapshot_client_and_command(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, scripts=SCRIPTS, tools=TOOLS, arguments=("--drain", "0")) as server:
+        key = server.create_key("acme")
+        with Client(api_key=key, workspace="acme", base_url=server.url) as client:
+            run = client.start("hi", model_id="scripted:pays", tools=[server_tool("pay")])
+            call = next(event for event in run if isinstance(event, ToolCall))
+            assert client.get_run(run.id).in_doubt == ()
+            server.kill()
+            server.start()
+            seen = client.attach(run.id)
+            result: ToolResult | None = None
+            for event in seen:
+                if isinstance(event, ToolResult):
+                    result = event
+                elif isinstance(event, AssistantDelta):
+                    break
+            assert result is not None and result.in_doubt and result.ok is False
+            assert result.data["inDoubt"] is True and result.tool_use_id == call.tool_use_id
+
+            # While the run goes on, and after its end.
+            doubted = (CallName(call.tool_use_id, "pay"),)
+            going_on = client.get_run(run.id)
+            assert (going_on.status, going_on.in_doubt) == ("running", doubted)
+            client.cancel_run(run.id)
+            assert client.get_run(run.id).in_doubt == doubted
+            (listed,) = client.list_runs().items
+            assert listed.in_doubt == doubted
+            seen.detach()
+            run.detach()
+
+        shown = weftline("runs", "show", run.id, "--db", str(server.db))
+        (line,) = [line for line in shown.out.splitlines() if line.startswith("in doubt")]
+        assert "pay" in line and call.tool_use_id in line
+        as_json = json.loads(weftline("runs", "show", run.id, "--db", str(server.db), "--json").out)
+        assert as_json["inDoubt"] == [{"toolUseId": call.tool_use_id, "name": "pay"}]

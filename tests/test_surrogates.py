@@ -1,0 +1,109 @@
+"""Characters that were cut in two: joined where both halves came, replaced where one is missing, never a failure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from weftline.kernel.entries import TEXT_DELTA, THINKING_DELTA
+from weftline.messages import Thinking, Usage
+from weftline.net.sse import SseEvent, SseParser
+from weftline.providers.assemble import Assembler
+from weftline.providers.base import CallStart, Chunk, Finish, TextDelta, ThinkingDelta, ThinkingDone, UsageUpdate
+from weftline.providers.whole_pairs import WholePairs
+from weftline.runtime.deltas import Deltas
+from weftline.surrogates import whole, whole_json
+
+HIGH, LOW = "\ud83d", "\ude00"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("plain", "plain"),
+        ("schön 😀", "schön 😀"),
+        (f"a{HIGH}{LOW}b", "a😀b"),
+        (f"a{HIGH}", "a\ufffd"),
+        (f"{LOW}{HIGH}b", "\ufffd\ufffdb"),
+        (f"{HIGH}{HIGH}{LOW}", "\ufffd😀"),
+    ],
+)
+def test_text_is_made_whole(text: str, expected: str) -> None:
+    assert whole(text) == expected
+    # The same in JSON, as those write it who keep to ASCII.
+    assert json.loads(whole_json(json.dumps([text, {text: 1}]).encode())) == [expected, {expected: 1}]
+
+
+def test_a_backslash_that_is_itself_escaped_begins_no_escape() -> None:
+    for text in (r"\ud83d", "\\" + HIGH, r"\\ud83d"):
+        assert json.loads(whole_json(json.dumps(text).encode())) == whole(text)
+
+
+def spoken(*texts: str) -> list[str]:
+    """What comes of texts that a model API sends as one event each."""
+    pairs = WholePairs(SseParser())
+    events: list[SseEvent] = []
+    for text in texts:
+        event = json.dumps({"n": len(text), "text": text, "more": '"x"'})
+        events += pairs.feed(f"data: {event}\n\n".encode())
+    return [json.loads(event.data)["text"] for event in [*events, *pairs.end()]]
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["a" + HIGH, LOW + "b"], ["a😀", "b"]),
+        ([HIGH, LOW + HIGH, LOW], ["😀", "😀", ""]),
+        ([HIGH, "b"], ["\ufffd", "b"]),
+        ([HIGH, HIGH, LOW], ["\ufffd", "😀", ""]),
+        (["a", LOW], ["a", "\ufffd"]),
+        (["a", HIGH], ["a", "\ufffd"]),
+        (["a" + HIGH, f'"{LOW}'], ["a\ufffd", '"\ufffd']),
+        ([f"a{HIGH}b", "😀"], ["a\ufffdb", "😀"]),
+    ],
+)
+def test_a_character_that_is_cut_between_two_events_is_joined(texts: list[str], expected: list[str]) -> None:
+    assert spoken(*texts) == expected
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.said: dict[str, str] = {TEXT_DELTA: "", THINKING_DELTA: ""}
+
+    def emit(self, kind: str, encoded: list[bytes]) -> None:
+        for one in encoded:
+            self.said[kind] += json.loads(one)["text"]
+
+    async def permit(self, command: object) -> None: ...
+    async def durable(self) -> None: ...
+    async def drained(self) -> None: ...
+    def wanted(self) -> bool:
+        return True
+
+    def full(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [
+        [[TextDelta("a" + HIGH)], [TextDelta(LOW + "b")]],
+        [[TextDelta(HIGH), UsageUpdate(Usage())], [TextDelta(LOW)], [TextDelta("c")]],
+        [[TextDelta("a"), TextDelta(HIGH), TextDelta("b" + LOW)]],
+        [[ThinkingDelta("hm" + HIGH), ThinkingDone()], [TextDelta(LOW + "b" + HIGH)]],
+        [[TextDelta(HIGH)], [CallStart(0, "look")], [TextDelta(LOW)]],
+        [[TextDelta(HIGH)], [TextDelta("")], [TextDelta(HIGH + LOW)]],
+    ],
+    ids=range(6),
+)
+def test_the_deltas_of_a_provider_of_your_own_are_joined_as_its_message_is(reads: Sequence[Sequence[Chunk]]) -> None:
+    sink, assembler = Sink(), Assembler("own")
+    deltas = Deltas(sink, turn=0, attempt=1)
+    for chunks in [*reads, [Finish("end_turn")]]:
+        assembler.feed(chunks)
+        deltas.take(chunks)
+    thoughts = [part.text for part in assembler.message().parts if isinstance(part, Thinking)]
+    assert sink.said == {TEXT_DELTA: assembler.text, THINKING_DELTA: "".join(thoughts)}
+    assembler.text.encode()
