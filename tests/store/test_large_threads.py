@@ -1,15 +1,19 @@
-"""Threads with large messages are read beside the loop; small ones on it."""
+"""What is large is read beside the loop, in turns; what is small on it."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from weftline.store.sqlite.reader_threads import ReaderThreads
 from weftline.store.sqlite.store import SqliteStore
 from weftline.testing.store.subject import chain_of, commit, new_thread, new_workspace
 
+from .kit import TIMEOUT_S
 from .subjects import SqliteSubject
 
 MB = 1024 * 1024
@@ -63,3 +67,29 @@ async def test_the_heads_of_calls_are_read_without_their_results(
     await log.facts(1)
     assert readers() > before
     await subject.store.close()
+
+
+async def test_readers_of_one_long_log_do_not_hold_up_what_others_read(tmp_path: Path) -> None:
+    subject = SqliteSubject(tmp_path / "store")
+    await subject.store.close()
+    threads = ReaderThreads(tmp_path / "store" / "weftline.db")
+    opened = threading.Event()
+    done: list[str] = []
+
+    def read(what: str) -> Callable[[object], None]:
+        def job(db: object) -> None:
+            opened.wait(TIMEOUT_S)
+            done.append(what)
+
+        return job
+
+    flood = [asyncio.create_task(threads.read(read("flood"), run=1)) for _ in range(100)]
+    await asyncio.sleep(0)
+    gone = asyncio.create_task(threads.read(read("gone"), run=2))
+    others = [asyncio.create_task(threads.read(read("other"), run=run)) for run in (None, 3)]
+    await asyncio.sleep(0)
+    gone.cancel()
+    opened.set()
+    await asyncio.gather(*flood, *others)
+    assert "gone" not in done and max(at for at, what in enumerate(done) if what == "other") < 10
+    threads.close()

@@ -60,7 +60,7 @@ class SqliteLogReader:
         except LargeEntry as large:
             if max_bytes is not None and large.size > max_bytes:
                 raise
-        return await self._threads.read(lambda db: _read_entry(db, key, seq, max_bytes=None))
+        return await self._threads.read(lambda db: _read_entry(db, key, seq, max_bytes=None), run=key)
 
     async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Stored]:
         # In a thread: all the facts of a run may have many megabytes.
@@ -85,7 +85,7 @@ class SqliteLogReader:
         except NotOnTheLoop:
             pass
         return await self._threads.read(
-            lambda db: read_page(db, key, after=after, max_bytes=max_bytes, limit=IN_A_THREAD)
+            lambda db: read_page(db, key, after=after, max_bytes=max_bytes, limit=IN_A_THREAD), run=key
         )
 
     async def under_way(self, *, after: int, limit: int) -> list[UnderWay]:
