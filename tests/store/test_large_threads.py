@@ -89,6 +89,7 @@ async def test_readers_of_one_long_log_do_not_hold_up_what_others_read(tmp_path:
     others = [asyncio.create_task(threads.read(read("other"), run=run)) for run in (None, 3)]
     await asyncio.sleep(0)
     gone.cancel()
+    await asyncio.wait([gone])
     opened.set()
     await asyncio.gather(*flood, *others)
     assert "gone" not in done and max(at for at, what in enumerate(done) if what == "other") < 10
