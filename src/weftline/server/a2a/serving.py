@@ -206,14 +206,14 @@ class Serving:
             task = replace(task, history=())
             told, waits, working = _Told(), task.waits, task.state != "submitted"
             async for event in events:
+                if not working and event.what is not What.NOTHING and (begun := await self._begun(row, task)):
+                    working = True
+                    yield [dialect.status(begun, final=False)]
                 match event.what:
                     case What.NOTHING:
                         yield ()
                     case What.ATTEMPT:
                         told.over = True
-                        if not working:
-                            working = True
-                            yield [dialect.status(await self._begun(row, task), final=False)]
                     case What.TEXT:
                         yield [dialect.chunk(task, event.text, append=told.more(event.text))]
                     case What.TURN:
@@ -236,11 +236,12 @@ class Serving:
             events.append(dialect.answer(task))
         return [*events, dialect.status(task, final=True)]
 
-    async def _begun(self, row: RunRow, task: Task) -> Task:
-        """The task when it began to work, whatever it does by now."""
+    async def _begun(self, row: RunRow, task: Task) -> Task | None:
+        """The task when it began to work, whatever it does by now; None if it has not begun."""
         now = await self._engine.row(row.key)
-        assert now is not None
-        return replace(task, state="working", said=None, at_us=now.started_at or now.created_at)
+        if now is None or now.started_at is None:
+            return None
+        return replace(task, state="working", said=None, at_us=now.started_at)
 
 
 class _Told:
