@@ -206,14 +206,15 @@ class Serving:
             task = replace(task, history=())
             told, waits, working = _Told(), task.waits, task.state != "submitted"
             async for event in events:
+                # Its first attempt may have begun between reading the run's status and its log.
+                if not working and event.what in (What.ATTEMPT, What.TEXT, What.TURN):
+                    working = True
+                    yield [dialect.status(await self._begun(row, task), final=False)]
                 match event.what:
                     case What.NOTHING:
                         yield ()
                     case What.ATTEMPT:
                         told.over = True
-                        if not working:
-                            working = True
-                            yield [dialect.status(await self._begun(row, task), final=False)]
                     case What.TEXT:
                         yield [dialect.chunk(task, event.text, append=told.more(event.text))]
                     case What.TURN:
