@@ -206,10 +206,10 @@ class Serving:
             task = replace(task, history=())
             told, waits, working = _Told(), task.waits, task.state != "submitted"
             async for event in events:
-                # Its first attempt may have begun between reading the run's status and its log.
-                if not working and event.what in (What.ATTEMPT, What.TEXT, What.TURN):
+                # It may have begun, or done all its work, between reading the run's status and its log.
+                if not working and event.what is not What.NOTHING and (begun := await self._begun(row, task)):
                     working = True
-                    yield [dialect.status(await self._begun(row, task), final=False)]
+                    yield [dialect.status(begun, final=False)]
                 match event.what:
                     case What.NOTHING:
                         yield ()
@@ -237,11 +237,11 @@ class Serving:
             events.append(dialect.answer(task))
         return [*events, dialect.status(task, final=True)]
 
-    async def _begun(self, row: RunRow, task: Task) -> Task:
-        """The task when it began to work, whatever it does by now."""
+    async def _begun(self, row: RunRow, task: Task) -> Task | None:
+        """The task when it began to work, whatever it does by now; None if it has not."""
         now = await self._engine.row(row.key)
         assert now is not None
-        return replace(task, state="working", said=None, at_us=now.started_at or now.created_at)
+        return None if now.started_at is None else replace(task, state="working", said=None, at_us=now.started_at)
 
 
 class _Told:
