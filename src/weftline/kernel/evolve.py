@@ -38,7 +38,18 @@ from weftline.kernel.entries import (
     TimerFired,
     TurnCompleted,
 )
-from weftline.kernel.state import Answer, Attempt, Batch, Control, Questions, Queued, State, Streak, Totals
+from weftline.kernel.state import (
+    MAX_COST_NUSD,
+    Answer,
+    Attempt,
+    Batch,
+    Control,
+    Questions,
+    Queued,
+    State,
+    Streak,
+    Totals,
+)
 from weftline.messages import Usage
 
 _NO_CALLS = Batch()
@@ -145,7 +156,7 @@ def _spent(totals: Totals, head: AttemptFailed | TurnCompleted, by_provider: boo
         totals,
         calls_made=totals.calls_made + by_provider,
         usage=totals.usage + usage,
-        cost_nusd=totals.cost_nusd + (head.cost_nusd or 0),
+        cost_nusd=min(totals.cost_nusd + (head.cost_nusd or 0), MAX_COST_NUSD),
         unpriced=totals.unpriced or head.cost_nusd is None,
         estimated=totals.estimated or head.estimated,
         active_us=totals.active_us + max(head.active_us, 0),

@@ -159,6 +159,10 @@ class Control(Room, frozen=True):
     queue: tuple[Queued, ...] = ()
 
 
+MAX_COST_NUSD = 10**18
+"""A billion dollars. What is beyond comes from a provider that counts nonsense, and could not be stored."""
+
+
 class Totals(Room, frozen=True):
     attempts: int = 0
     """Model calls begun."""

@@ -35,7 +35,7 @@ from weftline.providers.base import (
 )
 from weftline.surrogates import whole
 
-MAX_COUNT = 2**53 - 1
+MAX_COUNT = 10**12
 """The largest token count that every JSON reader keeps exact; a larger one is nonsense and is cut to it."""
 
 

@@ -8,14 +8,19 @@ order they came. Retrying is the runtime's business, not this one's.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from weftline.providers.base import Chunk, ModelInfo, ModelRequest, Provider, ProviderError, UsageUpdate
 
+logger = logging.getLogger(__name__)
+
 DEFAULT_CONCURRENCY = 1024
 _REFUSALS = frozenset({"rate_limit", "overloaded"})
+MAX_HOLD_S = 60.0
+"""One refusal holds back calls of other runs and models, which it may not concern, no longer than this."""
 _SETTLE_S = 1.0
 """Refusals that come together count once: they tell of one overload, not of many."""
 
@@ -66,7 +71,10 @@ class Throttle:
     def refused(self, retry_after_s: float | None) -> None:
         now = _now()
         if retry_after_s:
-            self._held_until = max(self._held_until, now + retry_after_s)
+            hold_s = min(retry_after_s, MAX_HOLD_S)
+            if self._held_until <= now:
+                logger.warning("a provider asks for a pause: no call of it begins for %.1f s", hold_s)
+            self._held_until = max(self._held_until, now + hold_s)
         if now - self._halved_at >= _SETTLE_S:
             self._halved_at = now
             self.limit = max(min(self.limit, self.under_way) / 2, 1.0)

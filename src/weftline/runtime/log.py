@@ -60,6 +60,10 @@ class Observer(Protocol):
         """The run's memory is ahead of a log that will not catch up: it was dropped."""
         ...
 
+    def unwritable(self, run: LiveRun, error: Exception) -> None:
+        """What the run has appended cannot be written, now or later: it was dropped."""
+        ...
+
     def store_is_well(self) -> None: ...
 
 
@@ -193,8 +197,7 @@ class Log:
         """Commits batch after batch until nothing is queued."""
         try:
             while self._touched:
-                runs = self._take()
-                writes = [self._complete(run) for run in runs]
+                runs, writes = self._completed(self._take())
                 drafts = [run.log.taken_drafts() for run in runs]
                 try:
                     results = await self._store.flush(writes)
@@ -251,6 +254,20 @@ class Log:
                     break
         self._touched = [run for queue in queues.values() for run in queue]
         return taken
+
+    def _completed(self, taken: list[LiveRun]) -> tuple[list[LiveRun], list[Write]]:
+        """The writes of those runs, without the ones that cannot be encoded: they must not hold up the others."""
+        runs: list[LiveRun] = []
+        writes: list[Write] = []
+        for run in taken:
+            try:
+                writes.append(self._complete(run))
+                runs.append(run)
+            except Exception as error:
+                run.log.flight, run.log.flight_size = None, 0
+                self._fail_waiters(run, WeftlineError("The run cannot be written."))
+                self._observer.unwritable(run, error)
+        return runs, writes
 
     def _complete(self, run: LiveRun) -> Write:
         """Fills in the row as it will be after this write.
@@ -379,14 +396,16 @@ class Log:
 
     def _drop(self, run: LiveRun, error: WeftlineError) -> None:
         """Drops a run whose memory is ahead of a log that will not catch up."""
-        log = run.log
-        log.pending = None
+        run.log.pending = None
         self._touched = [other for other in self._touched if other is not run]
-        for waiter in log.waiters:
+        self._fail_waiters(run, error)
+        self._observer.lost(run)
+
+    def _fail_waiters(self, run: LiveRun, error: WeftlineError) -> None:
+        waiters, run.log.waiters = run.log.waiters, []
+        for waiter in waiters:
             if not waiter.future.done():
                 waiter.future.set_exception(error)
-        log.waiters = []
-        self._observer.lost(run)
 
 
 def _rows(encoded: list[bytes]) -> Iterator[list[bytes]]:

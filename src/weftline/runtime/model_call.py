@@ -44,7 +44,11 @@ logger = logging.getLogger(__name__)
 MODEL_TIMEOUT_S = 600.0
 _SLACK_S = 5.0
 """So that the deadline is reported by the side that knows how far the answer got."""
-_RETRY_FIRST_S, _RETRY_MOST_S = 0.5, 60.0
+_RETRY_FIRST_S, _MAX_RETRY_S = 0.5, 60.0
+LONG_WAIT_S = 60.0
+"""A provider that asks for more patience than this is left for the next model, if the run has one."""
+MAX_RETRY_AFTER_S = 3600.0
+"""Beyond this the call fails for good: it may not be tried earlier than the provider says."""
 _PROVIDER_ID_BYTES = 128
 
 
@@ -125,17 +129,20 @@ class _ModelCall:
 
     def failed(self, error: ProviderError) -> Outcome:
         retry_at, wait_s = None, 0.0
-        if error.retryable:
-            wait_s = min(_RETRY_FIRST_S * 2**self._failures, _RETRY_MOST_S) * random.uniform(0.5, 1.0)
-            wait_s = max(wait_s, error.retry_after_s or 0.0)
+        asked_s = error.retry_after_s or 0.0
+        patience_s = LONG_WAIT_S if self._command.choice < self._limits.fallbacks else MAX_RETRY_AFTER_S
+        retryable = error.retryable and asked_s <= patience_s
+        if retryable:
+            wait_s = min(_RETRY_FIRST_S * 2**self._failures, _MAX_RETRY_S) * random.uniform(0.5, 1.0)
+            wait_s = max(wait_s, asked_s)
             retry_at = self._services.clock.now_us() + int(wait_s * 1_000_000)
-        self._report(error, wait_s)
+        self._report(error, wait_s, retryable=retryable)
         used = spent(self.assembler, estimate=self._estimate, unanswered=error.unanswered)
         head = AttemptFailed(
             self._command.turn,
             self._command.attempt,
             error.cls,
-            retryable=error.retryable,
+            retryable=retryable,
             retry_at=retry_at,
             usage=used.usage,
             estimated=used.estimated,
@@ -146,9 +153,9 @@ class _ModelCall:
         body = bodies.FailedBody(message, self.assembler.text, error.code, error.status, error.retry_after_s)
         return Outcome(Draft(head, bodies.encode(body)))
 
-    def _report(self, error: ProviderError, wait_s: float) -> None:
+    def _report(self, error: ProviderError, wait_s: float, *, retryable: bool) -> None:
         command = self._command
-        if error.retryable and self._failures < self._limits.max_retries:
+        if retryable and self._failures < self._limits.max_retries:
             next_step = f"trying again in {wait_s:.1f} s"
         elif command.choice < self._limits.fallbacks:
             next_step = "asking the next model"

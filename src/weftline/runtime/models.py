@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from weftline.errors import Issue, WeftlineError
 from weftline.kernel.entries import ModelRef
+from weftline.kernel.state import MAX_COST_NUSD
 from weftline.messages import Usage
 from weftline.plan import RunPlan
 from weftline.providers.catalog import ResolvedModel
@@ -41,7 +42,7 @@ def cost_nusd(work: WorkingSet, choice: int, usage: Usage) -> int | None:
         cost = work.catalog.cost_usd(usage, resolve(work, choice))
     except WeftlineError:
         return None
-    return None if cost is None else round(cost * 1_000_000_000)
+    return None if cost is None else min(round(cost * 1_000_000_000), MAX_COST_NUSD)
 
 
 def refused_sampling(plan: RunPlan, model: ResolvedModel) -> list[Issue]:

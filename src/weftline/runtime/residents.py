@@ -411,6 +411,15 @@ class Residents:
         if self.log.refusal is None and not self.stopping:
             self._spawn(self._load_again(run.key))
 
+    def unwritable(self, run: LiveRun, error: Exception) -> None:
+        """As if its driver had failed: it is tried again from the log, and given up after the third time."""
+        logger.error("run %s: it cannot be written", run.id, exc_info=error)
+        self._forget(run)
+        if run.task is not None:
+            run.task.cancel()
+        if not self.stopping:
+            self._spawn(self.recovery.again(run.key, error))
+
     async def _load_again(self, key: int) -> None:
         await asyncio.sleep(0.1)
         try:
