@@ -24,7 +24,7 @@ def now_us() -> int:
 def administer(db: Path, operation: str, **arguments: Any) -> Any:
     """Carries out an operation and returns its value in JSON's own types.
 
-    A store that is not there is never made: `weftline serve` does that, and a mistyped path is noticed.
+    A missing store is never created, so that a mistyped path is noticed; only `weftline serve` creates one.
     """
     try:
         store = open_store(db, create=False)
@@ -44,7 +44,7 @@ def administer(db: Path, operation: str, **arguments: Any) -> Any:
 
 
 def ask_server(db: Path, operation: str) -> Any:
-    """What the server that owns the store answers; None if there is none that knows the answer."""
+    """The response of the server that owns the store; None if no server can answer."""
     try:
         owner = owner_of(db)
         if owner is not None and owner.admin_socket:

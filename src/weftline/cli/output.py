@@ -10,10 +10,10 @@ import click
 
 from weftline.cli.terminal import is_terminal, show_table
 
-_MOST_COLUMNS = 6
+_MAX_COLUMNS = 6
 
 DEFAULT_DB = "weftline-data"
-"""In the folder that a command is called in."""
+"""In the current directory."""
 DB = click.option(
     "--db",
     envvar="WEFTLINE_DB",
@@ -27,14 +27,14 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def show_all(items: list[dict[str, Any]], *, id_field: str, as_json: bool) -> None:
-    """One id a line, a JSON list with everything, or a table on a terminal."""
+    """One id per line, a JSON list with everything, or a table on a terminal."""
     if as_json:
         click.echo(json.dumps(items, indent=2))
         return
     if items and is_terminal():
         fields = [id_field, *(name for name, value in items[0].items() if name != id_field and _is_short(value))]
-        rows = [[_text(item.get(name)) for name in fields[:_MOST_COLUMNS]] for item in items]
-        show_table([name.upper() for name in fields[:_MOST_COLUMNS]], rows, whole=[id_field.upper()])
+        rows = [[_text(item.get(name)) for name in fields[:_MAX_COLUMNS]] for item in items]
+        show_table([name.upper() for name in fields[:_MAX_COLUMNS]], rows, whole=[id_field.upper()])
         return
     for item in items:
         click.echo(item[id_field])
@@ -60,7 +60,7 @@ def _is_short(value: Any) -> bool:
 
 
 def show_warnings(made: dict[str, Any]) -> None:
-    """What the server took but probably misunderstood, on stderr."""
+    """Prints the server's warnings about a request to stderr."""
     for warning in made.get("warnings", ()):
         click.echo(f"Warning: {warning['path']} {warning['message']}", err=True)
 

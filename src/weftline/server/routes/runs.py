@@ -30,7 +30,7 @@ from weftline.wire.run_spec import RunModel
 _BASE = "/api/v1/workspaces/{slug}/agent-runs"
 _KEY_LIMIT = 255
 _RESULT_BODY_BYTES = 32 * 1024 * 1024
-"""More than any valid result needs, so that one that is too large can still be told to the model."""
+"""More than any valid result needs, so that the model can still be told about one that is too large."""
 
 
 async def create(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
