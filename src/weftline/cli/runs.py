@@ -31,7 +31,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--status", type=click.Choice(_STATUSES), help="Those alone.")
+@click.option("--status", type=click.Choice(_STATUSES), help="Only these.")
 @click.option("--agent", metavar="ID", help="Only runs of this agent.")
 @click.option("--session", metavar="ID", help="Only runs of this session.")
 @click.option(

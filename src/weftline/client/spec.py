@@ -39,7 +39,7 @@ class MessageOptions(TypedDict, total=False):
 
 
 class SessionOptions(TypedDict, total=False):
-    """What a session is made of."""
+    """The options of a session."""
 
     name: str | None
     agent_id: str | None
@@ -59,7 +59,7 @@ class SessionOptions(TypedDict, total=False):
 
 
 class RunOptions(MessageOptions, total=False):
-    """What a run is made of."""
+    """The options of a run."""
 
     name: str | None
     agent_id: str | None
@@ -94,7 +94,7 @@ def body_of(
     tools: list[dict[str, Any]] | None = None,
     asks: bool = True,
 ) -> bytes:
-    """The JSON of a request. `asks` is False for a session, which has no input of its own."""
+    """The JSON of a request. `asks` is False for a session, which has no input."""
     unknown = options.keys() - _WIRE.keys() - _LOCAL
     if unknown:
         raise TypeError(f"unknown option {', '.join(sorted(unknown))}")
