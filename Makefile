@@ -5,8 +5,15 @@ PYTHON ?= python3
 ARGS ?=
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 
-# One more than there are cores: many tests wait for a process, a timer or a socket.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 8) + 1)')
+# Two more than there are cores: many tests wait for a process, a timer or a socket.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 8) + 2)')
+
+# Forking after collection spares every worker but one the imports (tests/parallel.py); not every system takes it well.
+ifeq ($(shell uname),Linux)
+PARALLEL ?= --forks $(WORKERS)
+else
+PARALLEL ?= -n $(WORKERS) --dist worksteal
+endif
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -36,7 +43,7 @@ demo: $(READY)
 	@$(PY) examples/demo.py $(ARGS)
 
 test: $(READY)
-	@$(PY) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	@$(PY) -m pytest $(PARALLEL) $(ARGS)
 
 test-deep: $(READY)
 	@$(PY) -m pytest -n $(WORKERS) --dist worksteal --hypothesis-profile deep --timeout 3600 $(ARGS)

@@ -65,6 +65,7 @@ def passwords_are_hashed_fast() -> Generator[None]:
         yield
 
 
+@pytest.hookimpl(trylast=True)  # when the profile is known
 def pytest_configure() -> None:
     if settings.get_current_profile_name() != "deep":
         _write_to_memory()

@@ -17,13 +17,15 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from itertools import groupby
+from tempfile import TemporaryFile
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from _pytest.capture import FDCapture
 from msgspec import Struct
 
-LONGEST_BATCH = 24
+LONGEST_BATCH = 72
 SLOW = (
     "tests/torture/",
     "tests/store/test_power_loss.py",
@@ -31,7 +33,9 @@ SLOW = (
     "tests/crash/",
     "tests/simulation/",
     "tests/growth/",
+    "tests/server/openapi/",
     "tests/test_docs.py",
+    "tests/test_architecture.py",
     "tests/server/",
     "tests/client/",
 )
@@ -132,6 +136,8 @@ class Workers:
                 os.close(reports)
                 _Working(self._session, self._stop, send, number).work(first, self._taken())
                 code = 0
+            except KeyboardInterrupt:
+                pass
             except BaseException:
                 traceback.print_exc()
             finally:
@@ -195,6 +201,15 @@ def _messages(worker: Worker, data: bytes) -> Iterator[tuple[str, Any]]:
         yield pickle.loads(message)
 
 
+def _use_other_files(captured: Any) -> None:
+    """The files of what tests print are shared with the process that we come from, at one position. Modules may hold
+    on to them as `sys.stderr`, so they stay open and get other contents."""
+    for stream in (captured.out, captured.err):
+        if isinstance(stream, FDCapture):
+            with TemporaryFile() as other:
+                os.dup2(other.fileno(), stream.tmpfile.fileno())
+
+
 class _Working:
     """A worker, seen from itself. It is a plugin: pytest's hooks tell it what to send."""
 
@@ -209,39 +224,41 @@ class _Working:
         plugins.unregister(name="terminalreporter")
         plugins.register(SimpleNamespace(_tw=writer), "terminalreporter")
         plugins.register(self)
-        capture: Any = plugins.getplugin("capturemanager")
-        capture.stop_global_capturing()  # its files are shared with the process that we come from
-        capture.start_global_capturing()
-        capture.suspend_global_capture(in_=True)
+        captured: Any = plugins.getplugin("capturemanager")
+        _use_other_files(captured._global_capturing)
         random.seed()
 
     def work(self, first: list[int], batches: Iterator[list[int]]) -> None:
-        places = self._places(first, batches)
+        session = self._session
+        try:
+            self._run(self._places(first, batches))
+        finally:  # also after Ctrl-C: servers that tests share are stopped here
+            session.config.hook.pytest_sessionfinish(session=session, exitstatus=0)
+        self._send("done", None)
+
+    def _run(self, places: Iterator[int]) -> None:
+        session, items = self._session, self._session.items
         place = next(places, None)
-        items = self._session.items
-        while place is not None:
+        while place is not None and not (self._stop[0] or session.shouldfail or session.shouldstop):
             following = next(places, None)
             self._send("began", place)
-            self._session.config.hook.pytest_runtest_protocol(
+            session.config.hook.pytest_runtest_protocol(
                 item=items[place], nextitem=None if following is None else items[following]
             )
             self._send("ended", place)
             place = following
-        self._session.config.hook.pytest_sessionfinish(session=self._session, exitstatus=0)
-        self._send("done", None)
 
     def _places(self, first: list[int], batches: Iterator[list[int]]) -> Iterator[int]:
         yield from first
         for batch in batches:
             self._send("took", batch)
-            for place in batch:
-                if self._stop[0]:
-                    return
-                yield place
+            yield from batch
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         config = self._session.config
-        self._send("report", config.hook.pytest_report_to_serializable(config=config, report=report))
+        # Two of three reports say that nothing happened before or after a test; some options want those too.
+        if report.when == "call" or not report.passed or config.option.durations or config.option.xmlpath:
+            self._send("report", config.hook.pytest_report_to_serializable(config=config, report=report))
 
     def pytest_warning_recorded(self, warning_message: warnings.WarningMessage) -> None:
         text = f"{warning_message.category.__name__}: {warning_message.message}"

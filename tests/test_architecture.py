@@ -19,7 +19,8 @@ MAX_LINES = 600
 
 BASE = frozenset(
     {"weftline.messages", "weftline.errors", "weftline.canonical", "weftline.json_size", "weftline.prompts"}
-    | {"weftline.framing", "weftline.log_context", "weftline.redaction", "weftline.schema_cost", "weftline.surrogates"}
+    | {"weftline.framing", "weftline.log_context", "weftline.redaction", "weftline.schema_cost", "weftline.suggestions"}
+    | {"weftline.surrogates"}
 )
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
 SHELL = MIDDLE | {"weftline.net", "weftline.plan", "weftline.prompts", "weftline.providers", "weftline.tools"}
@@ -48,6 +49,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.redaction": frozenset(),
     "weftline.json_size": frozenset(),
     "weftline.schema_cost": frozenset(),
+    "weftline.suggestions": frozenset(),
     "weftline.surrogates": frozenset(),
     "weftline.bounded": frozenset(),
     "weftline.net": BASE | {"weftline._version"},
@@ -72,8 +74,6 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "weftline.store.hashing",
         "weftline.store.records",
         "weftline.store.secrets",
-        # Agents are stored as the JSON that clients sent, and merged with it.
-        "weftline.wire.agents",
     },
     "weftline.server": TOP,
     "weftline.client": BASE | {"weftline._version", "weftline.wire", "weftline.net.sse"} | ARGUMENTS,
@@ -273,6 +273,17 @@ def waits_that_swallow_a_cancel(modules: list[Module]) -> list[str]:
     ]
 
 
+def methods_that_differ_by_an_underscore(modules: list[Module]) -> list[str]:
+    """Two names that say the same: which of them does what has to be looked up each time."""
+    found: list[str] = []
+    for module in modules:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef):
+                names = {one.name for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
+                found += [f"{module.name}: {node.name}.{name}" for name in sorted(names) if f"_{name}" in names]
+    return found
+
+
 @pytest.fixture(scope="module")
 def modules() -> list[Module]:
     return package_modules(SRC)
@@ -304,6 +315,10 @@ def test_nobody_uses_the_standard_librarys_sqlite(modules: list[Module]) -> None
 
 def test_nobody_waits_in_a_way_that_swallows_a_cancel(modules: list[Module]) -> None:
     assert waits_that_swallow_a_cancel(modules) == []
+
+
+def test_no_two_methods_of_a_class_differ_by_an_underscore(modules: list[Module]) -> None:
+    assert methods_that_differ_by_an_underscore(modules) == []
 
 
 def test_no_file_is_longer_than_one_can_hold_in_mind(modules: list[Module]) -> None:
@@ -407,6 +422,11 @@ def test_the_standard_librarys_sqlite_would_be_noticed(tmp_path: Path) -> None:
 def test_a_wait_that_swallows_a_cancel_would_be_noticed(tmp_path: Path) -> None:
     planted = plant(tmp_path, "store/x.py", "async def late():\n    await asyncio.wait_for(x, 1)")
     assert len(waits_that_swallow_a_cancel(planted)) == 1
+
+
+def test_two_methods_that_differ_by_an_underscore_would_be_noticed(tmp_path: Path) -> None:
+    source = "class A:\n    def load(self): ...\n    async def _load(self): ...\n    def save(self): ..."
+    assert methods_that_differ_by_an_underscore(plant(tmp_path, "store/x.py", source)) == ["weftline.store.x: A.load"]
 
 
 def plant(root: Path, place: str, source: str) -> list[Module]:

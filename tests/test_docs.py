@@ -49,6 +49,11 @@ def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_items_of_a_list_do_not_run_together(page: Path) -> None:
+    assert re.findall(r"[.:] \d+\.\s", page.read_text(encoding="utf-8")) == []
+
+
 def test_every_page_can_be_reached_from_the_index() -> None:
     index = ROOT / "docs" / "index.md"
     reached: set[Path] = set()

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import UNSET, Raw
+from msgspec import UNSET, DecodeError, Raw
 from msgspec.structs import replace
 
 from weftline.kernel.entries import Limits
@@ -38,7 +38,6 @@ from weftline.plan import (
     RunPlan,
     ServerRef,
     StoredRef,
-    UnknownPlan,
     decode_plan,
     encode_plan,
 )
@@ -196,10 +195,8 @@ def test_todays_code_writes_the_example_of_todays_version() -> None:
 
 @pytest.mark.parametrize("version", [PLAN_VERSION + 1, 99, 0, -1])
 def test_a_plan_of_another_version_is_refused_by_its_number(version: int) -> None:
-    fields = {**msgspec.json.decode(encode_plan(EXAMPLE)), "v": version, "new": {"from": "the future"}}
-    with pytest.raises(UnknownPlan) as caught:
-        decode_plan(msgspec.json.encode(fields))
-    assert caught.value.version == version
+    with pytest.raises(DecodeError, match=f"version {version}"):
+        decode_plan(msgspec.json.encode({**msgspec.json.decode(encode_plan(EXAMPLE)), "v": version}))
 
 
 def put(fields: Any, *path: str | int, value: Any = 1) -> bytes:
@@ -222,21 +219,19 @@ def put(fields: Any, *path: str | int, value: Any = 1) -> bytes:
     ids=lambda path: ".".join(map(str, path)),
 )
 def test_a_field_that_this_code_does_not_know_is_refused(path: tuple[str | int, ...]) -> None:
-    with pytest.raises(UnknownPlan) as caught:
+    with pytest.raises(DecodeError):
         decode_plan(put(msgspec.json.decode(encode_plan(EXAMPLE)), *path))
-    assert caught.value.version == PLAN_VERSION
 
 
 def test_a_kind_of_tool_that_this_code_does_not_know_is_refused() -> None:
-    with pytest.raises(UnknownPlan):
+    with pytest.raises(DecodeError):
         decode_plan(put(msgspec.json.decode(encode_plan(EXAMPLE)), "tools", 0, "kind", value="telepathy"))
 
 
 @pytest.mark.parametrize("stored", [b"", b"{", b"[]", b'{"messages":[]}', b'{"v":"1","messages":[]}', b"\xff"])
 def test_what_is_not_a_plan_is_refused(stored: bytes) -> None:
-    with pytest.raises(UnknownPlan) as caught:
+    with pytest.raises(DecodeError):
         decode_plan(stored)
-    assert caught.value.version is None
 
 
 if __name__ == "__main__":

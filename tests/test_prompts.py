@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast, get_args
 
 import pytest
@@ -24,6 +26,21 @@ CONSTANTS: dict[str, str] = {
     "TOO_MUCH_TO_CHECK": "too large or too deeply nested to be checked against its schema; send something simpler",
     "TOO_MUCH_TO_LIST": "does not fit its schema, in more ways than can be listed; send something simpler",
     "ANSWER_MISFIT": "The answer does not fit the output schema.",
+    "RESULT_FOLLOWS": "The result follows in the next message.",
+    "FAILED_WITHOUT_WORDS": "The tool failed.",
+    "PATH_NOT_ALLOWED": "An argument of the tool is not allowed as a part of the address.",
+    "HEADER_NOT_ALLOWED": "An argument of the tool has control characters, which a header cannot carry.",
+    "NO_MCP": "This server cannot reach MCP servers: install it with the extra `mcp` (pip install 'weftline[mcp]').",
+    "MCP_TIMED_OUT": "The server did not answer in time.",
+    "FETCH_HTTP_ONLY": "Only http and https addresses can be fetched.",
+    "FETCH_START": "start must not be negative.",
+    "FETCH_TOO_COMPLICATED": "The page is too complicated to be read.",
+    "FETCH_REDIRECTS": "The page redirects too often.",
+    "CALCULATE_NOT_ARITHMETIC": "That is not an arithmetic expression.",
+    "CALCULATE_BY_ZERO": "Division by zero.",
+    "CALCULATE_TOO_LARGE": "The result is too large.",
+    "CALCULATE_TOO_DEEP": "The expression is nested too deeply.",
+    "CALCULATE_NUMBERS_ONLY": "Only numbers can be calculated with.",
 }
 INSTRUCTIONS: dict[FinalReason, str] = {
     "loop_detected": "You keep making the same tool calls, so tools are no longer available. Give your best final "
@@ -149,6 +166,77 @@ def test_the_instructions_of_a_final_turn() -> None:
     assert set(INSTRUCTIONS) == set(get_args(FinalReason))
 
 
+OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
+    (
+        "request_failed",
+        ("pay", "bank.example: no answer in 5 s."),
+        {"in_doubt": True},
+        "pay failed: bank.example: no answer in 5 s. The call may or may not have taken effect.",
+    ),
+    ("request_failed", ("pay", "no."), {"in_doubt": False}, "pay failed: no."),
+    (
+        "agent_request_failed",
+        ("peer", "no answer."),
+        {"in_doubt": True},
+        "peer failed: no answer. The agent may or may not have accepted the task.",
+    ),
+    ("agent_request_failed", ("peer", "no."), {"in_doubt": False}, "peer failed: no."),
+    ("agent_out_of_reach", ("peer", ["a", "b"]), {}, "peer could not be reached over A2A: a; b"),
+    ("agent_refused", ("peer", "busy"), {}, "peer answered with an error: busy"),
+    ("agent_said_nothing", ("peer", "failed"), {}, "peer answered without text (its task is failed)."),
+    ("agent_said_nothing", ("peer", ""), {}, "peer answered without text."),
+    ("answer_too_large", ("peer",), {}, "peer failed: the answer is too large."),
+    ("answer_without_structure", ("look",), {}, "look failed: its answer lacks the structured content."),
+    (
+        "answer_unlike_schema",
+        ("look", ["/n: is missing", "/m: is not a number"]),
+        {},
+        "look failed: its answer does not fit its schema: /n: is missing; /m: is not a number.",
+    ),
+    (
+        "answer_not_text",
+        (200, "application/zip", 5),
+        {},
+        "HTTP 200. The answer is application/zip (5 bytes), which cannot be shown as text.",
+    ),
+    (
+        "answer_not_text",
+        (500, "", 5),
+        {},
+        "HTTP 500. The answer is of no stated type (5 bytes), which cannot be shown as text.",
+    ),
+    ("missing_secret", ("KEY",), {}, "The tool has no secret 'KEY'; it must be set up first."),
+    (
+        "too_many_stuck",
+        (16,),
+        {},
+        "Too many earlier tool calls (16) never returned from their threads; no further call can start until some of "
+        "them do.",
+    ),
+    ("cut_after_bytes", ("abc", 3), {}, "abc\n[cut after 3 bytes]"),
+    ("cut_after_chars", ("abc", 9), {}, "abc\n[cut after 3 of 9 characters]"),
+    ("fetch_refused", (404, "Not Found"), {}, "The server answered HTTP 404 Not Found."),
+    ("fetch_refused", (599, ""), {}, "The server answered HTTP 599."),
+    ("fetch_not_text", ("image/png",), {}, "The page is image/png, which cannot be shown as text."),
+    ("fetch_more", ("abc", 7), {"start": 3}, "abc\n[7 more characters; read on with start=3]"),
+    ("calculate_too_long", (1000,), {}, "The expression is longer than 1000 characters."),
+    ("calculate_impossible", ("math domain error",), {}, "That cannot be calculated: math domain error."),
+    ("calculate_unknown", ("x.y",), {}, "'x.y' is not arithmetic that this tool knows."),
+    (
+        "unknown_time_zone",
+        ("Mars/Base",),
+        {},
+        "There is no time zone 'Mars/Base'; use an IANA name such as Europe/Berlin.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "options", "text"), OF_TOOLS)
+def test_the_texts_of_tools(name: str, given: tuple[object, ...], options: dict[str, object], text: str) -> None:
+    write = cast("Callable[..., str]", getattr(prompts, name))
+    assert write(*given, **options) == text
+
+
 @pytest.mark.parametrize(("name", "given", "text"), FUNCTIONS)
 def test_the_texts_that_are_filled_in(name: str, given: tuple[object, ...], text: str) -> None:
     write = cast("Callable[..., str]", getattr(prompts, name))
@@ -166,4 +254,16 @@ def test_invalid_input_in_the_shape_that_clients_know() -> None:
 def test_no_text_is_left_out_here() -> None:
     functions = {name for name, value in vars(prompts).items() if inspect.isfunction(value) and name[0] != "_"}
     own = {name for name in functions if getattr(prompts, name).__module__ == prompts.__name__}
-    assert own == {name for name, _, _ in FUNCTIONS} | {"invalid_input"}
+    assert own == {name for name, *_ in (*FUNCTIONS, *OF_TOOLS)} | {"invalid_input"}
+
+
+def test_no_tool_of_ours_puts_a_sentence_of_its_own_before_a_model() -> None:
+    """`ToolFailed("…")` and `ToolOutput.of("…")` with words in place: those belong in `prompts.py`."""
+    found: list[str] = []
+    for path in sorted((Path(prompts.__file__).parent / "tools").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("ToolFailed", "ToolOutput.of") and node.args:
+                said = [part for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant)]
+                words = [part.value for part in said if isinstance(part.value, str) and len(part.value.split()) > 1]
+                found += [f"{path.name}:{node.lineno}: {word}" for word in words]
+    assert found == []

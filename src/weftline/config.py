@@ -30,6 +30,7 @@ from weftline.providers.oauth import OAuthSettings
 from weftline.providers.openai.profiles import PROFILES
 from weftline.providers.pricing import Price, PriceOverride, Prices
 from weftline.providers.throttle import DEFAULT_CONCURRENCY
+from weftline.suggestions import did_you_mean
 
 Table: TypeAlias = Mapping[str, Any]
 T = TypeVar("T", bound=Struct)
@@ -106,7 +107,7 @@ class _Reader:
     def config(self, document: Table) -> Config:
         for key in document:
             if key not in _TOP:
-                raise self._bad(key, f"is not a setting; there are {', '.join(_TOP)}")
+                raise self._bad(key, f"is not a setting; there are {', '.join(_TOP)}.{did_you_mean(key, _TOP)}")
         providers = self._table(document, "providers", "providers")
         prices = document.get("prices", [])
         if not isinstance(prices, list):
@@ -230,7 +231,8 @@ class _Reader:
         allowed = {field.name for field in msgspec.structs.fields(kind)}
         for key in fields:
             if key not in allowed:
-                raise self._bad(f"{at}.{key}", f"is not a setting; there are {', '.join(sorted(allowed))}")
+                there_are = f"there are {', '.join(sorted(allowed))}.{did_you_mean(key, allowed)}"
+                raise self._bad(f"{at}.{key}", f"is not a setting; {there_are}")
         try:
             return msgspec.convert(fields, kind)
         except msgspec.ValidationError as error:

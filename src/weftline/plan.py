@@ -1,31 +1,20 @@
 """What a run should do, in our own words and with a version. It is stored in the run's first entry.
 
-The names here are data: every log ever written contains them. A field that older code must not ignore, including one of
-a message or of the limits, comes with a new `PLAN_VERSION`; `decode_plan` reads every version up to this one.
+The names here are data: every log ever written contains them. A change comes with a new `PLAN_VERSION`, and so with a
+new `kernel.entries.FORMAT`; `decode_plan` reads every version up to this one.
 """
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
-from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, ValidationError
 from msgspec.json import Decoder, Encoder
 
 from weftline.kernel.entries import Limits
 from weftline.messages import Message, OutputSchema, Sampling
 
 PLAN_VERSION = 2
-
-
-class UnknownPlan(Exception):
-    """A stored plan that this code cannot read, most likely because newer code wrote it.
-
-    `version` is the plan's, or None when not even that can be read.
-    """
-
-    def __init__(self, message: str, *, version: int | None) -> None:
-        super().__init__(message)
-        self.version = version
 
 
 class _Ref(Struct, frozen=True, tag_field="kind", omit_defaults=True, forbid_unknown_fields=True):
@@ -94,6 +83,7 @@ class ServerRef(_Ref, frozen=True, tag="server"):
 
 
 ToolRef: TypeAlias = LocalRef | A2ALocalRef | McpLocalRef | A2ARef | McpRef | StoredRef | ServerRef
+_CLIENT_SIDE = frozenset(str(ref.__struct_config__.tag) for ref in (LocalRef, A2ALocalRef, McpLocalRef))
 
 
 class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -118,6 +108,22 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     metadata: dict[str, str] = {}
 
 
+class _Kind(Struct, frozen=True):
+    kind: str = ""
+
+
+class PlanOutline(Struct, frozen=True):
+    """What can be told about a stored plan without reading its messages."""
+
+    tools: tuple[_Kind, ...] = ()
+    output_schema: OutputSchema | None = None
+
+    @property
+    def asks_client(self) -> bool:
+        """Whether it has tools that the client carries out."""
+        return any(tool.kind in _CLIENT_SIDE for tool in self.tools)
+
+
 class _Version(Struct):
     v: int
 
@@ -127,21 +133,20 @@ _decode_version = Decoder(_Version).decode
 _decode_plan = Decoder(RunPlan).decode
 
 
+decode_outline = Decoder(PlanOutline).decode
+"""Reads a plan of any version; raises `msgspec.DecodeError` for what is not one."""
+
+
 def encode_plan(plan: RunPlan) -> bytes:
     return _encode(plan)
 
 
 def decode_plan(stored: bytes | Raw) -> RunPlan:
-    """The plan that `encode_plan` wrote, by this code or by older code. Raises `UnknownPlan` if it cannot be read."""
-    try:
-        version = _decode_version(stored).v
-    except DecodeError as error:
-        raise UnknownPlan(f"This is not a plan: {error}", version=None) from error
+    """The plan that `encode_plan` wrote, by this code or by older code. Raises `msgspec.DecodeError` for anything else.
+
+    Plans of newer code are not found out here: they are in runs of a newer `FORMAT`.
+    """
+    version = _decode_version(stored).v
     if not 1 <= version <= PLAN_VERSION:
-        raise UnknownPlan(
-            f"This plan has version {version}, and this Weftline reads versions up to {PLAN_VERSION}.", version=version
-        )
-    try:
-        return _decode_plan(stored)
-    except DecodeError as error:
-        raise UnknownPlan(f"This plan of version {version} cannot be read: {error}", version=version) from error
+        raise ValidationError(f"A plan of version {version}: only those up to {PLAN_VERSION} can be read")
+    return _decode_plan(stored)

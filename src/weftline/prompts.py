@@ -182,3 +182,114 @@ def lost_attachment(media_type: str) -> str:
 
 def unfetched_attachment(url: str, media_type: str) -> str:
     return f"[An attachment ({media_type}) at {url}, which this model cannot fetch.]"
+
+
+RESULT_FOLLOWS = "The result follows in the next message."
+"""In place of a result that the model API takes only in a message of the user."""
+
+
+# What tools that the server dials say about themselves
+
+FAILED_WITHOUT_WORDS = "The tool failed."
+PATH_NOT_ALLOWED = "An argument of the tool is not allowed as a part of the address."
+HEADER_NOT_ALLOWED = "An argument of the tool has control characters, which a header cannot carry."
+NO_MCP = "This server cannot reach MCP servers: install it with the extra `mcp` (pip install 'weftline[mcp]')."
+MCP_TIMED_OUT = "The server did not answer in time."
+
+
+def request_failed(tool: str, reason: str, *, in_doubt: bool) -> str:
+    """`in_doubt`: nobody knows whether the request arrived, and repeating it would matter."""
+    return tool_failed(tool, reason) + (" The call may or may not have taken effect." if in_doubt else "")
+
+
+def agent_request_failed(agent: str, reason: str, *, in_doubt: bool) -> str:
+    return tool_failed(agent, reason) + (" The agent may or may not have accepted the task." if in_doubt else "")
+
+
+def agent_out_of_reach(agent: str, reasons: Sequence[str]) -> str:
+    return f"{agent} could not be reached over A2A: {'; '.join(reasons)}"
+
+
+def agent_refused(agent: str, error: str) -> str:
+    return f"{agent} answered with an error: {error}"
+
+
+def agent_said_nothing(agent: str, state: str) -> str:
+    return f"{agent} answered without text" + (f" (its task is {state})." if state else ".")
+
+
+def answer_too_large(agent: str) -> str:
+    return tool_failed(agent, "the answer is too large.")
+
+
+def answer_without_structure(tool: str) -> str:
+    return tool_failed(tool, "its answer lacks the structured content.")
+
+
+def answer_unlike_schema(tool: str, problems: Sequence[str]) -> str:
+    return tool_failed(tool, f"its answer does not fit its schema: {'; '.join(problems)}.")
+
+
+def answer_not_text(status: int, media_type: str, size: int) -> str:
+    kind = media_type or "of no stated type"
+    return f"HTTP {status}. The answer is {kind} ({size} bytes), which cannot be shown as text."
+
+
+def missing_secret(name: str) -> str:
+    return f"The tool has no secret {name!r}; it must be set up first."
+
+
+def too_many_stuck(count: int) -> str:
+    return (
+        f"Too many earlier tool calls ({count}) never returned from their threads; "
+        "no further call can start until some of them do."
+    )
+
+
+def cut_after_bytes(text: str, max_bytes: int) -> str:
+    return f"{text}\n[cut after {max_bytes} bytes]"
+
+
+def cut_after_chars(text: str, whole: int) -> str:
+    return f"{text}\n[cut after {len(text)} of {whole} characters]"
+
+
+# What the tools that come with Weftline say
+
+FETCH_HTTP_ONLY = "Only http and https addresses can be fetched."
+FETCH_START = "start must not be negative."
+FETCH_TOO_COMPLICATED = "The page is too complicated to be read."
+FETCH_REDIRECTS = "The page redirects too often."
+CALCULATE_NOT_ARITHMETIC = "That is not an arithmetic expression."
+CALCULATE_BY_ZERO = "Division by zero."
+CALCULATE_TOO_LARGE = "The result is too large."
+CALCULATE_TOO_DEEP = "The expression is nested too deeply."
+CALCULATE_NUMBERS_ONLY = "Only numbers can be calculated with."
+
+
+def fetch_refused(status: int, reason: str) -> str:
+    return f"The server answered HTTP {status} {reason}".rstrip() + "."
+
+
+def fetch_not_text(media_type: str) -> str:
+    return f"The page is {media_type}, which cannot be shown as text."
+
+
+def fetch_more(part: str, left: int, *, start: int) -> str:
+    return f"{part}\n[{left} more characters; read on with start={start}]"
+
+
+def calculate_too_long(max_chars: int) -> str:
+    return f"The expression is longer than {max_chars} characters."
+
+
+def calculate_impossible(reason: str) -> str:
+    return f"That cannot be calculated: {reason}."
+
+
+def calculate_unknown(expression: str) -> str:
+    return f"{expression!r} is not arithmetic that this tool knows."
+
+
+def unknown_time_zone(name: str) -> str:
+    return f"There is no time zone {name!r}; use an IANA name such as Europe/Berlin."

@@ -20,10 +20,10 @@ import pytest
 from commands import weftline
 from weftline.cli.output import show_all
 from weftline.cli.screen import Screen
-from weftline.cli.suggestions import did_you_mean
 from weftline.cli.terminal import clean, on_one_line, show_table
 from weftline.client.events import event_of
 from weftline.store import open_store
+from weftline.suggestions import did_you_mean
 from weftline.testing import ServerProcess
 
 

@@ -71,8 +71,9 @@ def test_making_a_client_loads_no_http_library_and_nothing_of_the_server() -> No
         "weftline.json_size",
         "weftline.net",
         "weftline.prompts",
-        "weftline.surrogates",
         "weftline.schema_cost",
+        "weftline.suggestions",
+        "weftline.surrogates",
         "weftline.tools",
         "weftline.wire",
     }

@@ -41,6 +41,7 @@ async def test_an_answer_is_handed_over_again_until_it_is_taken(to_stand_in: Asy
     done.set()
     assert (await run.result()).text == "done"
     assert {one.body for one in asked} == {b'{"toolUseId":"u1","result":"found"}'}
+    assert len({one.headers["Idempotency-Key"] for one in asked}) == 1
     assert counted.calls == 1
 
 

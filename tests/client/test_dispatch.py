@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from weftline.client import (
     AssistantDelta,
     AsyncClient,
+    BadRequest,
     Client,
     InvalidSpec,
     LocalToolResultIn,
@@ -213,6 +214,14 @@ async def test_half_a_character_in_a_result_costs_that_character_alone(client: A
     assert (await client.run("hi", model_id="scripted:lookup", tools=[cut])).text == "It is a 😀 and \ufffd."
     with pytest.raises(InvalidSpec, match="half of a surrogate pair"):
         await client.run("cut \ud83d")
+
+
+async def test_a_mistyped_option_or_model_is_answered_with_the_nearest(client: AsyncClient) -> None:
+    slip: Any = {"model": "scripted:hello"}
+    with pytest.raises(TypeError, match=r"unknown option model\. Did you mean 'model_id'"):
+        await client.run("hi", **slip)
+    with pytest.raises(BadRequest, match="Did you mean 'scripted:hello'"):
+        await client.run("hi", model_id="scripted:helo")
 
 
 async def test_a_handler_may_choose_its_words(client: AsyncClient) -> None:

@@ -14,8 +14,9 @@ from typing import Any, Self
 
 from msgspec import Struct
 
-from weftline.kernel.entries import CallClosed
-from weftline.kernel.state import Question, decode_state
+from weftline.kernel.entries import CallClosed, decode_fact
+from weftline.kernel.evolve import fold
+from weftline.kernel.state import Question, State
 from weftline.store.base import LogReader
 from weftline.testing import ServerProcess
 
@@ -146,8 +147,9 @@ class CrashingServer:
         """The calls that wait for their clients, with their deadlines."""
 
         async def read(log: LogReader) -> list[dict[str, Question]]:
-            rows = [await log.run(key) for key in range(1, await log.last_key() + 1)]
-            return [decode_state(row.state).questions.open for row in rows if row is not None]
+            logs = [await log.facts(key) for key in range(1, await log.last_key() + 1)]
+            states = [fold(State(), [(fact.at, decode_fact.decode(fact.head)) for fact in facts]) for facts in logs]
+            return [state.questions.open for state in states]
 
         return reading(self.process.db, read)
 

@@ -11,7 +11,7 @@ from msgspec import UNSET, Raw
 
 from weftline.canonical import digest
 from weftline.kernel import bodies
-from weftline.kernel.entries import OBSERVATIONS, AskedCall, TurnCompleted
+from weftline.kernel.entries import AskedCall, TurnCompleted
 from weftline.messages import Assistant, Text, ToolCall
 from weftline.wire.events import project
 
@@ -98,6 +98,5 @@ def test_a_turn_that_stops_before_its_calls_open_has_all_that_the_next_process_n
     assert last.head.calls == (AskedCall("c0-0", "pay", digest(b'{"amount":1}')),)
 
 
-def test_observations_have_names_of_their_own() -> None:
-    assert {kind.split(".")[0] for kind in OBSERVATIONS} == {"delta", "note"}
+def test_a_body_of_text_is_plain_json() -> None:
     assert msgspec.json.decode(bodies.encode(bodies.TextBody("x"))) == {"text": "x"}

@@ -16,11 +16,14 @@ from weftline.plan import RunPlan, ToolRef
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime import carry_out as carrying
-from weftline.runtime.driver import CarryOut
+from weftline.runtime import step as stepping
+from weftline.runtime.clock import Clock
+from weftline.runtime.driver import CarryOut, TakeStep
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.store.base import Loaded, Store, Write, Written
 from weftline.store.memory import MemoryDisk, MemoryStore
 from weftline.store.memory.log import MemoryLog
+from weftline.store.records import threads, workspaces
 from weftline.tools.base import Tool
 
 TIMEOUT_S = 60
@@ -35,8 +38,12 @@ class MoodyLog:
         """How many of the next flushes are refused."""
         self.unreadable = 0
         """How many of the next reads of a thread fail."""
+        self.unreadable_blobs = 0
         self.unclaimable = 0
         """How many of the next claims fail."""
+        self.claims_gate = asyncio.Event()
+        """Runs are claimed while it is set."""
+        self.claims_gate.set()
         self.flushes = 0
         """How many have been given so far."""
         self.gate = asyncio.Event()
@@ -47,6 +54,10 @@ class MoodyLog:
         """The next due time is told while it is set."""
         self.timers_gate.set()
         self.timers_asked = 0
+        self.state_bytes = 0
+        """Of all states that were flushed."""
+        self.released: set[int] = set()
+        """The runs that the engine had in memory and let go of."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -56,6 +67,7 @@ class MoodyLog:
 
     async def _flush(self, writes: Sequence[Write]) -> list[Written]:
         self.flushes += 1
+        self.state_bytes += sum(len(write.state or b"") for write in writes)
         if not self.holds or any(item.kind == self.holds for write in writes for item in write.items):
             await self.gate.wait()
         if self.refusals:
@@ -73,13 +85,24 @@ class MoodyLog:
         if self.unclaimable:
             self.unclaimable -= 1
             raise StoreError("The store could not be read.")
+        await self.claims_gate.wait()
         return await self._inner.claim(key, kinds=kinds)
+
+    def release(self, key: int, epoch: int) -> None:
+        self.released.add(key)
+        self._inner.release(key, epoch)
 
     async def thread_messages(self, thread: int) -> list[bytes]:
         if self.unreadable:
             self.unreadable -= 1
             raise StoreError("The store could not be read.")
         return await self._inner.thread_messages(thread)
+
+    async def blob(self, workspace: int, id: str) -> bytes | None:
+        if self.unreadable_blobs:
+            self.unreadable_blobs -= 1
+            raise StoreError("The store could not be read.")
+        return await self._inner.blob(workspace, id)
 
 
 class MoodyStore:
@@ -107,12 +130,15 @@ def engine_on(
     scripts: Mapping[str, Any],
     *,
     tools: Mapping[str, Tool] | None = None,
+    step: TakeStep = stepping.step,
     carry_out: CarryOut = carrying.carry_out,
+    clock: Clock | None = None,
 ) -> tuple[EmbeddedEngine, ScriptedProvider]:
     provider = ScriptedProvider(parse_scripts(encode(scripts)), record=True)
     models = Catalog()
     models.add(provider)
-    return EmbeddedEngine(store, models=models, tools=tools, carry_out=carry_out), provider
+    engine = EmbeddedEngine(store, models=models, tools=tools, step=step, carry_out=carry_out, clock=clock)
+    return engine, provider
 
 
 def plan(model: str, *tools: ToolRef) -> RunPlan:
@@ -135,6 +161,13 @@ async def ended(engine: EmbeddedEngine, run_id: str, workspace: int) -> RunEnded
     last = (await facts(engine, run_id, workspace))[-1]
     assert isinstance(last, RunEnded)
     return last
+
+
+async def new_thread(store: MoodyStore) -> tuple[int, int]:
+    """A workspace and a thread in it."""
+    space = await store.records.write(workspaces.ensure("acme", now=1))
+    new = threads.NewThread(workspace=space, salt="salt", name="", agent=None, spec=b"{}", metadata="{}")
+    return space, (await store.records.write(threads.insert(new, now=1))).key
 
 
 async def until(condition: Callable[[], Any]) -> None:

@@ -26,7 +26,7 @@ from weftline.kernel.entries import (
     TurnCompleted,
 )
 from weftline.messages import Assistant, File, Image, Text, ToolCall, ToolResult, ToolResults, User
-from weftline.runtime.conversation import KINDS, Conversation
+from weftline.runtime.conversation import KINDS, Conversation, blobs_of
 from weftline.store.base import Stored
 from weftline.testing.simulation.conversation import naive_conversation
 
@@ -133,10 +133,9 @@ def test_a_model_that_sees_or_does_not_say_gets_the_images() -> None:
 def test_content_is_put_into_what_a_model_reads_and_never_into_the_conversation() -> None:
     known, lost = Image("image/png", blob="a" * 64), File("application/pdf", blob="b" * 64)
     conversation = Conversation([User((known, lost, Text("see")))])
-    assert conversation.blobs() == {known.blob, lost.blob}
+    assert blobs_of(conversation.messages) == {known.blob, lost.blob}
     conversation.contents |= {"a" * 64: "aGk=", "b" * 64: ""}
     gone = Text("[An attachment (application/pdf) that is no longer stored.]")
-    assert conversation.blobs() == set()
     for _ in range(2):
         assert conversation.for_model(vision=None) == [
             User((Image("image/png", data="aGk=", blob=known.blob), gone, Text("see")))

@@ -19,8 +19,7 @@ from weftline.kernel import bodies
 from weftline.kernel.entries import CallClosed, CallOpened, RunEnded, decode_fact
 from weftline.plan import LocalRef, RunPlan, ServerRef, decode_plan
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.runtime.engine import Follower
-from weftline.runtime.hub import EntryBatch
+from weftline.runtime.engine import EntryBatch, Follower
 from weftline.store import open_store
 from weftline.store.base import Store
 from weftline.store.sqlite.faults import FaultyDisk

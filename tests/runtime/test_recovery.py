@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from runtime.kit import TIMEOUT_S, MoodyStore, ended, engine_on, facts, plan, until
+from runtime.kit import TIMEOUT_S, MoodyStore, ended, engine_on, facts, new_thread, plan, until
+from weftline.errors import InvalidRequest
 from weftline.kernel.entries import AttemptFailed, RunEnded, TurnCompleted
 from weftline.plan import LocalRef, ServerRef
 from weftline.runtime import carry_out as carrying
-from weftline.runtime import recovery, residents
+from weftline.runtime import recovery, residents, timers
+from weftline.store.base import IdempotencyKey
 from weftline.store.memory import MemoryDisk
-from weftline.store.records import threads, workspaces
+from weftline.store.memory.run import MemoryRun
 from weftline.tools.base import ToolContext, ToolOutput
 from weftline.tools.function import tool
 
@@ -90,7 +94,7 @@ async def test_a_store_that_cannot_be_read_for_a_while_gives_up_no_run(monkeypat
     store = MoodyStore(MemoryDisk())
     it, _ = engine_on(store, SCRIPTS)
     async with it:
-        space, thread = await _thread(store)
+        space, thread = await new_thread(store)
         store.log.unreadable = 2 * recovery.MAX_DRIVER_FAILURES
         run_id = await it.create(space, plan("hello"), thread=thread)
         assert (await ended(it, run_id, space)).status == "succeeded"
@@ -115,12 +119,32 @@ async def test_a_run_that_cannot_be_loaded_at_a_start_is_loaded_later(monkeypatc
     await dead.stop(drain_s=0)
 
 
+async def test_a_server_is_ready_before_the_runs_that_it_recovers_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    dead, _ = engine_on(MoodyStore(disk), SCRIPTS)
+    await dead.start()
+    space = await dead.workspace("acme")
+    left = await dead.create(space, plan("slow"))
+    (run,) = disk.runs.values()
+    store = MoodyStore(disk)
+    store.log.claims_gate.clear()
+    it, _ = engine_on(store, SCRIPTS)
+    async with it:
+        assert run.trial, "whatever recovers a run is preceded by a record of it"
+        assert (await ended(it, await it.create(space, plan("hello")), space)).status == "succeeded"
+        store.log.claims_gate.set()
+        await until(lambda: any(item.kind == "run.adopted" for item in run.items))
+        await it.cancel(await it.locate(left, workspace=space))
+    monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)
+    await dead.stop(drain_s=0)
+
+
 async def test_a_run_that_is_cancelled_as_it_is_promoted_is_not_due_any_more() -> None:
     disk = MemoryDisk()
     store = MoodyStore(disk)
     it, _ = engine_on(store, SCRIPTS)
     async with it:
-        space, thread = await _thread(store)
+        space, thread = await new_thread(store)
         first, second = [await it.create(space, plan("ask", LocalRef("ask")), thread=thread) for _ in range(2)]
         keys = [await it.locate(run_id, workspace=space) for run_id in (first, second)]
         await until(lambda: disk.runs[keys[0]].row.due_at)
@@ -236,14 +260,26 @@ async def test_a_suspect_that_somebody_resumes_is_on_trial_before_it_is_driven(m
         assert noted == [[key]]
 
 
-async def _thread(store: MoodyStore) -> tuple[int, int]:
-    space = await store.records.write(workspaces.ensure("acme", now=1))
-    new = threads.NewThread(workspace=space, salt="salt", name="", agent=None, spec=b"{}", metadata="{}")
-    return space, (await store.records.write(threads.insert(new, now=1))).key
+async def test_a_repeated_create_finds_its_run_though_its_tool_and_model_are_gone() -> None:
+    disk = MemoryDisk()
+    once = IdempotencyKey("runs", "k", b"digest")
+    asked = plan("hello", ServerRef("shaky"))
+    async with engine_on(MoodyStore(disk), SCRIPTS, tools=tools(always=False))[0] as before:
+        space = await before.workspace("acme")
+        run_id = await before.create(space, asked, idempotency=once)
+        assert (await ended(before, run_id, space)).status == "succeeded"
+    async with engine_on(MoodyStore(disk), {})[0] as it:
+        assert await it.create(space, asked, idempotency=once) == run_id
+        with pytest.raises(InvalidRequest):
+            await it.create(space, asked)
+        with pytest.raises(InvalidRequest):
+            await it.create(space, asked, idempotency=IdempotencyKey("runs", "other", b"digest"))
+        with pytest.raises(InvalidRequest):  # the key is free again
+            await it.create(space, asked, idempotency=IdempotencyKey("runs", "other", b"digest"))
 
 
 async def test_due_runs_of_a_newer_version_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(residents, "_PAGE", 2)
+    monkeypatch.setattr(timers, "_PAGE", 2)
     disk = MemoryDisk()
     async with engine_on(MoodyStore(disk), SCRIPTS)[0] as before:
         space = await before.workspace("acme")
@@ -291,3 +327,33 @@ async def test_a_resume_that_arrives_as_the_driver_leaves_a_server_that_stops_is
     assert run.items[-1].kind == "run.resumed" and run.row.due_at == 0
     async with engine_on(MoodyStore(disk), SCRIPTS, tools={"steady": steady})[0] as after:
         assert (await ended(after, run_id, space)).status == "succeeded"
+
+
+def _newer_rules(run: MemoryRun) -> None:
+    run.row.rules = 99
+
+
+def _newer_entry(run: MemoryRun) -> None:
+    run.items.append(replace(run.items[0], seq=run.row.next_seq, kind="run.teleported"))
+    run.row.next_seq += 1
+
+
+@pytest.mark.parametrize("change", [_newer_rules, _newer_entry])
+async def test_a_run_that_this_version_cannot_load_is_not_on_trial(
+    change: Callable[[MemoryRun], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = MemoryDisk()
+    dead, _ = engine_on(MoodyStore(disk), SCRIPTS)
+    await dead.start()
+    space = await dead.workspace("acme")
+    for _ in range(2):
+        await dead.create(space, plan("slow"))
+    newer, known = disk.runs.values()
+    await until(lambda: all(run.items[-1].kind != "run.created" for run in disk.runs.values()))
+    change(newer)
+    async with engine_on(MoodyStore(disk), SCRIPTS)[0] as it:  # the other one writes nothing from here on
+        await until(lambda: known.trial and not newer.trial)
+        assert newer.row.suspect == 0
+        await it.stop(drain_s=0)
+    monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)
+    await dead.stop(drain_s=0)

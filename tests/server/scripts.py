@@ -66,6 +66,7 @@ SCRIPTS: dict[str, Any] = {
     },
     "delegate": {"turns": [calls(local("peer", message="do it")), {"text": "peer: {{tool_results.0}}"}]},
     "steered": {"turns": [calls(local("peer", message="do it")), {"text": "{{user_messages}}"}]},
+    "silent": {"turns": [calls(local("peer", message="do it"), text="let me see"), {"text": ""}]},
     "mcp": {"turns": [calls(local("files_read", path="/etc/motd")), {"text": "file: {{tool_results.0}}"}]},
     "foreign_name": {"turns": [calls(local("my-server_fs/get-weather.v2")), {"text": "heard {{tool_results.0}}"}]},
     "peer_desc": {"turns": [{"text": "{{tool_desc.peer}}"}]},

@@ -114,7 +114,7 @@ async def test_a_restored_store_moves_nothing_before_it_is_let_go_and_repeats_no
         assert (await api.cancel(doomed)).status == 200
         assert (await api.events(doomed))[-1].type == "cancelled"
         assert await noted(notes, 2) == before
-        assert (await run("resume", "--all", "--db", again.db)).out == "2\n"
+        assert (await run("resume", "--all", "--db", again.db)).out == "Runs may continue: 2 have not ended.\n"
         assert (await api.get("/readyz")).status == 200
         assert (await api.events(parked))[-1]["text"] == "late"
         results = {frame["name"]: frame for frame in of_type(await api.events(working), "tool_result")}

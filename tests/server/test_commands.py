@@ -54,6 +54,9 @@ FILES = {
     "missing_module.py": "\n\nimport no_such_module_anywhere\n",
     "cut.toml": "providers =",
     "unknown.toml": "colour = 'red'\n",
+    "server.toml": "[server]\nslow_turns = 3\n",
+    "typo.toml": "[servr]\n",
+    "price.toml": "[[prices]]\nprovider = 'a'\nmodel = 'b'\ninput_per_1m = 1\n",
     "a_file": "not a folder",
 }
 REFUSALS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
@@ -67,6 +70,9 @@ REFUSALS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("--tools", "nowhere.py"), ("nowhere.py",)),
     (("--config", "cut.toml"), ("cut.toml", "Invalid value")),
     (("--config", "unknown.toml"), ("unknown.toml", "colour")),
+    (("--config", "server.toml"), ("server.slow_turns", "Did you mean 'slow_turn_s'?")),
+    (("--config", "typo.toml"), ("servr", "Did you mean 'server'?")),
+    (("--config", "price.toml"), ("input_per_1m", "Did you mean 'input_per_1m_usd'")),
     (("--db", "a_file"), ("a_file", "directory")),
     (("--db", "a_file/store"), ("a_file",)),
     (("--db", "junk"), ("junk", "not a Weftline store")),

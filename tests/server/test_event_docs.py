@@ -9,7 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from weftline.kernel.entries import TEXT_DELTA, THINKING_DELTA, TOOL_PROGRESS
-from weftline.server.routes import health, models, root, runs, sessions
+from weftline.server.routes import health, models, root, runs, sessions, workspaces
 from weftline.wire import events
 
 from .kit import Api, Frame, Json, local_tool, parse_frame
@@ -93,6 +93,6 @@ async def test_the_page_has_every_field_that_real_runs_show(api: Api, project_ro
 def test_the_page_about_serving_has_every_route_of_runs_sessions_models_and_health(project_root: Path) -> None:
     text = (project_root / "docs" / "http.md").read_text(encoding="utf-8")
     shown = set(re.findall(r"^\| (\w+) \| `([^`]+)` \|", text, re.MULTILINE))
-    routes = (*runs.ROUTES, *sessions.ROUTES, *models.ROUTES, *root.ROUTES, *health.ROUTES)
+    routes = (*runs.ROUTES, *sessions.ROUTES, *models.ROUTES, *workspaces.ROUTES, *root.ROUTES, *health.ROUTES)
     there = {(route.method, route.path.replace("/api/v1/workspaces/{slug}", "…")) for route in routes}
     assert shown == there

@@ -30,7 +30,7 @@ NO_SUCH = "run_1000000000000"
 
 @pytest.mark.requirement("wire.http.error_body")
 async def test_unknown_routes_and_wrong_methods_have_the_one_error_shape(api: Api) -> None:
-    for path in ("/nowhere", "/api/v1/workspaces", f"{api.base}/agent-runs/a/b/c", f"{api.base}/%00", "/api//v1"):
+    for path in ("/nowhere", "/api/v1", f"{api.base}/agent-runs/a/b/c", f"{api.base}/%00", "/api//v1"):
         check_error(await api.get(path), 404, "not_found")
     for method, path, allow in (
         ("PUT", "agent-runs", "POST"),

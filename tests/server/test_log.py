@@ -94,6 +94,9 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
             with pytest.raises(RunFailed) as unanswered, client.attach(_unanswered(server.url, key)) as run:
                 run.result()
             drip = client.run("hi", model_id="scripted:drip").run_id
+            # Which finds out by itself whose key it has, and asks for nothing that is refused.
+            environment = {"WEFTLINE_API_KEY": key, "WEFTLINE_BASE_URL": server.url, "WEFTLINE_DB": None}
+            assert weftline("runs", "list", env=environment).code == 0
             with pytest.raises(HTTPError) as refused:
                 urlopen(Request(f"{server.url}/nowhere%0aFAKE?token=hush"))
             with refused.value:

@@ -261,6 +261,17 @@ async def test_a_repeated_create_with_one_idempotency_key_makes_one_run(api: Api
         check_error(await api.post("agent-runs", spec, headers={"Idempotency-Key": key}), 400, "invalid_request")
 
 
+async def test_a_repeated_create_finds_its_run_though_its_agent_was_deleted(api: Api) -> None:
+    agent = (await api.post("agents", {"name": "Fleeting", "spec": {"modelId": "scripted:hello"}})).json["id"]
+    spec, headers = {"agentId": agent, "prompt": "once"}, {"Idempotency-Key": "of an agent"}
+    first = await api.post("agent-runs", spec, headers=headers)
+    assert (await api.call("DELETE", f"agents/{agent}")).status == 200
+    again = await api.post("agent-runs", spec, headers=headers)
+    assert (again.status, again.json) == (202, first.json)
+    check_error(await api.post("agent-runs", spec), 404, "not_found")
+    check_error(await api.post("agent-runs", {**spec, "prompt": "two"}, headers=headers), 409, "idempotency_conflict")
+
+
 async def test_a_create_that_comes_just_when_its_twin_was_committed_does_not_stall_the_server(api: Api) -> None:
     spec = {"modelId": "scripted:hello", "prompt": "once"}
 

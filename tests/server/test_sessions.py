@@ -221,6 +221,16 @@ async def test_a_repeated_message_with_one_idempotency_key_is_one_run(api: Api) 
     assert len((await api.get(f"agent-sessions/{session}")).json["messages"]) == 2
 
 
+async def test_a_repeated_message_finds_its_run_though_the_session_has_ended(api: Api) -> None:
+    session = await api.session("seen")
+    body, headers = {"prompt": "once"}, {"Idempotency-Key": "m-1"}
+    first = await api.post(f"agent-sessions/{session}/messages", body, headers=headers)
+    await api.call("DELETE", f"agent-sessions/{session}")
+    again = await api.post(f"agent-sessions/{session}/messages", body, headers=headers)
+    assert (again.status, again.json) == (202, first.json)
+    check_error(await api.post(f"agent-sessions/{session}/messages", body), 409, "session_ended")
+
+
 async def test_many_sessions_keep_their_conversations_apart(api: Api) -> None:
     async def talk(name: str) -> str:
         session = await api.session("seen")

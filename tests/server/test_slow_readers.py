@@ -19,7 +19,8 @@ from weftline.plan import RunPlan
 from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import parse_scripts
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.runtime.hub import PAGE_BYTES, QUEUE_BYTES, EntryBatch, Hub
+from weftline.runtime.engine import EntryBatch
+from weftline.runtime.hub import PAGE_BYTES, QUEUE_BYTES, Hub
 from weftline.runtime.ids import parse
 from weftline.server.http import FLOW, Request
 from weftline.server.protocol import WRITE_BYTES, _Corked  # pyright: ignore[reportPrivateUsage]

@@ -38,7 +38,9 @@ async def test_a_store_of_an_earlier_version_is_restored_and_carried_on(
         ended = await api.events(by_kind["ended"])
         assert [frame.seq for frame in ended] == sorted({frame.seq for frame in ended})
         assert ended[-1]["text"] == "You said: one"
-        assert (await weftline_beside("resume", "--all", "--db", str(server.db))).out == "2\n"
+        assert (
+            await weftline_beside("resume", "--all", "--db", str(server.db))
+        ).out == "Runs may continue: 2 have not ended.\n"
         async with api.stream(by_kind["waits"]) as stream:
             call = (await stream.until("local_tool_call"))["toolUseId"]
             assert (await api.answer(by_kind["waits"], call, result="here")).status == 200

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weftline.kernel.entries import TEXT_DELTA
-from weftline.runtime.hub import EntryBatch, Hub
+from weftline.runtime.engine import EntryBatch
+from weftline.runtime.hub import Hub
 from weftline.server.sse import KEEP_ALIVE, KEEP_ALIVE_S
 from weftline.store.base import Stored
 from weftline.store.memory import MemoryStore

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from .kit import Api, Stream, check_error, local_tool, of_type, types
+from .kit import Api, Reply, Stream, check_error, local_tool, of_type, types
 
 MB = 1024 * 1024
 
@@ -143,6 +143,33 @@ async def test_of_many_answers_to_one_call_exactly_one_counts(api: Api) -> None:
         await api.answer(run, second["toolUseId"], result="last")
         frames = await stream.rest()
     assert frames[-1]["text"] == f"r{winners[0]} || last"
+    assert len(of_type(frames, "local_tool_result_in")) == 2
+
+
+async def test_an_answer_sent_again_under_its_key_is_accepted_again_and_counts_once(api: Api) -> None:
+    async with waiting(api, "twice") as (run, call, stream):
+
+        async def answer(key: str | None, **fields: Any) -> Reply:
+            headers = {} if key is None else {"Idempotency-Key": key}
+            return await api.post(f"agent-runs/{run}/tool-results", {"toolUseId": call, **fields}, headers=headers)
+
+        first = await answer("k", result="x")
+        second = await stream.until("local_tool_call")
+        again = await answer("k", result="x")
+        assert [(one.status, one.json) for one in (first, again)] == [(200, {"ok": True})] * 2
+        check_error(await answer("k", result="y"), 409, "idempotency_conflict")
+        check_error(await answer("k", error="x"), 409, "idempotency_conflict")
+        for key in (None, "another"):
+            check_error(await answer(key, result="x"), 404, "unknown_tool_use")
+        for key in ("", "x" * 256):
+            check_error(await answer(key, result="x"), 400, "invalid_request")
+        call = second["toolUseId"]
+        large = "x" * (2 * MB + 1)
+        for _ in range(2):
+            check_error(await answer("l", result=large), 400, "invalid_request")
+        frames = await stream.rest()
+        check_error(await answer("l", result="small"), 409, "idempotency_conflict")
+        check_error(await answer("m", result=large), 409, "run_terminal")
     assert len(of_type(frames, "local_tool_result_in")) == 2
 
 

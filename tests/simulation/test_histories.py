@@ -9,7 +9,7 @@ from hypothesis import settings
 
 from forked import run_python
 from simulation.planted import BUGS, Bug
-from weftline.runtime import residents
+from weftline.runtime import timers
 from weftline.testing.simulation import Histories, Violation, simulate
 
 SEEDS = 150
@@ -34,7 +34,7 @@ def test_a_seed_always_gives_the_same_history_and_leaves_logging_as_it_was() -> 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_planted_bug_is_noticed(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(residents, "Alarm", bug.alarm)
+    monkeypatch.setattr(timers, "Alarm", bug.alarm)
     violation = first_violation(bug)
     assert violation.rule in bug.rules, violation.report()
 

@@ -28,7 +28,7 @@ class EpochsOnlyForWorkInFlight(Planted):
 
     async def claim(self, key: int, *, kinds: Sequence[str]) -> Loaded | None:
         loaded = await self.inner.claim(key, kinds=kinds)
-        if loaded is not None and loaded.row.state_seq == loaded.row.next_seq - 1:
+        if loaded is not None and (loaded.row.due_at != 0 or loaded.row.state_seq == loaded.row.next_seq - 1):
             self.inner.release(key, loaded.epoch)
             loaded.epoch = loaded.row.epoch
         return loaded

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct, to_builtins
 
-from weftline.store.base import LEAVE_DUE, Write, Written
+from weftline.store.base import LEAVE_DUE, IdempotencyKey, Progress, Write, Written
 from weftline.testing.store import Chain, Subject, read_log
 from weftline.testing.store.subject import active_run, end_thread, new_thread, new_workspace
 
@@ -32,7 +31,7 @@ class Member(Struct, frozen=True):
     facts: int
     deltas: int
     ends: bool
-    progress: Literal[0, 1, 2]
+    progress: Progress
     due_at: int | None
     off: int
     """By how much what it rests on is wrong."""
@@ -78,7 +77,7 @@ members = st.builds(
     facts=st.integers(0, 3),
     deltas=st.integers(0, 3),
     ends=st.integers(0, 4).map(lambda roll: roll == 0),
-    progress=st.sampled_from((0, 1, 2)),
+    progress=st.sampled_from(Progress),
     due_at=st.sampled_from([0, None, 50, 90, -1]),
     off=st.sampled_from([0, 0, 0, 0, 1]),
 )
@@ -144,7 +143,7 @@ class Story:
         epoch = self._epochs.setdefault(member.run, log.next_epoch())
         chain = Chain(member.run, self._workspace, epoch=epoch, thread=self._thread if member.run in (1, 2) else None)
         if row is None:
-            write = chain.create(idempotency=("runs", f"k{member.run % 3}", b"d"))
+            write = chain.create(idempotency=IdempotencyKey("runs", f"k{member.run % 3}", b"d"))
         else:
             chain.seq, chain.version = row.next_seq, row.version
             facts, deltas = [b"f%d" % n for n in range(member.facts)], [b"d%d" % n for n in range(member.deltas)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from weftline.errors import StoreError
@@ -10,7 +13,7 @@ from weftline.store.memory import MemoryDisk, MemoryStore
 from weftline.testing.store import Chain, check_log
 from weftline.testing.store.subject import create_workspace, find_workspace
 
-from .kit import TIMEOUT_S, process
+from .kit import TIMEOUT_S
 
 IMPORTS_THE_SUITE = """
 import sys
@@ -53,6 +56,6 @@ async def test_a_query_of_records_cannot_reach_into_the_log() -> None:
 
 def test_the_suite_imports_no_database() -> None:
     """Whoever writes a store of another kind needs no SQLite to test it."""
-    with process(IMPORTS_THE_SUITE) as child:
-        out, errors = child.communicate(timeout=TIMEOUT_S)
-    assert (out, errors) == ("[]\n", "")
+    program = [sys.executable, "-c", IMPORTS_THE_SUITE]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from weftline.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from weftline.server.agent_specs import RunSpec, effective
+from weftline.wire.agents import dialled_urls
 from weftline.workspace import agents
-from weftline.workspace.agents import AgentDraft, RunSpec
+from weftline.workspace.agents import AgentDraft
 from weftline.workspace.context import Workspaces
 
 from .conftest import Caller
@@ -44,11 +46,13 @@ async def test_a_slug_is_had_once_in_a_workspace(at: Workspaces, acme: int) -> N
     with pytest.raises(Conflict):
         await agents.create(at, acme, draft(slug="bot"))
     with pytest.raises(Conflict):
-        await agents.replace(at, acme, other.id, draft(slug="bot"))
+        await agents.replace(at, acme, other.id, draft(slug="bot"), dialled_urls=dialled_urls)
     with pytest.raises(InvalidRequest):
         await agents.create(at, acme, draft(slug="-bot"))
-    assert (await agents.replace(at, acme, first.id, draft("Renamed"))).slug == "bot"
-    assert (await agents.replace(at, acme, first.id, draft("Renamed", slug="bot"))).name == "Renamed"
+    assert (await agents.replace(at, acme, first.id, draft("Renamed"), dialled_urls=dialled_urls)).slug == "bot"
+    assert (
+        await agents.replace(at, acme, first.id, draft("Renamed", slug="bot"), dialled_urls=dialled_urls)
+    ).name == "Renamed"
     assert [row.slug for row in await agents.of_workspace(at, acme)] == ["bot", "other"]
 
 
@@ -114,7 +118,7 @@ async def test_a_run_takes_the_agents_spec_with_its_own_laid_over_it(at: Workspa
     row = await agents.create(at, acme, definition)
     assert b"X-Key" not in (row.secrets or b"") and row.secrets is not None
     own = {"prompt": "hi", "modelId": "m2", "tools": [remote[1] | {"url": "https://other.example"}]}
-    whole = await agents.effective(at, Caller(acme), row.id, RunSpec(json.dumps(own).encode(), {"mine": {"X": "3"}}))
+    whole = await effective(at, Caller(acme), row.id, RunSpec(json.dumps(own).encode(), {"mine": {"X": "3"}}))
     spec = json.loads(whole.spec)
     assert spec["systemPrompt"] == "Be kind." and spec["modelId"] == "m2" and spec["name"] == "Bot"
     assert [tool["name"] for tool in spec["tools"]] == ["kept", "replaced"]
@@ -124,6 +128,6 @@ async def test_a_run_takes_the_agents_spec_with_its_own_laid_over_it(at: Workspa
 
 async def test_a_run_without_an_agent_stays_as_it_is(at: Workspaces, acme: int) -> None:
     own = RunSpec(b'{"prompt":"hi"}', {})
-    assert await agents.effective(at, Caller(acme), None, own) is own
+    assert await effective(at, Caller(acme), None, own) is own
     with pytest.raises(Forbidden):
-        await agents.effective(at, Caller(acme, ("agent_1",)), None, own)
+        await effective(at, Caller(acme, ("agent_1",)), None, own)

@@ -12,7 +12,7 @@ from weftline.store.records.deliveries import DeliveryRow
 from weftline.store.records.webhooks import WebhookRow
 from weftline.workspace import webhooks
 from weftline.workspace.context import Workspaces
-from weftline.workspace.delivering import Deliveries
+from weftline.workspace.delivering import WebhookDeliveries
 
 from .test_webhooks import URL, ended
 
@@ -24,7 +24,7 @@ class Waiting:
 
     def __init__(self, at: Workspaces) -> None:
         self.looked = asyncio.Event()
-        self.deliveries = Deliveries(at, Dialer(Egress()), retry_s=(), render=self._render, watch=self._watch)
+        self.deliveries = WebhookDeliveries(at, Dialer(Egress()), retry_s=(), render=self._render, watch=self._watch)
 
     async def _render(self, webhook: WebhookRow, row: DeliveryRow) -> bytes:
         raise AssertionError("there is nothing to send")
@@ -62,7 +62,7 @@ async def test_a_workspace_whose_endpoints_answer_nothing_leaves_places_to_the_o
     for run in range(1, 20):
         await ended(at, (await webhooks.create(at, acme, URL)).webhook, run)
     await ended(at, (await webhooks.create(at, globex, URL)).webhook, 50)
-    delivering = Deliveries(at, Dialer(Egress()), retry_s=(), render=stuck, watch=lambda _: None)
+    delivering = WebhookDeliveries(at, Dialer(Egress()), retry_s=(), render=stuck, watch=lambda _: None)
     task = asyncio.create_task(delivering.run())
     async with asyncio.timeout(TIMEOUT_S):
         await reached.wait()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
 from weftline.cli.output import DB, JSON, show_warnings
-from weftline.cli.resource import NEW_WORKSPACE, add_commands
+from weftline.cli.resource import NEW_WORKSPACE, WORKSPACE, add_commands
 
 
 @click.group()
@@ -16,26 +17,56 @@ def command() -> None:
     """Stored agents of a workspace."""
 
 
-@command.command()
-@NEW_WORKSPACE
-@click.option(
+FILE = click.option(
     "--file",
     "file",
     required=True,
     type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True),
     help="The definition (JSON), or - for standard input.",
 )
+
+
+@command.command()
+@NEW_WORKSPACE
+@FILE
 @DB
 @JSON
 def create(workspace: str, file: Path, db: Path, as_json: bool) -> None:
-    """Store an agent and print its id."""
+    """Store an agent and print its id.
+
+    A running server warns of models and tools that it does not have.
+    """
     from weftline.cli.admin import administer
 
+    _show_id(administer(db, "agents.create", workspace=workspace, definition=_read(file)), as_json=as_json)
+
+
+@command.command()
+@click.argument("name", metavar="AGENT")
+@WORKSPACE
+@FILE
+@DB
+@JSON
+def update(name: str, workspace: str, file: Path, db: Path, as_json: bool) -> None:
+    """Replace the definition of an agent, by its id or slug, and print its id.
+
+    What the file does not have is gone, but for the slug. Secrets that are `[redacted]`, as `show` prints them, stay.
+    Existing runs and sessions keep what they began with.
+    """
+    from weftline.cli.admin import administer
+
+    made = administer(db, "agents.update", workspace=workspace, id=name, definition=_read(file))
+    _show_id(made, as_json=as_json)
+
+
+def _read(file: Path) -> str:
     with click.open_file(str(file), encoding="utf-8") as source:
-        definition = source.read()
-    made = administer(db, "agents.create", workspace=workspace, definition=definition)
-    show_warnings(made)
-    click.echo(json.dumps(made) if as_json else made["id"])
+        return source.read()
+
+
+def _show_id(agent: dict[str, Any], *, as_json: bool) -> None:
+    show_warnings(agent)
+    click.echo(json.dumps(agent) if as_json else agent["id"])
 
 
 add_commands(command, kind="agents", by="its id or slug")

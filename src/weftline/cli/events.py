@@ -1,36 +1,52 @@
-"""The events of a run in this process or in a store: the frames of the stream, read as the client reads them."""
+"""The events of a run in this process or in a store: the projection that streams send, as the client's types."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import logging
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any
 
-from weftline.client.events import Event, parse_event
-from weftline.net.sse import SseParser
-from weftline.runtime.engine import Engine
-from weftline.runtime.hub import PAGE_BYTES, EntryBatch
-from weftline.server.sse import sse_frames
+from msgspec import DecodeError
+from msgspec.json import Decoder
+
+from weftline.client.events import Event, event_of
+from weftline.kernel.entries import decode_fact
+from weftline.runtime.engine import Engine, EntryBatch
+from weftline.runtime.hub import PAGE_BYTES
 from weftline.store.base import LogReader
+from weftline.wire.events import observed, project
+
+logger = logging.getLogger(__name__)
+
+_decode_payload = Decoder(dict[str, Any]).decode
 
 
-class _Frames:
-    """Turns batches of entries into events."""
-
-    def __init__(self, run_id: str) -> None:
-        self._run_id = run_id
-        self._parser = SseParser()
-
-    def events(self, batch: EntryBatch) -> list[Event]:
-        return [parse_event(frame, run_id=self._run_id) for frame in self._parser.feed(batch.view(sse_frames))]
+def events_of(batch: EntryBatch) -> Iterator[Event]:
+    """What a batch of entries shows to clients; what cannot be read is not shown."""
+    heads = iter(batch.heads) if batch.heads is not None else None
+    for item in batch.items:
+        if not item.head:
+            for seq, kind, payload in observed(item.seq, item.kind, item.body, after=batch.after, upto=batch.last_seq):
+                yield event_of(kind, _decode_payload(payload), run_id=batch.run_id, seq=seq)
+            continue
+        try:
+            fact = next(heads) if heads is not None else decode_fact.decode(item.head)
+            projected = project(fact, item.body, run_id=batch.run_id)
+        except DecodeError:
+            logger.exception("run %s: entry %d cannot be read and is not shown", batch.run_id, item.seq)
+            continue
+        if projected is not None:
+            kind, payload = projected
+            yield event_of(kind, _decode_payload(payload), run_id=batch.run_id, seq=item.seq)
 
 
 async def live_events(engine: Engine, key: int, run_id: str) -> AsyncGenerator[Event]:
     """From the first; ends with the run, or when the engine stops."""
-    frames = _Frames(run_id)
     follower = engine.follow(key, run_id)
     try:
         while (batches := await follower.next()) is not None:
             for batch in batches:
-                for event in frames.events(batch):
+                for event in events_of(batch):
                     yield event
     finally:
         follower.close()
@@ -38,7 +54,6 @@ async def live_events(engine: Engine, key: int, run_id: str) -> AsyncGenerator[E
 
 async def stored_events(log: LogReader, key: int, run_id: str, *, after: int = 0) -> AsyncGenerator[Event]:
     """Those that the log has at this moment."""
-    frames = _Frames(run_id)
     while (page := await log.page(key, after=after, max_bytes=PAGE_BYTES)) is not None and page.last_seq > after:
         batch = EntryBatch(
             run_id,
@@ -49,5 +64,5 @@ async def stored_events(log: LogReader, key: int, run_id: str, *, after: int = 0
             after=after,
         )
         after = page.last_seq
-        for event in frames.events(batch):
+        for event in events_of(batch):
             yield event

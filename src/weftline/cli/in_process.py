@@ -20,6 +20,7 @@ from weftline.providers.scripts import load_scripts
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.clock import SystemClock
 from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.engine import Engine
 from weftline.runtime.tool_source import DialledTools
 from weftline.server.logs import configure_logs
 from weftline.server.options import server_options
@@ -36,7 +37,7 @@ _DRAIN_S = 1.0
 class Here(Struct, frozen=True):
     """What carries out runs in this process; see `weftline.server.following.Host`."""
 
-    engine: EmbeddedEngine
+    engine: Engine
     workspaces: Workspaces
     own_tools: tuple[str, ...]
     """The names of the tools in the file."""

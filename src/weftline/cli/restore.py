@@ -23,3 +23,7 @@ def command(backup: Path, db: Path, as_json: bool) -> None:
 
     size = restore_store(backup.absolute(), db.absolute())
     click.echo(json.dumps({"path": str(db.absolute()), "bytes": size}) if as_json else db.absolute())
+    click.echo(
+        f"Restored {size:,} bytes. No run continues before `weftline resume --all`; cancel those that must not first.",
+        err=True,
+    )

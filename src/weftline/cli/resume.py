@@ -15,11 +15,16 @@ from weftline.cli.output import DB, JSON
 @DB
 @JSON
 def command(everything: bool, db: Path, as_json: bool) -> None:
-    """Let the runs of a restored store continue; print how many have not ended.
+    """Let the runs of a restored store continue, and say how many have not ended.
 
     On a store that is not held this changes nothing.
     """
     from weftline.cli.admin import administer
 
     count = administer(db, "store.resume")
-    click.echo(json.dumps({"runs": count}) if as_json else count)
+    if as_json:
+        click.echo(json.dumps({"runs": count}))
+    elif count:
+        click.echo(f"Runs may continue: {count} {'has' if count == 1 else 'have'} not ended.")
+    else:
+        click.echo("Runs may continue; all have ended.")

@@ -121,7 +121,6 @@ def _prompt(given: str | None) -> str:
 async def _on_server(url: str, asked: Asked, screen: Screen) -> int:
     from weftline.cli.interrupts import Interrupts
     from weftline.cli.local_tools import tools_of_file
-    from weftline.cli.suggestions import did_you_mean
     from weftline.cli.where import connected
     from weftline.client import BadRequest
     from weftline.errors import WeftlineError
@@ -152,8 +151,7 @@ async def _on_server(url: str, asked: Asked, screen: Screen) -> int:
                     tools=handed_over,
                 )
             except BadRequest as error:
-                near = did_you_mean(asked.model or "", error.candidates)
-                raise WeftlineError(error.message + near, code="invalid_request") from None
+                raise WeftlineError(error.message, code="invalid_request") from None
             return await _show(run.events(raise_on_failure=False), screen)
 
         async def leave() -> bool:
@@ -169,9 +167,9 @@ async def _on_server(url: str, asked: Asked, screen: Screen) -> int:
 async def _agent_of(client: AsyncClient, name: str) -> str:
     from urllib.parse import quote
 
-    from weftline.cli.suggestions import did_you_mean
     from weftline.client import Forbidden, NotFound
     from weftline.errors import WeftlineError
+    from weftline.suggestions import did_you_mean
 
     try:
         return json.loads(await client.http.call("GET", f"/agents/{quote(name, safe='')}"))["id"]
@@ -208,14 +206,14 @@ async def _here(asked: Asked, screen: Screen, *, db: Path | None, config: Path |
 
 
 async def _created(here: Here, asked: Asked) -> tuple[str, int]:
-    from weftline.cli.suggestions import did_you_mean
     from weftline.errors import NotFound, WeftlineError
     from weftline.server.creating import create_run
     from weftline.server.principal import Principal
-    from weftline.workspace import agents
+    from weftline.suggestions import did_you_mean
+    from weftline.workspace import agents, workspaces
 
     slug = asked.workspace or _LOCAL_WORKSPACE
-    workspace = await here.engine.workspace(slug)
+    workspace = await workspaces.ensure(here.workspaces, slug)
     agent_id: str | None = None
     if asked.agent is not None:
         try:
@@ -232,10 +230,10 @@ async def _created(here: Here, asked: Asked) -> tuple[str, int]:
             here, Principal("command line", workspace, slug), asked.body(agent_id=agent_id, tools=tools)
         )
     except WeftlineError as error:
-        near = did_you_mean(asked.model or "", error.details.get("candidates", ()))
+        hint = ""
         if error.code == "invalid_model" and asked.model is None:
-            near = " Name one with --model; `weftline models` lists them and says why others are missing."
-        raise WeftlineError(error.message + near, code=error.code) from None
+            hint = " Name one with --model; `weftline models` lists them and says why others are missing."
+        raise WeftlineError(error.message + hint, code=error.code) from None
     return made.run_id, await here.engine.locate(made.run_id, workspace=workspace)
 
 

@@ -49,7 +49,7 @@ class Screen:
             fields = {"runId": event.run_id, "seq": event.seq, "type": event.type, "data": event.data}
             click.echo(json.dumps(fields, ensure_ascii=False))
         else:
-            self._show(event)
+            self._render(event)
         return _exit_code(event) if isinstance(event, Terminal) else None
 
     def note(self, text: str) -> None:
@@ -57,7 +57,7 @@ class Screen:
         self._end_line()
         click.echo(text, err=True)
 
-    def _show(self, event: Event) -> None:
+    def _render(self, event: Event) -> None:
         match event:
             case AssistantDelta():
                 self._write(event.text, sys.stdout, visible=self._streams)

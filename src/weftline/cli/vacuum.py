@@ -14,12 +14,12 @@ from weftline.cli.output import DB, JSON
 @DB
 @JSON
 def command(db: Path, as_json: bool) -> None:
-    """Return unused space to the disk, and print how many bytes.
+    """Return unused space to the disk, and say how much.
 
     It works in small steps that leave others at least half of the time. `weftline retention run` does this at its end.
     """
     freed = shrink(db)
-    click.echo(json.dumps({"bytes": freed}) if as_json else freed)
+    click.echo(json.dumps({"bytes": freed}) if as_json else f"{freed:,} bytes were returned to the disk.")
 
 
 def shrink(db: Path) -> int:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
+from msgspec import DecodeError, Struct
+from msgspec.json import decode
 
 from weftline.errors import WeftlineError
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from weftline.client.errors import ClientError
 
 _ANY_WORKSPACE = "-"
-"""No workspace has this slug: the error names the one that the key belongs to."""
+"""No workspace has this slug: the error of an older server names the one that the key belongs to."""
 
 _PROBE_S = 15.0
 
@@ -79,6 +81,8 @@ async def _found(url: str, workspace: str | None) -> str:
     """The workspace to use. Asks once, so that a person at a terminal sees at once if no server answers."""
     from weftline.client import AsyncClient, NetworkError, NotFound, Retry
 
+    if workspace is None and (slug := await _of_key(url)) is not None:
+        return slug
     async with AsyncClient(
         base_url=url, workspace=workspace or _ANY_WORKSPACE, retry=Retry(attempts=0), timeout_s=_PROBE_S
     ) as client:
@@ -93,6 +97,34 @@ async def _found(url: str, workspace: str | None) -> str:
     if workspace is None:
         raise WeftlineError(f"{url} does not say which workspace the key belongs to; give --workspace.")
     return workspace
+
+
+async def _of_key(url: str) -> str | None:
+    """The workspace of the key; None if the server does not say, perhaps because it is older than this route."""
+    from weftline.client import NetworkError
+    from weftline.client.credentials import setting
+    from weftline.client.http import exchange
+
+    headers = {"Authorization": f"Bearer {setting('API_KEY')}"}
+    try:
+        reply = await exchange("GET", f"{url}/api/v1/workspaces", headers=headers, timeout_s=_PROBE_S)
+    except NetworkError as error:
+        raise WeftlineError(f"No server answers at {url}: {error}", code="unavailable") from None
+    if reply.status != 200:
+        return None
+    try:
+        (only,) = decode(reply.body, type=_Workspaces).workspaces
+    except (DecodeError, ValueError):
+        return None
+    return only.slug
+
+
+class _Workspace(Struct):
+    slug: str
+
+
+class _Workspaces(Struct):
+    workspaces: list[_Workspace]
 
 
 def as_command_error(error: ClientError) -> WeftlineError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable
 
 import msgspec
@@ -121,6 +122,7 @@ class Dispatcher:
                 "POST",
                 f"/agent-runs/{self._run_id}/tool-results",
                 body=body,
+                idempotency_key=secrets.token_urlsafe(18),
                 retry=Retry(_FOR_AS_LONG_AS_IT_RUNS, policy.first_s, policy.most_s, float("inf")),
                 retried=_EVERY_5XX,
             )

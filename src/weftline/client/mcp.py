@@ -211,7 +211,7 @@ class _Connection:
         return None if upstream is None else _McpCall(self, upstream, self._schemas[visible], self._server.timeout_s)
 
     async def call(self, name: str, args: dict[str, Any]) -> str:
-        return await asyncio.wrap_future(self._thread.submit(self._call(name, args)))
+        return await asyncio.wrap_future(self._thread.submit(self._call_on_thread(name, args)))
 
     async def _own(self) -> None:
         self._stop = asyncio.Event()
@@ -267,7 +267,7 @@ class _Connection:
             reference["serverInfo"] = client.server_info.model_dump(mode="json", by_alias=True, exclude_none=True)
         return reference
 
-    async def _call(self, name: str, args: dict[str, Any]) -> str:
+    async def _call_on_thread(self, name: str, args: dict[str, Any]) -> str:
         if self._client is None:
             raise ToolError(f"The MCP server {self._server.name} is not connected.")
         try:

@@ -11,6 +11,7 @@ from weftline.client.attachments import AttachmentLike, attachments_on_wire
 from weftline.client.errors import InvalidSpec
 from weftline.client.events import Event
 from weftline.client.tools import ToolLike
+from weftline.suggestions import did_you_mean
 
 Reasoning: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh"] | int
 
@@ -97,7 +98,8 @@ def body_of(
     """The JSON of a request. `asks` is False for a session, which has no input."""
     unknown = options.keys() - _WIRE.keys() - _LOCAL
     if unknown:
-        raise TypeError(f"unknown option {', '.join(sorted(unknown))}")
+        near = did_you_mean(min(unknown), [*_WIRE, *_LOCAL])
+        raise TypeError(f"unknown option {', '.join(sorted(unknown))}.{near}")
     body: dict[str, Any] = {} if prompt is None else {"prompt": prompt}
     for name, wire in _WIRE.items():
         value = options.get(name)

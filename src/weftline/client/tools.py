@@ -105,15 +105,15 @@ class LocalTool(Generic[P, R]):
 
     async def answer(self, args: dict[str, Any], context: ToolContext, workers: HandlerWorkers) -> str:
         if not self._max_concurrency:
-            return await self._answer(args, context, workers)
+            return await self._run_handler(args, context, workers)
         loop = asyncio.get_running_loop()
         free = self._free.get(loop)
         if free is None:
             free = self._free[loop] = asyncio.Semaphore(self._max_concurrency)
         async with free:
-            return await self._answer(args, context, workers)
+            return await self._run_handler(args, context, workers)
 
-    async def _answer(self, args: dict[str, Any], context: ToolContext, workers: HandlerWorkers) -> str:
+    async def _run_handler(self, args: dict[str, Any], context: ToolContext, workers: HandlerWorkers) -> str:
         positional, keywords = self._arguments.bind(args, context)
         fn = cast("Callable[..., Any]", self.fn)
         if self._is_async:

@@ -1,7 +1,8 @@
 """The append contract's checks: whether a fact from outside the kernel still has a basis.
 
-A *decision* rests on the exact version it was made on, which the driver compares. Everything else is judged here: an
-*outcome* on its command still being outstanding, an *answer* on its open question, a request on a run that is open.
+A *decision* rests on the exact version it was made on: the driver folds it without a pause, and the store compares the
+version as it writes. Everything else is judged here: an *outcome* on its command still being outstanding, an *answer*
+on its open question, a request on a run that is open.
 First come, first served; a refused fact changes nothing.
 """
 

@@ -54,12 +54,14 @@ class OpenedBody(Struct, omit_defaults=True):
 class ClosedBody(Struct, omit_defaults=True):
     """Of `call.closed`: what the model reads, and the arguments again unless they are long.
 
-    `message_id` is the sender's name for the message that answered the call, if it had one.
+    `message_id` is the sender's name for the message that answered the call, and `idempotency_key` that of the request
+    that did, if they had one.
     """
 
     parts: tuple[UserPart, ...]
     args: Raw | UnsetType = UNSET
     message_id: str = ""
+    idempotency_key: str = ""
 
 
 class QueuedBody(Struct, tag_field="role", tag="user", omit_defaults=True):

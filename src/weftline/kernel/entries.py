@@ -3,8 +3,8 @@
 An entry is a head, which is folded into the state, and a body, which is not: bodies are content (messages, arguments,
 results), heads are facts about it (ids, names, counts, digests, sizes, times). Facts change the state; observations
 (`delta.*`, `note.*`) are shown to readers and never folded. The names are data: every log ever written contains them,
-so a changed meaning gets a new name (`call.closed@2`), and the old one stays here. A head with a field that this code
-does not know comes from newer code and is not decoded: half-understood is worse than unknown.
+so a changed meaning gets a new name (`call.closed@2`), and the old one stays here. Every change of what a log can hold
+raises `FORMAT`; a run that was written with a higher number is left alone, since half-understood is worse than unknown.
 
 `at` and all times are integer microseconds since the epoch, UTC.
 """
@@ -18,6 +18,12 @@ from msgspec.json import Decoder
 
 from weftline.messages import Usage
 
+FORMAT = 1
+"""The number of the log's vocabulary: the heads here, their bodies, the messages and the plan in them.
+
+It is in the row of each run and compared before anything of its log is decoded: what cannot be decoded despite a number
+that is known is damaged.
+"""
 RULES = 1
 """The number of the rules that new runs follow; a run keeps the rules it was created with."""
 KNOWN_RULES = frozenset({1})
@@ -327,7 +333,6 @@ PROVIDER_CALL = "note.provider_call"
 """A tool that the provider ran itself while answering. Body: `ProviderNote`, one line; also part of the message."""
 TOOL_PROGRESS = "note.tool_progress"
 """How far a call of a tool has come. Body: `ProgressNote`, one line."""
-OBSERVATIONS = frozenset({TEXT_DELTA, THINKING_DELTA, PROVIDER_CALL, TOOL_PROGRESS})
 
 FACTS: dict[str, type[Fact]] = {str(cls.__struct_config__.tag): cls for cls in get_args(Fact)}
 KIND: dict[type[Fact], str] = {cls: kind for kind, cls in FACTS.items()}

@@ -173,7 +173,7 @@ class Totals(Room, frozen=True):
     active_us: int = 0
 
 
-Step: TypeAlias = Literal["model", "batch", "answered", "ended"]
+Phase: TypeAlias = Literal["model", "batch", "answered", "ended"]
 
 
 class State(Room, frozen=True):
@@ -190,7 +190,7 @@ class State(Room, frozen=True):
     thread: int | None = None
     history: int | None = None
 
-    step: Step = "model"
+    step: Phase = "model"
     turn: int = 0
     """The next model turn; the current calls were asked for by the one before it."""
     attempt: Attempt = Attempt()

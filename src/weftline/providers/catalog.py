@@ -24,6 +24,7 @@ from weftline.providers.families import NotAvailable, ProviderSettings, Source, 
 from weftline.providers.listing import Lists
 from weftline.providers.offers import Generates, streaming
 from weftline.providers.pricing import Price, Prices
+from weftline.suggestions import did_you_mean
 
 MAX_CANDIDATES: Final = 20
 _REMEMBERED: Final = 1024
@@ -178,13 +179,13 @@ class Catalog:
         """
         known = self._known.get(model_id)
         if known is None:
-            known = self._resolve(model_id)
+            known = self._look_up(model_id)
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             self._known[model_id] = known
         return known
 
-    def _resolve(self, model_id: str | None) -> ResolvedModel:
+    def _look_up(self, model_id: str | None) -> ResolvedModel:
         if model_id is None:
             default = self.default_id
             if default is None:
@@ -198,7 +199,8 @@ class Catalog:
                 raise self._invalid(f"The model {model_id!r} is ambiguous.", ids)
             found = matches[0] if matches else None
         if found is None:
-            raise self._invalid(f"There is no model {model_id!r}.", self._nearest(model_id))
+            nearest = self._nearest(model_id)
+            raise self._invalid(f"There is no model {model_id!r}.{did_you_mean(model_id, nearest[:5])}", nearest)
         return found
 
     def lister(self, name: str) -> Lists:

@@ -96,12 +96,6 @@ class Conversation:
         shown += [_changed(message, self._in_words) for message in self.messages[len(shown) :]]
         return shown
 
-    def blobs(self) -> set[str]:
-        """The blobs that messages name and whose contents are not here yet."""
-        users = [message for message in self.messages if isinstance(message, User)]
-        named = {part.blob for user in users for part in user.parts if isinstance(part, Image | File)}
-        return {blob for blob in named if blob is not None and blob not in self.contents}
-
     def _filled(self, part: UserPart) -> UserPart:
         if isinstance(part, Text) or part.blob is None:
             return part
@@ -170,6 +164,12 @@ class Conversation:
     def _add(self, message: Message, size: int) -> None:
         self.messages.append(message)
         self.size += size
+
+
+def blobs_of(messages: Iterable[Message]) -> set[str]:
+    """The blobs that messages name."""
+    users = [message for message in messages if isinstance(message, User)]
+    return {part.blob for user in users for part in user.parts if isinstance(part, Image | File) and part.blob}
 
 
 def _changed(message: Message, change: Callable[[UserPart], UserPart]) -> Message:

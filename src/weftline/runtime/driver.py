@@ -68,7 +68,7 @@ class Driver:
 
     async def drive(self, run: LiveRun) -> None:
         """Carries the run on until it has ended or waits for something outside."""
-        work = run.work
+        work, driving = run.work, run.driving
         on_behalf_of.set(run.workspace)
         current_run.set(work)
         current_request.set(None)  # the one that woke the run is answered by now
@@ -79,16 +79,16 @@ class Driver:
             self.record(run, facts)
             commands = self.advance(run)
             while commands and not self.stopping and not run.gone:
-                if len(commands) == 1 and not work.tasks and work.due_at is None:
+                if len(commands) == 1 and not driving.tasks and driving.due_at is None:
                     facts = await self._outcome(run, commands[0])
                     commands = () if run.gone else self.advance(run, facts)
                 else:
                     await self._side_by_side(run, commands)
                     commands = () if run.gone else self.advance(run)
         finally:
-            for task in work.tasks.values():
+            for task in driving.tasks.values():
                 task.cancel()
-            work.tasks.clear()
+            driving.tasks.clear()
 
     def record(self, run: LiveRun, facts: Sequence[Draft]) -> None:
         """Appends facts as they are."""
@@ -116,34 +116,36 @@ class Driver:
             self._log.append(run, result.entries, state=result.state, at=at)
         if not result.state.ended:
             run.log.due_at = 0 if result.commands else result.due_at
-        run.work.due_at = result.due_at
+        run.driving.due_at = result.due_at
         if result.commands and result.due_at is not None:
             self._on_deadline(run, result.due_at)
         return result.commands
 
     async def _side_by_side(self, run: LiveRun, commands: tuple[Command, ...]) -> None:
         """Carries out several commands at the same time, until one of them is done or the run is poked."""
-        work = run.work
-        work.wake = asyncio.get_running_loop().create_future()
+        driving = run.driving
+        driving.wake = asyncio.get_running_loop().create_future()
         for command in commands:
             key = _key(command)
-            if key not in work.tasks:
+            if key not in driving.tasks:
                 task = asyncio.create_task(self._do(run, command), name=f"{run.id} {key}")
-                work.tasks[key] = task
+                driving.tasks[key] = task
                 task.add_done_callback(lambda _, key=key: self._done(run, key))
         try:
-            await work.wake
+            await driving.wake
         finally:
-            work.wake = None
-        for task in work.tasks.values():
-            if task.done() and (task.cancelled() or task.exception() is not None):
-                raise RuntimeError("a command failed") from (None if task.cancelled() else task.exception())
+            driving.wake = None
+        for task in driving.tasks.values():
+            if task.done():
+                if task.cancelled():
+                    raise RuntimeError("a command was cancelled")  # not the driver, which goes on
+                task.result()
 
     def _done(self, run: LiveRun, key: tuple[int, int, int]) -> None:
         """A failed command stays, so that it is not started again before the driver has seen it."""
-        task = run.work.tasks.get(key)
+        task = run.driving.tasks.get(key)
         if task is not None and not task.cancelled() and task.exception() is None:
-            del run.work.tasks[key]
+            del run.driving.tasks[key]
         run.poke()
 
     async def _do(self, run: LiveRun, command: Command) -> None:
@@ -155,7 +157,7 @@ class Driver:
             outcome = await self._command(command, run.state, run.work, self._services, RunSink(self._log, run))
         except asyncio.CancelledError:
             if self.stopping and isinstance(command, CallModel) and run.work.answering and is_being_cancelled():
-                self._abandon(run, command)
+                self._record_abandoned(run, command)
             raise
         return () if outcome is None else self._accepted(run, outcome)
 
@@ -163,9 +165,9 @@ class Driver:
         """Records the cost of a model call that refuses to be cancelled."""
         attempt = run.state.attempt
         if attempt.open and run.work.answering:
-            self._abandon(run, CallModel(run.state.turn, attempt.number, choice=attempt.choice))
+            self._record_abandoned(run, CallModel(run.state.turn, attempt.number, choice=attempt.choice))
 
-    def _abandon(self, run: LiveRun, command: CallModel) -> None:
+    def _record_abandoned(self, run: LiveRun, command: CallModel) -> None:
         draft = abandoned(command, run.work, estimate=run.state.attempt.estimate)
         self.record(run, self._accepted(run, Outcome(draft)))
 
@@ -188,7 +190,7 @@ class RunSink:
         self._run = run
         self._attempt = run.state.totals.attempts
 
-    async def permit(self, command: Command) -> None:
+    async def permit(self) -> None:
         """A model may be asked once the outcome of the previous attempt is durable and the store accepts writes.
 
         So at most one request per run can be unknown to the log after a crash.
@@ -208,9 +210,6 @@ class RunSink:
 
     def full(self) -> bool:
         return self._log.full(self._run)
-
-    async def drained(self) -> None:
-        await self._log.durable(self._run)
 
 
 def _key(command: Command) -> tuple[int, int, int]:

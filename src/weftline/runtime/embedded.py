@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 from msgspec import UNSET, Raw
 
@@ -40,25 +40,26 @@ from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import ids
 from weftline.runtime import step as stepping
+from weftline.runtime.answers import was_answered
 from weftline.runtime.clock import Clock, SystemClock
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
-from weftline.runtime.hub import Hub, StreamPlace, Subscription
+from weftline.runtime.hub import Hub, ReservedStream, Subscription
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun, Residency, RunLog, WorkingSet
+from weftline.runtime.log import Log
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.models import refused_sampling
 from weftline.runtime.names import StoredNames
 from weftline.runtime.opening import RunOpener
 from weftline.runtime.receipts import CancelReceipt, receipt
-from weftline.runtime.recovery import Recovery, unsupported
 from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.step import closed_body
 from weftline.runtime.toolbox import ServerTools, ToolSource
 from weftline.store import open_store
-from weftline.store.base import NewRun, RunFilter, RunRow, Store, Stored
+from weftline.store.base import IdempotencyKey, NewRun, RunFilter, RunRow, Store, Stored
 from weftline.store.records import workspaces
 from weftline.tools.base import Tool, ToolOutput
 
@@ -66,6 +67,8 @@ logger = logging.getLogger(__name__)
 
 DRAIN_S = 30.0
 _AS_THE_MODEL_DOES = Sampling()
+_Slot: TypeAlias = tuple[int, str, str]
+"""Workspace, route and key of a request that creates a run."""
 
 
 class EmbeddedEngine:
@@ -95,7 +98,7 @@ class EmbeddedEngine:
         self.ready = False
         self._next_key = 0
         self._moving = asyncio.Event()
-        self._creating: dict[tuple[int, str, str], asyncio.Future[None]] = {}
+        self._creating: dict[_Slot, asyncio.Future[None]] = {}
 
     # Life
 
@@ -105,21 +108,16 @@ class EmbeddedEngine:
         self._store = await asyncio.to_thread(open_store, given, check=True) if isinstance(given, Path | str) else given
         store = self._log_store = self._store.log
         self._hub = Hub(store, max_per_workspace=self._limits.max_streams_per_workspace)
-        self._residents = Residents(store, clock=self.clock, hub=self._hub, limits=self._limits)
-        self._log = self._residents.log
         self._names = StoredNames(self._store.records)
         opener = RunOpener(store, models=self._models, tools=self._tools, names=self._names)
         services = Services(store.id, self.clock, Deadlines(), self._model_timeout_s, self._slow_turn_s)
-        self._driver = Driver(
-            self._log,
-            services,
-            opener,
-            on_deadline=self._residents.deadline,
-            step=self._step,
-            carry_out=self._carry_out,
-        )
-        self._residents.driver = self._driver
-        self._recovery = self._residents.overseer = Recovery(store, self._residents)
+
+        def new_driver(log: Log, on_deadline: Callable[[LiveRun, int], None]) -> Driver:
+            return Driver(log, services, opener, on_deadline=on_deadline, step=self._step, carry_out=self._carry_out)
+
+        self._residents = Residents(store, clock=self.clock, hub=self._hub, limits=self._limits, new_driver=new_driver)
+        self._log, self._driver = self._residents.log, self._residents.driver
+        self._recovery = self._residents.recovery
         self._next_key = await store.last_key() + 1
         if store.held:
             logger.warning("the store comes from a backup: its runs are held until `weftline resume --all`")
@@ -153,7 +151,7 @@ class EmbeddedEngine:
         if self._recovery.held:
             await self._log_store.lift_hold()
             if self._recovery.held:  # no other caller was quicker
-                self._residents.was_away()
+                self._residents.timers.was_away()
                 await self._carry_on()
         return count
 
@@ -226,23 +224,24 @@ class EmbeddedEngine:
         sent: bytes | None = None,
         thread: int | None = None,
         metadata: str = "{}",
-        idempotency: tuple[str, str, bytes] | None = None,
+        idempotency: IdempotencyKey | None = None,
         secrets: bytes | None = None,
         blobs: Sequence[Blob] = (),
     ) -> str:
-        """Accepts a run durably and returns its id. `idempotency` is route, key and digest of the request's body.
+        """Accepts a run durably and returns its id, or that of the run that was created under the same key before.
 
         `sent` are the client's own bytes, given back in snapshots; `secrets` are the headers of the tools that the
         server dials, sealed by the store's vault; `blobs` are the contents that the plan's messages name.
         """
         self.require_accepting()
-        await self.check(plan, workspace=workspace)
-        slot = (workspace, idempotency[0], idempotency[1]) if idempotency is not None else None
-        if idempotency is not None and slot is not None:
-            earlier = await self._created_before(slot, idempotency[2])
-            if earlier is not None:
-                return earlier
+        slot = None if idempotency is None else await self._take(_slot(workspace, idempotency))
         try:
+            if idempotency is not None and slot is not None:
+                earlier = await self._created_with(slot, idempotency.digest)
+                if earlier is not None:
+                    self._creating.pop(slot).set_result(None)
+                    return earlier
+            await self.check(plan, workspace=workspace)
             self.require_accepting()
             self._residents.require_room(workspace)
             now = self.clock.now_us()
@@ -293,24 +292,28 @@ class EmbeddedEngine:
         self._residents.consider(run)
         return run
 
-    async def _created_before(self, slot: tuple[int, str, str], body: bytes) -> str | None:
-        """The run that an earlier request with this key created; if there is none, this request now owns the key."""
+    async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
+        slot = _slot(workspace, idempotency)
+        await self._taken(slot)
+        return await self._created_with(slot, idempotency.digest)
+
+    async def _take(self, slot: _Slot) -> _Slot:
+        """Waits until no other request with this key is creating a run, and then makes this one the only one."""
+        await self._taken(slot)
+        self._creating[slot] = asyncio.get_running_loop().create_future()
+        return slot
+
+    async def _taken(self, slot: _Slot) -> None:
         while (first := self._creating.get(slot)) is not None:
             await asyncio.shield(first)
-        taken = self._creating[slot] = asyncio.get_running_loop().create_future()
-        try:
-            earlier = await self._log_store.idempotent(*slot)
-            if earlier is None:
-                return None
-            row = await self._log_store.run(earlier[1])
-        except BaseException:
-            del self._creating[slot]
-            taken.set_result(None)
-            raise
-        del self._creating[slot]
-        taken.set_result(None)
+
+    async def _created_with(self, slot: _Slot, digest: bytes) -> str | None:
+        earlier = await self._log_store.idempotent(*slot)
+        if earlier is None:
+            return None
+        row = await self._log_store.run(earlier[1])
         run_id = ids.run_id(row.key, row.salt) if row is not None else ""
-        if earlier[0] != body:
+        if earlier[0] != digest:
             raise Conflict(
                 "This Idempotency-Key was used for another request.", code="idempotency_conflict", run_id=run_id
             )
@@ -327,7 +330,9 @@ class EmbeddedEngine:
         await self._append(run, head, body)
         return True
 
-    async def answer(self, key: int, tool_use_id: str, output: ToolOutput, *, message_id: str = "") -> bool:
+    async def answer(
+        self, key: int, tool_use_id: str, output: ToolOutput, *, message_id: str = "", idempotency_key: str = ""
+    ) -> bool:
         """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime."""
         self._log.require_well()
         run = await self._residents.load(key)
@@ -337,6 +342,10 @@ class EmbeddedEngine:
             await self._settled(run)  # a refusal, too, must rest on what a crash cannot undo
             if tool_use_id in state.questions.ignored:
                 return False
+            if idempotency_key and await was_answered(
+                self._log_store, key, tool_use_id, output, idempotency_key=idempotency_key
+            ):
+                return True
             if state.ended:
                 raise Conflict("The run has ended.", code="run_terminal")
             raise NotFound("No call of this run waits for a result under this id.", code="unknown_tool_use")
@@ -350,7 +359,9 @@ class EmbeddedEngine:
             is_error=output.is_error,
             client=call.client,
         )
-        body = closed_body(run.work, question.index, output.parts, message_id=message_id)
+        body = closed_body(
+            run.work, question.index, output.parts, message_id=message_id, idempotency_key=idempotency_key
+        )
         await self._append(run, head, body)
         return True
 
@@ -363,11 +374,11 @@ class EmbeddedEngine:
             await self._append(run, head)
         else:
             await self._settled(run)
-        return await self._receipt(key, run.state.status)
+        return await self._make_receipt(key, run.state.status)
 
     async def pause(self, key: int, *, reason: str = "", requested_by: str = "") -> None:
         """Finishes what is under way and starts nothing new until `resume`."""
-        run = await self._unfinished(key)
+        run = await self._load_unfinished(key)
         head = RunPaused(reason, requested_by)
         if run.state.control.paused:
             await self._settled(run)
@@ -377,7 +388,7 @@ class EmbeddedEngine:
         await self._append(run, head)
 
     async def resume(self, key: int, *, notes: str = "", requested_by: str = "") -> None:
-        run = await self._unfinished(key)
+        run = await self._load_unfinished(key)
         head = RunResumed(notes, requested_by)
         if not accepts(run.state, head):
             await self._settled(run)
@@ -386,12 +397,12 @@ class EmbeddedEngine:
 
     async def steer(self, key: int, text: str, *, message_id: str = "") -> str:
         """Hands a message to the run at its next turn; calls that have not begun by then are skipped."""
-        run = await self._unfinished(key)
+        run = await self._load_unfinished(key)
         return await self._queue(run, MessageQueued(_message_id(run), "steer"), text, message_id)
 
     async def follow_up(self, key: int, text: str) -> str:
         """Hands a message to the run when it would otherwise end."""
-        run = await self._unfinished(key)
+        run = await self._load_unfinished(key)
         return await self._queue(run, MessageQueued(_message_id(run), "follow_up"), text)
 
     async def _queue(self, run: LiveRun, head: MessageQueued, text: str, message_id: str = "") -> str:
@@ -405,7 +416,7 @@ class EmbeddedEngine:
         for key in reversed(await self._log_store.unfinished_of_thread(thread)):
             await self.cancel(key, reason="session_ended", requested_by=requested_by)
 
-    async def _unfinished(self, key: int) -> LiveRun:
+    async def _load_unfinished(self, key: int) -> LiveRun:
         self.require_accepting()
         run = await self._residents.load(key)
         if run.state.ended or run.state.control.cancel:
@@ -456,9 +467,6 @@ class EmbeddedEngine:
     async def count_runs(self, wanted: RunFilter) -> int:
         return await self._log_store.count_runs(wanted)
 
-    async def unsupported(self, row: RunRow) -> str:
-        return await unsupported(self._log_store, row)
-
     async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
         return await self._log_store.entry(key, seq, max_bytes=max_bytes)
 
@@ -467,9 +475,9 @@ class EmbeddedEngine:
 
     async def receipt(self, key: int) -> CancelReceipt:
         row = await self._log_store.run(key)
-        return await self._receipt(key, "" if row is None else row.status)
+        return await self._make_receipt(key, "" if row is None else row.status)
 
-    async def _receipt(self, key: int, status: str) -> CancelReceipt:
+    async def _make_receipt(self, key: int, status: str) -> CancelReceipt:
         return receipt(status, await self._log_store.facts(key, kinds=(KIND[CallClosed],)))
 
     async def session_id(self, thread: int | None) -> str | None:
@@ -487,7 +495,7 @@ class EmbeddedEngine:
     def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> Subscription:
         return self._hub.follow(key, run_id, after=after, workspace=workspace)
 
-    def reserve_stream(self, workspace: int) -> StreamPlace:
+    def reserve_stream(self, workspace: int) -> ReservedStream:
         return self._hub.reserve(workspace)
 
     def beat(self) -> None:
@@ -497,6 +505,10 @@ class EmbeddedEngine:
         found = await self._log_store.trim(before=before, after=after, workspace=workspace)
         self._hub.forget()
         return found
+
+
+def _slot(workspace: int, idempotency: IdempotencyKey) -> _Slot:
+    return workspace, idempotency.route, idempotency.key
 
 
 def _let_go_of_blobs(run: LiveRun, durable: asyncio.Future[None]) -> None:

@@ -7,16 +7,56 @@ Whatever is accepted is durable when the call returns. Every engine behaves the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from weftline.kernel.entries import Fact
 from weftline.messages import Blob
 from weftline.plan import RunPlan
 from weftline.runtime.clock import Clock
-from weftline.runtime.hub import EntryBatch
 from weftline.runtime.receipts import CancelReceipt
-from weftline.store.base import RunFilter, RunRow, Stored
+from weftline.store.base import IdempotencyKey, RunFilter, RunRow, Stored
 from weftline.tools.base import ToolOutput
+
+T = TypeVar("T")
+
+
+class EntryBatch:
+    """Consecutive entries of one run, from one commit or from one page of its log.
+
+    `heads` has the decoded facts, in order, of a batch that comes from a commit; None for one read from the log.
+    `missing` is the range of seqs that retention has removed before the first item.
+    """
+
+    __slots__ = ("_views", "after", "ended", "heads", "items", "last_seq", "missing", "run_id", "size")
+
+    def __init__(
+        self,
+        run_id: str,
+        items: Sequence[Stored],
+        *,
+        size: int,
+        last_seq: int,
+        ended: bool,
+        after: int = 0,
+        heads: Sequence[Fact] | None = None,
+        missing: tuple[int, int] | None = None,
+    ) -> None:
+        self.run_id = run_id
+        self.items = items
+        self.last_seq = last_seq
+        self.ended = ended
+        self.after = after
+        """Observations of the first item up to this seq were already seen."""
+        self.heads = heads
+        self.missing = missing
+        self.size = size
+        self._views: dict[Any, Any] = {}
+
+    def view(self, project: Callable[[EntryBatch], T]) -> T:
+        """What `project` makes of the batch, computed once however many follow the run."""
+        if project not in self._views:
+            self._views[project] = project(self)
+        return self._views[project]
 
 
 class Follower(Protocol):
@@ -92,7 +132,7 @@ class Engine(Protocol):
         sent: bytes | None = None,
         thread: int | None = None,
         metadata: str = "{}",
-        idempotency: tuple[str, str, bytes] | None = None,
+        idempotency: IdempotencyKey | None = None,
         secrets: bytes | None = None,
         blobs: Sequence[Blob] = (),
     ) -> str:
@@ -104,14 +144,24 @@ class Engine(Protocol):
         """
         ...
 
+    async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
+        """The run that an earlier request with this key created, if there was one; `create` returns it too.
+
+        Raises `Conflict` (`idempotency_conflict`) if that request had another body.
+        """
+        ...
+
     async def accept(self, key: int, head: Fact, body: bytes = b"") -> bool:
         """Appends a fact from outside; False if the run's state does not accept it."""
         ...
 
-    async def answer(self, key: int, tool_use_id: str, output: ToolOutput, *, message_id: str = "") -> bool:
+    async def answer(
+        self, key: int, tool_use_id: str, output: ToolOutput, *, message_id: str = "", idempotency_key: str = ""
+    ) -> bool:
         """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime.
 
-        `message_id` is kept beside it, for a client whose messages have names.
+        `message_id` is kept beside it, for a client whose messages have names. With an `idempotency_key` the same
+        result is accepted again once it has closed the call; another one raises `Conflict` (`idempotency_conflict`).
         """
         ...
 
@@ -152,10 +202,6 @@ class Engine(Protocol):
 
     async def count_runs(self, wanted: RunFilter) -> int:
         """How many runs match, wherever the page begins."""
-        ...
-
-    async def unsupported(self, row: RunRow) -> str:
-        """Why this version must leave an unfinished run alone: the feature that only a newer one knows; "" if none."""
         ...
 
     async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:

@@ -10,60 +10,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 from weftline.errors import RateLimited
-from weftline.kernel.entries import Fact
+from weftline.runtime.engine import EntryBatch
 from weftline.runtime.turns import Turns
-from weftline.store.base import LogStore, Stored
-
-T = TypeVar("T")
+from weftline.store.base import LogStore
 
 QUEUE_BYTES = 32 * 1024
 """How much is queued for a reader that is still busy."""
 PAGE_BYTES = 32 * 1024
 MAX_RECENT_BYTES = 4 * 1024 * 1024
 MAX_RECENT_BYTES_PER_RUN = QUEUE_BYTES
-
-
-class EntryBatch:
-    """Consecutive entries of one run, from one commit or from one page of its log.
-
-    `heads` has the decoded facts, in order, of a batch that comes from a commit; None for one read from the log.
-    `missing` is the range of seqs that retention has removed before the first item.
-    """
-
-    __slots__ = ("_views", "after", "ended", "heads", "items", "last_seq", "missing", "run_id", "size")
-
-    def __init__(
-        self,
-        run_id: str,
-        items: Sequence[Stored],
-        *,
-        size: int,
-        last_seq: int,
-        ended: bool,
-        after: int = 0,
-        heads: Sequence[Fact] | None = None,
-        missing: tuple[int, int] | None = None,
-    ) -> None:
-        self.run_id = run_id
-        self.items = items
-        self.last_seq = last_seq
-        self.ended = ended
-        self.after = after
-        """Observations of the first item up to this seq were already seen."""
-        self.heads = heads
-        self.missing = missing
-        self.size = size
-        self._views: dict[Any, Any] = {}
-
-    def view(self, project: Callable[[EntryBatch], T]) -> T:
-        """What `project` makes of the batch, computed once however many follow the run."""
-        if project not in self._views:
-            self._views[project] = project(self)
-        return self._views[project]
 
 
 class Subscription:
@@ -187,7 +145,7 @@ class Subscription:
         self._hub.leave(self)
 
 
-class StreamPlace:
+class ReservedStream:
     """A place among a workspace's streams, which can be had before there is a run to follow."""
 
     __slots__ = ("_hub", "_workspace")
@@ -218,7 +176,7 @@ class Hub:
         self._recent = Recent()
         self._turns = Turns()
 
-    def reserve(self, workspace: int) -> StreamPlace:
+    def reserve(self, workspace: int) -> ReservedStream:
         """Raises `RateLimited` (`too_many_streams`) if the workspace has its maximum number of streams open.
 
         Followers that act for no workspace (`workspace` 0) are not limited.
@@ -229,7 +187,7 @@ class Hub:
                 message = f"{limit} streams of this workspace are already open."
                 raise RateLimited(message, code="too_many_streams", retry_after_s=5, limit=limit)
             self._streams[workspace] += 1
-        return StreamPlace(self, workspace)
+        return ReservedStream(self, workspace)
 
     def follow(self, run: int, run_id: str, *, after: int, workspace: int = 0) -> Subscription:
         """Raises as `reserve` does."""

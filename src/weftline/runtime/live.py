@@ -1,7 +1,8 @@
-"""A run in memory. It is three things: its log's state and cursor, its residency, and its working set.
+"""A run in memory. It is four things: its log's state and cursor, its residency, its content, and what is under way.
 
 `RunLog` is the loop's side of the log: what was folded, what is durable, what is on its way. `Residency` is the
-engine's: whether anyone drives the run. `WorkingSet` is the driver's: the plan, the conversation, the tools.
+engine's: whether anyone drives the run. `WorkingSet` is the content: the plan, the conversation, the tools. `Driving`
+is the driver's own.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from weftline.providers.catalog import Catalog
 from weftline.runtime import ids
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.toolbox import Toolbox
-from weftline.store.base import LEAVE_DUE, NewRun, UnderWay, Write
+from weftline.store.base import LEAVE_DUE, NewRun, Write
 
 
 class Residency(Enum):
@@ -134,22 +135,18 @@ class RunLog:
 
 
 class WorkingSet:
-    """What driving a run needs besides its state."""
+    """The content of a run: what `step` and `carry_out` need besides its state. Any engine can make one."""
 
     __slots__ = (
         "answering",
         "blobs",
         "catalog",
         "conversation",
-        "due_at",
-        "opened",
         "plan",
         "run_id",
         "secrets",
         "session_id",
-        "tasks",
         "toolbox",
-        "wake",
         "workspace_slug",
     )
 
@@ -161,16 +158,24 @@ class WorkingSet:
         """Sealed header values of the tools that the server dials."""
         self.blobs: dict[str, bytes] = {}
         """What the run brought along, until it is opened."""
-        self.opened = False
-        """Whether tools, models and history are loaded, and work left by an earlier driver is adopted."""
         self.toolbox: Toolbox | None = None
         self.catalog: Catalog | None = None
         self.workspace_slug = ""
         self.session_id: str | None = None
-        self.due_at: int | None = None
-        """When the run wants to be asked again while commands are under way."""
         self.answering: Assembler | None = None
         """What the current attempt has brought so far; None before its first byte."""
+
+
+class Driving:
+    """What only the driver of a run needs."""
+
+    __slots__ = ("due_at", "opened", "tasks", "wake")
+
+    def __init__(self) -> None:
+        self.opened = False
+        """Whether tools, models and history are loaded, and work left by an earlier driver is adopted."""
+        self.due_at: int | None = None
+        """When the run wants to be asked again while commands are under way."""
         self.tasks: dict[tuple[int, int, int], asyncio.Task[None]] = {}
         """Commands under way by (turn, index, attempt), if there may be several."""
         self.wake: asyncio.Future[None] | None = None
@@ -182,9 +187,7 @@ _ACTIVE = (Residency.DRIVEN, Residency.SCHEDULED)
 
 class LiveRun:
     __slots__ = (
-        "charges",
-        "failures",
-        "inherited",
+        "driving",
         "key",
         "log",
         "new",
@@ -206,16 +209,11 @@ class LiveRun:
         self.thread = thread
         self.log = log
         self.work = work
+        self.driving = Driving()
         self.residency = Residency.PARKED
         self.task: asyncio.Task[None] | None = None
         self.new: NewRun | None = None
         """The row to be created with the first write."""
-        self.charges: UnderWay | None = None
-        """The charges against it when it was loaded, if it was a suspect then and nothing it began has ended since."""
-        self.inherited = False
-        """Whether it was loaded with work in flight that an earlier driver had begun."""
-        self.failures = 0
-        """How often a driver raised since something the run began last ended."""
         self.touched_s = 0.0
 
     @property
@@ -237,7 +235,7 @@ class LiveRun:
 
     def poke(self) -> None:
         """Wakes the driver when it waits for its commands."""
-        wake = self.work.wake
+        wake = self.driving.wake
         if wake is not None and not wake.done():
             wake.set_result(None)
 

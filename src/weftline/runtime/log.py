@@ -14,16 +14,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from weftline.errors import StoreError, Unavailable, WeftlineError
 from weftline.kernel.bodies import encode
-from weftline.kernel.entries import KIND, AttemptFailed, AttemptStarted, CallClosed, Fact, RunEnded, TurnCompleted
+from weftline.kernel.entries import (
+    FORMAT,
+    KIND,
+    AttemptFailed,
+    AttemptStarted,
+    CallClosed,
+    Fact,
+    RunEnded,
+    TurnCompleted,
+)
 from weftline.kernel.state import FOLD, State, encode_state
 from weftline.runtime.clock import Clock
 from weftline.runtime.live import Draft, LiveRun, Residency, Waiter
 from weftline.runtime.step import thread_end
-from weftline.store.base import LEAVE_DUE, Item, LogStore, Write, Written
+from weftline.store.base import LEAVE_DUE, Item, LogStore, Progress, Write, Written
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +101,7 @@ class Log:
             write.items.append(Item(at, KIND[kind], encoded, body))
             size += len(encoded) + len(body) + ITEM_BYTES
             if kind in _ENDINGS or (type(head) is AttemptFailed and head.reason == "error"):
-                write.progress = 2
+                write.progress = Progress.ENDED
             if kind is AttemptStarted:
                 log.started_at = log.started_at or at
             elif kind is TurnCompleted or kind is AttemptFailed:
@@ -120,10 +130,10 @@ class Log:
                 write.items.append(Item(self._clock.now_us(), kind, b"", joined, len(some)))
                 log.size += ITEM_BYTES
             log.size += len(joined)
-        write.progress = write.progress or 1
+        write.progress = write.progress or Progress.STREAMED
         log.next_seq += len(encoded)
 
-    def touch(self, run: LiveRun) -> None:
+    def write_row(self, run: LiveRun) -> None:
         """Queues the run's row for the next flush even though nothing was appended."""
         if run.log.pending is None:
             self._touch(run)
@@ -141,6 +151,12 @@ class Log:
         waiter.future.add_done_callback(_ignore)
         run.log.waiters.append(waiter)
         return waiter.future
+
+    async def settled(self, run: LiveRun) -> None:
+        """Returns when nothing of the run is on its way to the store: it was written, or failed."""
+        while not run.log.idle:
+            with suppress(WeftlineError):
+                await self.mark(run)
 
     def full(self, run: LiveRun) -> bool:
         """Whether so much of the run is on its way to disk that its source should wait."""
@@ -218,9 +234,9 @@ class Log:
     def _complete(self, run: LiveRun) -> Write:
         """Fills in the row as it will be after this write.
 
-        The state is stored when the run parks or ends, and in between only once the newer facts take up as many bytes
-        as it does: readers fold what is newer, or everything if there is no state yet. A new doubt is stored at once,
-        because snapshots show it.
+        The state is stored when the run ends, and before that only once the newer facts take up as many bytes as it
+        does, also when the run parks: a large batch parks after each answer. Whoever loads the run folds what is newer.
+        A new doubt is stored at once, because snapshots show it.
         """
         log, state = run.log, run.log.state
         write = log.pending
@@ -229,17 +245,15 @@ class Log:
         log.size, log.flight_size = 0, log.size
         write.base_seq, write.base_version = log.durable + 1, log.row_version
         log.flight_seq = log.next_seq - 1
-        write.version, write.status = state.version, log.status
+        write.version, write.status, write.format = state.version, log.status, FORMAT
         behind = run.residency is Residency.BEHIND and not state.ended
         write.due_at = LEAVE_DUE if behind else log.due_at
         write.started_at, write.ended_at = log.started_at, log.ended_at
         doubtful = state.guards.doubts is not log.stored_doubts
-        if log.unstored and (log.due_at != 0 or doubtful or log.unstored >= max(log.state_size, STATE_BYTES)):
+        if log.unstored and (state.ended or doubtful or log.unstored >= max(log.state_size, STATE_BYTES)):
             write.state, write.fold = encode_state(state), FOLD
             log.unstored, log.state_size = 0, len(write.state)
             log.stored_doubts = state.guards.doubts
-        elif run.new is not None:
-            write.state = b""
         if run.new is not None:
             write.new, run.new = run.new, None
         return write
@@ -295,7 +309,8 @@ class Log:
             log.pending = write
             log.size, log.flight_size = log.size + log.flight_size, 0
             if write.state is not None:
-                write.state, log.unstored = None, max(log.unstored, 1)
+                write.state = None
+                log.unstored = max(log.unstored, log.state_size, STATE_BYTES)  # it comes with the next write
             log.drafts = heads + log.drafts
             if later is None:
                 self._touched.append(run)

@@ -43,7 +43,7 @@ class StoredLogins:
         """A login that is fresher than `stale`. Raises `LoginLost` or `RequestFailed`."""
         task = self._renewals.get(key)
         if task is None:
-            task = self._renewals[key] = asyncio.create_task(self._renew(key, stale), name="renewing a login")
+            task = self._renewals[key] = asyncio.create_task(self._renew_stored(key, stale), name="renewing a login")
             task.add_done_callback(lambda done: self._renewed(key, done))
         return await asyncio.shield(task)
 
@@ -56,7 +56,7 @@ class StoredLogins:
         if not done.cancelled():
             done.exception()  # seen: whoever waits gets it, and it may be that nobody does
 
-    async def _renew(self, key: _Key, stale: Login) -> Login:
+    async def _renew_stored(self, key: _Key, stale: Login) -> Login:
         workspace, digest = key
         row = await self._records.read(mcp_logins.find(digest, workspace=workspace))
         if row is None:

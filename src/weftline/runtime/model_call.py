@@ -63,7 +63,7 @@ async def call_model(
     request = _request(command, state, work, model, timeout_s=limit_s + _SLACK_S)
     assembler = call.assembler
     assembler.provider = model.provider.name
-    await sink.permit(command)
+    await sink.permit()
     call.begin()
     stream = model.provider.stream(request)
     answering = False
@@ -78,7 +78,7 @@ async def call_model(
                 deltas.take(chunks)
                 work.answering = assembler
                 if sink.full():
-                    await sink.drained()
+                    await sink.durable()
             metadata = await late_metadata(model.provider, request)
         if not assembler.complete:
             raise ProviderError("server", "The model's answer was cut off before it was complete.", unanswered=True)

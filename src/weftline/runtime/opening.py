@@ -9,7 +9,9 @@ from typing import Protocol
 
 from weftline.kernel.bodies import decode_message
 from weftline.kernel.entries import HistoryPinned
+from weftline.messages import Message
 from weftline.providers.workspace import WorkspaceCatalogs
+from weftline.runtime.conversation import blobs_of
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.recovery import adoption
 from weftline.runtime.toolbox import ToolSource
@@ -34,9 +36,10 @@ class RunOpener:
         self._names = names
 
     async def open(self, run: LiveRun) -> Sequence[Draft]:
+        """Everything is read before the conversation changes: whatever fails on the way can be tried again."""
         work = run.work
         work.catalog = await self._models.load(run.workspace)
-        if not work.opened:
+        if not run.driving.opened:
             work.workspace_slug = await self._names.workspace(run.workspace)
             if run.thread is not None:
                 work.session_id = await self._names.session(run.thread)
@@ -44,29 +47,34 @@ class RunOpener:
                 work.toolbox = await self._tools.open(
                     work.plan, workspace=run.workspace, run=run.key, secrets=work.secrets
                 )
+        stored: list[bytes] = []
+        if run.thread is not None and run.state.history is None:
+            stored = await self._store.thread_messages(run.thread)
+        history = [decode_message(message) for message in stored]
+        contents = {} if run.driving.opened else await self._contents(run, history)
+        # No await from here until the facts are recorded: what the conversation takes in and what the log says agree.
         facts: list[Draft] = []
         if run.thread is not None and run.state.history is None:
-            messages = await self._store.thread_messages(run.thread)
-            history = [decode_message(message) for message in messages]
-            work.conversation.begin(history, size=sum([len(message) for message in messages]))
-            facts.append(Draft(HistoryPinned(len(messages))))
-        if not work.opened:
-            await self._load_blobs(run)
-        work.opened = True
+            work.conversation.begin(history, size=sum([len(message) for message in stored]))
+            facts.append(Draft(HistoryPinned(len(history))))
+        work.conversation.contents.update(contents)
+        work.blobs.clear()
+        run.driving.opened = True
         if run.state.in_flight:
             epoch = run.log.epoch if run.log.epoch > run.state.epoch else self._store.next_epoch()
             run.log.epoch = epoch
             facts[:0] = adoption(run, epoch)
         return facts
 
-    async def _load_blobs(self, run: LiveRun) -> None:
-        """Gets the contents that the conversation names. Those that the run itself brought may not be stored yet."""
-        work, contents = run.work, run.work.conversation.contents
-        for id in work.conversation.blobs():
-            brought = work.blobs.pop(id, None)
+    async def _contents(self, run: LiveRun, history: Sequence[Message]) -> dict[str, str]:
+        """The contents that the conversation names. Those that the run itself brought may not be stored yet."""
+        work = run.work
+        contents: dict[str, str] = {}
+        for id in blobs_of([*history, *work.conversation.messages]) - work.conversation.contents.keys():
+            brought = work.blobs.get(id)
             data = brought if brought is not None else await self._store.blob(run.workspace, id)
             contents[id] = await _base64(data or b"")
-        work.blobs.clear()
+        return contents
 
 
 async def _base64(data: bytes) -> str:

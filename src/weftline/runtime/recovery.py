@@ -1,5 +1,4 @@
-"""Recovery: how a run is loaded, what a new driver does about work that an earlier one began, and what happens after
-the process died.
+"""Recovery: what a new driver does about work that an earlier one began, and what happens after the process died.
 
 After `kill -9` the next process reads the runs that are due at once. It *loads* each (the row's state, plus the newer
 facts folded in), *adopts* it (`run.adopted`: what an earlier process had begun is lost), and `decide` does the rest.
@@ -25,32 +24,27 @@ from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from msgspec import DecodeError, Raw, ValidationError
+from msgspec import Raw
 from msgspec.structs import replace
 
-from weftline.errors import Conflict, StoreError, WeftlineError
-from weftline.kernel.bodies import ClosedBody, EndedBody, FailedBody, OpenedBody, decode_created, decode_message, encode
+from weftline.errors import Conflict, NotFound, StoreError, WeftlineError
+from weftline.kernel.bodies import ClosedBody, EndedBody, FailedBody, OpenedBody, encode
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import (
-    FACTS,
+    FORMAT,
     KNOWN_RULES,
     AttemptFailed,
     CallClosed,
     CallOpened,
     Effect,
-    Fact,
     RunAdopted,
     RunEnded,
-    decode_fact,
 )
-from weftline.kernel.evolve import fold
-from weftline.kernel.state import FOLD, New, State, decode_state
+from weftline.kernel.state import New
 from weftline.messages import Text
-from weftline.plan import RunPlan, UnknownPlan, decode_plan
-from weftline.runtime import ids
-from weftline.runtime.conversation import KINDS, Conversation
-from weftline.runtime.live import Draft, LiveRun, Residency, RunLog, WorkingSet
-from weftline.store.base import Loaded, LogReader, LogStore, RunRow, Stored, UnderWay
+from weftline.runtime.live import Draft, LiveRun
+from weftline.runtime.loading import load_run, public_id
+from weftline.store.base import LogStore, UnderWay
 
 logger = logging.getLogger(__name__)
 
@@ -66,120 +60,6 @@ MAX_DOUBLINGS = 8
 PROBE_S = 0.5
 """How often the process writes while it has to survive without a run: what kills at writes has its chances then too."""
 _PAGE = 1000
-
-
-# How a run is loaded
-
-
-async def load_run(store: LogStore, key: int) -> LiveRun | None:
-    """Claims a run and brings it into memory, parked. None for an unknown run.
-
-    Raises:
-        Conflict: `unsupported_run`, for a run written by a newer version. It is left alone.
-    """
-    loaded = await store.claim(key, kinds=KINDS)
-    if loaded is None:
-        return None
-    row = loaded.row
-    run_id = ids.run_id(row.key, row.salt)
-    try:
-        state = await _state(store, loaded)
-        work = WorkingSet(run_id, *_content(loaded, state), secrets=loaded.secrets)
-    except _Unknown as error:
-        store.release(key, loaded.epoch)
-        raise Conflict(
-            f"This run was written by a newer version of Weftline ({error}).", code="unsupported_run"
-        ) from None
-    except DecodeError:
-        logger.exception("run %s: its log cannot be read", run_id)
-        state = State(rules=row.rules, version=row.version, created=True, thread=row.thread, broken="it cannot be read")
-        work = WorkingSet(run_id, RunPlan(messages=()), Conversation(()))
-    log = RunLog(loaded.epoch)
-    log.state, log.state_size = state, len(row.state)
-    log.next_seq, log.durable = row.next_seq, row.next_seq - 1
-    log.row_version, log.row_due, log.due_at = row.version, row.due_at, row.due_at
-    log.started_at, log.ended_at = row.started_at, row.ended_at
-    run = LiveRun(row.key, row.salt, workspace=row.workspace, thread=row.thread, log=log, work=work)
-    run.residency = Residency.BEHIND if row.queued else Residency.PARKED
-    run.charges = UnderWay(key, row.suspect, row.alone, row.deaths) if row.suspect else None
-    run.inherited = state.in_flight
-    return run
-
-
-async def public_id(store: LogReader, key: int) -> str:
-    """The id of a run that is not in memory, for the log; unknown if the run cannot be read."""
-    try:
-        row = await store.run(key)
-    except WeftlineError:
-        row = None
-    return "(unreadable)" if row is None else ids.run_id(row.key, row.salt)
-
-
-class _Unknown(Exception):
-    """Something that only a newer version understands."""
-
-
-async def unsupported(store: LogReader, row: RunRow) -> str:
-    """Why this version must leave an unfinished run alone: the feature that only a newer one knows; "" if none."""
-    try:
-        _check_rules(row)
-        facts = await store.facts(row.key)
-        for fact in facts:
-            _fact(fact)
-        if facts:
-            _plan(facts[0].body)
-    except _Unknown as error:
-        return str(error)
-    except DecodeError:
-        pass  # damaged, which is another matter
-    return ""
-
-
-def _check_rules(row: RunRow) -> None:
-    if row.rules not in KNOWN_RULES:
-        raise _Unknown(f"rules {row.rules}")
-
-
-async def _state(store: LogStore, loaded: Loaded) -> State:
-    """The folded state: the row's plus newer facts, or folded from the first fact if another fold made it."""
-    row = loaded.row
-    _check_rules(row)
-    if row.fold == FOLD:
-        try:
-            state = decode_state(row.state)
-        except DecodeError:
-            logger.exception("run %s: its stored state cannot be read; folding its log", ids.run_id(row.key, row.salt))
-        else:
-            return fold(state, [(fact.at, _fact(fact)) for fact in loaded.facts])
-    return fold(State(), [(fact.at, _fact(fact)) for fact in await store.facts(row.key)])
-
-
-def _fact(stored: Stored) -> Fact:
-    if stored.kind not in FACTS:
-        raise _Unknown(f"entry {stored.kind}")
-    try:
-        return decode_fact.decode(stored.head)
-    except ValidationError as error:
-        if "unknown field" in str(error):
-            raise _Unknown(f"entry {stored.kind}") from None
-        raise
-
-
-def _content(loaded: Loaded, state: State) -> tuple[RunPlan, Conversation]:
-    plan = _plan(loaded.created)
-    stored = loaded.history[: state.history or 0]
-    history = [decode_message(message) for message in stored]
-    size = len(loaded.created) + sum([len(message) for message in stored])
-    conversation = Conversation([*history, *plan.messages], size=size)
-    conversation.replay(loaded.conversation)
-    return plan, conversation
-
-
-def _plan(created: bytes) -> RunPlan:
-    try:
-        return decode_plan(bytes(decode_created(created).plan))
-    except UnknownPlan as error:
-        raise _Unknown(str(error)) from None
 
 
 # What a new driver does about work that an earlier one began
@@ -241,34 +121,54 @@ class Recovery:
         self._tried: set[int] = set()
         """Runs whose recovery this process has recorded."""
         self._on_trial: set[int] = set()
+        self._charges: dict[int, UnderWay] = {}
+        """Against runs in memory that were suspects when they were loaded, until something they began has ended."""
+        self._inherited: set[int] = set()
+        """Runs that were loaded with work in flight that an earlier driver had begun."""
+        self._failures: dict[int, int] = {}
+        """How often a run's driver raised since something the run began last ended."""
         self._moved = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._trials: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Starts the runs that were under way, and sets the timer for those waiting for a time."""
+        """Starts the runs that were under way, and sets the timer for those waiting for a time.
+
+        Returns as soon as it is recorded which runs are on trial; they are loaded in the background. All of them, since
+        a workspace with many runs must not keep the runs of others, or the suspects, waiting for its slots.
+        """
         store = self._store
         self.held = False
         if store.unclean:
             await store.charge_death()
         fresh: list[int] = []
+        newer: list[int] = []
+        """Of another version. They cannot do harm here, and would take the blame for others."""
         after = 0
         while rows := await store.under_way(after=after, limit=_PAGE):
             after = rows[-1].key
-            self._waiting.update([(row.key, row) for row in rows if row.suspect])
-            fresh += [row.key for row in rows if not row.suspect]
+            for row in rows:
+                if row.rules not in KNOWN_RULES or row.format > FORMAT:
+                    newer.append(row.key)
+                elif row.suspect:
+                    self._waiting[row.key] = row
+                else:
+                    fresh.append(row.key)
         self._tried.update(fresh)
         if store.unclean and fresh:
             await store.begin_trial(fresh)
             self._on_trial.update(fresh)
-        for key in fresh:
-            await self._recover(key)
-        if self._on_trial or self._waiting:
-            self._trials = self._spawn(self._hold_trials(fresh))
+        if fresh or newer or self._waiting:
+            self._trials = self._spawn(self._load_all(fresh, newer))
         self._report(fresh)
         due = await store.next_due(0)
         if due is not None:
             self._fleet.wake_at(due)
+
+    async def _load_all(self, fresh: Sequence[int], newer: Sequence[int]) -> None:
+        for key in [*fresh, *newer]:
+            await self._recover(key)
+        await self._try_suspects(fresh)
 
     def _report(self, fresh: Sequence[int]) -> None:
         """One line, if there is anything to report."""
@@ -296,7 +196,24 @@ class Recovery:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("recovering runs failed", exc_info=error)
 
-    def holds(self, run: LiveRun) -> bool:
+    async def load(self, key: int) -> LiveRun | None:
+        """Brings a run into memory, as `load_run` does."""
+        loaded = await load_run(self._store, key)
+        if loaded is None:
+            return None
+        run, row = loaded
+        self._forget(key)
+        if row.suspect:
+            self._charges[key] = UnderWay(key, row.suspect, row.alone, row.deaths, row.rules, row.format)
+        if run.state.in_flight:
+            self._inherited.add(key)
+        return run
+
+    def _forget(self, key: int) -> None:
+        self._charges.pop(key, None)
+        self._inherited.discard(key)
+
+    def must_wait(self, run: LiveRun) -> bool:
         """Whether the run has to wait: a suspect, or work of an earlier process, is not driven before its trial is
         recorded.
 
@@ -306,24 +223,38 @@ class Recovery:
             return True
         if run.key in self._tried:
             return False
-        if run.charges is not None:
+        charges = self._charges.get(run.key)
+        if charges is not None:
             if run.key not in self._waiting:
-                self._waiting[run.key] = run.charges
+                self._waiting[run.key] = charges
                 self._queued.set()
                 if self._trials is None or self._trials.done():
-                    self._trials = self._spawn(self._hold_trials(()))
+                    self._trials = self._spawn(self._try_suspects(()))
             return True
-        if run.inherited:
+        if run.key in self._inherited:
             self._tried.add(run.key)
             self._spawn(self._note_late(run.key))
             return True
         return False
 
-    def cleared(self, key: int) -> None:
-        """Something that the run began has ended, or it has left memory: it did not kill the process."""
-        if key in self._on_trial:
-            self._on_trial.discard(key)
-            self._moved.set()
+    def progressed(self, key: int) -> None:
+        """Something that the run began has ended: its row is no longer on trial."""
+        self._failures.pop(key, None)
+        self._charges.pop(key, None)
+        self._clear(key)
+
+    def left(self, key: int) -> None:
+        """The run has left memory with nothing to do: it can no longer kill the process."""
+        self._forget(key)
+        if self._clear(key):
+            self._spawn(self._write(self._store.end_trial, [key]))
+
+    def _clear(self, key: int) -> bool:
+        if key not in self._on_trial:
+            return False
+        self._on_trial.discard(key)
+        self._moved.set()
+        return True
 
     async def pick_up(self) -> None:
         """Resumes the runs that were dropped from memory while the store refused writes."""
@@ -344,35 +275,39 @@ class Recovery:
         if due is not None:
             self._fleet.wake_at(due)
 
-    async def again(self, run: LiveRun, error: BaseException) -> None:
+    async def again(self, key: int, error: BaseException) -> None:
         """A driver raised, which should never happen: tries again, and gives the run up after the third time in a row.
 
         A store that cannot be read is not the run's fault, however long it lasts.
         """
-        if run.state.ended or run.gone:
-            return
+        self._tried.add(key)  # this process has driven it already
         if isinstance(error, StoreError):
             await asyncio.sleep(STORE_RETRY_S)
         else:
-            run.failures += 1
-            if run.failures >= MAX_DRIVER_FAILURES:
-                self._give_up(run)
+            failures = self._failures[key] = self._failures.get(key, 0) + 1
+            if failures >= MAX_DRIVER_FAILURES:
+                del self._failures[key]
+                await self._give_up_from_log(key)
                 return
-            await asyncio.sleep(0.1 * 2**run.failures)
-        if not self._fleet.stopping and not run.gone:
-            self._fleet.consider(run)
+            await asyncio.sleep(0.1 * 2**failures)
+        await self._recover(key)
 
     async def _recover(self, key: int) -> None:
         if self._fleet.stopping:
             return
         try:
             run = await self._fleet.load_surely(key)
+        except NotFound:
+            pass  # its first write failed: it never existed
         except Conflict as error:
             logger.warning("run %s is left alone: %s", await public_id(self._store, key), error.message)
-        except WeftlineError:
+        except Exception:  # nothing is wrong with the others
             logger.exception("run %s could not be loaded", await public_id(self._store, key))
         else:
             self._fleet.consider(run)
+            return
+        if self._clear(key):
+            await self._write(self._store.end_trial, [key])
 
     async def _note_late(self, key: int) -> None:
         """A run comes back that this process did not recover at its start, such as a paused one."""
@@ -381,7 +316,7 @@ class Recovery:
         await self._recover(key)
         await self._wait_out([key], TRIAL_S)
 
-    async def _hold_trials(self, fresh: Sequence[int]) -> None:
+    async def _try_suspects(self, fresh: Sequence[int]) -> None:
         """Tries suspects, those without charges first, once the other runs have had their time."""
         await self._wait_out(fresh, TRIAL_S)
         while self._waiting:
@@ -415,8 +350,6 @@ class Recovery:
         for key in keys:
             del self._waiting[key]
             await self._recover(key)
-            if self._fleet.resident(key) is None:
-                self.cleared(key)
         await self._wait_out(keys, max(_trial_s(row) for row in group))
 
     async def _wait_out(self, keys: Sequence[int], trial_s: float) -> None:
@@ -436,6 +369,9 @@ class Recovery:
     async def _try_no_more(self, key: int) -> None:
         """Gives up a suspect. If that cannot be written, it comes back here: it is not driven any more."""
         del self._waiting[key]
+        await self._give_up_from_log(key)
+
+    async def _give_up_from_log(self, key: int) -> None:
         try:
             run = await self._fleet.load_surely(key)
         except WeftlineError:

@@ -1,4 +1,4 @@
-"""The runs in memory, and what moves them: drivers, commits, timers.
+"""The runs in memory, and what moves them: drivers and commits.
 
 Only active runs are here, and for a few seconds those that were just parked. What follows from a commit (the next run
 of a thread, notifying readers, dropping a parked run) is tied to the commit itself, never to the caller. `Residency`
@@ -10,30 +10,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from heapq import heappop, heappush
 from typing import Any, Protocol
 
-from weftline.errors import Conflict, NotFound, RateLimited, StoreError, WeftlineError
+from weftline.errors import NotFound, RateLimited, StoreError
 from weftline.kernel.accept import accepts
+from weftline.kernel.calls import earliest_deadline
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import TimerFired
-from weftline.kernel.state import State
-from weftline.runtime.alarm import Alarm
 from weftline.runtime.clock import Clock
 from weftline.runtime.driver import Driver
+from weftline.runtime.engine import EntryBatch
 from weftline.runtime.failures import report_failure
-from weftline.runtime.hub import EntryBatch, Hub
+from weftline.runtime.hub import Hub
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun, Residency
+from weftline.runtime.loading import public_id
 from weftline.runtime.log import Log
-from weftline.runtime.recovery import STORE_RETRY_S, load_run, public_id
+from weftline.runtime.recovery import STORE_RETRY_S, Recovery
 from weftline.runtime.scheduler import Scheduler
-from weftline.store.base import LogStore, Stored, Write, Written
+from weftline.runtime.timers import Timers
+from weftline.store.base import LogStore, Progress, Stored, Write, Written
 
 logger = logging.getLogger(__name__)
 
-CLIENT_GRACE_US = 30_000_000
-"""After a start or a stall: how long a client has to send an overdue answer."""
 KEEP_S = 5.0
 """How long a parked run stays in memory: clients usually answer quickly."""
 MAX_KEPT = 512
@@ -43,50 +42,40 @@ LAST_TRY_S = 5.0
 """How long a stop waits for the store to write what is left."""
 _SWEEP_S = 0.1
 """The minimum between two looks at them: the remaining wait may round to nothing."""
-_STALL_US = 1_000_000
-_PAGE = 1000
 
 
-class Overseer(Protocol):
-    """What the runs in memory need from recovery."""
+class NewDriver(Protocol):
+    """Makes the driver of runs that are appended to this log; it calls `on_deadline` as `Driver` does."""
 
-    @property
-    def held(self) -> bool: ...
-    def holds(self, run: LiveRun) -> bool: ...
-    def cleared(self, key: int) -> None: ...
-    async def again(self, run: LiveRun, error: BaseException) -> None: ...
-    async def pick_up(self) -> None: ...
+    def __call__(self, log: Log, on_deadline: Callable[[LiveRun, int], None], /) -> Driver: ...
 
 
 class Residents:
-    overseer: Overseer
-
-    def __init__(self, store: LogStore, *, clock: Clock, hub: Hub, limits: WorkspaceLimits) -> None:
+    def __init__(
+        self, store: LogStore, *, clock: Clock, hub: Hub, limits: WorkspaceLimits, new_driver: NewDriver
+    ) -> None:
         self._store = store
-        self._clock = clock
         self._hub = hub
+        self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._runs: dict[int, LiveRun] = {}
         self._loading: dict[int, asyncio.Task[LiveRun]] = {}
         self._kept: dict[int, LiveRun] = {}
         """Parked runs, longest parked first."""
+        self._unsettled: dict[int, LiveRun] = {}
+        """Runs whose drivers failed, until what is on its way to the store has arrived."""
         self._sweep: asyncio.TimerHandle | None = None
-        self._limits = limits
-        self._scheduler = Scheduler(self._start, max_per_workspace=limits.max_runs_per_workspace)
+        self._sweeping_soon = False
         self._behind: dict[int, set[int]] = {}
         """By workspace: new runs waiting for earlier runs of their threads."""
-        self._alarm = Alarm(self._ring, clock=clock)
-        self._deadlines: list[tuple[int, int]] = []
-        """For driven runs: when they want to be asked again, and their keys."""
-        self._away_until = clock.now_us()
-        self._grace_until = self._away_until + CLIENT_GRACE_US
-        self._ringing = False
-        self._rang_again = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self.on_ended: Callable[[], None] | None = None
         """Called after a commit that ended a run."""
+        self._scheduler = Scheduler(self._start, max_per_workspace=limits.max_runs_per_workspace)
+        self.timers = Timers(store, self, clock=clock)
         self.log = Log(store, clock=clock, observer=self)
-        self.driver: Driver
+        self.driver = new_driver(self.log, self.timers.watch)
+        self.recovery = Recovery(store, self)
 
     @property
     def stopping(self) -> bool:
@@ -122,7 +111,7 @@ class Residents:
         while (run := self._runs.get(key)) is None:
             loading = self._loading.get(key)
             if loading is None:
-                loading = self._loading[key] = self._loop.create_task(self._load(key))
+                loading = self._loading[key] = self._loop.create_task(self._read(key))
                 loading.add_done_callback(lambda task: self._loaded(key, task))
             loaded = await asyncio.shield(loading)
             if loaded.state.ended:
@@ -146,8 +135,11 @@ class Residents:
         if not task.cancelled():
             task.exception()  # the caller may have gone away since
 
-    async def _load(self, key: int) -> LiveRun:
-        run = await load_run(self._store, key)
+    async def _read(self, key: int) -> LiveRun:
+        if (failed := self._unsettled.get(key)) is not None:
+            await self.log.settled(failed)
+            del self._unsettled[key]
+        run = await self.recovery.load(key)
         if run is None:
             raise NotFound("There is no such run.")
         if run.state.ended:
@@ -163,29 +155,51 @@ class Residents:
         run.touched_s = self._loop.time()
         self._kept.pop(run.key, None)
         self._kept[run.key] = run
-        if len(self._kept) > MAX_KEPT:
-            self._let_go(next(iter(self._kept.values())))
+        self._sweep_if_full()
         if self._sweep is None:
             self._sweep = self._loop.call_later(KEEP_S, self._sweep_kept)
 
+    def _sweep_if_full(self) -> None:
+        if len(self._kept) > MAX_KEPT and not self._sweeping_soon:
+            # Not right here: a commit may be half announced, and its runs are not idle before that.
+            self._sweeping_soon = True
+            self._loop.call_soon(self._sweep_soon)
+
+    def _sweep_soon(self) -> None:
+        self._sweeping_soon = False
+        self._sweep_kept()
+
     def _sweep_kept(self) -> None:
-        self._sweep = None
-        until = self._loop.time() - KEEP_S
+        """Lets go of runs that were parked for long, and of the oldest if there are too many.
+
+        Those with something on its way to the store stay until a later sweep.
+        """
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        now = self._loop.time()
         for run in list(self._kept.values()):
-            if run.touched_s > until:
-                self._sweep = self._loop.call_later(max(run.touched_s - until, _SWEEP_S), self._sweep_kept)
-                return
-            self._let_go(run)
+            if len(self._kept) <= MAX_KEPT and run.touched_s > now - KEEP_S:
+                break
+            self._kept.pop(run.key, None)
+            if run.log.idle:
+                self._let_go(run)
+            elif not run.active and not run.gone:
+                run.touched_s = now
+                self._kept[run.key] = run
+        if self._kept and self._sweep is None:
+            oldest = next(iter(self._kept.values()))
+            self._sweep = self._loop.call_later(max(oldest.touched_s + KEEP_S - now, _SWEEP_S), self._sweep_kept)
 
     def _let_go(self, run: LiveRun) -> None:
-        """Drops a parked run from memory, unless some of it is on its way to the store."""
-        self._kept.pop(run.key, None)
-        if run.active or run.gone or not run.log.idle:
+        """Drops a parked run from memory, unless there is something to do for it after all."""
+        if run.active or run.gone:
             return
-        if run.log.due_at == 0 and run.residency is Residency.PARKED and not self.overseer.holds(run):
+        if run.log.due_at == 0 and run.residency is Residency.PARKED and not self.recovery.must_wait(run):
             self.consider(run)
         else:
             self._forget(run)
+            self.recovery.left(run.key)
 
     def _forget(self, run: LiveRun) -> None:
         self._not_behind(run)
@@ -194,7 +208,6 @@ class Residents:
         if self._runs.get(run.key) is run:
             del self._runs[run.key]
             self._store.release(run.key, run.log.epoch)
-            self.overseer.cleared(run.key)
             if not run.state.ended:
                 self._hub.forget(run.key)
 
@@ -221,17 +234,13 @@ class Residents:
             return
         decision = decide(run.state)
         if decision.append or decision.start:
-            if run.state.questions.open:
-                self._watch_deadlines(run)  # it may queue for a place for longer than that
+            deadline_at = earliest_deadline(run.state.questions)
+            if deadline_at is not None:
+                run.driving.due_at = deadline_at
+                self.timers.watch(run, deadline_at)  # it may queue for a place for longer than that
             self._submit(run)
             return
         self._park(run, decision.due_at)
-
-    def _watch_deadlines(self, run: LiveRun) -> None:
-        deadlines = [question.deadline_at for question in run.state.questions.open.values() if question.deadline_at]
-        if deadlines:
-            run.work.due_at = min(deadlines)
-            self.deadline(run, run.work.due_at)
 
     def _end_cancelled(self, run: LiveRun) -> None:
         """The receiver of a cancel carries it out; drivers are notified afterwards."""
@@ -239,7 +248,7 @@ class Residents:
             self.driver.advance(run)
         except Exception as error:
             logger.exception("run %s could not be ended", run.id)
-            self._spawn(self.overseer.again(run, error))
+            self._start_over(run, error)
             return
         if run.residency is Residency.SCHEDULED:
             self._scheduler.withdraw(run)
@@ -247,23 +256,28 @@ class Residents:
         if run.task is not None:
             run.task.cancel()
 
-    def end_by_force(self, run: LiveRun, facts: Sequence[Draft]) -> None:
-        self.driver.record(run, facts)
+    def _start_over(self, run: LiveRun, error: BaseException) -> None:
+        """A driver failed, perhaps between two changes that belong together: the run continues from its log.
 
-    def wake_at(self, due_at: int) -> None:
-        self._alarm.at(due_at)
-
-    def deadline(self, run: LiveRun, due_at: int) -> None:
-        """A driven run wants to be asked again at this time, whatever its commands do."""
-        heappush(self._deadlines, (due_at, run.key))
-        self._alarm.at(due_at)
+        What it had appended is written first; nothing is lost but what only this memory knew.
+        """
+        if run.residency is Residency.SCHEDULED:
+            self._scheduler.withdraw(run)
+        self._not_behind(run)
+        self._kept.pop(run.key, None)
+        run.residency = Residency.GONE
+        del self._runs[run.key]
+        self._unsettled[run.key] = run
+        if run.task is not None:
+            run.task.cancel()
+        self._spawn(self.recovery.again(run.key, error))
 
     def _submit(self, run: LiveRun) -> None:
         """Drives the run now, or when its workspace has a free slot; at most one driver at a time."""
         run.log.due_at = 0
         if self.stopping:
             self._store_due(run)  # the next process carries it on
-        if run.active or run.gone or self.stopping or self.overseer.holds(run):
+        if run.active or run.gone or self.stopping or self.recovery.must_wait(run):
             return
         self._kept.pop(run.key, None)
         run.residency = Residency.SCHEDULED
@@ -273,7 +287,7 @@ class Residents:
         log = run.log
         log.due_at = due_at
         if due_at:
-            self._alarm.at(due_at)
+            self.timers.at(due_at)
         self._store_due(run)
         self._keep(run)
 
@@ -282,7 +296,7 @@ class Residents:
         log = run.log
         on_its_way = log.flight.due_at if log.flight is not None else log.row_due
         if log.pending is None and on_its_way != log.due_at:
-            self.log.touch(run)
+            self.log.write_row(run)
 
     def _start(self, run: LiveRun) -> None:
         if not run.gone:
@@ -304,12 +318,11 @@ class Residents:
         run.residency = Residency.PARKED
         if error is not None:
             logger.error("run %s: driver failed", run.id, exc_info=error)
-            run.log.epoch, run.work.opened = self._store.next_epoch(), False
-            run.log.due_at = 0
-            self._spawn(self.overseer.again(run, error))
-        elif run.state.ended:
+        if run.state.ended:
             if run.log.idle:
                 self._forget(run)
+        elif error is not None:
+            self._start_over(run, error)
         elif not self.stopping:
             self.consider(run)  # whatever arrived while the driver was leaving
         elif (decision := decide(run.state)).append or decision.start:
@@ -318,7 +331,7 @@ class Residents:
     async def shut_down(self, drain_s: float) -> None:
         """Starts nothing new, and waits for what is under way, `drain_s` at most."""
         self.driver.stopping = True
-        self._alarm.stop()
+        self.timers.stop()
         tasks = [run.task for run in self._runs.values() if run.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=drain_s)
@@ -347,15 +360,15 @@ class Residents:
     # What follows from a commit
 
     def committed(self, run: LiveRun, write: Write, heads: Sequence[Draft], result: Written, *, size: int) -> None:
+        self._sweep_if_full()
         if write.items:
             self._publish(run, write, heads, result.first_seq, size)
-        if write.progress == 2:
-            run.failures, run.charges = 0, None
-            self.overseer.cleared(run.key)
+        if write.progress is Progress.ENDED:
+            self.recovery.progressed(run.key)
         if write.new is not None and run.residency is Residency.BEHIND and not result.queued:
             self._move_up(run)
         elif run.log.due_at and not run.active:
-            self._alarm.at(run.log.due_at)  # an alarm that rang before this commit did not see it
+            self.timers.at(run.log.due_at)  # an alarm that rang before this commit did not see it
         if result.promoted is not None:
             self._promote(result.promoted)
         if write.ended_at is not None:
@@ -398,9 +411,8 @@ class Residents:
 
     def lost(self, run: LiveRun) -> None:
         """The run's memory was ahead of its log and is gone; the run continues from the log."""
-        active = run.task is not None
         self._forget(run)
-        if active and run.task is not None:
+        if run.task is not None:
             run.task.cancel()
         if self.log.refusal is None and not self.stopping:
             self._spawn(self._load_again(run.key))
@@ -415,77 +427,25 @@ class Residents:
     def store_is_well(self) -> None:
         """Picks up the runs that were dropped while the store refused."""
         if not self.stopping:
-            self._spawn(self.overseer.pick_up())
+            self._spawn(self.recovery.pick_up())
 
-    # Timers
+    # What timers and recovery do with runs
 
-    def was_away(self) -> None:
-        """Nothing moved until now, so clients whose answers are overdue get a grace period."""
-        self._away_until = self._clock.now_us()
-        self._grace_until = self._away_until + CLIENT_GRACE_US
+    @property
+    def resting(self) -> bool:
+        return self.stopping or self.recovery.held
 
-    def _ring(self, late_us: int) -> None:
-        """Some run is due. After a stall, clients that were about to answer get a grace period first."""
-        if self.stopping or self.overseer.held:
-            return
-        now = self._clock.now_us()
-        if late_us > _STALL_US:
-            self._away_until = now
-            self._grace_until = max(self._grace_until, now + max(late_us, CLIENT_GRACE_US))
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, key = heappop(self._deadlines)
-            run = self._runs.get(key)
-            if run is not None and run.active and run.work.due_at and run.work.due_at <= now:
-                self._fire(run, now)
-        if self._deadlines:
-            self._alarm.at(self._deadlines[0][0])
-        if self._ringing:
-            self._rang_again = True  # what it was for may have become durable since the runs under way were read
-        else:
-            self._ringing = True
-            self._spawn(self._fire_parked(now))
-
-    async def _fire_parked(self, now: int) -> None:
-        try:
-            after = (0, 0)
-            while due := await self._store.due(now, after=after, limit=_PAGE):
-                after = due[-1]
-                for _, key in due:
-                    if self.stopping:
-                        return
-                    try:
-                        run = await self.load(key)
-                    except (Conflict, NotFound):
-                        continue  # from a newer version, or gone by now
-                    if not run.active and not run.gone and run.log.due_at and run.log.due_at <= now:
-                        self._fire(run, now)
-            upcoming = await self._store.next_due(now)
-            if upcoming is not None:
-                self._alarm.at(upcoming)
-        except WeftlineError:
-            logger.exception("due runs could not be read; trying again")
-            self._alarm.at(now + _STALL_US)
-        finally:
-            self._ringing = False
-            if self._rang_again:
-                self._rang_again = False
-                self._alarm.at(now)
-
-    def _fire(self, run: LiveRun, now: int) -> None:
-        if now < self._grace_until and self._client_was_cut_off(run.state):
-            if run.active:
-                heappush(self._deadlines, (self._grace_until, run.key))
-            self._alarm.at(self._grace_until)
-            return
+    def fire(self, run: LiveRun, now: int) -> None:
         fired = TimerFired(now)
         if accepts(run.state, fired):
             self.driver.record(run, (Draft(fired),))
             self.consider(run)
 
-    def _client_was_cut_off(self, state: State) -> bool:
-        """Whether a client had a call open while this server was down or stalled, and so could not answer it."""
-        opened_before = self._away_until + state.limits.local_timeout_us
-        return any((question.deadline_at or 0) < opened_before for question in state.questions.open.values())
+    def end_by_force(self, run: LiveRun, facts: Sequence[Draft]) -> None:
+        self.driver.record(run, facts)
+
+    def wake_at(self, due_at: int) -> None:
+        self.timers.at(due_at)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

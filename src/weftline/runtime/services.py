@@ -6,7 +6,6 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from weftline.kernel.state import Command
 from weftline.runtime.clock import Clock
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.live import Draft
@@ -43,8 +42,8 @@ class Outcome(Struct, frozen=True):
 class Sink(Protocol):
     """Where a command sends its work while it is under way."""
 
-    async def permit(self, command: Command) -> None:
-        """Returns when the command may begin: when the part of the log it must not run ahead of is durable."""
+    async def permit(self) -> None:
+        """Returns when a model may be asked: when what a request must not run ahead of is durable."""
         ...
 
     async def durable(self) -> None:
@@ -60,7 +59,5 @@ class Sink(Protocol):
         ...
 
     def full(self) -> bool:
-        """Whether so much is on its way to disk that the source should wait for `drained`."""
+        """Whether so much is on its way to disk that the source should wait for `durable`."""
         ...
-
-    async def drained(self) -> None: ...

@@ -1,7 +1,8 @@
 """`step`: one move of a run, free of I/O. State and new facts in; entries to append, commands and due time out.
 
 The kernel says what to append; this adds the words and the bytes. Any engine can call it: it changes nothing but the
-working set's conversation, which takes in the same facts as the state.
+working set, whose conversation takes in the same facts as the state. What an open attempt had used so far goes into the
+entry that closes it, and is gone from there.
 """
 
 from __future__ import annotations
@@ -99,12 +100,14 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
             return Draft(head)
 
 
-def closed_body(work: WorkingSet, index: int, parts: tuple[UserPart, ...], *, message_id: str = "") -> bytes:
+def closed_body(
+    work: WorkingSet, index: int, parts: tuple[UserPart, ...], *, message_id: str = "", idempotency_key: str = ""
+) -> bytes:
     args: Raw | UnsetType = UNSET
     known = work.conversation.args
     if index < len(known) and len(known[index]) <= ARGS_COPY_BYTES:
         args = Raw(known[index])
-    return bodies.encode(bodies.ClosedBody(parts, args, message_id))
+    return bodies.encode(bodies.ClosedBody(parts, args, message_id, idempotency_key))
 
 
 def thread_end(state: State, work: WorkingSet) -> ThreadEnd | None:

@@ -22,6 +22,7 @@ from weftline.plan import (
     ToolRef,
 )
 from weftline.providers.base import ToolSpec
+from weftline.suggestions import did_you_mean
 from weftline.tools.base import Tool
 from weftline.tools.client_side import A2ALocalTool, LocalTool, McpLocalTool
 
@@ -71,8 +72,9 @@ class ServerTools:
 
     def check_plugin(self, ref: ServerRef, index: int) -> None:
         if self._plugin(ref.name) is None:
+            near = did_you_mean(ref.name, self.tools)
             raise InvalidRequest(
-                f"tools[{index}].name: this server does not have a tool {ref.name!r}.", code="invalid_plugin"
+                f"tools[{index}].name: this server does not have a tool {ref.name!r}.{near}", code="invalid_plugin"
             )
 
     async def open(self, plan: RunPlan, *, workspace: int, run: int, secrets: bytes | None = None) -> Toolbox:

@@ -10,7 +10,6 @@ from collections import OrderedDict
 
 from weftline.errors import Forbidden, NotFound, RateLimited, Unauthorized
 from weftline.server.http import Request
-from weftline.server.policy import narrowed
 from weftline.server.principal import Principal
 from weftline.server.rate_limit import DEFAULT_PER_MINUTE, RateLimit
 from weftline.server.router import Route
@@ -68,7 +67,7 @@ class Authenticator:
             if principal.gated:
                 raise Forbidden("OAuth applications are not available on this plan.", code="oauth_apps_plan")
             _check_scopes(principal.scopes, route)
-        if principal.agents and narrowed(route.method, route.path) == "no":
+        if principal.agents and route.narrowed == "no":
             raise Forbidden(
                 "This credential is restricted to some agents and may not do this.",
                 hint="Use a credential without an agent allow-list.",

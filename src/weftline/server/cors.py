@@ -15,7 +15,7 @@ from msgspec import Struct
 from weftline.errors import Forbidden, WeftlineError
 from weftline.net.address import InvalidAddress, parse
 from weftline.server.http import Headers, Request, Response, Send
-from weftline.server.router import Match, Page, Redirect, Route, Router, WrongMethod
+from weftline.server.router import HtmlPage, Match, Redirect, Route, Router, WrongMethod
 
 SETTINGS = ("cors_origins", "cors_credentials")
 ANY = "*"
@@ -118,7 +118,7 @@ def is_page(router: Router, request: Request) -> bool:
 
 
 def _is_page(route: Route) -> bool:
-    return any(kind in (Page, Redirect) for kind in (route.returns, *get_args(route.returns)))
+    return any(kind in (HtmlPage, Redirect) for kind in (route.returns, *get_args(route.returns)))
 
 
 def _allowed_headers(request: Request) -> list[str]:

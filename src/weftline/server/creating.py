@@ -12,18 +12,19 @@ from msgspec.json import encode
 
 from weftline.errors import Forbidden
 from weftline.server.accept import wanted
+from weftline.server.agent_specs import RunSpec, effective
 from weftline.server.app import App
 from weftline.server.following import Host
 from weftline.server.http import Headers, Request, Response, StreamedResponse
 from weftline.server.parsing import parsed
 from weftline.server.principal import Principal
 from weftline.server.sse import resume_point, send_events
+from weftline.store.base import IdempotencyKey
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_run
 from weftline.wire.responses import Warnings, created_run, request_warnings, run_url
 from weftline.wire.unknown_fields import UnknownField
 from weftline.workspace import agents
-from weftline.workspace.agents import RunSpec
 
 READ_SCOPE = "runs:read"
 _MAX_WARNINGS_CHARS = 4096
@@ -45,13 +46,17 @@ async def create_run(
     principal: Principal,
     raw: bytes,
     *,
-    idempotency: tuple[str, str, bytes] | None = None,
+    idempotency: IdempotencyKey | None = None,
     warn: Warn = request_warnings,
 ) -> Made:
     """Creates the run that a request's body describes."""
     body = await parsed(parse_run, raw)
     warnings = warn(body.unknown)
-    whole = await agents.effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
+    agents.require_named(principal, body.agent_id)
+    earlier = idempotency and await app.engine.created_before(principal.workspace, idempotency)
+    if earlier:  # whatever has become of its agent, models and tools since
+        return Made(earlier, warnings)
+    whole = await effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
     run_id = await app.engine.create(
         principal.workspace,
         await parsed(plan_from_spec, whole.spec),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from enum import Enum, auto
 from typing import Any, NamedTuple, Protocol
 
-from msgspec import Struct, to_builtins
+from msgspec import DecodeError, Struct, to_builtins
 from msgspec.json import Decoder, encode
 
 from weftline.kernel.entries import (
@@ -22,10 +23,10 @@ from weftline.kernel.entries import (
     decode_fact,
 )
 from weftline.messages import Blob
-from weftline.runtime.engine import Engine, Follower
-from weftline.runtime.hub import EntryBatch
+from weftline.runtime.engine import Engine, EntryBatch, Follower
+from weftline.server.agent_specs import RunSpec, merged
 from weftline.server.parsing import parsed
-from weftline.store.base import RunRow
+from weftline.store.base import IdempotencyKey, RunRow
 from weftline.store.records.agents import AgentRow
 from weftline.store.records.threads import ThreadRow
 from weftline.wire.attachments import TakenAttachment
@@ -34,9 +35,10 @@ from weftline.wire.plan import plan_from_spec
 from weftline.wire.responses import RunView, usage_triple
 from weftline.wire.sessions import effective_spec
 from weftline.workspace import threads
-from weftline.workspace.agents import RunSpec, merged
 from weftline.workspace.context import Workspaces
 from weftline.workspace.threads import CONTEXT_KEY, ThreadDraft
+
+logger = logging.getLogger(__name__)
 
 
 class Host(Protocol):
@@ -111,7 +113,12 @@ def _events(batch: EntryBatch) -> Iterator[Event]:
                 for body in item.body.split(b"\n")[max(batch.after + 1 - item.seq, 0) :]:
                     yield Event(What.TEXT, _decode_delta(body).text)
             continue
-        what = _what(next(heads) if heads is not None else decode_fact.decode(item.head))
+        try:
+            fact = next(heads) if heads is not None else decode_fact.decode(item.head)
+        except DecodeError:
+            logger.exception("run %s: entry %d cannot be read and is not shown", batch.run_id, item.seq)
+            continue
+        what = _what(fact)
         if what is not None:
             yield Event(what)
 
@@ -164,7 +171,7 @@ async def send(
     *,
     attachments: Sequence[TakenAttachment] = (),
     metadata: dict[str, str],
-    idempotency: tuple[str, str, bytes] | None = None,
+    idempotency: IdempotencyKey | None = None,
 ) -> str:
     """The run of a message to a session; returns its id."""
     own = encode({**_input(prompt, attachments), "metadata": metadata})

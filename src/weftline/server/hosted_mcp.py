@@ -12,8 +12,6 @@ import importlib.util
 from collections.abc import MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from msgspec import Struct, ValidationError, convert
-
 from weftline._version import __version__
 from weftline.errors import Forbidden, InvalidRequest, NotFound, RateLimited, Unavailable, WeftlineError
 from weftline.json_size import excess
@@ -21,12 +19,11 @@ from weftline.server import following
 from weftline.server.following import Host, What
 from weftline.server.http import NO_SNIFFING, Receive, Request
 from weftline.server.large import LARGE_BYTES, LargeResponses, RequestRoom
+from weftline.server.mcp_input import INPUT, read_attachments
 from weftline.server.principal import Principal
 from weftline.server.unattended import UnattendedAgents
 from weftline.server.views import run_summary
 from weftline.store.base import LargeEntry, RunRow
-from weftline.wire.attachments import AttachmentRefused, TakenAttachment, take_content
-from weftline.wire.limits import MAX_ATTACHMENTS
 from weftline.wire.responses import RunView
 from weftline.workspace import agents
 
@@ -39,30 +36,6 @@ _PRINCIPAL = "weftline.principal"
 _ROOM = "weftline.room"
 _SHOWN_TOOLS = 5
 _MAX_BODY_BYTES = 4 * 1024 * 1024
-_INPUT: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "message": {"type": "string", "description": "The whole task, in one message."},
-        "attachments": {
-            "type": "array",
-            "description": "Images (PNG, JPEG, GIF, WebP), PDF and text files that belong to the task.",
-            "maxItems": MAX_ATTACHMENTS,
-            "items": {
-                "type": "object",
-                "properties": {
-                    "data": {"type": "string", "description": "The content in base64."},
-                    "mediaType": {"type": "string"},
-                    "name": {"type": "string"},
-                },
-                "required": ["data"],
-            },
-        },
-    },
-    "required": ["message"],
-    "additionalProperties": False,
-}
-
-
 SESSION_IDLE_S = 1800.0
 """How long a session lives without a request."""
 MAX_SESSIONS_PER_WORKSPACE = 500
@@ -152,7 +125,7 @@ class HostedMcp:
 
         return ListToolsResult(
             tools=[
-                Tool(name=row.slug, title=row.name, description=row.description or row.name, input_schema=_INPUT)
+                Tool(name=row.slug, title=row.name, description=row.description or row.name, input_schema=INPUT)
                 for row in await self._unattended.usable(_principal(context))
             ]
         )
@@ -178,7 +151,7 @@ class HostedMcp:
             )
             return CallToolResult(content=[TextContent(text=text)], is_error=True)
         try:
-            attachments = await _attachments((params.arguments or {}).get("attachments"))
+            attachments = await read_attachments((params.arguments or {}).get("attachments"))
             run_id = await following.start(self._app, agent, message, attachments=attachments)
         except WeftlineError as error:
             return CallToolResult(content=[TextContent(text=error.message)], is_error=True)
@@ -245,33 +218,6 @@ class _Sending:
         self._room.free()
         if not message.get("more_body"):
             await self._send({"type": "http.response.body", "body": b""})
-
-
-class _Attachment(Struct, rename="camel"):
-    data: str | None = None
-    media_type: str | None = None
-    name: str | None = None
-    url: str | None = None
-
-
-async def _attachments(given: object) -> list[TakenAttachment]:
-    """Raises `InvalidRequest` for what cannot be taken."""
-    try:
-        sent = convert(given or [], list[_Attachment])
-    except ValidationError as error:
-        raise InvalidRequest(f"attachments: {error}") from None
-    if len(sent) > MAX_ATTACHMENTS:
-        raise InvalidRequest(f"attachments: at most {MAX_ATTACHMENTS} of them are taken.")
-    return [await asyncio.to_thread(_taken, f"attachments[{index}]", one) for index, one in enumerate(sent)]
-
-
-def _taken(path: str, sent: _Attachment) -> TakenAttachment:
-    if sent.data is None or sent.url is not None:
-        raise InvalidRequest(f"{path}: files given by an address are not fetched; give the content as `data`.")
-    try:
-        return take_content(sent.data, media_type=sent.media_type, name=sent.name)
-    except AttachmentRefused as refused:
-        raise InvalidRequest(f"{path}.{refused.field}: {refused.message}.") from None
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -32,9 +32,11 @@ _UNHEARD = ("mcp.client",)
 """We report these failures to the model and log them ourselves; their tracebacks quote what a peer sent."""
 _SHARED = (
     "weftline.store",
+    "weftline.runtime.loading",
     "weftline.runtime.log",
     "weftline.runtime.recovery",
     "weftline.runtime.residents",
+    "weftline.runtime.timers",
     "weftline.server.listener",
 )
 """These serve all runs, whichever woke them, so their messages name the run themselves."""

@@ -12,7 +12,7 @@ from msgspec.json import schema
 from weftline._version import __version__
 from weftline.errors import TABLE
 from weftline.server.json_schemas import Schema, Schemas, schemas_of
-from weftline.server.router import EventStream, Form, OtherProtocol, Page, Redirect, Route
+from weftline.server.router import EventStream, Form, HtmlPage, OtherProtocol, Redirect, Route
 
 REASONS = {
     400: "The request is wrong; the message names the field.",
@@ -38,7 +38,7 @@ _PREFER: Schema = {
     "description": "`handling=strict` refuses unknown fields, which are otherwise listed in `warnings`.",
     "schema": {"type": "string"},
 }
-_NOT_JSON = (EventStream, Page, Redirect, OtherProtocol)
+_NOT_JSON = (EventStream, HtmlPage, Redirect, OtherProtocol)
 
 
 class Issue(Struct):
@@ -138,16 +138,16 @@ def _operation(route: Route, schemas: Schemas) -> Schema:
 def _responses(route: Route, schemas: Schemas) -> Schema:
     kinds = _kinds(route)
     shape = json_type(route)
-    if shape is None and any(one in (Page, Redirect, OtherProtocol) for one in kinds):
+    if shape is None and any(one in (HtmlPage, Redirect, OtherProtocol) for one in kinds):
         status = "2XX" if OtherProtocol in kinds else str(route.status)
         success: Schema = {"description": "Done."}
-        if Page in kinds:
+        if HtmlPage in kinds:
             success["content"] = {"text/html": {"schema": {"type": "string"}}}
         return {status: success, "4XX": {"description": "Refused."}, "5XX": {"description": "The server failed."}}
     content: Schema = {}
     if shape is not None:
         content["application/json"] = {"schema": schemas.by_type[shape]}
-    if Page in kinds:
+    if HtmlPage in kinds:
         content["text/html"] = {}
     successes: dict[str, Schema] = {str(route.status): {"description": "Done.", "content": content}}
     if EventStream in kinds and content and route.status != 200:

@@ -6,7 +6,7 @@ Each is a use case with its arguments from JSON; what it returns can be told as 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -14,9 +14,11 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct, convert
 
-from weftline.errors import Conflict, NotFound
-from weftline.runtime import ids, recovery
+from weftline.errors import Conflict, NotFound, WeftlineError
+from weftline.plan import RunPlan
+from weftline.runtime import ids
 from weftline.runtime.receipts import CancelReceipt
+from weftline.runtime.supported import unsupported
 from weftline.server.control import Operation
 from weftline.server.oauth.administration import OPERATIONS as OAUTH
 from weftline.server.schemas.agents import Agent, agent_json, parse_agent
@@ -33,8 +35,12 @@ from weftline.server.schemas.webhooks import (
 )
 from weftline.server.views import cancelled
 from weftline.store.base import LogStore, RunFilter, RunRow, Store
+from weftline.store.records.agents import AgentRow
 from weftline.tools.mcp.login import Login
-from weftline.wire.responses import Cancelled, iso, request_warnings
+from weftline.wire.agents import dialled_urls
+from weftline.wire.plan import plan_from_spec
+from weftline.wire.responses import Cancelled, RequestWarning, Warnings, iso, request_warnings
+from weftline.wire.unknown_fields import UnknownField
 from weftline.workspace import agents, keys, mcp_logins, providers, retention, tools, webhooks, workspaces
 from weftline.workspace.context import Workspaces
 
@@ -52,7 +58,10 @@ class Logs(Protocol):
 
     async def row(self, key: int) -> RunRow | None: ...
     async def runs(self, wanted: RunFilter) -> list[RunRow]: ...
-    async def unsupported(self, row: RunRow) -> str: ...
+    async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
+        """Raises `WeftlineError` for models and tools that are not there, as far as that is known."""
+        ...
+
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]: ...
     async def cancel(self, key: int, *, requested_by: str = "") -> CancelReceipt: ...
     async def resume_all(self) -> int: ...
@@ -70,8 +79,8 @@ class StoredLogs:
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
         return await self._store.runs(wanted)
 
-    async def unsupported(self, row: RunRow) -> str:
-        return await recovery.unsupported(self._store, row)
+    async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
+        """Which models and tools there are is known to a server alone."""
 
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
         return await self._store.trim(before=before, after=after, workspace=workspace)
@@ -95,7 +104,6 @@ def operations(at: Workspaces, logs: Logs, store: Store) -> dict[str, Operation]
         "workspaces.list": workspaces.slugs,
         "workspaces.features": _features,
         "workspaces.set_feature": _set_feature,
-        "agents.create": _create_agent,
         "agents.list": _list_agents,
         "agents.show": _show_agent,
         "agents.delete": _delete_agent,
@@ -116,6 +124,8 @@ def operations(at: Workspaces, logs: Logs, store: Store) -> dict[str, Operation]
         **OAUTH,
     }
     with_logs: dict[str, Operation] = {
+        "agents.create": _create_agent,
+        "agents.update": _update_agent,
         "webhooks.deliveries": _list_deliveries,
         "retention.trim": _trim,
         "runs.unsupported": _unsupported_runs,
@@ -192,11 +202,30 @@ async def _set_feature(at: Workspaces, *, workspace: str, feature: str, on: bool
 # Agents
 
 
-async def _create_agent(at: Workspaces, *, workspace: str, definition: str) -> Agent:
+async def _create_agent(at: Workspaces, logs: Logs, *, workspace: str, definition: str) -> Agent:
     """`definition` is the JSON that the HTTP API takes."""
     draft, unknown = parse_agent(definition.encode())
     row = await agents.create(at, await workspaces.ensure(at, workspace), draft)
-    return agent_json(row, request_warnings(unknown))
+    return agent_json(row, await _agent_warnings(logs, row, unknown))
+
+
+async def _update_agent(at: Workspaces, logs: Logs, *, workspace: str, id: str, definition: str) -> Agent:
+    draft, unknown = parse_agent(definition.encode())
+    known = await agents.find(at, await workspaces.find(at, workspace), id)
+    row = await agents.replace(at, known.workspace, known.id, draft, dialled_urls=dialled_urls)
+    return agent_json(row, await _agent_warnings(logs, row, unknown))
+
+
+async def _agent_warnings(logs: Logs, row: AgentRow, unknown: Sequence[UnknownField]) -> Warnings:
+    """What runs of the agent would meet as things are. By command it is no reason to refuse: an operator may well
+    store the agent first and set up its model after."""
+    warnings = request_warnings(unknown)
+    try:
+        await logs.check(plan_from_spec(row.spec), workspace=row.workspace, runs_now=False)
+    except WeftlineError as error:
+        missing = RequestWarning(error.code, "spec", f"cannot run as things are: {error.message}")
+        return [*(warnings or ()), missing]
+    return warnings
 
 
 async def _list_agents(at: Workspaces, *, workspace: str) -> list[Agent]:
@@ -350,7 +379,7 @@ async def _unsupported_runs(at: Workspaces, logs: Logs, *, workspace: str | None
         found += [
             UnsupportedRun(ids.run_id(row.key, row.salt), row.name, row.status, unknown)
             for row in rows
-            if (unknown := await logs.unsupported(row))
+            if (unknown := unsupported(row))
         ]
     return found
 

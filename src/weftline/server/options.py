@@ -22,6 +22,7 @@ from weftline.server.cors import Cors
 from weftline.server.names import host_name
 from weftline.server.rate_limit import DEFAULT_PER_MINUTE
 from weftline.server.watchdog import default_stall_s
+from weftline.suggestions import did_you_mean
 from weftline.workspace.redirects import is_scheme_of_an_app
 
 _EGRESS = ("allow_egress", "allow_private_egress")
@@ -109,7 +110,8 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
     options = ServerOptions()
     for name, value in config.server.items():
         if name not in SETTINGS:
-            raise _bad(config, name, f"is not a setting; there are {', '.join(SETTINGS)}")
+            near = did_you_mean(name, SETTINGS)
+            raise _bad(config, name, f"is not a setting; there are {', '.join(SETTINGS)}.{near}")
         if name in _EGRESS or name in cors.SETTINGS:
             continue  # read by `egress_from` and `cors_from`, which check them
         if name == "public_url":

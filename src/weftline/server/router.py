@@ -14,11 +14,18 @@ Handler: TypeAlias = Callable[[Any, Request, Principal], Awaitable[Response | St
 """Answers a request; None when it has sent the answer itself. The first argument is the `App`."""
 
 
+Narrowed: TypeAlias = Literal["yes", "its agents", "no"]
+"""A credential restricted to some agents works only through those agents. What belongs to others seems not to exist,
+and what belongs to the workspace as a whole is read-only at best. `its agents`: the route works for what belongs to the
+agents of the allow-list, and for nothing else.
+"""
+
+
 class EventStream:
     """A response of server-sent events."""
 
 
-class Page:
+class HtmlPage:
     """A response that is an HTML page."""
 
 
@@ -61,6 +68,8 @@ class Route(Struct, frozen=True):
     """The kinds of API key that may come here."""
     has_metadata: bool = False
     """Whether its refusals name the metadata of a protected resource: where a client can get a token."""
+    narrowed: Narrowed = "no"
+    """What it is to a credential with an agent allow-list."""
     limited: bool = True
     """Whether requests count against the credential's rate limit and may be refused by it."""
     summary: str = ""

@@ -49,7 +49,7 @@ from weftline.server.watchdog import LoopWatchdog
 from weftline.server.webhook_body import webhook_body
 from weftline.store import open_store
 from weftline.workspace.context import Workspaces
-from weftline.workspace.delivering import Deliveries
+from weftline.workspace.delivering import WebhookDeliveries
 from weftline.workspace.providers import own_providers
 
 logger = logging.getLogger(__name__)
@@ -182,7 +182,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
         limits=options.workspaces,
     ).start()
     app = App(engine, store, catalogs, ROUTES, options=options, read_document=partial(read_document, pages))
-    deliveries = Deliveries(
+    deliveries = WebhookDeliveries(
         app.workspaces,
         peers,
         retry_s=options.webhook_retry_s,
@@ -262,7 +262,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
         watchdog.stop()
 
 
-async def _deliver(engine: Engine, deliveries: Deliveries) -> None:
+async def _deliver(engine: Engine, deliveries: WebhookDeliveries) -> None:
     """What a backup still had to deliver has mostly been delivered since: it waits with the runs."""
     await engine.moving()
     await deliveries.run()

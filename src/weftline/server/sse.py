@@ -8,8 +8,7 @@ import logging
 from msgspec import DecodeError
 
 from weftline.kernel.entries import decode_fact
-from weftline.runtime.engine import Engine, Follower
-from weftline.runtime.hub import EntryBatch
+from weftline.runtime.engine import Engine, EntryBatch, Follower
 from weftline.server.http import DEPARTURE, FLOW, Departure, Flow, Headers, Request
 from weftline.server.views import run_view
 from weftline.wire.events import delta_frames, frame, project

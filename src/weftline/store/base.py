@@ -2,7 +2,8 @@
 
 A store has two halves. The *log* holds runs: each store writes it in its own best way, many runs to a commit. The
 *records* (workspaces, keys, agents, tools, webhooks, threads …) are plain rows behind one small database protocol:
-every query is written once, in `weftline.store.records`, in SQL that both SQLite and Postgres accept.
+every query is written once, in `weftline.store.records`, in SQL that both SQLite and Postgres accept. The store in
+memory, too, keeps them in an SQLite database.
 
 Everything above knows only these protocols. Reads are awaited: a driver reads all that it needs in one go and then
 decides without awaiting.
@@ -12,8 +13,9 @@ from __future__ import annotations
 
 from asyncio import Future
 from collections.abc import Generator, Sequence
+from enum import IntEnum
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -47,6 +49,15 @@ class Item(Struct, frozen=True):
         return len(self.head) + len(self.body) + 64
 
 
+class IdempotencyKey(NamedTuple):
+    """What makes a request that creates a run the same one when it comes again."""
+
+    route: str
+    key: str
+    digest: bytes
+    """Of the body: another body under the same key is a conflict."""
+
+
 class NewRun(Struct):
     """The columns that are written once, when the run is created."""
 
@@ -58,8 +69,7 @@ class NewRun(Struct):
     rules: int
     thread: int | None = None
     agent: str | None = None
-    idempotency: tuple[str, str, bytes] | None = None
-    """Route, key, and digest of the body."""
+    idempotency: IdempotencyKey | None = None
     secrets: bytes | None = None
     """Sealed header values of the tools that the server dials; deleted when the run ends."""
     blobs: tuple[Blob, ...] = ()
@@ -73,11 +83,20 @@ class ThreadEnd(Struct):
     messages: list[bytes]
 
 
+class Progress(IntEnum):
+    """What a write shows about a run that may kill the process."""
+
+    NONE = 0
+    STREAMED = 1
+    ENDED = 2
+    """Something that the run began has ended."""
+
+
 class Write(Struct):
     """What one commit does to one run; at most one per run in a flush.
 
     It takes effect if the row still has `base_version` and `base_seq`, and there was no claim later than `epoch`. If
-    `state` is None, the stored state stays; recovery folds the facts that are newer.
+    `state` is None, the stored state stays, or there is none yet; recovery folds the facts that are newer.
     """
 
     key: int
@@ -89,11 +108,12 @@ class Write(Struct):
     status: str
     due_at: int | None
     """0 for at once, a time, or None; `LEAVE_DUE` for a run that waits for its thread."""
+    format: int = 0
+    """The number of the vocabulary that the items are written in."""
     state: bytes | None = None
     fold: int = 0
     """Which version of the fold made `state`."""
-    progress: Literal[0, 1, 2] = 0
-    """What this shows about a run that may kill the process: 1 that it streams, 2 that something it began has ended."""
+    progress: Progress = Progress.NONE
     started_at: int | None = None
     ended_at: int | None = None
     new: NewRun | None = None
@@ -138,6 +158,10 @@ class RunRow(Struct):
     epoch: int
     due_at: int | None
     rules: int
+    format: int
+    """The number of the vocabulary of its latest entries."""
+    thread_format: int
+    """And of the messages of its thread; 0 if it has none."""
     queued: bool
     """Waits for earlier runs of its thread."""
     state: bytes
@@ -205,7 +229,7 @@ class Loaded(Struct):
     created: bytes
     """The body of its first entry."""
     facts: list[Stored]
-    """The facts newer than the row's state."""
+    """The facts newer than the row's state; all of them if it has none yet."""
     conversation: list[Stored]
     """All entries of the requested kinds."""
     history: list[bytes]
@@ -220,6 +244,8 @@ class UnderWay(Struct, frozen=True):
     suspect: int
     alone: int
     deaths: int
+    rules: int
+    format: int
 
 
 class RunFilter(Struct, frozen=True, kw_only=True):
@@ -308,10 +334,6 @@ class LogReader(Protocol):
 
     async def thread_messages(self, thread: int) -> list[bytes]: ...
 
-    async def last_message(self, thread: int) -> int:
-        """The position of a thread's newest message; 0 if it has none."""
-        ...
-
     async def unfinished(self) -> int:
         """How many runs have not ended."""
         ...
@@ -343,11 +365,6 @@ class LogStore(LogReader, Protocol):
         """Durably releases the runs of a restored store."""
         ...
 
-    @property
-    def shared(self) -> bool:
-        """Whether other processes may append too; then nothing begins before its start entry is durable."""
-        ...
-
     def flush(self, writes: Sequence[Write]) -> Future[list[Written]]:
         """One transaction for all; a write that does not fit is left out without affecting the others.
 
@@ -377,8 +394,12 @@ class LogStore(LogReader, Protocol):
     async def begin_trial(self, keys: Sequence[int]) -> None:
         """Records that this owner is about to recover these runs, before it touches them.
 
-        A write that shows that something ended (`progress` 2) removes the record, and the suspicion with it.
+        A write that shows that something ended (`Progress.ENDED`) removes the record, and the suspicion with it.
         """
+        ...
+
+    async def end_trial(self, keys: Sequence[int]) -> None:
+        """Removes the record: these runs are not recovered now, since they cannot be loaded or have nothing to do."""
         ...
 
     async def survived(self, keys: Sequence[int]) -> None:

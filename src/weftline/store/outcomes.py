@@ -15,8 +15,14 @@ def already_there(what: object) -> Conflict:
     return Conflict(f"This already exists: {what}.", code="conflict")
 
 
-def thread_has_ended() -> Written:
-    return Written("failed", error=Conflict("This session has ended.", code="session_ended"))
+def refused_by_thread(format: int | None, write: Write) -> Written | None:
+    """Why a thread takes no such run: it has ended (`format` is None), or newer code has written to it."""
+    if format is None:
+        return Written("failed", error=Conflict("This session has ended.", code="session_ended"))
+    if format > write.format:
+        message = "A newer version of Weftline has continued this session."
+        return Written("failed", error=Conflict(message, code="unsupported_run"))
+    return None
 
 
 def impossible(reason: object) -> Written:

@@ -17,6 +17,7 @@ from uuid import NAMESPACE_URL, uuid5
 import msgspec
 from msgspec import Struct
 
+from weftline import prompts
 from weftline.json_size import excess
 from weftline.kernel.entries import Effect
 from weftline.net.address import InvalidAddress, origin_of
@@ -167,10 +168,9 @@ class A2ATool(RemoteTool):
                 self._forms.remember(self._peer, form)
                 return output
         except RequestFailed as error:
-            doubt = " The agent may or may not have accepted the task." if error.sent else ""
-            return ToolOutput.of(f"{self.name} failed: {error.message}{doubt}", is_error=True)
-        message = "; ".join(dict.fromkeys(reasons))
-        return ToolOutput.of(f"{self.name} could not be reached over A2A: {message}", is_error=True)
+            message = prompts.agent_request_failed(self.name, error.message, in_doubt=error.sent)
+            return ToolOutput.of(message, is_error=True)
+        return ToolOutput.of(prompts.agent_out_of_reach(self.name, list(dict.fromkeys(reasons))), is_error=True)
 
     async def _candidates(self) -> list[Form]:
         """The forms to try, in order."""
@@ -230,9 +230,9 @@ class A2ATool(RemoteTool):
             result = await self._exchange(form, self._body(form, text, message_id))
             return self._read(await self._finished(form, _unwrapped(result)))
         except BodyTooLarge:
-            return ToolOutput.of(f"{self.name} failed: the answer is too large.", is_error=True)
+            return ToolOutput.of(prompts.answer_too_large(self.name), is_error=True)
         except _Refused as refused:
-            return ToolOutput.of(f"{self.name} answered with an error: {refused}", is_error=True)
+            return ToolOutput.of(prompts.agent_refused(self.name, str(refused)), is_error=True)
 
     async def _finished(self, form: Form, result: Fields) -> Fields:
         """The task once it is no longer under way: some peers answer before they are done."""
@@ -317,7 +317,7 @@ class A2ATool(RemoteTool):
         state = _state(result)
         text = answer_text(result)
         if text is None:
-            text = f"{self.name} answered without text" + (f" (its task is {state})." if state else ".")
+            text = prompts.agent_said_nothing(self.name, state or "")
         return ToolOutput.of(text, is_error=state in _FAILED_STATES)
 
 

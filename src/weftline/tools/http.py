@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
+from weftline import prompts
 from weftline.canonical import parse
 from weftline.kernel.entries import Effect
 from weftline.messages import Image
@@ -87,10 +88,10 @@ class HttpTool(RemoteTool):
             ) as reply:
                 output = await self._read(reply)
         except RequestFailed as error:
-            doubt = " The call may or may not have taken effect." if error.sent and self.effect == "once" else ""
-            return ToolOutput.of(f"{self.name} failed: {error.message}{doubt}", is_error=True)
+            in_doubt = error.sent and self.effect == "once"
+            return ToolOutput.of(prompts.request_failed(self.name, error.message, in_doubt=in_doubt), is_error=True)
         except ToolFailed as error:
-            return ToolOutput.of(f"{self.name} failed: {error}", is_error=True)
+            return ToolOutput.of(prompts.tool_failed(self.name, str(error)), is_error=True)
         return output
 
     def _request(self, args: dict[str, object], context: ToolContext) -> tuple[str, dict[str, str], bytes | None]:
@@ -126,11 +127,10 @@ class HttpTool(RemoteTool):
         if kind.startswith("image/") and whole and not failed:
             return ToolOutput((Image(kind, data=base64.b64encode(data).decode()),))
         if data and not _is_text(kind):
-            text = f"The answer is {kind or 'of no stated type'} ({len(data)} bytes), which cannot be shown as text."
-            return ToolOutput.of(f"HTTP {reply.status}. {text}", is_error=failed)
+            return ToolOutput.of(prompts.answer_not_text(reply.status, kind, len(data)), is_error=failed)
         text = decoded(data, reply.charset)
         if not whole:
-            text += f"\n[cut after {MAX_ANSWER_BYTES} bytes]"
+            text = prompts.cut_after_bytes(text, MAX_ANSWER_BYTES)
         if failed:
             text = f"HTTP {reply.status} {reply.reason}".rstrip() + (f"\n{text}" if text else "")
         return ToolOutput.of(text or f"HTTP {reply.status}", is_error=failed)

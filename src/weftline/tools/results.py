@@ -51,7 +51,7 @@ def error_of(error: BaseException) -> ToolOutput:
         message = ""
     if not isinstance(error, ToolFailed):
         message = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return ToolOutput.of(whole(message or "The tool failed."), is_error=True)
+    return ToolOutput.of(whole(message or prompts.FAILED_WITHOUT_WORDS), is_error=True)
 
 
 def _checked(output: ToolOutput) -> ToolOutput:

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from msgspec.json import encode
 
+from weftline import prompts
 from weftline.tools.base import ToolFailed
 
 _PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)*)\s*\}\}")
@@ -34,13 +35,13 @@ class Values:
         path = self._filled(head, lambda value: quote(value, safe=""))
         for segment in path.split("/")[3:]:
             if segment in (".", ".."):
-                raise ToolFailed("An argument of the tool is not allowed as a part of the address.")
+                raise ToolFailed(prompts.PATH_NOT_ALLOWED)
         return path + mark + self._filled(query, lambda value: quote(value, safe=""))
 
     def header(self, template: str) -> str:
         value = self._filled(template, lambda value: value)
         if any((ord(char) < 0x20 and char != "\t") or ord(char) == 0x7F for char in value):
-            raise ToolFailed("An argument of the tool has control characters, which a header cannot carry.")
+            raise ToolFailed(prompts.HEADER_NOT_ALLOWED)
         return value
 
     def text(self, template: str) -> str:
@@ -66,7 +67,7 @@ class Values:
         if name.startswith(_SECRET):
             secret = self._secrets.get(name.removeprefix(_SECRET))
             if secret is None:
-                raise ToolFailed(f"The tool has no secret {name.removeprefix(_SECRET)!r}; it must be set up first.")
+                raise ToolFailed(prompts.missing_secret(name.removeprefix(_SECRET)))
             return secret
         value = cast(object, self._args)
         for step in name.split("."):

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from weftline import prompts
 from weftline.tools.base import ToolFailed
 
 T = TypeVar("T")
@@ -81,10 +82,7 @@ class ToolWorkers:
         job = _Job(call)
         with self._lock:
             if self._abandoned >= self._max_abandoned:
-                raise ToolFailed(
-                    f"Too many earlier tool calls ({self._abandoned}) never returned from their threads; "
-                    "no further call can start until some of them do."
-                )
+                raise ToolFailed(prompts.too_many_stuck(self._abandoned))
             self._jobs.append(job)
             if self._idle >= len(self._jobs):
                 self._lock.notify()

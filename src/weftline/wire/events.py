@@ -6,7 +6,7 @@ the payload is encoded once and appears in the frame twice, flat and under `data
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from msgspec import UNSET, DecodeError, Raw, ValidationError
@@ -72,15 +72,14 @@ NESTED_LIMIT = 1_000_000
 """Payload size in bytes above which the nested copy is left out."""
 SUMMARY_LIMIT = 140
 
-_OBSERVATIONS = {
-    kind: (f'\nevent: {event}\ndata: {{"seq":', f',"type":"{event}",')
-    for kind, event in (
-        (TEXT_DELTA, "assistant_delta"),
-        (THINKING_DELTA, "thinking_delta"),
-        (PROVIDER_CALL, "tool_result"),
-        (TOOL_PROGRESS, "tool_progress"),
-    )
+OBSERVED = {
+    TEXT_DELTA: "assistant_delta",
+    THINKING_DELTA: "thinking_delta",
+    PROVIDER_CALL: "tool_result",
+    TOOL_PROGRESS: "tool_progress",
 }
+"""The events of what is not folded."""
+_OBSERVATIONS = {kind: (f'\nevent: {event}\ndata: {{"seq":', f',"type":"{event}",') for kind, event in OBSERVED.items()}
 """What stands between the two numbers of a frame, and after the second."""
 
 
@@ -99,6 +98,22 @@ def delta_frames(first_seq: int, kind: str, bodies_joined: bytes, *, after: int,
     their stored bodies are their payloads.
     """
     event, type_ = _OBSERVATIONS[kind]
+    first_seq, payloads = _payloads(first_seq, kind, bodies_joined, after=after, upto=upto)
+    return [
+        f'id: {seq}{event}{seq}{type_}{body[1:-1]},"data":{body}}}\n\n' for seq, body in enumerate(payloads, first_seq)
+    ]
+
+
+def observed(
+    first_seq: int, kind: str, bodies_joined: bytes, *, after: int, upto: int
+) -> Iterator[tuple[int, str, str]]:
+    """Seq, event and payload of the same, for a reader in this process."""
+    first_seq, payloads = _payloads(first_seq, kind, bodies_joined, after=after, upto=upto)
+    for seq, payload in enumerate(payloads, first_seq):
+        yield seq, OBSERVED[kind], payload
+
+
+def _payloads(first_seq: int, kind: str, bodies_joined: bytes, *, after: int, upto: int) -> tuple[int, list[str]]:
     split = bodies_joined.decode().split("\n")
     if first_seq <= after:
         split, first_seq = split[after + 1 - first_seq :], after + 1
@@ -108,9 +123,7 @@ def delta_frames(first_seq: int, kind: str, bodies_joined: bytes, *, after: int,
         split = [provider_call(body.encode()).decode() for body in split]
     elif kind == TOOL_PROGRESS:
         split = [tool_progress(body.encode()).decode() for body in split]
-    return [
-        f'id: {seq}{event}{seq}{type_}{body[1:-1]},"data":{body}}}\n\n' for seq, body in enumerate(split, first_seq)
-    ]
+    return first_seq, split
 
 
 def project(head: Fact, body: bytes, *, run_id: str) -> tuple[str, bytes] | None:

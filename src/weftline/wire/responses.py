@@ -13,6 +13,7 @@ from msgspec.structs import asdict, replace
 from weftline.errors import TABLE, WeftlineError
 from weftline.kernel.entries import ModelRef
 from weftline.messages import Assistant, Message, System, Text, Usage, User
+from weftline.plan import PlanOutline
 from weftline.wire.limits import DEFAULT_RUN_NAME, LOW_EFFORT_MAX, MEDIUM_EFFORT_MAX
 from weftline.wire.unknown_fields import UnknownField
 
@@ -240,6 +241,8 @@ class RunView(Struct, frozen=True):
     estimated: bool = False
     """`usage` and `cost_nusd` contain estimates."""
     in_doubt: Sequence[CallName] = ()
+    outline: PlanOutline = PlanOutline()
+    """Empty if the plan was not read, or retention has removed it."""
 
 
 class FailureReason(Struct, rename="camel"):

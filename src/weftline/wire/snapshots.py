@@ -13,6 +13,7 @@ from weftline.kernel import bodies
 from weftline.kernel.entries import ModelRef, RunEnded
 from weftline.kernel.state import decode_state
 from weftline.messages import Usage
+from weftline.plan import PlanOutline, decode_outline
 from weftline.wire.events import ERROR_CLASSES
 from weftline.wire.responses import CallName, RunView, SessionUsage, Status
 
@@ -53,6 +54,7 @@ def run_view(
         started_us=row.started_at,
         finished_us=row.ended_at,
         in_doubt=_in_doubt(row.state),
+        outline=_outline(created),
     )
     return run if ended is None else _ended(run, *ended)
 
@@ -87,6 +89,14 @@ def _spec(created: bytes | None) -> bytes:
     """What the client sent; `{}` if the run did not come from a client, or its entry is gone."""
     sent = UNSET if created is None else bodies.decode_created(created).sent
     return b"{}" if sent is UNSET else bytes(sent)
+
+
+def _outline(created: bytes | None) -> PlanOutline:
+    """Empty if the entry is gone, or is of newer code that writes plans in another way."""
+    try:
+        return PlanOutline() if created is None else decode_outline(bodies.decode_created(created).plan)
+    except DecodeError:
+        return PlanOutline()
 
 
 def _ended(run: RunView, head: RunEnded, body: bytes) -> RunView:

@@ -1,9 +1,11 @@
-"""Stored agents, and what a run that names one becomes."""
+"""Stored agents, and who may see and use them."""
 
 from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 from msgspec import Struct
 from msgspec.json import encode
@@ -14,7 +16,6 @@ from weftline.store.records import agents
 from weftline.store.records.agents import AgentColumns, AgentRow, AgentSummary
 from weftline.store.records.pages import RowPage
 from weftline.store.secrets import Headers
-from weftline.wire.agents import agent_spec_merge, names_of_tools
 from weftline.workspace.context import Caller, Workspaces
 from weftline.workspace.tool_secrets import kept_secrets
 
@@ -22,6 +23,9 @@ _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _MAX_SLUG_BASE_CHARS = 48
 MAX_PER_WORKSPACE = 1_000
+
+DialledUrls: TypeAlias = Callable[[bytes], Mapping[str, str]]
+"""Reads the addresses of the tools that the server dials, by tool name, from an agent's spec."""
 
 
 class AgentDraft(Struct, frozen=True, kw_only=True):
@@ -38,14 +42,6 @@ class AgentDraft(Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] = {}
     system: bool = False
     """Only for credentials whose allow-list names it."""
-
-
-class RunSpec(Struct, frozen=True):
-    """What a run is made of."""
-
-    spec: bytes
-    headers: Headers
-    """Secret headers of the tools that the server dials."""
 
 
 async def create(at: Workspaces, workspace: int, draft: AgentDraft) -> AgentRow:
@@ -65,7 +61,7 @@ async def create(at: Workspaces, workspace: int, draft: AgentDraft) -> AgentRow:
     return await at.records.write(query())
 
 
-async def replace(at: Workspaces, workspace: int, id: str, draft: AgentDraft) -> AgentRow:
+async def replace(at: Workspaces, workspace: int, id: str, draft: AgentDraft, *, dialled_urls: DialledUrls) -> AgentRow:
     """Replaces a definition. Existing runs and threads keep what they began with.
 
     A secret that is sent as it was read, `[redacted]`, stays what it is, unless its tool gets a different origin.
@@ -76,7 +72,9 @@ async def replace(at: Workspaces, workspace: int, id: str, draft: AgentDraft) ->
         if row is None:
             raise no_such_agent(id)
         earlier = at.vault.open_headers(row.secrets, workspace=workspace)
-        headers = kept_secrets(draft.spec, draft.headers, earlier_spec=row.spec, earlier=earlier)
+        headers = kept_secrets(
+            draft.headers, urls=dialled_urls(draft.spec), earlier=earlier, earlier_urls=dialled_urls(row.spec)
+        )
         sealed = at.vault.seal_headers(headers, workspace=workspace)
         slug = _valid(draft.slug) if draft.slug else row.slug
         twin = yield from agents.by_slug(slug, workspace=workspace)
@@ -169,28 +167,13 @@ def _usable(caller: Caller, row: AgentRow | None, name: str) -> AgentRow:
     return row
 
 
-# What a run that names an agent becomes
-
-
-async def effective(at: Workspaces, caller: Caller, agent_id: str | None, own: RunSpec) -> RunSpec:
-    """The spec to run: the agent's, overridden by the request's own.
-
-    A caller restricted to some agents must name one of them.
-    """
+def require_named(caller: Caller, agent_id: str | None) -> None:
+    """Raises `Forbidden` for a caller restricted to some agents that names none of them."""
+    if not caller.agents or agent_id in caller.agents:
+        return
     if agent_id is None:
-        if caller.agents:
-            raise Forbidden("This credential is restricted to some agents.", hint="Name one of them in agentId.")
-        return own
-    return merged(at, await use(at, caller, agent_id), own)
-
-
-def merged(at: Workspaces, agent: AgentRow, own: RunSpec) -> RunSpec:
-    """A request's spec over an agent's. A tool that the request replaces brings its own headers, or none."""
-    headers = at.vault.open_headers(agent.secrets, workspace=agent.workspace)
-    if headers:
-        replaced = names_of_tools(own.spec)
-        headers = {name: values for name, values in headers.items() if name not in replaced}
-    return RunSpec(agent_spec_merge(agent.spec, own.spec, name=agent.name), {**headers, **own.headers})
+        raise Forbidden("This credential is restricted to some agents.", hint="Name one of them in agentId.")
+    raise _forbidden()
 
 
 def owns(caller: Caller, agent: str | None) -> bool:

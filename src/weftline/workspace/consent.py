@@ -63,7 +63,7 @@ class Asked(Struct, frozen=True):
     """The server as the app knows it."""
 
 
-class Question(Struct, frozen=True):
+class ConsentQuestion(Struct, frozen=True):
     """What the user is asked: in which of `choices` to allow it. `token` must come back with the answer."""
 
     choices: Sequence[Membership]
@@ -140,14 +140,14 @@ async def read_request(
     return app, Asked(app.client_id, uri, scopes, state, challenge, resource or "", issuer)
 
 
-async def question(at: Workspaces, app: App, asked: Asked, user: User, *, session: str) -> Question | None:
+async def question(at: Workspaces, app: App, asked: Asked, user: User, *, session: str) -> ConsentQuestion | None:
     """What to ask a signed-in user; None if the user has no workspace in which the app can be used."""
     choices = await _choices(at, app, user, asked)
     if not choices:
         return None
     expires_at = at.clock.now_us() + _CONSENT_S * 1_000_000
     consent = _Consent(asked, at.hasher.hash(session), secrets.token_urlsafe(16), expires_at)
-    return Question(choices, at.hasher.sign(_PURPOSE, encode(consent)))
+    return ConsentQuestion(choices, at.hasher.sign(_PURPOSE, encode(consent)))
 
 
 async def decide(at: Workspaces, user: User, decision: Decision, *, session: str) -> Decided:

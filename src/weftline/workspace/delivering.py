@@ -41,7 +41,7 @@ Watch: TypeAlias = Callable[[Callable[[], None] | None], None]
 """Calls a function whenever a run has ended; None switches this off."""
 
 
-class Deliveries:
+class WebhookDeliveries:
     """Sends what is due; `run` goes on until it is cancelled. Call `changed` after webhooks have changed.
 
     `retry_s` are the waits between attempts; after the last one a delivery has failed.

@@ -57,11 +57,11 @@ class PasswordChecker:
         """
         await self._enter(sender)
         # The slot is free when the thread is done, not when the caller stops waiting.
-        work = asyncio.ensure_future(asyncio.to_thread(self._check, stored, password))
+        work = asyncio.ensure_future(asyncio.to_thread(self._compare, stored, password))
         work.add_done_callback(self._leave)
         return await asyncio.shield(work)
 
-    def _check(self, stored: str | None, password: str) -> bool:
+    def _compare(self, stored: str | None, password: str) -> bool:
         if self._nobody is None:
             self._nobody = hash_password(secrets.token_hex(16))
         return check_password(stored or self._nobody, password) and stored is not None

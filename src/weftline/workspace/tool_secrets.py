@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from weftline.errors import Issue, invalid
 from weftline.net.address import InvalidAddress, origin_of
 from weftline.redaction import REDACTED, SEALED_URL, shown_url
 from weftline.store.secrets import Headers
-from weftline.wire.agents import dialled_urls
 
 
-def kept_secrets(spec: bytes, headers: Headers, *, earlier_spec: bytes, earlier: Headers) -> Headers:
-    """The secrets of a new spec, with the earlier ones where it has the mark.
+def kept_secrets(
+    headers: Headers, *, urls: Mapping[str, str], earlier: Headers, earlier_urls: Mapping[str, str]
+) -> Headers:
+    """The secrets of a new spec, with the earlier ones where it has the mark. `urls` are those of its tools, by name.
 
     Raises `InvalidRequest` for a mark that stands for nothing, or for a secret given for a different origin.
     """
     kept = {name: dict(values) for name, values in headers.items()}
-    before = dialled_urls(earlier_spec)
     issues: list[Issue] = []
-    for name, url in dialled_urls(spec).items():
+    for name, url in urls.items():
         old, own = earlier.get(name, {}), kept.get(name, {})
         if REDACTED in url:
             if shown_url(old.get(SEALED_URL, "")) == url:
@@ -25,7 +27,7 @@ def kept_secrets(spec: bytes, headers: Headers, *, earlier_spec: bytes, earlier:
             else:
                 issues.append(Issue(f"spec.tools.{name}.url", "must be sent in full when it changes"))
         for header in [header for header, value in own.items() if value == REDACTED]:
-            if header in old and _same_origin(before.get(name, ""), url):
+            if header in old and _same_origin(earlier_urls.get(name, ""), url):
                 own[header] = old[header]
             else:
                 issues.append(

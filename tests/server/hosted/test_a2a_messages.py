@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64encode
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,10 @@ async def runs(api: Api) -> list[str]:
 
 
 @asynccontextmanager
-async def at_work(caller: Caller) -> AsyncGenerator[tuple[Json, Gate]]:
+async def at_work(caller: Caller, script: str = "steered") -> AsyncGenerator[tuple[Json, Gate]]:
     """A task of an agent whose tool is at work until the gate opens."""
     async with gate() as closed:
-        await stored(caller.api, "steered", tools=[await closed.tool(caller.api)])
+        await stored(caller.api, script, tools=[await closed.tool(caller.api)])
         task = await caller.call("send", caller.message("begin", config=caller.at_once))
         await closed.entered.wait()
         yield task, closed
@@ -109,6 +109,16 @@ async def test_the_same_message_twice_is_one(caller: Caller) -> None:
     # A sender that always gives the same name still says something else.
     assert (await caller.send("two", messageId="m-1"))["contextId"] != context
     assert len(await runs(caller.api)) == 3
+
+
+async def test_the_same_message_finds_its_task_though_the_session_of_its_context_has_ended(caller: Caller) -> None:
+    await stored(caller.api)
+    message = caller.message("one", messageId="m-1")
+    first = await caller.call("send", message)
+    (session,) = [one["id"] for one in (await caller.api.get("agent-sessions")).json["sessions"]]
+    await caller.api.call("DELETE", f"agent-sessions/{session}")
+    assert await caller.call("send", message) == first
+    assert len((await caller.api.get("agent-sessions")).json["sessions"]) == 1
 
 
 async def test_the_same_message_twice_to_a_running_task_is_one_also_when_that_has_ended(caller: Caller) -> None:
@@ -266,6 +276,31 @@ async def test_a_stream_and_the_task_that_has_ended_have_the_same_artifacts(call
         assert [event["status"]["state"] for event in ended] == ["completed", "completed"]
 
 
+@asynccontextmanager
+async def subscribed(caller: Caller, task: str) -> AsyncGenerator[AsyncIterator[Json]]:
+    """The events as they come."""
+    api = caller.api
+    body = {"jsonrpc": "2.0", "id": 1, "method": METHODS[caller.version]["subscribe"], "params": {"id": task}}
+    headers = {"Authorization": f"Bearer {api.key}"}
+
+    async def events(content: aiohttp.StreamReader) -> AsyncIterator[Json]:
+        while not content.at_eof():
+            frame = await content.readuntil(b"\n\n")
+            if frame.startswith(b"data: "):
+                yield caller.plain(json.loads(frame[6:])["result"])
+
+    async with asyncio.timeout(TIMEOUT_S), api.http.post(api.url + caller.path, json=body, headers=headers) as reply:
+        yield events(reply.content)
+
+
+async def test_a_subscriber_who_comes_late_gets_an_empty_answer_too(caller: Caller) -> None:
+    async with at_work(caller, "silent") as (task, closed), subscribed(caller, task["id"]) as events:
+        first = await anext(events)
+        closed.opened.set()
+        got = [first] + [event async for event in events]
+    assert assembled(got) == assembled([await caller.get(task["id"])]) == {"result": ""}
+
+
 async def test_a_subscriber_in_the_middle_gets_the_text_of_the_turn_once(caller: Caller) -> None:
     await stored(caller.api, "echo_stuck", tools=[{"kind": "server", "name": "echo"}])
     api = caller.api
@@ -273,13 +308,10 @@ async def test_a_subscriber_in_the_middle_gets_the_text_of_the_turn_once(caller:
     async with api.stream(task["id"]) as stream:
         await stream.until("tool_result")
         await stream.until("assistant_delta")
-    body = {"jsonrpc": "2.0", "id": 1, "method": METHODS[caller.version]["subscribe"], "params": {"id": task["id"]}}
-    headers = {"Authorization": f"Bearer {api.key}"}
-    async with api.http.post(api.url + caller.path, json=body, headers=headers) as reply, asyncio.timeout(TIMEOUT_S):
-        begun = await reply.content.readuntil(b"\n\n") + await reply.content.readuntil(b"\n\n")
+    async with subscribed(caller, task["id"]) as events:
+        begun = [await anext(events), await anext(events)]
         await caller.call("cancel", {"id": task["id"]})
-        whole = begun + await reply.content.read()
-    events = [caller.plain(json.loads(one[6:])["result"]) for one in whole.decode().split("\n\n") if one]
+        events = begun + [event async for event in events]
     assert list(assembled(events).values()) == ["begun"] and events[-1]["status"]["state"] == "canceled"
 
 

@@ -83,5 +83,7 @@ async def test_a_list_of_runs_does_not_read_their_specs() -> None:
         async def session_id(self, thread: int | None) -> str | None:
             return None
 
-    row = RunRow(1, "s", 1, None, "n", None, "{}", "running", 1, 1, None, 5, 1, 1, 0, 1, False, b"", 1, 1, 0, 0, 0)
+    row = RunRow(
+        1, "s", 1, None, "n", None, "{}", "running", 1, 1, None, 5, 1, 1, 0, 1, 1, 0, False, b"", 1, 1, 0, 0, 0
+    )
     assert (await run_summary(Source(), row)).status == "running"

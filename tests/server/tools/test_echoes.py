@@ -11,7 +11,7 @@ from aiohttp import web
 from weftline.testing import ServerProcess
 
 from ..kit import Api, Json, check_error, of_type
-from .peers import Peer, serving
+from .peers import Peer, missing, serving
 
 TOKEN = "sesame-0123456789"
 IN_QUERY = "query-abcdef0123"
@@ -228,7 +228,8 @@ async def test_an_agents_secrets_do_not_follow_its_tool_to_another_origin(api: A
         tool = {"kind": kind, "name": "peer", field: url, "headers": {"X-Secret": value}}
         return {"name": "Helper", "spec": {"modelId": "scripted:delegate", "tools": [tool]}}
 
-    async with serving(a2a_message) as owner, serving(a2a_message) as thief:
+    answer = a2a_message if kind == "a2a" else missing  # what they are asked is what counts
+    async with serving(answer) as owner, serving(answer) as thief:
         url = f"{owner.url}/api?token={IN_QUERY}"
         agent = (await api.post("agents", definition(url, TOKEN))).json
         path = f"agents/{agent['id']}"

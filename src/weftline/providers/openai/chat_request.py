@@ -13,6 +13,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
+from weftline import prompts
 from weftline.messages import (
     Assistant,
     File,
@@ -174,7 +175,7 @@ class ChatEncoder(Struct, frozen=True):
             part for part in result.parts if not (isinstance(part, Image) and self.images) and not self._is_file(part)
         ]
         if not texts:
-            texts = [Text("The result follows in the next message." if result.parts else "")]
+            texts = [Text(prompts.RESULT_FOLLOWS if result.parts else "")]
         return _encode({"role": "tool", "tool_call_id": result.id, "content": self._content(texts)})
 
     def _is_file(self, part: UserPart) -> bool:

@@ -14,7 +14,7 @@ from weftline.server.a2a.rpc import CONTENT_TYPE_NOT_SUPPORTED, TASK_NOT_FOUND, 
 from weftline.server.a2a.tasks import MESSAGE_KEY, context_of, has_taken, read_task
 from weftline.server.following import Host
 from weftline.server.views import run_summary
-from weftline.store.base import RunRow
+from weftline.store.base import IdempotencyKey, RunRow
 from weftline.store.records.agents import AgentRow
 from weftline.tools.base import ToolOutput
 
@@ -29,13 +29,13 @@ class Deliveries:
     async def deliver(self, row: RunRow, sent: SentMessage) -> None:
         while (other := self._under_way.get(row.key)) is not None:
             await asyncio.wait({other})
-        task = self._under_way[row.key] = asyncio.ensure_future(self._deliver(row, sent))
+        task = self._under_way[row.key] = asyncio.ensure_future(self._hand_over(row, sent))
         task.add_done_callback(lambda _: self._under_way.pop(row.key))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())  # even if nobody is waiting
         # Waits for the commit: if the caller goes away, its retry must not be taken for another message.
         await asyncio.shield(task)
 
-    async def _deliver(self, row: RunRow, sent: SentMessage) -> None:
+    async def _hand_over(self, row: RunRow, sent: SentMessage) -> None:
         engine = self._host.engine
         if await has_taken(engine, row, sent.id, sent.text):
             return
@@ -99,6 +99,10 @@ async def _begin(app: Host, agent: AgentRow, sent: SentMessage, *, sender: str) 
     attachments = sent.content.attachments
     whole = encode((sender, sent.id, sent.context_id, sent.text, *[one.blob.id for one in attachments]))
     name = blake2b(whole, digest_size=16).hexdigest()
+    once = IdempotencyKey(f"a2a/{agent.id}", name, b"")
+    earlier = await app.engine.created_before(agent.workspace, once)
+    if earlier is not None:
+        return await app.engine.find(earlier, workspace=agent.workspace)
     # A repeated message without a context must find the context that it began.
     thread = await following.session_of_context(app, agent, sent.context_id or f"ctx_{name}")
     run_id = await following.send(
@@ -107,7 +111,7 @@ async def _begin(app: Host, agent: AgentRow, sent: SentMessage, *, sender: str) 
         sent.text,
         attachments=attachments,
         metadata={MESSAGE_KEY: sent.id},
-        idempotency=(f"a2a/{agent.id}", name, b""),
+        idempotency=once,
     )
     return await app.engine.find(run_id, workspace=agent.workspace)
 

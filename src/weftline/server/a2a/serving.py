@@ -249,18 +249,19 @@ class _Streamed:
     def __init__(self) -> None:
         self.over = True
         """Whether the next piece starts the answer over."""
-        self._digest = blake2b()
+        self._digest: blake2b | None = None
+        """None before the first piece: no text yet is not an empty text."""
 
     def more(self, text: str) -> bool:
         """Adds a piece; returns whether it continues the text before it."""
         goes_on = not self.over
-        if not goes_on:
+        if self._digest is None or not goes_on:
             self.over, self._digest = False, blake2b()
         self._digest.update(text.encode())
         return goes_on
 
     def differs(self, text: str) -> bool:
-        return self._digest.digest() != blake2b(text.encode()).digest()
+        return self._digest is None or self._digest.digest() != blake2b(text.encode()).digest()
 
 
 def _may_be(state: str, wanted: str) -> bool:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from msgspec import Raw, Struct, ValidationError
-from msgspec.json import Decoder, decode, encode
+from msgspec import DecodeError, Raw, Struct, ValidationError
+from msgspec.json import decode, encode
 from msgspec.structs import replace
 
 from weftline.kernel import bodies
 from weftline.kernel.entries import KIND, CallClosed, CallOpened, Fact, MessageQueued, TurnCompleted, decode_fact
 from weftline.messages import Assistant, Text, User, joined_text
-from weftline.plan import UnknownPlan, decode_plan
+from weftline.plan import decode_plan
 from weftline.runtime.engine import Engine
 from weftline.server.following import CONTEXT_KEY, usage
 from weftline.server.views import run_view
@@ -41,14 +41,12 @@ TERMINAL = frozenset({"completed", "failed", "canceled"})
 
 _TALK = (KIND[MessageQueued], KIND[TurnCompleted])
 _CALLS = (KIND[CallOpened], KIND[CallClosed])
-_CLIENT_SIDE = b'local"'
-"""The suffixes of the kinds of tools that the client runs."""
 _LOOK_BACK = 200
 """Entries that are read to find open calls, however short the requested history."""
 _LOOK_BACK_BYTES = 2 * 1024 * 1024
 """The most bytes of them: a longer history is cut at its beginning."""
 _DELIVERED_BYTES = 16 * 1024 * 1024
-"""How many recent messages are searched for a repeated one."""
+"""Bytes of recent messages that are searched for a repeated one."""
 _QUESTION_ARGS = ("question", "message", "prompt", "text")
 
 
@@ -99,13 +97,6 @@ class Task(Struct, frozen=True):
         return self.state == "input-required"
 
 
-class _Spec(Struct, rename="camel"):
-    output_schema: Raw = Raw(b"null")
-
-
-_spec = Decoder(_Spec)
-
-
 class _Read(NamedTuple):
     seq: int
     head: Fact
@@ -151,10 +142,11 @@ async def _facts(engine: Engine, row: RunRow, run: RunView, *, history: int) -> 
     if row.ended_at is not None and not history:
         return []
     # Results of server tools can be large: calls are read only where a caller may be asked to answer one.
-    kinds = (*_TALK, *_CALLS) if _CLIENT_SIDE in run.spec else _TALK
+    kinds = (*_TALK, *_CALLS) if run.outline.asks_client else _TALK
     limit = max(_LOOK_BACK, history)
     stored = await engine.newest_facts(row.key, kinds=kinds, limit=limit, max_bytes=_LOOK_BACK_BYTES)
-    return [read for one in stored if (read := _read(one)) is not None]
+    # Nothing that is newer than the row: whoever follows the task gets it as an event.
+    return [read for one in stored if one.seq < row.next_seq and (read := _read(one)) is not None]
 
 
 def _read(one: Stored) -> _Read | None:
@@ -186,9 +178,9 @@ def _said(run: RunView) -> Spoken | None:
 
 def _data(run: RunView) -> Raw | None:
     """A run with an output schema succeeds only with an answer that fits it, which is JSON."""
-    if run.status != "succeeded" or not run.final_text or b'"outputSchema"' not in run.spec:
+    if run.status != "succeeded" or not run.final_text or run.outline.output_schema is None:
         return None
-    return Raw(run.final_text.encode()) if _spec.decode(run.spec).output_schema != b"null" else None
+    return Raw(run.final_text.encode())
 
 
 def _question(fact: _Read) -> Spoken:
@@ -232,7 +224,7 @@ async def _input(engine: Engine, row: RunRow, run: RunView) -> list[Spoken]:
         return []
     try:
         messages = decode_plan(bodies.decode_created(first.body).plan).messages
-    except UnknownPlan:
+    except DecodeError:  # of newer code, or damaged
         return []
     given = [message for message in messages if isinstance(message, User | Assistant) and message.parts]
     spoken = [_given(message, f"{run.id}_in_{number}") for number, message in enumerate(given)]

@@ -9,7 +9,7 @@ from msgspec.json import encode
 from weftline.server.http import Request, Response
 from weftline.server.oauth.app import OAuthServer, session_of
 from weftline.server.oauth.forms import NO_STORE
-from weftline.server.oauth.pages import Question, consent_page, page
+from weftline.server.oauth.pages import ConsentForm, consent_page, page
 from weftline.server.schemas.oauth import OAuthRefusal
 from weftline.store.records.apps import App
 from weftline.store.records.users import User
@@ -37,7 +37,7 @@ async def ask(server: OAuthServer, request: Request, app: App, asked: Asked, use
         )
     target = urlsplit(asked.redirect_uri)
     return consent_page(
-        Question(
+        ConsentForm(
             app.name,
             app.description,
             target.netloc if target.scheme in ("http", "https") else f"{target.scheme}:",

@@ -38,7 +38,7 @@ _HEADERS = (
 )
 
 
-class Question(NamedTuple):
+class ConsentForm(NamedTuple):
     """What a user is asked."""
 
     app: str
@@ -82,7 +82,7 @@ def sign_in_page(
     return page("Sign in to Weftline", form, status=status, headers=headers)
 
 
-def consent_page(question: Question) -> Response:
+def consent_page(question: ConsentForm) -> Response:
     name = escape(question.app)
     items = "\n".join(f"<li>{escape(scope)}</li>" for scope in question.scopes)
     about = f'<p class="note">{escape(question.description)}</p>\n' if question.description else ""
@@ -100,7 +100,7 @@ def consent_page(question: Question) -> Response:
     return page(f"Allow {question.app} to use your workspace?", form)
 
 
-def _workspaces(question: Question) -> str:
+def _workspaces(question: ConsentForm) -> str:
     if len(question.workspaces) == 1:
         slug, name = question.workspaces[0]
         return (
@@ -114,7 +114,7 @@ def _workspaces(question: Question) -> str:
     )
 
 
-def _agents(question: Question) -> str:
+def _agents(question: ConsentForm) -> str:
     if not question.agents:
         return ""
     return (
@@ -124,7 +124,7 @@ def _agents(question: Question) -> str:
     )
 
 
-def _stranger(question: Question) -> str:
+def _stranger(question: ConsentForm) -> str:
     if not question.registered:
         return ""
     return (

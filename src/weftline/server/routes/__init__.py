@@ -19,6 +19,7 @@ from weftline.server.routes import (
     sessions,
     tools,
     webhooks,
+    workspaces,
 )
 
 ROUTES: tuple[Route, ...] = (
@@ -30,6 +31,7 @@ ROUTES: tuple[Route, ...] = (
     *a2a.ROUTES,
     *mcp.ROUTES,
     *models.ROUTES,
+    *workspaces.ROUTES,
     *providers.ROUTES,
     *tools.ROUTES,
     *keys.ROUTES,

@@ -27,6 +27,7 @@ from weftline.server.sse import HEADERS, KEEP_ALIVE
 from weftline.store.records.agents import AgentRow, AgentSummary
 from weftline.workspace import agents
 
+DISCOVERY = "/api/a2a/{slug}/discovery"
 _AGENT = "/api/a2a/{slug}/agents/{agentSlug}"
 _INVOKE = ("a2a:invoke", "agents:invoke")
 _USAGES = ("a2a", "developer_api")
@@ -213,6 +214,7 @@ ROUTES = (
         call,
         scopes=_INVOKE,
         usages=_USAGES,
+        narrowed="its agents",
         summary="Call an agent over A2A (JSON-RPC)",
         body=rpc.RpcCall,
         returns=rpc.RpcReply | EventStream,
@@ -225,6 +227,7 @@ ROUTES = (
             card,
             scopes=("a2a:discovery",),
             usages=_USAGES,
+            narrowed="its agents",
             summary="The agent's card",
             returns=cards.AgentCard,
         )
@@ -232,10 +235,11 @@ ROUTES = (
     ),
     Route(
         "GET",
-        "/api/a2a/{slug}/discovery",
+        DISCOVERY,
         discovery,
         scopes=("a2a:discovery",),
         usages=_USAGES,
+        narrowed="its agents",
         summary="The cards of the agents that the credential may use",
         returns=cards.AgentCards,
     ),

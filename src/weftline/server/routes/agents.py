@@ -11,6 +11,7 @@ from weftline.server.parsing import parsed
 from weftline.server.router import Route
 from weftline.server.routes.lists import CURSOR, STORED_LIMIT, next_cursor, stored_page
 from weftline.server.schemas.agents import Agent, AgentModel, Agents, agent_json, parse_agent
+from weftline.wire.agents import dialled_urls
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.responses import Ok
 from weftline.workspace import agents
@@ -32,7 +33,7 @@ async def replace(app: App, request: Request, principal: Principal) -> Response:
     draft, unknown = await parsed(parse_agent, await request.body())
     warnings = app.unknown_fields.warnings(request, unknown)
     await _require_runnable(app, draft, workspace=principal.workspace)
-    row = await agents.replace(app.workspaces, principal.workspace, known.id, draft)
+    row = await agents.replace(app.workspaces, principal.workspace, known.id, draft, dialled_urls=dialled_urls)
     return Response(encode(agent_json(row, warnings)))
 
 
@@ -67,6 +68,7 @@ ROUTES = (
         _BASE,
         index,
         scopes=("agents:read",),
+        narrowed="its agents",
         summary="List the stored agents",
         query=(STORED_LIMIT, CURSOR),
         returns=Agents,
@@ -83,7 +85,15 @@ ROUTES = (
         status=201,
         errors=(409,),
     ),
-    Route("GET", f"{_BASE}/{{agentId}}", read, scopes=("agents:read",), summary="Read an agent", returns=Agent),
+    Route(
+        "GET",
+        f"{_BASE}/{{agentId}}",
+        read,
+        scopes=("agents:read",),
+        narrowed="its agents",
+        summary="Read an agent",
+        returns=Agent,
+    ),
     Route(
         "PUT",
         f"{_BASE}/{{agentId}}",

@@ -218,6 +218,7 @@ ROUTES = (
         f"{_BASE}/agent-runs",
         runs,
         scopes=("runs:read",),
+        narrowed="its agents",
         summary="List runs",
         query=(
             QueryParameter("status", Status, "With this status."),
@@ -235,6 +236,7 @@ ROUTES = (
         f"{_BASE}/agent-sessions",
         sessions,
         scopes=("sessions:read",),
+        narrowed="its agents",
         summary="List sessions",
         query=(QueryParameter("status", SessionStatus, "With this status."), *_FILTERS),
         returns=SessionPage,

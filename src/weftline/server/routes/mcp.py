@@ -22,6 +22,7 @@ ROUTES = tuple(
         answer,
         scopes=("mcp:connect",),
         usages=("mcp", "developer_api"),
+        narrowed="its agents",
         has_metadata=True,
         limited=method == "POST",
         summary=summary,

@@ -12,6 +12,8 @@ from weftline.server.http import Request, Response
 from weftline.server.router import Route
 from weftline.wire.responses import CatalogModel, Models, Pricing, models_list
 
+PATH = "/api/v1/workspaces/{slug}/models"
+
 
 async def list_models(app: App, request: Request, principal: Principal) -> Response:
     catalog = await app.models.load(principal.workspace)
@@ -52,9 +54,10 @@ def capabilities(entry: Entry) -> dict[str, bool] | UnsetType:
 ROUTES = (
     Route(
         "GET",
-        "/api/v1/workspaces/{slug}/models",
+        PATH,
         list_models,
         scopes=("models:read",),
+        narrowed="yes",
         summary="The available models",
         returns=Models,
     ),

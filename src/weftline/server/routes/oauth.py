@@ -26,7 +26,7 @@ from weftline.server.oauth.app import (
 )
 from weftline.server.oauth.forms import NO_STORE, client, fields_of, read_form, refusal
 from weftline.server.oauth.pages import sign_in_page
-from weftline.server.router import Form, Handler, Page, Redirect, Route
+from weftline.server.router import Form, Handler, HtmlPage, Redirect, Route
 from weftline.server.routes.keys import read_body
 from weftline.server.schemas.oauth import (
     GRANT_TYPES,
@@ -358,7 +358,7 @@ def _for_apps(path: str, handler: Handler, summary: str, *, fields: Any, returns
 
 
 ROUTES = (
-    _open("GET", "/api/oauth/authorize", authorize, "Ask the user for access (browser)", returns=Page),
+    _open("GET", "/api/oauth/authorize", authorize, "Ask the user for access (browser)", returns=HtmlPage),
     _open(
         "POST",
         "/api/oauth/authorize/decide",
@@ -368,7 +368,7 @@ ROUTES = (
         returns=Redirect,
         status=302,
     ),
-    _open("GET", "/api/oauth/sign-in", show_sign_in, "The sign-in page (browser)", returns=Page),
+    _open("GET", "/api/oauth/sign-in", show_sign_in, "The sign-in page (browser)", returns=HtmlPage),
     _open(
         "POST",
         "/api/oauth/sign-in",
@@ -448,6 +448,7 @@ ROUTES = (
         "/api/oauth/userinfo",
         userinfo,
         scopes=("mantyx.identity:read",),
+        narrowed="yes",
         summary="The user of an access token",
         returns=UserInfo,
     ),

@@ -11,7 +11,8 @@ from weftline._version import __version__
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Request, Response
-from weftline.server.router import Page, Route
+from weftline.server.router import HtmlPage, Route
+from weftline.server.routes import a2a, mcp, models, runs, sessions
 
 _ABOUT = "Weftline is a self-hosted, durable runtime for LLM agents."
 
@@ -25,11 +26,11 @@ class About(Struct, rename="camel"):
     openapi: str = "/openapi.json"
     health: str = "/healthz"
     ready: str = "/readyz"
-    models: str = "/api/v1/workspaces/{slug}/models"
-    runs: str = "/api/v1/workspaces/{slug}/agent-runs"
-    sessions: str = "/api/v1/workspaces/{slug}/agent-sessions"
-    mcp: str = "/api/mcp/{slug}"
-    a2a: str = "/api/a2a/{slug}/discovery"
+    models: str = models.PATH
+    runs: str = runs.PATH
+    sessions: str = sessions.PATH
+    mcp: str = mcp.PATH
+    a2a: str = a2a.DISCOVERY
     first_step: str = "weftline keys create --workspace SLUG"
 
 
@@ -67,7 +68,7 @@ _PAGE = f"""\
 <p>To use it you need the API key of a workspace. On the machine that it runs on:</p>
 <pre>weftline keys create --workspace SLUG</pre>
 <p>Send it as <code>Authorization: Bearer …</code> to create a run:</p>
-<pre>POST /api/v1/workspaces/SLUG/agent-runs
+<pre>POST {runs.PATH.format(slug="SLUG")}
 {{"prompt": "Hello!"}}</pre>
 <ul>
 <li><a href="/openapi.json">Every route, for programs (OpenAPI)</a></li>
@@ -85,6 +86,6 @@ ROUTES = (
         access="public",
         limited=False,
         summary="What this server is, and where to go",
-        returns=About | Page,
+        returns=About | HtmlPage,
     ),
 )

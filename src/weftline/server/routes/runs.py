@@ -21,13 +21,13 @@ from weftline.server.parsing import parsed
 from weftline.server.router import EventStream, QueryParameter, Route
 from weftline.server.sse import is_reconnecting, resume_point, send_events
 from weftline.server.views import cancelled, receipt_view, run_view
-from weftline.store.base import LargeEntry, RunRow
+from weftline.store.base import IdempotencyKey, LargeEntry, RunRow
 from weftline.tools.base import ToolOutput
 from weftline.wire.requests import ToolResult, parse_tool_result
 from weftline.wire.responses import AcceptedResult, Cancelled, CancelReceipt, CreatedRun, Run, snapshot
 from weftline.wire.run_spec import RunModel
 
-_BASE = "/api/v1/workspaces/{slug}/agent-runs"
+PATH = "/api/v1/workspaces/{slug}/agent-runs"
 _KEY_LIMIT = 255
 _RESULT_BODY_BYTES = 32 * 1024 * 1024
 """More than any valid result needs, so that the model can still be told about one that is too large."""
@@ -97,13 +97,15 @@ async def tool_results(app: App, request: Request, principal: Principal) -> Resp
     raw = await request.body(limit=_RESULT_BODY_BYTES)
     body = await parsed(partial(parse_tool_result, user_agent=request.header(b"user-agent") or ""), raw)
     warnings = app.unknown_fields.warnings(request, body.unknown)
+    once = idempotency_key(request) or ""
     if body.oversize:
         # The client may give up after this, so the model is told too and the run does not wait for the timeout.
-        await app.engine.answer(key, body.tool_use_id, ToolOutput.of(prompts.RESULT_TOO_LARGE, is_error=True))
+        told = ToolOutput.of(prompts.RESULT_TOO_LARGE, is_error=True)
+        await app.engine.answer(key, body.tool_use_id, told, idempotency_key=once)
         raise InvalidRequest("result or error: larger than the limit; the call was closed with an error.")
     failed = body.error is not None
     output = ToolOutput.of(body.error or body.result or "", is_error=failed)
-    accepted = await app.engine.answer(key, body.tool_use_id, output)
+    accepted = await app.engine.answer(key, body.tool_use_id, output, idempotency_key=once)
     return Response(encode(AcceptedResult(ignored=UNSET if accepted else True, warnings=warnings)))
 
 
@@ -113,22 +115,26 @@ async def cancel(app: App, request: Request, principal: Principal) -> Response:
     return Response(encode(cancelled(receipt)))
 
 
-def idempotency(request: Request, route: str, body: bytes) -> tuple[str, str, bytes] | None:
-    """Route, key and digest of a request that carries an `Idempotency-Key`."""
+def idempotency(request: Request, route: str, body: bytes) -> IdempotencyKey | None:
+    """None for a request that carries no `Idempotency-Key`."""
+    key = idempotency_key(request)
+    return None if key is None else IdempotencyKey(route, key, blake2b(body, digest_size=16).digest())
+
+
+def idempotency_key(request: Request) -> str | None:
     key = request.header(b"idempotency-key")
-    if key is None:
-        return None
-    if not 1 <= len(key) <= _KEY_LIMIT or not key.isprintable():
+    if key is not None and (not 1 <= len(key) <= _KEY_LIMIT or not key.isprintable()):
         raise InvalidRequest(f"Idempotency-Key: must have 1 to {_KEY_LIMIT} printable characters.")
-    return route, key, blake2b(body, digest_size=16).digest()
+    return key
 
 
 ROUTES = (
     Route(
         "POST",
-        _BASE,
+        PATH,
         create,
         scopes=("runs:write",),
+        narrowed="its agents",
         summary="Create a run, and follow its events if the client accepts those",
         body=RunModel,
         warns=True,
@@ -137,12 +143,21 @@ ROUTES = (
         status=202,
         errors=(409,),
     ),
-    Route("GET", f"{_BASE}/{{runId}}", read, scopes=("runs:read",), summary="Read a run", returns=Run),
     Route(
         "GET",
-        f"{_BASE}/{{runId}}/stream",
+        f"{PATH}/{{runId}}",
+        read,
+        scopes=("runs:read",),
+        narrowed="its agents",
+        summary="Read a run",
+        returns=Run,
+    ),
+    Route(
+        "GET",
+        f"{PATH}/{{runId}}/stream",
         stream,
         scopes=("runs:read",),
+        narrowed="its agents",
         limited=False,
         summary="Follow a run's events",
         query=(QueryParameter("lastSeq", str, "The last event that was seen."),),
@@ -151,21 +166,24 @@ ROUTES = (
     ),
     Route(
         "POST",
-        f"{_BASE}/{{runId}}/tool-results",
+        f"{PATH}/{{runId}}/tool-results",
         tool_results,
         scopes=("runs:write",),
+        narrowed="its agents",
         limited=False,
         summary="Answer a client-side tool call",
         body=ToolResult,
         warns=True,
+        idempotent=True,
         returns=AcceptedResult,
         errors=(409,),
     ),
     Route(
         "POST",
-        f"{_BASE}/{{runId}}/cancel",
+        f"{PATH}/{{runId}}/cancel",
         cancel,
         scopes=("runs:write",),
+        narrowed="its agents",
         limited=False,
         summary="Cancel a run",
         returns=Cancelled,

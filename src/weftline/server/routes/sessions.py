@@ -10,6 +10,7 @@ from weftline.errors import Conflict
 from weftline.kernel import bodies
 from weftline.runtime import ids
 from weftline.server.access import find_session
+from weftline.server.agent_specs import RunSpec, effective
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.creating import Made, Warn, answer_created
@@ -18,6 +19,7 @@ from weftline.server.parsing import parsed
 from weftline.server.router import EventStream, Route
 from weftline.server.routes.runs import idempotency
 from weftline.server.views import session_usage
+from weftline.store.base import IdempotencyKey
 from weftline.store.records.threads import ThreadRow
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_message, parse_session
@@ -32,18 +34,17 @@ from weftline.wire.responses import (
 )
 from weftline.wire.run_spec import MessageModel, SessionModel
 from weftline.wire.sessions import effective_spec
-from weftline.workspace import agents, threads
-from weftline.workspace.agents import RunSpec
+from weftline.workspace import threads
 from weftline.workspace.threads import ThreadDraft
 
-_BASE = "/api/v1/workspaces/{slug}/agent-sessions"
+PATH = "/api/v1/workspaces/{slug}/agent-sessions"
 
 
 async def create(app: App, request: Request, principal: Principal) -> Response:
     body = await parsed(parse_session, await request.body())
     warnings = app.unknown_fields.warnings(request, body.unknown)
     app.engine.require_accepting()
-    whole = await agents.effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
+    whole = await effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
     plan = await parsed(plan_from_spec, whole.spec)
     await app.engine.check(plan, workspace=principal.workspace)
     draft = ThreadDraft(
@@ -86,11 +87,14 @@ async def _send(
     row: ThreadRow,
     raw: bytes,
     *,
-    idempotency: tuple[str, str, bytes] | None,
+    idempotency: IdempotencyKey | None,
     warn: Warn,
 ) -> Made:
     body = await parsed(parse_message, raw)
     warnings = warn(body.unknown)
+    earlier = idempotency and await app.engine.created_before(principal.workspace, idempotency)
+    if earlier:
+        return Made(earlier, warnings)
     if row.ended_at is not None:
         raise Conflict("This session has ended.", code="session_ended")
     spec = effective_spec(row.spec, body)
@@ -126,22 +130,40 @@ async def end(app: App, request: Request, principal: Principal) -> Response:
 ROUTES = (
     Route(
         "POST",
-        _BASE,
+        PATH,
         create,
         scopes=("sessions:write",),
+        narrowed="its agents",
         summary="Create a session",
         body=SessionModel,
         warns=True,
         returns=CreatedSession,
         status=201,
     ),
-    Route("GET", f"{_BASE}/{{sessionId}}", read, scopes=("sessions:read",), summary="Read a session", returns=Session),
-    Route("DELETE", f"{_BASE}/{{sessionId}}", end, scopes=("sessions:write",), summary="End a session", returns=Ok),
+    Route(
+        "GET",
+        f"{PATH}/{{sessionId}}",
+        read,
+        scopes=("sessions:read",),
+        narrowed="its agents",
+        summary="Read a session",
+        returns=Session,
+    ),
+    Route(
+        "DELETE",
+        f"{PATH}/{{sessionId}}",
+        end,
+        scopes=("sessions:write",),
+        narrowed="its agents",
+        summary="End a session",
+        returns=Ok,
+    ),
     Route(
         "POST",
-        f"{_BASE}/{{sessionId}}/messages",
+        f"{PATH}/{{sessionId}}/messages",
         message,
         scopes=("sessions:write",),
+        narrowed="its agents",
         summary="Send a message, and follow the events of its run if the client accepts those",
         body=MessageModel,
         warns=True,

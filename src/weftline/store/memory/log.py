@@ -11,7 +11,7 @@ from weftline.store.base import LargeEntry, Loaded, Page, RunFilter, RunRow, Sto
 from weftline.store.claims import Claims
 from weftline.store.memory.disk import MemoryDisk
 from weftline.store.memory.run import MemoryRun, check_possible
-from weftline.store.outcomes import already_there, ends_run, impossible, moved_on, thread_has_ended
+from weftline.store.outcomes import already_there, ends_run, impossible, moved_on, refused_by_thread
 from weftline.store.sqlite import deliveries, thread_queue
 from weftline.store.sqlite.database import transact
 
@@ -45,10 +45,6 @@ class MemoryLog:
         self._check_owner()
         self._disk.held = False
 
-    @property
-    def shared(self) -> bool:
-        return False
-
     def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
         self._check_owner()
         future: asyncio.Future[list[Written]] = asyncio.get_running_loop().create_future()
@@ -73,7 +69,7 @@ class MemoryLog:
             row,
             epoch,
             first.body if first else b"",
-            facts=run.facts(after=row.state_seq),
+            facts=run.facts(after=row.state_seq if row.state else 0),
             conversation=run.facts(kinds=kinds) if kinds else [],
             history=[] if row.thread is None else thread_queue.messages(self._records, row.thread),
             secrets=run.secrets,
@@ -123,7 +119,7 @@ class MemoryLog:
 
     async def under_way(self, *, after: int, limit: int) -> list[UnderWay]:
         rows = [run.row for at, run in self._disk.due() if at == 0 and run.row.key > after]
-        return [UnderWay(row.key, row.suspect, row.alone, row.deaths) for row in rows[:limit]]
+        return [UnderWay(row.key, row.suspect, row.alone, row.deaths, row.rules, row.format) for row in rows[:limit]]
 
     async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
         found = [(at, run.row.key) for at, run in self._disk.due() if 0 < at <= now]
@@ -149,9 +145,6 @@ class MemoryLog:
     async def thread_messages(self, thread: int) -> list[bytes]:
         return thread_queue.messages(self._records, thread)
 
-    async def last_message(self, thread: int) -> int:
-        return thread_queue.last_message(self._records, thread)
-
     async def unfinished(self) -> int:
         return sum(run.row.ended_at is None for run in self._disk.runs.values())
 
@@ -161,6 +154,9 @@ class MemoryLog:
 
     async def begin_trial(self, keys: Sequence[int]) -> None:
         self._set_trial(keys, self._owner_epoch)
+
+    async def end_trial(self, keys: Sequence[int]) -> None:
+        self._set_trial(keys, 0)
 
     async def survived(self, keys: Sequence[int]) -> None:
         self._set_trial(keys, -self._owner_epoch)
@@ -206,7 +202,10 @@ class MemoryLog:
 
     def _shown(self, run: MemoryRun) -> RunRow:
         thread = run.row.thread
-        return run.view(active_run=None if thread is None else thread_queue.active_run(self._records, thread))
+        if thread is None:
+            return run.view(active_run=None, thread_format=0)
+        active_run, thread_format = thread_queue.standing(self._records, thread)
+        return run.view(active_run=active_run, thread_format=thread_format)
 
     def _commit(self, writes: Sequence[Write]) -> list[Written]:
         results = [self._write(write) for write in writes]
@@ -244,13 +243,15 @@ class MemoryLog:
         """Adds the run, or says why not."""
         new, disk = write.new, self._disk
         assert new is not None
-        if new.thread is not None and not thread_queue.is_open(self._records, new.thread):
-            return thread_has_ended()
+        if new.thread is not None:
+            refusal = refused_by_thread(thread_queue.open_format(self._records, new.thread), write)
+            if refusal is not None:
+                return refusal
         if (write.base_seq, write.base_version) != (1, 0):
             return moved_on()
         if write.key in disk.runs:
             return Written("conflict", error=already_there(f"run {write.key}"))
-        used = (new.workspace, *new.idempotency[:2]) if new.idempotency else None
+        used = (new.workspace, new.idempotency.route, new.idempotency.key) if new.idempotency else None
         if used in disk.idempotency:
             return Written("conflict", error=already_there("an idempotency key"))
         run = MemoryRun(write, new)
@@ -262,7 +263,7 @@ class MemoryLog:
             written.queued = place.queued
             disk.set_due(run, None if place.queued else 0)
         if used is not None and new.idempotency is not None:
-            disk.idempotency[used] = (new.idempotency[2], write.key)
+            disk.idempotency[used] = (new.idempotency.digest, write.key)
         return None
 
     def _end_in_thread(self, write: Write) -> int | None:
@@ -270,7 +271,7 @@ class MemoryLog:
         end, records = write.thread_end, self._records
         assert end is not None
         if end.messages:
-            thread_queue.add_messages(records, end.thread, run=write.key, messages=end.messages)
+            thread_queue.add_messages(records, end, run=write.key, format=write.format)
         if thread_queue.active_run(records, end.thread) != write.key:
             return None
         waiting = [run for run in self._disk.of_thread(end.thread) if run.row.ended_at is None]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec.json import decode
 from msgspec.structs import replace
 
-from weftline.store.base import LEAVE_DUE, NewRun, Page, RunFilter, RunRow, Stored, Write
+from weftline.store.base import LEAVE_DUE, NewRun, Page, Progress, RunFilter, RunRow, Stored, Write
 
 _INTEGERS = range(-(2**63), 2**63)
 
@@ -32,6 +32,8 @@ class MemoryRun:
             epoch=write.epoch,
             due_at=0,
             rules=new.rules,
+            format=write.format,
+            thread_format=0,
             queued=False,
             state=b"",
             state_seq=0,
@@ -57,6 +59,7 @@ class MemoryRun:
             self.items.append(Stored(seq, item.at, item.kind, item.head, item.body, item.count))
             seq += item.count
         row.next_seq, row.version, row.epoch, row.status = seq, write.version, write.epoch, write.status
+        row.format = write.format
         if write.due_at != LEAVE_DUE:
             row.due_at = write.due_at
         row.started_at = write.started_at if row.started_at is None else row.started_at
@@ -67,14 +70,14 @@ class MemoryRun:
             self.secrets = None
         if write.progress:
             row.alone = 0
-        if write.progress == 2:
+        if write.progress is Progress.ENDED:
             row.suspect = self.trial = 0
 
-    def view(self, *, active_run: int | None) -> RunRow:
-        """The row as a reader gets it; `active_run` is the run of its thread that may move."""
+    def view(self, *, active_run: int | None, thread_format: int) -> RunRow:
+        """The row as a reader gets it, with what it takes from its thread: `active_run` is the one that may move."""
         row = self.row
         queued = row.thread is not None and row.ended_at is None and active_run != row.key
-        return replace(row, queued=queued)
+        return replace(row, queued=queued, thread_format=thread_format)
 
     def facts(self, *, after: int = 0, kinds: Sequence[str] = ()) -> list[Stored]:
         return [item for item in self.items if item.head and item.seq > after and (not kinds or item.kind in kinds)]
@@ -120,7 +123,8 @@ class MemoryRun:
 
 def check_possible(write: Write) -> None:
     """Raises `ValueError` for what a database cannot hold either: broken text, integers over 64 bits."""
-    numbers = [write.key, write.epoch, write.version, write.fold, write.due_at, write.started_at, write.ended_at]
+    numbers = [write.key, write.epoch, write.version, write.fold, write.format]
+    numbers += [write.due_at, write.started_at, write.ended_at]
     texts = [write.status]
     for item in write.items:
         if item.count < 1 or (item.head and item.count != 1):

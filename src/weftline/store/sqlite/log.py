@@ -65,10 +65,6 @@ class SqliteLog(SqliteLogReader):
         self._held = False
 
     @property
-    def shared(self) -> bool:
-        return False
-
-    @property
     def commits(self) -> int:
         """How many flushes have been committed since the store was opened."""
         return self._writer.commits
@@ -113,6 +109,9 @@ class SqliteLog(SqliteLogReader):
         owner_epoch = self._ownership.epoch
         await self._writer.job(lambda db: recovering.begin_trial(db, keys, owner_epoch=owner_epoch))
 
+    async def end_trial(self, keys: Sequence[int]) -> None:
+        await self._writer.job(lambda db: recovering.end_trial(db, keys))
+
     async def survived(self, keys: Sequence[int]) -> None:
         owner_epoch = self._ownership.epoch
         await self._writer.job(lambda db: recovering.survived(db, keys, owner_epoch=owner_epoch))
@@ -151,11 +150,12 @@ def _load(db: apsw.Connection, key: int, *, epoch: int, kinds: Sequence[str], li
     if limit is ON_THE_LOOP:
         _check_size(db, row)
     created: Any = db.execute("SELECT body FROM entries WHERE run = ? AND seq = 1", (key,)).fetchone()
+    folded = row.state_seq if row.state else 0
     return Loaded(
         row,
         epoch,
         created[0] if created else b"",
-        facts=read_facts(db, key, after=row.state_seq) if row.state_seq < row.next_seq - 1 else [],
+        facts=read_facts(db, key, after=folded) if folded < row.next_seq - 1 else [],
         conversation=read_facts(db, key, kinds=kinds) if kinds else [],
         history=[] if row.thread is None else thread_queue.messages(db, row.thread),
         secrets=found[-1],

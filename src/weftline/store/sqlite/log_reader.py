@@ -82,7 +82,8 @@ class SqliteLogReader:
 
     async def under_way(self, *, after: int, limit: int) -> list[UnderWay]:
         rows = self._all(
-            "SELECT key, suspect, alone, deaths FROM runs WHERE due_at = 0 AND key > ? ORDER BY key LIMIT ?",
+            "SELECT key, suspect, alone, deaths, rules, format FROM runs WHERE due_at = 0 AND key > ?"
+            " ORDER BY key LIMIT ?",
             after,
             limit,
         )
@@ -123,10 +124,6 @@ class SqliteLogReader:
     async def thread_messages(self, thread: int) -> list[bytes]:
         with snapshot(self._reader) as db:
             return thread_queue.messages(db, thread)
-
-    async def last_message(self, thread: int) -> int:
-        with snapshot(self._reader) as db:
-            return thread_queue.last_message(db, thread)
 
     async def unfinished(self) -> int:
         return self._one("SELECT count(*) FROM runs WHERE ended_at IS NULL")[0]

@@ -19,6 +19,10 @@ def begin_trial(db: apsw.Connection, keys: Sequence[int], *, owner_epoch: int) -
     _set_trial(db, keys, owner_epoch)
 
 
+def end_trial(db: apsw.Connection, keys: Sequence[int]) -> None:
+    _set_trial(db, keys, 0)
+
+
 def survived(db: apsw.Connection, keys: Sequence[int], *, owner_epoch: int) -> None:
     _set_trial(db, keys, -owner_epoch)
 

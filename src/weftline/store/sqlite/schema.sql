@@ -44,7 +44,8 @@ CREATE TABLE threads (
   ended_at INTEGER,
   active_run INTEGER,             -- the one run that may move; the others of the thread are queued
   next_place INTEGER NOT NULL,    -- the next place in the queue
-  secrets BLOB                    -- sealed: header values of the tools that the server dials
+  secrets BLOB,                   -- sealed: header values of the tools that the server dials
+  format INTEGER NOT NULL DEFAULT 0  -- the number of the vocabulary of its messages
 ) STRICT;
 
 CREATE INDEX threads_by_workspace ON threads (workspace, key);
@@ -82,7 +83,8 @@ CREATE TABLE runs (
   fold INTEGER NOT NULL,          -- the version of the fold that made `state`
   state_seq INTEGER NOT NULL,     -- the last seq that `state` has folded
   state BLOB NOT NULL,
-  secrets BLOB                    -- sealed: header values of the tools that the server dials, until the run has ended
+  secrets BLOB,                   -- sealed: header values of the tools that the server dials, until the run has ended
+  format INTEGER NOT NULL DEFAULT 0  -- the number of the vocabulary of its latest entries
 ) STRICT;
 
 CREATE INDEX runs_due ON runs (due_at) WHERE due_at IS NOT NULL;

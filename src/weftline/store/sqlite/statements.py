@@ -24,15 +24,15 @@ INSERT_ENTRIES = ("INSERT INTO entries (run, seq, at, kind, head, body) VALUES "
 INSERT_DELTAS = ("INSERT INTO deltas (run, seq, count, at, kind, bodies) VALUES ", 6, "")
 INSERT_RUNS = (
     "INSERT INTO runs (key, salt, workspace, thread, place, name, agent, metadata, status, created_at, started_at,"
-    " ended_at, next_seq, version, epoch, due_at, rules, fold, state_seq, state, secrets) VALUES ",
-    21,
+    " ended_at, next_seq, version, epoch, due_at, rules, fold, state_seq, state, secrets, format) VALUES ",
+    22,
     "",
 )
 UPDATE_RUNS = (
     "WITH v (key, base_seq, base_version, next_seq, version, epoch, due_at, status, started_at, ended_at, state, fold,"
-    " progress) AS (VALUES ",
-    13,
-    ") UPDATE runs SET next_seq = v.next_seq, version = v.version, epoch = v.epoch,"
+    " progress, format) AS (VALUES ",
+    14,
+    ") UPDATE runs SET format = v.format, next_seq = v.next_seq, version = v.version, epoch = v.epoch,"
     " due_at = CASE WHEN v.due_at = -1 THEN runs.due_at ELSE v.due_at END,"
     " status = v.status, started_at = coalesce(runs.started_at, v.started_at),"
     " ended_at = coalesce(runs.ended_at, v.ended_at),"

@@ -7,11 +7,12 @@ Threads are records; these are the few of their columns that belong to the log. 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import apsw
 from msgspec import Struct
+
+from weftline.store.base import ThreadEnd
 
 
 class Place(Struct, frozen=True):
@@ -22,9 +23,16 @@ class Place(Struct, frozen=True):
     """Whether another run of the thread may move now."""
 
 
-def is_open(db: apsw.Connection, thread: int) -> bool:
-    """Whether the thread takes new runs: it exists and has not ended."""
-    return db.execute("SELECT 1 FROM threads WHERE key = ? AND ended_at IS NULL", (thread,)).fetchone() is not None
+def open_format(db: apsw.Connection, thread: int) -> int | None:
+    """The number of the vocabulary of the messages of an open thread; None if it does not exist or has ended."""
+    row: Any = db.execute("SELECT format FROM threads WHERE key = ? AND ended_at IS NULL", (thread,)).fetchone()
+    return row[0] if row else None
+
+
+def standing(db: apsw.Connection, thread: int) -> tuple[int | None, int]:
+    """The run of the thread that may move, and the number of the vocabulary of its messages."""
+    row: Any = db.execute("SELECT active_run, format FROM threads WHERE key = ?", (thread,)).fetchone()
+    return (row[0], row[1]) if row else (None, 0)
 
 
 def take_place(db: apsw.Connection, thread: int, *, run: int, at: int) -> Place:
@@ -37,11 +45,13 @@ def take_place(db: apsw.Connection, thread: int, *, run: int, at: int) -> Place:
     return Place(rows[0][0] - 1, rows[0][1] != run)
 
 
-def add_messages(db: apsw.Connection, thread: int, *, run: int, messages: Sequence[bytes]) -> None:
-    for pos, message in enumerate(messages, last_message(db, thread) + 1):
+def add_messages(db: apsw.Connection, end: ThreadEnd, *, run: int, format: int) -> None:
+    thread = end.thread
+    for pos, message in enumerate(end.messages, _last_message(db, thread) + 1):
         db.execute(
             "INSERT INTO thread_messages (thread, pos, run, message) VALUES (?, ?, ?, ?)", (thread, pos, run, message)
         )
+    db.execute("UPDATE threads SET format = ? WHERE key = ? AND format < ?", (format, thread, format))
 
 
 def active_run(db: apsw.Connection, thread: int) -> int | None:
@@ -62,7 +72,7 @@ def messages(db: apsw.Connection, thread: int) -> list[bytes]:
     return [row[0] for row in rows]
 
 
-def last_message(db: apsw.Connection, thread: int) -> int:
+def _last_message(db: apsw.Connection, thread: int) -> int:
     row: Any = db.execute("SELECT coalesce(max(pos), 0) FROM thread_messages WHERE thread = ?", (thread,)).fetchone()
     return row[0]
 

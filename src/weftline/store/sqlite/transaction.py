@@ -11,7 +11,7 @@ import apsw
 from msgspec.json import decode
 
 from weftline.store.base import LEAVE_DUE, NewRun, SqlValue, Write, Written
-from weftline.store.outcomes import ends_run, thread_has_ended
+from weftline.store.outcomes import ends_run, refused_by_thread
 from weftline.store.sqlite import deliveries, thread_queue
 from weftline.store.sqlite import statements as sql
 from weftline.store.sqlite.failures import Malformed, Moved
@@ -63,6 +63,7 @@ class _Rows:
                     write.state,
                     write.fold,
                     write.progress,
+                    write.format,
                 )
             )
 
@@ -128,6 +129,7 @@ class _Rows:
                 0 if write.state is None else next_seq - 1,
                 write.state or b"",
                 new.secrets if write.ended_at is None else None,
+                write.format,
             )
         )
         if new.metadata != "{}":
@@ -145,8 +147,8 @@ def _take_place(db: apsw.Connection, write: Write, places: dict[int, Place]) -> 
     """Gives a new run its place in the queue of its thread."""
     new, written = write.new, Written(first_seq=write.base_seq)
     if new is not None and new.thread is not None:
-        if not thread_queue.is_open(db, new.thread):
-            return thread_has_ended()
+        if (refusal := refused_by_thread(thread_queue.open_format(db, new.thread), write)) is not None:
+            return refusal
         place = places[write.key] = thread_queue.take_place(db, new.thread, run=write.key, at=new.created_at)
         written.queued = place.queued
     return written
@@ -165,7 +167,7 @@ def _end_in_thread(db: apsw.Connection, write: Write) -> int | None:
     end = write.thread_end
     assert end is not None
     if end.messages:
-        thread_queue.add_messages(db, end.thread, run=write.key, messages=end.messages)
+        thread_queue.add_messages(db, end, run=write.key, format=write.format)
     if thread_queue.active_run(db, end.thread) != write.key:
         return None
     following: Any = db.execute(

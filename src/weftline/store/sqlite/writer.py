@@ -71,7 +71,7 @@ class Writer:
         """Commits `writes` and reports what became of each."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[Written]] = loop.create_future()
-        self._put(lambda: _report(loop, future, self._flush(writes)))
+        self._put(lambda: _report(loop, future, self._write_all(writes)))
         return future
 
     def caught_up(self) -> asyncio.Future[None]:
@@ -85,7 +85,7 @@ class Writer:
         """Runs `job` between two flushes in its own transaction and gives its value once that is durable."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._put(lambda: self._job(job, loop, future))
+        self._put(lambda: self._run_job(job, loop, future))
         return future
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ class Writer:
         self.failed = True
         self._on_fatal(reason)
 
-    def _flush(self, writes: Sequence[Write]) -> list[Written]:
+    def _write_all(self, writes: Sequence[Write]) -> list[Written]:
         if crashpoints.armed():
             crashpoints.hit(_names(writes), "before")
         try:
@@ -152,7 +152,7 @@ class Writer:
         self.commits += 1
         return results
 
-    def _job(
+    def _run_job(
         self, job: Callable[[apsw.Connection], T], loop: asyncio.AbstractEventLoop, future: asyncio.Future[T]
     ) -> None:
         crashpoints.job_begins()

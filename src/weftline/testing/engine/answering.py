@@ -40,6 +40,24 @@ async def the_first_of_two_answers_counts(bench: Bench) -> None:
     assert (closed.id, closed.how) == (call, "returned")
 
 
+async def an_answer_under_a_key_may_come_again(bench: Bench) -> None:
+    run = await bench.run("ask")
+    (call,) = await bench.offers(run)
+
+    async def answer(text: str = "42", *, key: str = "k", is_error: bool = False) -> bool:
+        output = ToolOutput.of(text, is_error=is_error)
+        return await bench.engine.answer(run.key, call, output, idempotency_key=key)
+
+    assert await asyncio.gather(answer(), answer()) == [True, True]
+    await bench.ended(run)
+    assert await answer()
+    await bench.subject.restart()
+    assert await answer()
+    assert await refusal(answer("43")) == await refusal(answer(is_error=True)) == "idempotency_conflict"
+    assert await refusal(answer(key="another")) == await refusal(answer(key="")) == "run_terminal"
+    assert len(facts(await bench.lines(run), CallClosed)) == 1
+
+
 async def an_answer_to_nothing_is_refused_and_harms_nobody(bench: Bench) -> None:
     run = await bench.run("ask")
     (call,) = await bench.offers(run)
@@ -79,6 +97,7 @@ CHECKS: tuple[Check, ...] = (
     an_answer_carries_the_run_on,
     answers_at_the_same_moment_each_reach_the_model_once,
     the_first_of_two_answers_counts,
+    an_answer_under_a_key_may_come_again,
     an_answer_to_nothing_is_refused_and_harms_nobody,
     an_error_is_a_result_too,
     an_answer_after_a_cancel_is_taken_and_changes_nothing,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from weftline.kernel.entries import RunCreated
-from weftline.store.base import RunFilter
+from weftline.store.base import IdempotencyKey, RunFilter
 from weftline.testing.engine.bench import Bench, Check, facts, plan_of, refusal
 
 
@@ -43,7 +43,9 @@ async def a_create_with_a_key_makes_one_run(bench: Bench) -> None:
     workspace = await bench.workspace()
 
     async def create() -> str:
-        return await bench.engine.create(workspace, plan_of("hello"), idempotency=("runs", "k", b"digest"))
+        return await bench.engine.create(
+            workspace, plan_of("hello"), idempotency=IdempotencyKey("runs", "k", b"digest")
+        )
 
     created = await asyncio.gather(create(), create(), create())
     assert len({*created, await create()}) == 1
@@ -54,18 +56,20 @@ async def a_create_with_a_key_makes_one_run(bench: Bench) -> None:
 
 async def a_key_that_was_used_for_another_request_is_refused(bench: Bench) -> None:
     workspace = await bench.workspace()
-    await bench.engine.create(workspace, plan_of("hello"), idempotency=("runs", "k", b"one"))
-    again = bench.engine.create(workspace, plan_of("hello"), idempotency=("runs", "k", b"another"))
+    await bench.engine.create(workspace, plan_of("hello"), idempotency=IdempotencyKey("runs", "k", b"one"))
+    again = bench.engine.create(workspace, plan_of("hello"), idempotency=IdempotencyKey("runs", "k", b"another"))
     assert await refusal(again) == "idempotency_conflict"
     others = await bench.workspace("others")
-    await bench.engine.create(others, plan_of("hello"), idempotency=("runs", "k", b"another"))
+    await bench.engine.create(others, plan_of("hello"), idempotency=IdempotencyKey("runs", "k", b"another"))
 
 
 async def a_create_whose_caller_goes_away_is_whole_or_nothing(bench: Bench) -> None:
     workspace = await bench.workspace()
 
     async def create() -> str:
-        return await bench.engine.create(workspace, plan_of("hello"), idempotency=("runs", "k", b"digest"))
+        return await bench.engine.create(
+            workspace, plan_of("hello"), idempotency=IdempotencyKey("runs", "k", b"digest")
+        )
 
     for turns in range(4):
         impatient = asyncio.create_task(create())

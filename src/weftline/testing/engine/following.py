@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from weftline.kernel.entries import CallOpened, RunEnded
-from weftline.runtime.engine import Follower
-from weftline.runtime.hub import EntryBatch
+from weftline.runtime.engine import EntryBatch, Follower
 from weftline.testing.engine.bench import TIMEOUT_S, Bench, Check, facts
 from weftline.testing.lines import Line, lines_of
 from weftline.tools.base import ToolOutput

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weftline.kernel.entries import CallClosed, CallStarted
+from weftline.kernel.entries import FORMAT, CallClosed, CallStarted
 from weftline.store.base import Item, NewRun, Store, Write
 from weftline.testing.engine.bench import Bench, Check, Run, facts, refusal
 from weftline.tools.base import ToolOutput
@@ -67,7 +67,7 @@ async def a_run_of_a_newer_version_is_left_alone(bench: Bench) -> None:
     newer = Run(1_000, "run_3e8newer0newer0", workspace)
 
     async def plant(store: Store) -> None:
-        written = await store.log.flush([_of_newer_rules(newer, epoch=store.log.next_epoch())])
+        written = await store.log.flush([_of_tomorrow(newer, epoch=store.log.next_epoch())])
         assert written[0].outcome == "ok", written
 
     await bench.subject.restart(plant)
@@ -78,8 +78,8 @@ async def a_run_of_a_newer_version_is_left_alone(bench: Bench) -> None:
     assert (await bench.row(newer)).next_seq == 2
 
 
-def _of_newer_rules(run: Run, *, epoch: int) -> Write:
-    head = b'{"type":"run.created","rules":99,"limits":{"tomorrow":1}}'
+def _of_tomorrow(run: Run, *, epoch: int) -> Write:
+    head = b'{"type":"run.created","rules":1,"limits":{"tomorrow":1}}'
     return Write(
         run.key,
         epoch,
@@ -89,9 +89,10 @@ def _of_newer_rules(run: Run, *, epoch: int) -> Write:
         version=1,
         status="queued",
         due_at=0,
+        format=FORMAT + 1,
         state=b"tomorrow's",
         fold=99,
-        new=NewRun("newer0newer0", run.workspace, "newer", "{}", 1, 99),
+        new=NewRun("newer0newer0", run.workspace, "newer", "{}", 1, 1),
     )
 
 

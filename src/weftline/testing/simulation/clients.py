@@ -19,6 +19,7 @@ from weftline.kernel.entries import CallClosed
 from weftline.plan import encode_plan
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine
+from weftline.store.base import IdempotencyKey
 from weftline.testing.simulation.disk import Disk
 from weftline.testing.simulation.followers import Reader, Seen
 from weftline.testing.simulation.orders import Order
@@ -93,7 +94,7 @@ class Clients:
 
     def _ask_create(self, engine: Engine, order: Order) -> Awaitable[str]:
         plan = order.plan
-        idempotency = ("runs", order.tag, blake2b(encode_plan(plan), digest_size=16).digest())
+        idempotency = IdempotencyKey("runs", order.tag, blake2b(encode_plan(plan), digest_size=16).digest())
         return engine.create(self._disk.workspace, plan, thread=order.thread, idempotency=idempotency)
 
     async def _read(self, order: Order, key: int, run_id: str) -> None:

@@ -7,7 +7,7 @@ get after a start for calls offered before it.
 from __future__ import annotations
 
 from weftline.kernel.entries import CallClosed, CallOpened, TimerFired
-from weftline.runtime.residents import CLIENT_GRACE_US
+from weftline.runtime.timers import CLIENT_GRACE_US
 from weftline.testing.simulation.disk import FAST_S, Entry
 from weftline.testing.simulation.evidence import Evidence, RunLog
 from weftline.testing.simulation.trace import require

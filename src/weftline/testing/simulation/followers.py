@@ -11,8 +11,7 @@ from msgspec import Struct, field
 from weftline.errors import StoreError
 from weftline.kernel.bodies import encode
 from weftline.kernel.entries import CallOpened, RunEnded
-from weftline.runtime.engine import Follower
-from weftline.runtime.hub import EntryBatch
+from weftline.runtime.engine import EntryBatch, Follower
 from weftline.testing.lines import Line, lines_of
 from weftline.testing.simulation.disk import Disk
 from weftline.testing.simulation.server import Server

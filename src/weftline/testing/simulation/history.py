@@ -12,7 +12,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from weftline.kernel.entries import AttemptFailed, CallClosed, Fact, TurnCompleted
-from weftline.kernel.state import State, decode_state
+from weftline.kernel.evolve import fold
+from weftline.kernel.state import State
 from weftline.runtime import hub, residents
 from weftline.testing.simulation import server as servers
 from weftline.testing.simulation.clients import Clients
@@ -93,7 +94,7 @@ class History:
     def run(self) -> None:
         random.seed(self.seed)
         with _narrow(self.rng):
-            self.loop.run_until_complete(self._run())
+            self.loop.run_until_complete(self._play())
         if self._failure is not None:
             raise self._failure
         check(self._evidence())
@@ -113,7 +114,7 @@ class History:
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
 
-    async def _run(self) -> None:
+    async def _play(self) -> None:
         server = self.server
         server.is_outside(asyncio.current_task())
         mishaps = self.mishaps = Mishaps(
@@ -205,9 +206,9 @@ class History:
         for key in self.disk.unfinished():
             row = self.disk.row(key)
             assert row is not None
-            state = decode_state(row.state) if row.state else State()
-            last = self.disk.facts(key)[-1].head
-            found.append(f"run {key} due {row.due_at} {row.status}, last {last}, {state.step} {state.batch}")
+            facts = self.disk.facts(key)
+            state = fold(State(), [(fact.at, fact.head) for fact in facts])
+            found.append(f"run {key} due {row.due_at} {row.status}, last {facts[-1].head}, {state.step} {state.batch}")
         return "; ".join(found) or "all runs have ended, but a client does not know"
 
     def _evidence(self) -> Evidence:

@@ -105,10 +105,6 @@ class SimulatedLog:
     async def lift_hold(self) -> None:
         await self._wires.write(self.inner.lift_hold())
 
-    @property
-    def shared(self) -> bool:
-        return self.inner.shared
-
     # Writing
 
     def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
@@ -173,6 +169,9 @@ class SimulatedLog:
     async def begin_trial(self, keys: Sequence[int]) -> None:
         await self._wires.write(self.inner.begin_trial(keys))
 
+    async def end_trial(self, keys: Sequence[int]) -> None:
+        await self._wires.write(self.inner.end_trial(keys))
+
     async def survived(self, keys: Sequence[int]) -> None:
         await self._wires.write(self.inner.survived(keys))
 
@@ -232,9 +231,6 @@ class SimulatedLog:
     async def thread_messages(self, thread: int) -> list[bytes]:
         return await self._wires.read(self.inner.thread_messages(thread))
 
-    async def last_message(self, thread: int) -> int:
-        return await self._wires.read(self.inner.last_message(thread))
-
     async def unfinished(self) -> int:
         return await self._wires.read(self.inner.unfinished())
 
@@ -248,16 +244,10 @@ class SimulatedRecords:
         self._wires = wires
 
     async def read(self, query: Query[T], *, heavy: bool = False) -> T:
-        return await self._wires.read(self._read(query))
-
-    async def _read(self, query: Query[T]) -> T:
-        return await self._inner.read(query)
+        return await self._wires.read(self._inner.read(query))
 
     async def write(self, query: Query[T]) -> T:
-        return await self._wires.write(self._write(query))
-
-    async def _write(self, query: Query[T]) -> T:
-        return await self._inner.write(query)
+        return await self._wires.write(self._inner.write(query))
 
 
 class SimulatedStore:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from weftline.store.base import LEAVE_DUE, Item, Stored
+from weftline.store.base import LEAVE_DUE, IdempotencyKey, Item, Stored
 from weftline.testing.store.chain import check_log, read_log
 from weftline.testing.store.subject import (
     TIMEOUT_S,
@@ -149,13 +149,16 @@ async def a_row_holds_what_the_last_write_said(subject: Subject) -> None:
     log = subject.store.log
     chain = await new_chain(subject)
     started = chain.append(b"a", due_at=77)
-    started.started_at, started.fold = 1_234, 5
+    started.started_at, started.fold, started.format = 1_234, 5, 3
     await commit(log, started)
     row = await the_row(log, 1)
     assert (row.next_seq, row.version, row.epoch, row.due_at, row.status) == (3, 2, chain.epoch, 77, "running")
     assert (row.state, row.state_seq, row.fold) == (b"state 2", 2, 5)
     assert (row.started_at, row.ended_at, row.queued) == (1_234, None, False)
     assert (row.salt, row.created_at, row.rules, row.metadata) == ("salt", 1_001, 1, "{}")
+    assert row.format == 3
+    await commit(log, chain.append(deltas=[b"x"]))
+    assert (await the_row(log, 1)).format == 0
 
 
 async def a_write_without_a_state_leaves_the_stored_one(subject: Subject) -> None:
@@ -204,10 +207,10 @@ async def the_secrets_of_a_run_go_when_it_ends(subject: Subject) -> None:
 async def an_idempotency_key_is_used_once(subject: Subject) -> None:
     log = subject.store.log
     workspace, other = await new_workspace(subject), await new_workspace(subject, "other")
-    first = chain_of(log, 1, workspace).create(idempotency=("runs", "k", b"digest 1"))
-    same = chain_of(log, 2, workspace).create(idempotency=("runs", "k", b"digest 2"))
-    route = chain_of(log, 3, workspace).create(idempotency=("sessions", "k", b"digest 3"))
-    tenant = chain_of(log, 4, other).create(idempotency=("runs", "k", b"digest 4"))
+    first = chain_of(log, 1, workspace).create(idempotency=IdempotencyKey("runs", "k", b"digest 1"))
+    same = chain_of(log, 2, workspace).create(idempotency=IdempotencyKey("runs", "k", b"digest 2"))
+    route = chain_of(log, 3, workspace).create(idempotency=IdempotencyKey("sessions", "k", b"digest 3"))
+    tenant = chain_of(log, 4, other).create(idempotency=IdempotencyKey("runs", "k", b"digest 4"))
     results = await commit(log, first, same, route, tenant)
     assert outcomes(results) == ["ok", "conflict", "ok", "ok"]
     assert code(results[1]) == "conflict"

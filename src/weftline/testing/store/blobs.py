@@ -5,6 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 
 from weftline.messages import Blob
+from weftline.store.base import IdempotencyKey
 from weftline.testing.store.subject import Subject, chain_of, commit, new_thread, new_workspace, outcomes
 
 
@@ -29,7 +30,7 @@ async def a_blob_is_there_with_its_run_and_after_a_death(subject: Subject) -> No
 async def a_blob_of_a_run_that_is_refused_is_not_kept(subject: Subject) -> None:
     log, workspace = subject.store.log, await new_workspace(subject)
     first, second = chain_of(log, 1, workspace), chain_of(log, 2, workspace)
-    once = ("runs", "key", b"digest")
+    once = IdempotencyKey("runs", "key", b"digest")
     await commit(log, first.create(idempotency=once))
     assert outcomes(await commit(log, second.create(idempotency=once, blobs=(A,)))) == ["conflict"]
     assert await log.blob(workspace, A.id) is None

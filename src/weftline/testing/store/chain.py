@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from weftline.messages import Blob
-from weftline.store.base import Item, LogReader, NewRun, Stored, ThreadEnd, Write
+from weftline.store.base import IdempotencyKey, Item, LogReader, NewRun, Progress, Stored, ThreadEnd, Write
 
 EVERYTHING = 2**40
 
@@ -35,7 +34,7 @@ class Chain:
         metadata: str = "{}",
         rules: int = 1,
         secrets: bytes | None = None,
-        idempotency: tuple[str, str, bytes] | None = None,
+        idempotency: IdempotencyKey | None = None,
         blobs: tuple[Blob, ...] = (),
     ) -> Write:
         """The first write of the run: its row and its first entry."""
@@ -62,7 +61,7 @@ class Chain:
         deltas: Sequence[bytes] = (),
         status: str = "running",
         due_at: int | None = 0,
-        progress: Literal[0, 1, 2] = 0,
+        progress: Progress = Progress.NONE,
     ) -> Write:
         """One fact for each of `bodies`, and then `deltas` as one item. Facts bring a new state along."""
         items = [Item(5_000, kind, b"{}", body) for body in bodies]

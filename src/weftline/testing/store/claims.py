@@ -124,6 +124,20 @@ async def a_claim_brings_all_that_a_driver_needs(subject: Subject) -> None:
     assert loaded.history == [b"m1", b"m2"]
 
 
+async def a_claim_of_a_run_without_a_state_brings_all_its_facts(subject: Subject) -> None:
+    log = subject.store.log
+    workspace = await new_workspace(subject)
+    for key, state in enumerate((None, b""), 1):
+        chain = chain_of(log, key, workspace)
+        created, newer = chain.create(), chain.append(b"c1")
+        created.state, newer.state = state, None
+        await commit(log, created)
+        await commit(log, newer)
+        loaded = await log.claim(key, kinds=())
+        assert loaded is not None
+        assert (loaded.row.state, [fact.seq for fact in loaded.facts]) == (b"", [1, 2])
+
+
 async def a_long_run_is_claimed_like_a_short_one(subject: Subject) -> None:
     log = subject.store.log
     chain = await new_chain(subject)
@@ -155,6 +169,7 @@ CHECKS = (
     a_fenced_member_harms_nobody_else,
     a_claim_sees_what_was_flushed_before_it,
     a_claim_brings_all_that_a_driver_needs,
+    a_claim_of_a_run_without_a_state_brings_all_its_facts,
     a_long_run_is_claimed_like_a_short_one,
     claims_of_a_later_owner_are_newer,
 )

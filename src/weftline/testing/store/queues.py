@@ -42,9 +42,27 @@ async def runs_of_a_thread_move_one_after_another(subject: Subject) -> None:
     (result,) = await commit(log, chains[2].end())
     assert result.promoted is None and await records.read(active_run(thread)) is None
     assert await log.thread_messages(thread) == [b"q1", b"a1", b"q2"]
-    assert await log.last_message(thread) == 3
     (result,) = await commit(log, chain_of(log, 4, workspace, thread=thread).create())
     assert not result.queued and await due_times(log, 4) == [0]
+
+
+async def a_thread_with_newer_messages_takes_no_older_run(subject: Subject) -> None:
+    log = subject.store.log
+    workspace = await new_workspace(subject)
+    thread = await new_thread(subject, workspace)
+    first, second, third, fourth = (chain_of(log, key, workspace, thread=thread) for key in (1, 2, 3, 4))
+    await commit(log, first.create(), second.create())
+    newer = first.end(messages=[b"of tomorrow"])
+    newer.format = 7
+    await commit(log, newer)
+    assert [(await the_row(log, key)).thread_format for key in (1, 2)] == [7, 7]
+    await commit(log, second.end(messages=[b"of today"]))
+    assert (await the_row(log, 2)).thread_format == 7
+    (refused,) = await log.flush([third.create()])
+    assert (refused.outcome, code(refused)) == ("failed", "unsupported_run")
+    as_new = fourth.create()
+    as_new.format = 7
+    assert outcomes(await log.flush([as_new])) == ["ok"]
 
 
 async def a_queued_run_is_written_without_moving_it(subject: Subject) -> None:
@@ -149,6 +167,7 @@ async def the_ends_of_a_thread_are_in_the_order_of_its_queue(subject: Subject) -
 
 CHECKS = (
     runs_of_a_thread_move_one_after_another,
+    a_thread_with_newer_messages_takes_no_older_run,
     a_queued_run_is_written_without_moving_it,
     a_queued_run_that_is_written_as_it_is_promoted_stays_due,
     an_end_that_fails_releases_nothing,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weftline.store.base import UnderWay
+from weftline.store.base import IdempotencyKey, Progress, UnderWay
 from weftline.testing.store.chain import check_log, read_log
 from weftline.testing.store.subject import (
     Subject,
@@ -21,7 +21,7 @@ async def everything_is_there_after_the_store_was_opened_again(subject: Subject)
     workspace = await new_workspace(subject)
     thread = await new_thread(subject, workspace)
     chains = [chain_of(subject.store.log, key, workspace, thread=thread) for key in (1, 2)]
-    creates = [chain.create(idempotency=("runs", f"k{chain.key}", b"d")) for chain in chains]
+    creates = [chain.create(idempotency=IdempotencyKey("runs", f"k{chain.key}", b"d")) for chain in chains]
     await commit(subject.store.log, *creates)
     await commit(subject.store.log, chains[0].append(b"a", deltas=[b"b"]))
     log = subject.store.log
@@ -59,9 +59,9 @@ async def due_runs_are_those_whose_time_has_come(subject: Subject) -> None:
     chains = [await new_chain(subject, key) for key in range(1, 6)]
     for chain, at in zip(chains, [0, 200, None, 100, 0], strict=True):
         await commit(log, chain.append(b"a", due_at=at))
-    assert await log.under_way(after=0, limit=9) == [UnderWay(1, 0, 0, 0), UnderWay(5, 0, 0, 0)]
-    assert await log.under_way(after=0, limit=1) == [UnderWay(1, 0, 0, 0)]
-    assert await log.under_way(after=1, limit=9) == [UnderWay(5, 0, 0, 0)]
+    assert await log.under_way(after=0, limit=9) == [UnderWay(1, 0, 0, 0, 1, 0), UnderWay(5, 0, 0, 0, 1, 0)]
+    assert await log.under_way(after=0, limit=1) == [UnderWay(1, 0, 0, 0, 1, 0)]
+    assert await log.under_way(after=1, limit=9) == [UnderWay(5, 0, 0, 0, 1, 0)]
     everybody = (0, 0)
     assert [await log.due(now, after=everybody, limit=9) for now in (99, 100, 200)] == [
         [],
@@ -118,6 +118,15 @@ async def survivors_are_charged_only_if_nobody_is_on_trial(subject: Subject) -> 
     assert await charges(subject) == [(2, 0, 1), (2, 0, 1), (1, 1, 1)]
 
 
+async def a_run_whose_trial_was_ended_is_charged_with_nothing(subject: Subject) -> None:
+    for key in (1, 2):
+        await new_chain(subject, key)
+    await subject.store.log.begin_trial([1, 2])
+    await subject.store.log.end_trial([1])
+    await _dies(subject)
+    assert await charges(subject) == [(0, 0, 0), (1, 1, 1)]
+
+
 async def charges_are_taken_back_after_a_death_while_nobody_was_recovered(subject: Subject) -> None:
     for key in (1, 2):
         await new_chain(subject, key)
@@ -138,9 +147,9 @@ async def a_suspect_is_cleared_when_something_that_it_began_has_ended(subject: S
     await subject.store.log.begin_trial([1])
     await commit(subject.store.log, chain.append(b"a"))
     assert await charges(subject, 1) == [(1, 1, 1)]
-    await commit(subject.store.log, chain.append(deltas=[b"b"], progress=1))
+    await commit(subject.store.log, chain.append(deltas=[b"b"], progress=Progress.STREAMED))
     assert await charges(subject, 1) == [(1, 0, 1)], "what it streams is progress, and no more than that"
-    await commit(subject.store.log, chain.append(b"c", progress=2))
+    await commit(subject.store.log, chain.append(b"c", progress=Progress.ENDED))
     assert await charges(subject, 1) == [(0, 0, 1)]
     await _dies(subject)
     assert await charges(subject, 1) == [(0, 0, 0)]
@@ -174,6 +183,7 @@ CHECKS = (
     a_death_is_charged_once_to_the_run_that_was_on_trial_alone,
     a_death_of_a_group_makes_suspects_and_charges_nobody,
     survivors_are_charged_only_if_nobody_is_on_trial,
+    a_run_whose_trial_was_ended_is_charged_with_nothing,
     charges_are_taken_back_after_a_death_while_nobody_was_recovered,
     a_suspect_is_cleared_when_something_that_it_began_has_ended,
     a_run_that_has_ended_is_charged_with_nothing,

@@ -104,9 +104,9 @@ class Clients:
             for number in range(order.followers):
                 view = View(run)
                 self._ledger.views.append(view)
-                tasks.create_task(self._follow(order, view, first=number == 0))
+                tasks.create_task(self._follow_one(order, view, first=number == 0))
 
-    async def _follow(self, order: Order, view: View, *, first: bool) -> None:
+    async def _follow_one(self, order: Order, view: View, *, first: bool) -> None:
         answering: set[asyncio.Task[None]] = set()
         count = 0
         while not view.ended:

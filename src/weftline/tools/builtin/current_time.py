@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from weftline import prompts
 from weftline.tools.base import ToolFailed
 from weftline.tools.function import tool
 
@@ -21,7 +22,7 @@ def current_time(timezone: str = "UTC") -> dict[str, str | int]:
         try:
             now = now.astimezone(ZoneInfo(timezone))
         except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise ToolFailed(f"There is no time zone {timezone!r}; use an IANA name such as Europe/Berlin.") from None
+            raise ToolFailed(prompts.unknown_time_zone(timezone)) from None
     return {
         "time": now.isoformat(timespec="seconds"),
         "timezone": "UTC" if now.tzinfo is UTC else timezone,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from weftline import prompts
 from weftline.bounded.pool import GaveUp, shared_workers
 from weftline.net.charset import decoded
 from weftline.net.dial import Dialer
@@ -37,9 +38,9 @@ def fetch_tool(dialer: Dialer) -> FunctionTool[..., Any]:
             start: The character to begin at, to read on in a long page.
         """
         if not url.lower().startswith(("http://", "https://")):
-            raise ToolFailed("Only http and https addresses can be fetched.")
+            raise ToolFailed(prompts.FETCH_HTTP_ONLY)
         if start < 0:
-            raise ToolFailed("start must not be negative.")
+            raise ToolFailed(prompts.FETCH_START)
         try:
             async with dialer.request("GET", url, headers=_HEADERS, timeout_s=TIMEOUT_S, redirects=REDIRECTS) as reply:
                 text = await _text(reply)
@@ -47,7 +48,7 @@ def fetch_tool(dialer: Dialer) -> FunctionTool[..., Any]:
             raise ToolFailed(error.message) from None
         part = text[start : start + MAX_CHARS]
         left = len(text) - start - len(part)
-        return f"{part}\n[{left} more characters; read on with start={start + len(part)}]" if left > 0 else part
+        return prompts.fetch_more(part, left, start=start + len(part)) if left > 0 else part
 
     return fetch
 
@@ -57,22 +58,22 @@ async def _page(data: bytes, reply: HttpResponse) -> str:
         text = await shared_workers().run(_JOB, data, (reply.charset or "").encode(), reply.url.encode())
     except GaveUp as error:
         logger.warning("the page %s could not be read: %s", reply.url, error)
-        raise ToolFailed("The page is too complicated to be read.") from None
+        raise ToolFailed(prompts.FETCH_TOO_COMPLICATED) from None
     return text.decode()
 
 
 async def _text(reply: HttpResponse) -> str:
     if reply.status >= 400 or reply.status < 200:
-        raise ToolFailed(f"The server answered HTTP {reply.status} {reply.reason}".rstrip() + ".")
+        raise ToolFailed(prompts.fetch_refused(reply.status, reply.reason))
     if 300 <= reply.status < 400:
-        raise ToolFailed("The page redirects too often.")
+        raise ToolFailed(prompts.FETCH_REDIRECTS)
     kind = reply.media_type
     textual = not kind or kind.startswith("text/") or kind in (*_HTML, *_TEXTUAL) or kind.endswith(("+json", "+xml"))
     if not textual:
-        raise ToolFailed(f"The page is {kind}, which cannot be shown as text.")
+        raise ToolFailed(prompts.fetch_not_text(kind))
     data, whole = await reply.read_up_to(MAX_BYTES)
     if kind in _HTML or (not kind and data.lstrip()[:1] == b"<"):
         text = await _page(data, reply)
     else:
         text = decoded(data, reply.charset)
-    return text if whole else f"{text}\n[cut after {MAX_BYTES} bytes]"
+    return text if whole else prompts.cut_after_bytes(text, MAX_BYTES)

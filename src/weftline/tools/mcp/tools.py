@@ -84,15 +84,15 @@ class McpTool(RemoteTool):
                             return redacted(output, connection.redactor)
             raise AssertionError("unreachable")
         except McpMissing:
-            return ToolOutput.of(_MISSING, is_error=True)
+            return ToolOutput.of(prompts.NO_MCP, is_error=True)
         except MCPError as error:
             return ToolOutput.of(self._explained(error), is_error=True)
         except TimeoutError as error:
-            return ToolOutput.of(f"{self.name} failed: {error}", is_error=True)
+            return ToolOutput.of(prompts.tool_failed(self.name, str(error)), is_error=True)
         except Exception as error:
             # A server's responses are untrusted: one that does not parse is the server's failure, not the run's.
             logger.info("MCP tool %s failed: %s", self.name, type(error).__name__)
-            return ToolOutput.of(f"{self.name} failed: {type(error).__name__}: {error}", is_error=True)
+            return ToolOutput.of(prompts.tool_failed(self.name, f"{type(error).__name__}: {error}"), is_error=True)
 
     async def _call(
         self, connection: Connection, arguments: dict[str, Any], context: ToolContext, asked: list[str]
@@ -119,13 +119,11 @@ class McpTool(RemoteTool):
         schema = self._entry.output_schema
         if schema is not None and not result.is_error:
             if result.structured_content is None:
-                return ToolOutput.of(f"{self.name} failed: its answer lacks the structured content.", is_error=True)
+                return ToolOutput.of(prompts.answer_without_structure(self.name), is_error=True)
             issues = await issues_of(msgspec.json.encode(result.structured_content), schema)
             if issues:
-                faults = "; ".join(f"{issue.path or '(root)'}: {issue.message}" for issue in issues[:5])
-                return ToolOutput.of(
-                    f"{self.name} failed: its answer does not fit its schema: {faults}.", is_error=True
-                )
+                problems = [f"{issue.path or '(root)'}: {issue.message}" for issue in issues[:5]]
+                return ToolOutput.of(prompts.answer_unlike_schema(self.name, problems), is_error=True)
         return output_of(result)
 
     def _once_more(self, connection: Connection, error: Exception) -> bool:
@@ -148,10 +146,8 @@ class McpTool(RemoteTool):
         from weftline.tools.mcp.http import BROKEN
 
         assert isinstance(error, MCPError)
-        text = f"{self.name} failed: {error.message}"
-        if error.code in (BROKEN, CONNECTION_CLOSED) and self.effect not in ("read", "idempotent"):
-            text += " The call may or may not have taken effect."
-        return text
+        in_doubt = error.code in (BROKEN, CONNECTION_CLOSED) and self.effect not in ("read", "idempotent")
+        return prompts.request_failed(self.name, error.message, in_doubt=in_doubt)
 
 
 async def list_tools(pool: McpPool, address: McpAddress) -> tuple[McpEntry, ...]:
@@ -160,9 +156,9 @@ async def list_tools(pool: McpPool, address: McpAddress) -> tuple[McpEntry, ...]
         async with asyncio.timeout(pool.connect_s):
             return await _listed(pool, address)
     except McpMissing:
-        raise McpUnavailable(_MISSING) from None
+        raise McpUnavailable(prompts.NO_MCP) from None
     except TimeoutError:
-        raise McpUnavailable("The server did not answer in time.") from None
+        raise McpUnavailable(prompts.MCP_TIMED_OUT) from None
     except Exception as error:
         message = getattr(error, "message", None) or str(error) or type(error).__name__
         raise McpUnavailable(address.redactor.text(str(message))) from None
@@ -313,6 +309,3 @@ def _part(block: ContentBlock) -> list[UserPart]:
             if media_type.startswith("image/"):
                 return [Image(media_type, data=resource.blob)]
             return [File(media_type, data=resource.blob, name=str(resource.uri))]
-
-
-_MISSING = "This server cannot reach MCP servers: install it with the extra `mcp` (pip install 'weftline[mcp]')."

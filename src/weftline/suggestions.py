@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A sentence with the nearest known words, with a leading space; "" if none is near."""
+    from difflib import get_close_matches
+
     by_lower = {one.lower(): one for one in known}
     near = [by_lower[one] for one in get_close_matches(word.lower()[:200], by_lower, n=3)]
     if not near:

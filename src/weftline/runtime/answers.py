@@ -1,0 +1,32 @@
+"""Answers that come again: the log tells which request closed a call."""
+
+from __future__ import annotations
+
+from weftline.errors import Conflict
+from weftline.kernel.bodies import decode_closed
+from weftline.kernel.entries import KIND, CallClosed, decode_fact
+from weftline.store.base import LogReader
+from weftline.tools.base import ToolOutput
+
+_LOOK_BACK = 1000
+_LOOK_BACK_BYTES = 32 * 1024 * 1024
+"""Of the newest results: whoever got no answer asks again soon."""
+
+
+async def was_answered(store: LogReader, run: int, call: str, output: ToolOutput, *, idempotency_key: str) -> bool:
+    """Whether this very answer, sent under the same key before, has closed the call.
+
+    Raises `Conflict` (`idempotency_conflict`) if another answer under this key has.
+    """
+    closed = await store.newest_facts(run, kinds=(KIND[CallClosed],), limit=_LOOK_BACK, max_bytes=_LOOK_BACK_BYTES)
+    for fact in reversed(closed):
+        head = decode_fact.decode(fact.head)
+        if not isinstance(head, CallClosed) or head.id != call:
+            continue
+        body = decode_closed(fact.body)
+        if body.idempotency_key != idempotency_key:
+            return False
+        if (body.parts, head.is_error) != (output.parts, output.is_error):
+            raise Conflict("This Idempotency-Key was used for another result.", code="idempotency_conflict")
+        return True
+    return False

@@ -1,0 +1,87 @@
+"""How a run is loaded: the row's state plus the newer facts, and the content from the same read."""
+
+from __future__ import annotations
+
+import logging
+
+from msgspec import DecodeError
+
+from weftline.errors import Conflict, WeftlineError
+from weftline.kernel.bodies import decode_created, decode_message
+from weftline.kernel.entries import decode_fact
+from weftline.kernel.evolve import fold
+from weftline.kernel.state import FOLD, State, decode_state
+from weftline.plan import RunPlan, decode_plan
+from weftline.runtime import ids
+from weftline.runtime.conversation import KINDS, Conversation
+from weftline.runtime.live import LiveRun, Residency, RunLog, WorkingSet
+from weftline.runtime.supported import unsupported
+from weftline.store.base import Loaded, LogReader, LogStore, RunRow
+
+logger = logging.getLogger(__name__)
+
+
+async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
+    """Claims a run and brings it into memory, parked; with its row. None for an unknown run.
+
+    Raises:
+        Conflict: `unsupported_run`, for a run written by a newer version. It is left alone.
+    """
+    loaded = await store.claim(key, kinds=KINDS)
+    if loaded is None:
+        return None
+    row = loaded.row
+    run_id = ids.run_id(row.key, row.salt)
+    if newer := unsupported(row):
+        store.release(key, loaded.epoch)
+        raise Conflict(f"This run was written by a newer version of Weftline ({newer}).", code="unsupported_run")
+    try:
+        state = await _state(store, loaded)
+        work = WorkingSet(run_id, *_content(loaded, state), secrets=loaded.secrets)
+    except DecodeError:
+        logger.exception("run %s: its log cannot be read", run_id)
+        state = State(rules=row.rules, version=row.version, created=True, thread=row.thread, broken="it cannot be read")
+        work = WorkingSet(run_id, RunPlan(messages=()), Conversation(()))
+    log = RunLog(loaded.epoch)
+    log.state, log.state_size = state, len(row.state)
+    log.unstored = sum([fact.size for fact in loaded.facts])
+    log.next_seq, log.durable = row.next_seq, row.next_seq - 1
+    log.row_version, log.row_due, log.due_at = row.version, row.due_at, row.due_at
+    log.started_at, log.ended_at = row.started_at, row.ended_at
+    run = LiveRun(row.key, row.salt, workspace=row.workspace, thread=row.thread, log=log, work=work)
+    run.residency = Residency.BEHIND if row.queued else Residency.PARKED
+    return run, row
+
+
+async def public_id(store: LogReader, key: int) -> str:
+    """The id of a run that is not in memory, for the log; unknown if the run cannot be read."""
+    try:
+        row = await store.run(key)
+    except WeftlineError:
+        row = None
+    return "(unreadable)" if row is None else ids.run_id(row.key, row.salt)
+
+
+async def _state(store: LogStore, loaded: Loaded) -> State:
+    """The folded state: the row's plus newer facts, or folded from the first fact if another fold made it."""
+    row = loaded.row
+    if not row.state:
+        return fold(State(), [(fact.at, decode_fact.decode(fact.head)) for fact in loaded.facts])
+    if row.fold == FOLD:
+        try:
+            state = decode_state(row.state)
+        except DecodeError:
+            logger.exception("run %s: its stored state cannot be read; folding its log", ids.run_id(row.key, row.salt))
+        else:
+            return fold(state, [(fact.at, decode_fact.decode(fact.head)) for fact in loaded.facts])
+    return fold(State(), [(fact.at, decode_fact.decode(fact.head)) for fact in await store.facts(row.key)])
+
+
+def _content(loaded: Loaded, state: State) -> tuple[RunPlan, Conversation]:
+    plan = decode_plan(decode_created(loaded.created).plan)
+    stored = loaded.history[: state.history or 0]
+    history = [decode_message(message) for message in stored]
+    size = len(loaded.created) + sum([len(message) for message in stored])
+    conversation = Conversation([*history, *plan.messages], size=size)
+    conversation.replay(loaded.conversation)
+    return plan, conversation

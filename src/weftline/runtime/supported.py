@@ -1,0 +1,17 @@
+"""Which runs this version can continue: the others were written by a newer one and are left alone."""
+
+from __future__ import annotations
+
+from weftline.kernel.entries import FORMAT, KNOWN_RULES
+from weftline.store.base import RunRow
+
+
+def unsupported(row: RunRow) -> str:
+    """Why this version must leave an unfinished run alone: what only a newer one knows; "" if nothing."""
+    if row.rules not in KNOWN_RULES:
+        return f"rules {row.rules}"
+    if row.format > FORMAT:
+        return f"log format {row.format}"
+    if row.thread_format > FORMAT and row.ended_at is None:
+        return f"log format {row.thread_format} of its session"
+    return ""

@@ -1,0 +1,162 @@
+"""When runs are due: one alarm for all of them, the deadlines of driven runs, and the grace that clients get.
+
+Parked runs are due when their rows say so; the store finds them. A driven run may have a deadline, too, such as a
+client's: it rings whatever else the run is doing. A client that could not answer in time because this server was down
+or stalled gets a grace period first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from heapq import heappop, heappush
+from typing import Protocol
+
+from weftline.errors import Conflict, NotFound, WeftlineError
+from weftline.runtime.alarm import STALL_US, Alarm
+from weftline.runtime.clock import Clock
+from weftline.runtime.live import LiveRun
+from weftline.store.base import LogReader
+
+logger = logging.getLogger(__name__)
+
+CLIENT_GRACE_US = 30_000_000
+"""After a start or a stall: how long a client has to send an overdue answer, or as long as the stall lasted."""
+MAX_GRACE_US = 300_000_000
+"""After a machine was suspended for a night, or its clock was set."""
+_PAGE = 1000
+
+
+class Fleet(Protocol):
+    """What timers need from the runs in memory."""
+
+    @property
+    def resting(self) -> bool:
+        """Nothing may move: the server is stopping, or its store is held."""
+        ...
+
+    def resident(self, key: int) -> LiveRun | None: ...
+
+    async def load(self, key: int) -> LiveRun: ...
+
+    def fire(self, run: LiveRun, now: int) -> None:
+        """Tells the run what time it is."""
+        ...
+
+
+class Timers:
+    def __init__(self, store: LogReader, fleet: Fleet, *, clock: Clock) -> None:
+        self._store = store
+        self._fleet = fleet
+        self._clock = clock
+        self._alarm = Alarm(self._ring, on_stall=self._stalled, clock=clock)
+        self._deadlines: list[tuple[int, int]] = []
+        """A heap of times and keys; only those in `_watched` count."""
+        self._watched: dict[int, int] = {}
+        """For driven runs: when they want to be asked again, at the earliest."""
+        self._away_until = clock.now_us()
+        self._grace_until = self._away_until + CLIENT_GRACE_US
+        self._firing: asyncio.Task[None] | None = None
+        self._rang_again = False
+
+    def at(self, due_at: int) -> None:
+        """Looks for parked runs that are due at this time."""
+        self._alarm.at(due_at)
+
+    def watch(self, run: LiveRun, due_at: int) -> None:
+        """A driven run wants to be asked again at this time, whatever its commands do."""
+        if self._is_in_grace(run, self._clock.now_us()):
+            due_at = max(due_at, self._grace_until)
+        watched = self._watched.get(run.key)
+        if watched is None or due_at < watched:
+            self._watched[run.key] = due_at
+            heappush(self._deadlines, (due_at, run.key))
+            self._alarm.at(due_at)
+
+    def was_away(self) -> None:
+        """Nothing moved until now, so clients whose answers are overdue get a grace period."""
+        self._away_until = self._clock.now_us()
+        self._grace_until = self._away_until + CLIENT_GRACE_US
+
+    def stop(self) -> None:
+        self._alarm.stop()
+        if self._firing is not None:
+            self._firing.cancel()
+
+    def _stalled(self, late_us: int) -> None:
+        """Clients that were about to answer get as much time again, within reason."""
+        now = self._away_until = self._clock.now_us()
+        self._grace_until = max(self._grace_until, now + min(max(late_us, CLIENT_GRACE_US), MAX_GRACE_US))
+
+    def _ring(self) -> None:
+        """Some run is due."""
+        if self._fleet.resting:
+            return
+        now = self._clock.now_us()
+        self._fire_driven(now)
+        if self._firing is not None:
+            self._rang_again = True  # what it was for may have become durable since the runs under way were read
+        else:
+            self._firing = asyncio.get_running_loop().create_task(self._fire_parked(now))
+            self._firing.add_done_callback(lambda task: self._fired(task, now))
+
+    def _fire_driven(self, now: int) -> None:
+        while self._deadlines and self._deadlines[0][0] <= now:
+            due_at, key = heappop(self._deadlines)
+            if self._watched.get(key) != due_at:
+                continue  # an earlier time took its place
+            del self._watched[key]
+            run = self._fleet.resident(key)
+            if run is not None and run.active and run.driving.due_at is not None:
+                if run.driving.due_at > now:
+                    self.watch(run, run.driving.due_at)
+                else:
+                    self._fire(run, now)
+        if self._deadlines:
+            self._alarm.at(self._deadlines[0][0])
+
+    async def _fire_parked(self, now: int) -> None:
+        try:
+            after = (0, 0)
+            while due := await self._store.due(now, after=after, limit=_PAGE):
+                after = due[-1]
+                for _, key in due:
+                    if self._fleet.resting:
+                        return
+                    try:
+                        run = await self._fleet.load(key)
+                    except (Conflict, NotFound):
+                        continue  # from a newer version, or gone by now
+                    if not run.active and not run.gone and run.log.due_at and run.log.due_at <= now:
+                        self._fire(run, now)
+            upcoming = await self._store.next_due(now)
+            if upcoming is not None:
+                self._alarm.at(upcoming)
+        except WeftlineError:
+            logger.exception("due runs could not be read; trying again")
+            self._alarm.at(now + STALL_US)
+
+    def _fired(self, task: asyncio.Task[None], now: int) -> None:
+        self._firing = None
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            logger.error("continuing the due runs failed", exc_info=error)
+        if self._rang_again:
+            self._rang_again = False
+            self._alarm.at(now)
+
+    def _fire(self, run: LiveRun, now: int) -> None:
+        if not self._is_in_grace(run, now):
+            self._fleet.fire(run, now)
+        elif run.active:
+            self.watch(run, self._grace_until)
+        else:
+            self._alarm.at(self._grace_until)
+
+    def _is_in_grace(self, run: LiveRun, now: int) -> bool:
+        """Whether a client had a call open while this server was down or stalled, and may still answer it."""
+        if now >= self._grace_until:
+            return False
+        opened_before = self._away_until + run.state.limits.local_timeout_us
+        return any((question.deadline_at or 0) < opened_before for question in run.state.questions.open.values())

@@ -1,0 +1,39 @@
+"""What a run that names a stored agent becomes: agents are stored as the JSON that clients sent, and merged with it."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from weftline.store.records.agents import AgentRow
+from weftline.store.secrets import Headers
+from weftline.wire.agents import agent_spec_merge, names_of_tools
+from weftline.workspace import agents
+from weftline.workspace.context import Caller, Workspaces
+
+
+class RunSpec(Struct, frozen=True):
+    """What a run is made of."""
+
+    spec: bytes
+    headers: Headers
+    """Secret headers of the tools that the server dials."""
+
+
+async def effective(at: Workspaces, caller: Caller, agent_id: str | None, own: RunSpec) -> RunSpec:
+    """The spec to run: the agent's, overridden by the request's own.
+
+    A caller restricted to some agents must name one of them.
+    """
+    agents.require_named(caller, agent_id)
+    if agent_id is None:
+        return own
+    return merged(at, await agents.use(at, caller, agent_id), own)
+
+
+def merged(at: Workspaces, agent: AgentRow, own: RunSpec) -> RunSpec:
+    """A request's spec over an agent's. A tool that the request replaces brings its own headers, or none."""
+    headers = at.vault.open_headers(agent.secrets, workspace=agent.workspace)
+    if headers:
+        replaced = names_of_tools(own.spec)
+        headers = {name: values for name, values in headers.items() if name not in replaced}
+    return RunSpec(agent_spec_merge(agent.spec, own.spec, name=agent.name), {**headers, **own.headers})

@@ -1,0 +1,62 @@
+"""What the tools of the hosted MCP server take: a message, and files that belong to it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from msgspec import Struct, ValidationError, convert
+
+from weftline.errors import InvalidRequest
+from weftline.wire.attachments import AttachmentRefused, TakenAttachment, take_content
+from weftline.wire.limits import MAX_ATTACHMENTS
+
+INPUT: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "message": {"type": "string", "description": "The whole task, in one message."},
+        "attachments": {
+            "type": "array",
+            "description": "Images (PNG, JPEG, GIF, WebP), PDF and text files that belong to the task.",
+            "maxItems": MAX_ATTACHMENTS,
+            "items": {
+                "type": "object",
+                "properties": {
+                    "data": {"type": "string", "description": "The content in base64."},
+                    "mediaType": {"type": "string"},
+                    "name": {"type": "string"},
+                },
+                "required": ["data"],
+            },
+        },
+    },
+    "required": ["message"],
+    "additionalProperties": False,
+}
+
+
+class _Attachment(Struct, rename="camel"):
+    data: str | None = None
+    media_type: str | None = None
+    name: str | None = None
+    url: str | None = None
+
+
+async def read_attachments(given: object) -> list[TakenAttachment]:
+    """Raises `InvalidRequest` for what cannot be taken."""
+    try:
+        sent = convert(given or [], list[_Attachment])
+    except ValidationError as error:
+        raise InvalidRequest(f"attachments: {error}") from None
+    if len(sent) > MAX_ATTACHMENTS:
+        raise InvalidRequest(f"attachments: at most {MAX_ATTACHMENTS} of them are taken.")
+    return [await asyncio.to_thread(_taken, f"attachments[{index}]", one) for index, one in enumerate(sent)]
+
+
+def _taken(path: str, sent: _Attachment) -> TakenAttachment:
+    if sent.data is None or sent.url is not None:
+        raise InvalidRequest(f"{path}: files given by an address are not fetched; give the content as `data`.")
+    try:
+        return take_content(sent.data, media_type=sent.media_type, name=sent.name)
+    except AttachmentRefused as refused:
+        raise InvalidRequest(f"{path}.{refused.field}: {refused.message}.") from None

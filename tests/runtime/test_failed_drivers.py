@@ -1,0 +1,119 @@
+"""A driver that fails leaves nothing behind: the run continues from its log, and the model reads what the log says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any
+
+import pytest
+
+from runtime.kit import TIMEOUT_S, MoodyStore, ended, engine_on, facts, new_thread, plan, until
+from weftline.kernel.entries import CallClosed, TurnCompleted
+from weftline.kernel.state import RunTool, State
+from weftline.messages import Blob, Image, Text, ToolResults, User
+from weftline.plan import LocalRef, RunPlan, ServerRef
+from weftline.runtime import carry_out as carrying
+from weftline.runtime import recovery
+from weftline.runtime import step as stepping
+from weftline.runtime.live import Draft, WorkingSet
+from weftline.runtime.step import Step
+from weftline.store.memory import MemoryDisk
+from weftline.tools.base import ToolOutput
+from weftline.tools.function import tool
+
+SCRIPTS: dict[str, Any] = {
+    "hello": {"turns": [{"text": "hi"}]},
+    "look": {"turns": [{"tool_calls": [{"name": "look", "args": {}}] * 2}, {"text": "seen"}]},
+    "both": {"turns": [{"tool_calls": [{"name": name, "args": {}} for name in ("ask", "look")]}, {"text": "seen"}]},
+}
+
+
+@tool(effect="read")
+async def look() -> str:
+    """Looks."""
+    return "a view"
+
+
+class Stumbles:
+    """A step that raises once, after it has folded a fact of this type."""
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+        self.stumbled = False
+
+    def __call__(self, state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
+        result = stepping.step(state, work, facts, at=at)
+        if not self.stumbled and any(isinstance(draft.head, self._kind) for draft in result.entries):
+            self.stumbled = True
+            raise RuntimeError("a bug, once")
+        return result
+
+
+async def test_a_read_that_fails_while_a_run_is_opened_gives_the_model_the_history_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recovery, "STORE_RETRY_S", 0.001)
+    store = MoodyStore(MemoryDisk())
+    it, provider = engine_on(store, SCRIPTS)
+    async with it:
+        space, thread = await new_thread(store)
+        await ended(it, await it.create(space, plan("hello"), thread=thread), space)
+        picture = Blob(sha256(b"pixels").hexdigest(), b"pixels")
+        asked = User((Text("look"), Image("image/png", blob=picture.id)))
+        first = RunPlan(messages=(asked,), model="scripted:hello")
+        await ended(it, await it.create(space, first, thread=thread, blobs=[picture]), space)
+        store.log.unreadable_blobs = 2
+        run_id = await it.create(space, plan("hello"), thread=thread)
+        assert (await ended(it, run_id, space)).status == "succeeded"
+        assert store.log.unreadable_blobs == 0
+        texts = [getattr(message, "text", "") for message in provider.requests[-1].messages]
+        assert texts == ["x", "hi", "look", "hi", "x"]
+
+
+@pytest.mark.parametrize("kind", [TurnCompleted, CallClosed])
+async def test_a_step_that_fails_halfway_leaves_nothing_in_the_conversation(kind: type) -> None:
+    stumbles = Stumbles(kind)
+    it, provider = engine_on(MoodyStore(MemoryDisk()), SCRIPTS, tools={"look": look}, step=stumbles)
+    async with it:
+        space = await it.workspace("acme")
+        run_id = await it.create(space, plan("look", ServerRef("look")))
+        heads = await facts(it, run_id, space)
+        assert stumbles.stumbled
+        closed = [head.id for head in heads if isinstance(head, CallClosed)]
+        results = [message for message in provider.requests[-1].messages if isinstance(message, ToolResults)]
+        assert [[one.id for one in message.results] for message in results] == [closed] == [["call_0_0", "call_0_1"]]
+
+
+async def test_an_answer_that_is_on_its_way_to_the_disk_as_the_driver_fails_is_kept() -> None:
+    store = MoodyStore(MemoryDisk())
+    began, fails = asyncio.Event(), asyncio.Event()
+    tries = 0
+
+    async def carry_out(command: Any, state: Any, work: Any, services: Any, sink: Any) -> Any:
+        nonlocal tries
+        if isinstance(command, RunTool) and not tries:
+            tries += 1
+            began.set()
+            await fails.wait()
+            raise RuntimeError("a bug, once")
+        return await carrying.carry_out(command, state, work, services, sink)
+
+    it, _ = engine_on(store, SCRIPTS, tools={"look": look}, carry_out=carry_out)
+    async with it, asyncio.timeout(TIMEOUT_S):
+        space = await it.workspace("acme")
+        run_id = await it.create(space, plan("both", LocalRef("ask"), ServerRef("look")))
+        key = await it.locate(run_id, workspace=space)
+        await began.wait()
+        store.log.gate.clear()
+        flushes = store.log.flushes
+        answering = asyncio.create_task(it.answer(key, "call_0_0", ToolOutput.of("42")))
+        await until(lambda: store.log.flushes > flushes)
+        fails.set()
+        for _ in range(20):
+            await asyncio.sleep(0)  # until the engine has heard of it
+        store.log.gate.set()
+        assert await answering
+        heads = await facts(it, run_id, space)
+        assert sorted(head.id for head in heads if isinstance(head, CallClosed)) == ["call_0_0", "call_0_1"]

@@ -1,0 +1,106 @@
+"""Which runs are in memory: those that move, and for a short while those that were just parked."""
+
+from __future__ import annotations
+
+import asyncio
+from heapq import heappush
+from typing import Any
+
+import pytest
+
+from runtime.kit import MoodyStore, ended, engine_on, plan, until
+from weftline.plan import LocalRef, ServerRef
+from weftline.runtime import residents, timers
+from weftline.store.memory import MemoryDisk
+from weftline.tools.base import ToolOutput
+from weftline.tools.function import tool
+
+SCRIPTS: dict[str, Any] = {
+    "ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}]}, {"text": "thanks"}]},
+    "wait": {"turns": [{"tool_calls": [{"name": name, "args": {}}]} for name in ("wait", "ask")]},
+}
+RUNS = 20
+
+
+async def test_of_many_runs_that_park_at_once_only_so_many_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residents, "MAX_KEPT", 4)
+    store = MoodyStore(MemoryDisk())
+    it, _ = engine_on(store, SCRIPTS)
+    async with it:
+        space = await it.workspace("acme")
+        run_ids = await asyncio.gather(*[it.create(space, plan("ask", LocalRef("ask"))) for _ in range(RUNS)])
+        await until(lambda: len(store.log.released) == RUNS - 4)
+        for run_id in run_ids:  # those that left memory are loaded
+            await it.answer(await it.locate(run_id, workspace=space), "call_0_0", ToolOutput.of("42"))
+            assert (await ended(it, run_id, space)).status == "succeeded"
+
+
+async def test_runs_that_park_while_the_disk_is_full_leave_memory_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residents, "KEEP_S", 0.01)
+    monkeypatch.setattr(residents, "_SWEEP_S", 0.01)
+    disk = MemoryDisk()
+    store = MoodyStore(disk)
+    released = asyncio.Event()
+
+    @tool(effect="read")
+    async def wait() -> str:
+        """Waits."""
+        await released.wait()
+        return "done"
+
+    it, _ = engine_on(store, SCRIPTS, tools={"wait": wait})
+    async with it:
+        space = await it.workspace("acme")
+        parks = plan("wait", ServerRef("wait"), LocalRef("ask"))
+        await asyncio.gather(*[it.create(space, parks) for _ in range(RUNS)])
+        await until(lambda: all(run.items[-1].kind == "call.started" for run in disk.runs.values()))
+        store.log.refusals = 2  # for longer than a parked run is kept
+        released.set()
+        await until(lambda: len(store.log.released) == RUNS)
+        assert all(run.row.due_at for run in disk.runs.values())
+
+
+async def test_a_batch_for_a_client_stores_its_state_only_as_often_as_its_entries_outgrow_it() -> None:
+    calls = 200
+    disk = MemoryDisk()
+    store = MoodyStore(disk)
+    asks = {"tool_calls": [{"name": "ask", "args": {"n": number}} for number in range(calls)]}
+    it, _ = engine_on(store, {"batch": {"turns": [asks, {"text": "thanks"}]}})
+    async with it:
+        space = await it.workspace("acme")
+        run_id = await it.create(space, plan("batch", LocalRef("ask")))
+        key = await it.locate(run_id, workspace=space)
+        await until(lambda: disk.runs[key].row.due_at)
+        for number in range(calls):
+            await it.answer(key, f"call_0_{number}", ToolOutput.of("x"))
+        assert (await ended(it, run_id, space)).status == "succeeded"
+    entries = sum(item.size for item in disk.runs[key].items)
+    assert store.log.state_bytes < 2 * entries
+
+
+async def test_a_deadline_is_noted_once_however_much_its_run_does_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[tuple[int, int]] = []
+
+    def note(heap: list[tuple[int, int]], entry: tuple[int, int]) -> None:
+        noted.append(entry)
+        heappush(heap, entry)
+
+    monkeypatch.setattr(timers, "heappush", note)
+
+    @tool(effect="read")
+    async def look() -> str:
+        """Looks."""
+        return "a view"
+
+    asks: dict[str, Any] = {"name": "ask", "args": {}}
+    looks: dict[str, Any] = {"name": "look", "args": {}}
+    disk = MemoryDisk()
+    it, _ = engine_on(
+        MoodyStore(disk), {"busy": {"turns": [{"tool_calls": [asks, *[looks] * 50]}]}}, tools={"look": look}
+    )
+    async with it:
+        space = await it.workspace("acme")
+        await it.create(space, plan("busy", LocalRef("ask"), ServerRef("look")))
+        (run,) = disk.runs.values()
+        await until(lambda: sum(item.kind == "call.closed" for item in run.items) == 50)
+        assert len(noted) == 1

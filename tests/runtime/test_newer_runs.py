@@ -1,0 +1,106 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false
+"""Runs that newer code has written: left alone by their number, whatever is new in them; the rest is damage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from weftline.errors import Conflict
+from weftline.kernel.entries import FORMAT, RunEnded, decode_fact
+from weftline.plan import LocalRef
+from weftline.runtime.supported import unsupported
+from weftline.store.base import Stored
+from weftline.store.memory import MemoryDisk
+from weftline.store.memory.run import MemoryRun
+from weftline.store.records import threads, workspaces
+from weftline.tools.base import ToolOutput
+
+from .kit import MoodyStore, ended, engine_on, plan, until
+
+SCRIPTS: dict[str, Any] = {
+    "ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}]}, {"text": "thanks"}]},
+    "hello": {"turns": [{"text": "hi"}]},
+}
+CLOSED = b'{"type":"call.closed","turn":0,"index":0,"id":"call_0_0","name":"ask","how":"denied"}'
+FAILED = b'{"type":"attempt.failed","turn":0,"attempt":1,"cls":"x","reason":"preempted"}'
+NEWS = {
+    "a kind": ("await.opened", b'{"type":"await.opened"}'),
+    "a field": ("run.paused", b'{"type":"run.paused","by":"x"}'),
+    "a way to close": ("call.closed", CLOSED),
+    "a reason to end": ("final.forced", b'{"type":"final.forced","reason":"budget"}'),
+    "a mode": ("message.queued", b'{"type":"message.queued","id":"m","mode":"interrupt"}'),
+    "a failure": ("attempt.failed", FAILED),
+    "a wider type": ("timer.fired", b'{"type":"timer.fired","now":1.5}'),
+}
+
+
+async def waiting(disk: MemoryDisk) -> tuple[int, str, MemoryRun]:
+    """A run that waits for its client, of an engine that has stopped: its workspace, its id, and what is stored."""
+    async with engine_on(MoodyStore(disk), SCRIPTS)[0] as before:
+        space = await before.workspace("acme")
+        run_id = await before.create(space, plan("ask", LocalRef("ask")))
+        await until(lambda: all(run.row.due_at for run in disk.runs.values()))
+    (run,) = disk.runs.values()
+    run.row.fold, run.row.due_at = 99, 0
+    return space, run_id, run
+
+
+def plant(run: MemoryRun, name: str) -> None:
+    if name == "a part of a message":
+        change(run, "turn.completed", b'"type":"tool_call"', b'"type":"audio_call"')
+    elif name == "a part of the plan":
+        change(run, "run.created", b'"type":"text"', b'"type":"audio"')
+    else:
+        row = run.row
+        run.items.append(Stored(row.next_seq, 1, *NEWS[name], b'{"parts":[]}'))
+        row.next_seq, row.version = row.next_seq + 1, row.version + 1
+
+
+def change(run: MemoryRun, kind: str, old: bytes, new: bytes) -> None:
+    place = next(place for place, item in enumerate(run.items) if item.kind == kind)
+    item = run.items[place]
+    assert old in item.body
+    run.items[place] = Stored(item.seq, item.at, item.kind, item.head, item.body.replace(old, new))
+
+
+@pytest.mark.parametrize("name", [*NEWS, "a part of a message", "a part of the plan"])
+async def test_what_only_newer_code_knows_is_left_alone_by_its_number_and_damage_otherwise(name: str) -> None:
+    disk = MemoryDisk()
+    space, run_id, run = await waiting(disk)
+    plant(run, name)
+    run.row.format, log = FORMAT + 1, list(run.items)
+    async with engine_on(MoodyStore(disk), SCRIPTS)[0] as older:
+        row = await older.find(run_id, workspace=space)
+        assert (unsupported(row), row.ended_at) == (f"log format {FORMAT + 1}", None)
+        with pytest.raises(Conflict) as refused:
+            await older.answer(row.key, "call_0_0", ToolOutput.of("42"))
+        assert refused.value.code == "unsupported_run"
+        assert (await ended(older, await older.create(space, plan("hello")), space)).status == "succeeded"
+    assert run.items == log
+    run.row.format = FORMAT
+    async with engine_on(MoodyStore(disk), SCRIPTS)[0]:
+        await until(lambda: run.row.ended_at)
+    end = decode_fact.decode(run.items[-1].head)
+    assert isinstance(end, RunEnded) and end.code == "worker_error"
+
+
+async def test_a_session_that_newer_code_has_continued_is_left_to_it() -> None:
+    disk = MemoryDisk()
+    store = MoodyStore(disk)
+    space = await store.records.write(workspaces.ensure("acme", now=1))
+    new = threads.NewThread(workspace=space, salt="salt", name="", agent=None, spec=b"{}", metadata="{}")
+    thread = (await store.records.write(threads.insert(new, now=1))).key
+    async with engine_on(store, SCRIPTS)[0] as before:
+        await before.create(space, plan("ask", LocalRef("ask")), thread=thread)
+        queued = await before.create(space, plan("hello"), thread=thread)
+        await until(lambda: disk.runs[1].row.due_at)
+    disk.records.execute("UPDATE threads SET format = ?", (FORMAT + 1,))
+    async with engine_on(MoodyStore(disk), SCRIPTS)[0] as older:
+        assert unsupported(await older.find(queued, workspace=space)) == f"log format {FORMAT + 1} of its session"
+        for asked in (older.cancel(2), older.create(space, plan("hello"), thread=thread)):
+            with pytest.raises(Conflict) as refused:
+                await asked
+            assert refused.value.code == "unsupported_run"

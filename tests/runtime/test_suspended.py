@@ -1,0 +1,57 @@
+"""Deadlines of clients on a machine that was suspended, or whose clock was set. Time is virtual."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from runtime.kit import MoodyStore, ended, engine_on, facts, plan
+from weftline.kernel.entries import CallClosed, Limits
+from weftline.plan import LocalRef
+from weftline.runtime.timers import CLIENT_GRACE_US, MAX_GRACE_US
+from weftline.store.memory import MemoryDisk
+from weftline.testing.simulation.loop import VirtualLoop
+from weftline.testing.simulation.server import WallClock
+from weftline.tools.base import ToolOutput
+
+SCRIPTS: dict[str, Any] = {"ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}]}, {"text": "thanks"}]}}
+GRACE_S, MAX_GRACE_S = CLIENT_GRACE_US / 1e6, MAX_GRACE_US / 1e6
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "asleep_s", "answered_s"),
+    [(20, 3600, 10 + GRACE_S), (100, 60, 60), (100, 1e6, MAX_GRACE_S)],
+    ids=["past the deadline", "until shortly before it", "for days"],
+)
+def test_a_client_gets_a_grace_after_the_machine_was_suspended(
+    timeout_s: float, asleep_s: float, answered_s: float
+) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        clock = WallClock(loop)
+        it, _ = engine_on(MoodyStore(MemoryDisk()), SCRIPTS, clock=clock)
+        async with it:
+            space = await it.workspace("acme")
+            await asyncio.sleep(GRACE_S + 1)  # the grace of the start is over
+            asks = replace(plan("ask", LocalRef("ask")), limits=Limits(local_timeout_us=int(timeout_s * 1e6)))
+            answered, silent = [await it.create(space, asks) for _ in range(2)]
+            await asyncio.sleep(10)
+            clock.offset_s += asleep_s
+            await asyncio.sleep(answered_s - 10)
+            assert await it.answer(await it.locate(answered, workspace=space), "call_0_0", ToolOutput.of("42"))
+            assert (await ended(it, answered, space)).status == "succeeded"
+            await asyncio.sleep(MAX_GRACE_S)
+            closed = [head.how for head in await facts(it, silent, space) if isinstance(head, CallClosed)]
+            assert closed == ["timeout"]
+
+    run(scenario())
