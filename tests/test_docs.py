@@ -82,6 +82,10 @@ def test_the_error_table_of_the_docs_is_that_of_the_code() -> None:
     assert documented == {code: tuple(row) for code, row in TABLE.items()}
 
 
+def _written(number: float) -> str:
+    return str(number) if isinstance(number, int) else f"{number:g}"
+
+
 def test_the_settings_of_the_docs_are_those_of_the_server() -> None:
     rows = SETTING_ROW.findall((ROOT / "docs" / "settings.md").read_text(encoding="utf-8"))
     assert sorted(name for name, _ in rows) == sorted(SETTINGS)
@@ -90,7 +94,7 @@ def test_the_settings_of_the_docs_are_those_of_the_server() -> None:
     wrong = {
         name: (default, values[name])
         for name, default in rows
-        if type(values.get(name)) in (int, float) and name != "stall_s" and default != f"{values[name]:g}"
+        if type(values.get(name)) in (int, float) and name != "stall_s" and default != _written(values[name])
     }
     assert wrong == {}
 

@@ -214,7 +214,7 @@ OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         "them do.",
     ),
     ("cut_after_bytes", ("abc", 3), {}, "abc\n[cut after 3 bytes]"),
-    ("cut_after_chars", ("abc", 9), {}, "abc\n[cut after 3 of 9 characters]"),
+    ("cut_after_chars", ("abc", 3, 9), {}, "abc\n[cut after 3 of 9 characters]"),
     ("fetch_refused", (404, "Not Found"), {}, "The server answered HTTP 404 Not Found."),
     ("fetch_refused", (599, ""), {}, "The server answered HTTP 599."),
     ("fetch_not_text", ("image/png",), {}, "The page is image/png, which cannot be shown as text."),

@@ -53,6 +53,7 @@ TABLE: dict[str, Row] = {
     "too_many_runs": Row(429, True, "Wait until some of the workspace's runs begin; at most `limit` may be queued."),
     "too_many_streams": Row(429, True, "Close unused streams of the workspace; at most `limit` may be open."),
     "too_many_large_responses": Row(429, True, "Read the large responses that are under way, then ask again."),
+    "too_many_large_bodies": Row(429, True, "Send the workspace's large bodies one after the other."),
     "internal_error": Row(500, True, "Try again; the server's log has the details under the request id."),
     "unavailable": Row(503, True, "The server or its store cannot take this now; try again after Retry-After."),
     "worker_error": Row(500, False, "The run could not continue; the server's log has the details."),

@@ -250,8 +250,8 @@ def cut_after_bytes(text: str, max_bytes: int) -> str:
     return f"{text}\n[cut after {max_bytes} bytes]"
 
 
-def cut_after_chars(text: str, whole: int) -> str:
-    return f"{text}\n[cut after {len(text)} of {whole} characters]"
+def cut_after_chars(text: str, max_chars: int, whole: int) -> str:
+    return f"{text}\n[cut after {max_chars} of {whole} characters]"
 
 
 # What the tools that come with Weftline say

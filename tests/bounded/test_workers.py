@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +56,27 @@ async def test_owners_take_turns(workers: Workers) -> None:
     late = asyncio.create_task(ask(2, "upper"))
     await asyncio.gather(*flood, late)
     assert done.index(2) < 5
+
+
+async def test_one_owner_leaves_a_process_to_the_others(tmp_path: Path) -> None:
+    workers = Workers(max_processes=2, idle_s=1.0)
+    pipes = [tmp_path / name for name in ("a", "b", "c")]
+    for pipe in pipes:
+        os.mkfifo(pipe)
+
+    async def ask(owner: int, job: str, argument: bytes) -> bytes:
+        on_behalf_of.set(owner)
+        return await workers.run(f"{HERE}:{job}", argument)
+
+    held = [asyncio.create_task(ask(1, "wait_for", bytes(pipe))) for pipe in pipes]
+    async with asyncio.timeout(60):
+        for _ in range(3):  # more than the processes that are left, one after the other
+            assert await ask(2, "upper", b"abc") == b"ABC"
+        assert not any(task.done() for task in held)
+        for pipe in pipes:  # whose other end is opened when the job's turn has come
+            await asyncio.to_thread(pipe.write_bytes, b"x")
+        assert await asyncio.gather(*held) == [b"x", b"x", b"x"]
+        assert await ask(1, "upper", b"abc") == b"ABC"
 
 
 async def test_a_job_that_nobody_waits_for_any_more_is_not_begun(workers: Workers) -> None:

@@ -13,15 +13,17 @@ import apsw
 import pytest
 from msgspec import UNSET, Raw
 
-from runtime.kit import TIMEOUT_S, ended, engine_on, facts, plan
+from runtime.kit import TIMEOUT_S, MoodyStore, ended, engine_on, facts, plan
 from weftline.errors import Unavailable
 from weftline.kernel import bodies
 from weftline.kernel.entries import CallClosed, CallOpened, RunEnded, decode_fact
 from weftline.plan import LocalRef, RunPlan, ServerRef, decode_plan
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.engine import EntryBatch, Follower
+from weftline.runtime.model_call import MAX_JSON_CHARS
 from weftline.store import open_store
 from weftline.store.base import Store
+from weftline.store.memory import MemoryDisk
 from weftline.store.sqlite.faults import FaultyDisk
 from weftline.store.sqlite.store import SqliteStore
 from weftline.tools.base import ToolContext, ToolOutput
@@ -164,3 +166,13 @@ async def test_a_run_that_no_client_sent_has_only_its_plan(tmp_path: Path) -> No
         await ended(it, run_id, space)
         body = await created(it, run_id, space)
         assert (decode_plan(body.plan), body.sent) == (asked, UNSET)
+
+
+async def test_arguments_that_are_too_long_to_be_read_end_their_run() -> None:
+    long = {"q": "x" * (MAX_JSON_CHARS + 1)}
+    scripts: dict[str, Any] = {"long": {"turns": [{"tool_calls": [{"name": "ask", "args": long}]}, {"text": "done"}]}}
+    it, provider = engine_on(MoodyStore(MemoryDisk()), scripts)
+    async with it:
+        space = await it.workspace("acme")
+        end = await ended(it, await it.create(space, plan("long", LocalRef("ask"))), space)
+    assert end.status == "failed" and len(provider.requests) == 1

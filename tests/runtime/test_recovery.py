@@ -15,6 +15,7 @@ from weftline.kernel.entries import AttemptFailed, RunEnded, TurnCompleted
 from weftline.plan import LocalRef, ServerRef
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import recovery, residents, timers
+from weftline.runtime.waiting import wait_while_running
 from weftline.store.base import IdempotencyKey
 from weftline.store.memory import MemoryDisk
 from weftline.store.memory.run import MemoryRun
@@ -206,6 +207,66 @@ async def test_what_was_queued_while_the_disk_was_full_is_written_by_a_stop() ->
     await it.stop(drain_s=0)
     (run,) = disk.runs.values()
     assert "call.closed" in [item.kind for item in run.items]
+
+
+async def test_a_stop_waits_for_a_store_that_is_slow_but_accepts_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)  # as if the loop had stood still for longer than that
+    disk = MemoryDisk()
+    store = MoodyStore(disk)
+    it, _ = engine_on(store, SCRIPTS)
+    await it.start()
+    store.log.holds = "turn.completed"
+    store.log.gate.clear()
+    creating = asyncio.create_task(it.create(await it.workspace("acme"), plan("hello")))
+    flushes = store.log.flushes
+    await until(lambda: store.log.flushes > flushes)
+    stopping = asyncio.create_task(it.stop(drain_s=0))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    store.log.gate.set()
+    await stopping
+    await creating
+    (run,) = disk.runs.values()
+    assert "turn.completed" in [item.kind for item in run.items]
+
+
+async def test_a_store_that_refuses_holds_up_a_stop_for_a_last_try_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)
+    disk = MemoryDisk()
+    store = MoodyStore(disk)
+    it, _ = engine_on(store, SCRIPTS)
+    await it.start()
+    await it.create(await it.workspace("acme"), plan("slow"))
+    (run,) = disk.runs.values()
+    await until(lambda: any(item.kind == "delta.text" for item in run.items))
+    store.log.refusals = 1_000_000
+    await it.stop(drain_s=0)
+    assert "attempt.failed" not in [item.kind for item in run.items]
+
+
+async def test_time_during_which_the_loop_stood_still_is_not_taken_from_those_who_finish() -> None:
+    loop = asyncio.get_running_loop()
+    ahead_s, real = 0.0, loop.time
+    answered = asyncio.Event()
+
+    async def stall() -> None:
+        nonlocal ahead_s
+        ahead_s += 3600.0
+        answered.set()
+
+    async def finish() -> None:
+        await answered.wait()
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    loop.time = lambda: real() + ahead_s
+    try:
+        finishing = asyncio.create_task(finish())
+        stalling = asyncio.create_task(stall())
+        assert await wait_while_running([finishing], timeout_s=30.0) == set()
+        await stalling
+    finally:
+        loop.time = real
 
 
 async def test_a_killer_is_given_up_with_the_attempt_that_it_had_open(monkeypatch: pytest.MonkeyPatch) -> None:

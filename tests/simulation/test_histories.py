@@ -26,6 +26,11 @@ def test_every_promise_is_kept_in_every_history(first: int) -> None:
             pytest.fail(violation.report(), pytrace=False)
 
 
+@pytest.mark.parametrize("seed", [91001487, 141009726])
+def test_a_loop_that_stands_still_while_the_last_answers_are_written_loses_none(seed: int) -> None:
+    simulate(seed)
+
+
 def test_a_seed_always_gives_the_same_history_and_leaves_logging_as_it_was() -> None:
     level = logging.getLogger("weftline").level
     assert simulate(3) == simulate(3)

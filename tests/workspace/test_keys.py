@@ -30,8 +30,19 @@ async def test_revoking_a_key_again_leaves_the_time_and_announces_each(
     again = await keys.revoke(at, made.key.id)
     assert again.revoked_at == NOW_US
     assert changes == [Change("credentials", made.key.workspace)] * 2
-    assert await keys.of_workspace(at, made.key.workspace) == []
-    assert await keys.of_workspace(at, made.key.workspace, revoked=True) == [again]
+    assert (await keys.page(at, made.key.workspace, limit=9)).rows == []
+    assert (await keys.page(at, made.key.workspace, limit=9, revoked=True)).rows == [again]
+
+
+async def test_keys_are_listed_by_pages_that_are_cut_by_bytes(at: Workspaces, acme: int) -> None:
+    many = [f"agent_{number:0>100}" for number in range(1000)]
+    made = [(await keys.create(at, "acme", agents=many)).key for _ in range(60)]
+    first = await keys.page(at, acme, limit=200)
+    assert first.more_after is not None and 30 < len(first.rows) < 60
+    rest = await keys.page(at, acme, after=first.more_after, limit=200)
+    assert (first.rows + rest.rows, rest.more_after) == (made, None)
+    few = await keys.page(at, acme, limit=2)
+    assert few.rows == made[:2] and few.more_after is not None
 
 
 async def test_a_key_of_another_workspace_is_not_there(at: Workspaces, globex: int) -> None:

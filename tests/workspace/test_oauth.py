@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 from msgspec import Struct
 
-from weftline.errors import Conflict, NotFound, Unauthorized
+from weftline.errors import Conflict, InvalidRequest, NotFound, Unauthorized
 from weftline.server.auth import Authenticator
 from weftline.server.http import Request
 from weftline.server.router import Route
@@ -98,6 +98,16 @@ def rows(tables: tuple[str, ...]) -> Query[int]:
     for table in tables:
         total += len((yield from statement(f"SELECT 1 FROM {table}")))
     return total
+
+
+async def test_a_workspace_has_so_many_apps_and_no_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apps, "MAX_PER_WORKSPACE", 2)
+    new = apps.checked_app(name="Notes", redirect_uris=[CALLBACK], scopes=["runs:read"])
+    for _ in range(2):
+        await apps.register_app(world.at, new, slug="acme")
+    with pytest.raises(InvalidRequest):
+        await apps.register_app(world.at, new, slug="acme")
+    await apps.register_app(world.at, new, slug="globex")
 
 
 @pytest.mark.parametrize("end", [delete_the_grant, delete_the_app, leave, delete_the_user])

@@ -66,7 +66,7 @@ async def test_settings_that_cannot_work_are_refused_at_the_field_that_has_them(
         assert [issue["path"] for issue in refused.value.details["issues"]] == [field]
     with pytest.raises(InvalidRequest):
         await providers.create(at, acme, "mine", SPEC, ProviderSecrets("env:OPENAI_API_KEY"))
-    assert await providers.of_workspace(at, acme) == []
+    assert (await providers.page(at, acme, limit=9)).rows == []
 
 
 async def test_a_provider_whose_key_cannot_be_read_says_so(at: Workspaces, acme: int, tmp_path: Path) -> None:

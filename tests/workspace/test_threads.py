@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
@@ -25,6 +26,22 @@ async def test_a_thread_is_found_by_its_whole_id_in_its_own_workspace(at: Worksp
     for workspace, key, salt in ((globex, row.key, row.salt), (acme, row.key, "guess"), (acme, 99, row.salt)):
         with pytest.raises(NotFound):
             await threads.find(at, Caller(workspace), key, salt=salt)
+
+
+@pytest.mark.parametrize(("size", "beside"), [(1000, False), (2_000_000, True)])
+async def test_a_large_spec_is_read_beside_the_loop_and_only_when_it_is_wanted(
+    at: Workspaces, acme: int, size: int, beside: bool
+) -> None:
+    def readers() -> int:
+        return sum(thread.name.startswith("weftline-reader") for thread in threading.enumerate())
+
+    large = ThreadDraft(name="t", agent=None, spec=b"x" * size)
+    made = await threads.create(at, acme, large)
+    before = readers()
+    row = await threads.find(at, Caller(acme), made.key, salt=made.salt)
+    assert row == made and row.spec_bytes == size and readers() == before
+    assert await threads.spec(at, row) == large.spec
+    assert (readers() > before) is beside
 
 
 async def test_a_thread_ends_once_and_its_secrets_with_it(at: Workspaces, acme: int, clock: Clock) -> None:

@@ -81,7 +81,7 @@ async def test_a_tool_that_cannot_work_is_refused(at: Workspaces, acme: int, wro
     with pytest.raises(InvalidRequest) as refused:
         await tools.create(at, acme, wrong, values={})
     assert [issue["path"] for issue in refused.value.details["issues"]] == [path]
-    assert await tools.of_workspace(at, acme) == []
+    assert (await tools.page(at, acme, limit=9)).rows == []
 
 
 async def test_a_name_is_had_once_in_a_workspace(at: Workspaces, acme: int, globex: int) -> None:
@@ -92,7 +92,7 @@ async def test_a_name_is_had_once_in_a_workspace(at: Workspaces, acme: int, glob
         await tools.create(at, acme, spec(), values={})
     with pytest.raises(Conflict):
         await tools.change(at, acme, other.id, ToolChanges(name="weather"))
-    assert await tools.of_workspace(at, acme) == [first, other]
+    assert (await tools.page(at, acme, limit=9)).rows == [first, other]
 
 
 async def test_a_tool_of_another_workspace_is_not_there(at: Workspaces, acme: int, globex: int) -> None:
@@ -105,4 +105,4 @@ async def test_a_tool_of_another_workspace_is_not_there(at: Workspaces, acme: in
         with pytest.raises(NotFound):
             await attempt
     await tools.delete(at, acme, row.id)
-    assert await tools.of_workspace(at, acme) == []
+    assert (await tools.page(at, acme, limit=9)).rows == []

@@ -3,7 +3,8 @@
     text = await shared_workers().run("weftline.tools.builtin.page:page_job", html, url)
 
 Processes start when needed and end after being idle for a while. Waiting jobs are served round robin over owners
-(workspaces), so that an owner who sends nothing but bombs delays only itself.
+(workspaces), and one process is always left to other owners, so that an owner who sends nothing but bombs delays only
+itself.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import ContextVar
@@ -29,7 +30,7 @@ CPU_S = 2.0
 """CPU time of one job, which is the same however busy the machine is."""
 WALL_S = 60.0
 """Wall-clock limit, for a job that waits instead of working and for an overloaded machine."""
-MAX_PROCESSES = 2
+MAX_PROCESSES = max(2, min(4, os.cpu_count() or 1))
 IDLE_S = 60.0
 MAX_REPLY_BYTES = 64 * 1024 * 1024
 
@@ -75,6 +76,9 @@ class Workers:
         self._idle_s = idle_s
         self._changed = threading.Condition()
         self._waiting: OrderedDict[int | None, deque[_Job]] = OrderedDict()
+        """By owner, the one whose turn it is first."""
+        self._under_way: Counter[int | None] = Counter()
+        self._max_per_owner = max(1, max_processes - 1)
         self._queued = 0
         self._idle = 0
         self._threads = 0
@@ -86,9 +90,9 @@ class Workers:
         with self._changed:
             self._waiting.setdefault(waiting.owner, deque()).append(waiting)
             self._queued += 1
-            if self._idle >= self._queued:
+            if self._idle:
                 self._changed.notify()
-            elif self._threads < self._max_processes:
+            if self._idle < self._queued and self._threads < self._max_processes:
                 self._threads += 1
                 threading.Thread(target=self._serve, name="weftline-bounded", daemon=True).start()
         return await asyncio.wrap_future(waiting.future)
@@ -97,6 +101,7 @@ class Workers:
         process: _Process | None = None
         while (job := self._next()) is not None:
             if not job.future.set_running_or_notify_cancel():
+                self._done(job)
                 continue
             try:
                 if process is None:
@@ -118,6 +123,7 @@ class Workers:
                     job.future.set_result(value.value)
                 else:
                     job.future.set_exception(GaveUp(value.failure))
+            self._done(job)
             del job
         if process is not None:
             process.kill()
@@ -125,19 +131,34 @@ class Workers:
     def _next(self) -> _Job | None:
         """The next job of the owner whose turn it is; None if there has been none for a while."""
         with self._changed:
-            while not self._waiting:
+            while (job := self._take()) is None:
                 self._idle += 1
                 notified = self._changed.wait(self._idle_s)
                 self._idle -= 1
                 if not notified and not self._waiting:
                     self._threads -= 1
                     return None
-            owner, jobs = self._waiting.popitem(last=False)
-            job = jobs.popleft()
-            self._queued -= 1
-            if jobs:
-                self._waiting[owner] = jobs
+            if self._idle and self._waiting:
+                self._changed.notify()  # another owner may have its turn by now
             return job
+
+    def _take(self) -> _Job | None:
+        for owner, jobs in self._waiting.items():
+            if self._under_way[owner] < self._max_per_owner:
+                job = jobs.popleft()
+                self._queued -= 1
+                self._under_way[owner] += 1
+                del self._waiting[owner]
+                if jobs:
+                    self._waiting[owner] = jobs
+                return job
+        return None
+
+    def _done(self, job: _Job) -> None:
+        with self._changed:
+            self._under_way[job.owner] -= 1
+            if not self._under_way[job.owner]:
+                del self._under_way[job.owner]
 
 
 class _Process:

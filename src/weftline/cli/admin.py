@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +29,43 @@ def administer(db: Path, operation: str, **arguments: Any) -> Any:
 
     A missing store is never created, so that a mistyped path is noticed; only `weftline serve` creates one.
     """
+    with _administration(db) as carry_out:
+        return carry_out(operation, arguments)
+
+
+def listed(db: Path, operation: str, **arguments: Any) -> Iterator[dict[str, Any]]:
+    """The items of a list, page by page: a server that made all of it at once would hold it all."""
+    with _administration(db) as carry_out:
+        after: int | None = 0
+        while after is not None:
+            page = carry_out(operation, {**arguments, "after": after})
+            after = page["after"]
+            yield from page["items"]
+
+
+@contextmanager
+def _administration(db: Path) -> Generator[Callable[[str, dict[str, Any]], Any]]:
+    """Carries out operations on the store, or has its owner do so."""
     try:
         store = open_store(db, create=False)
     except StoreError as error:
         if error.code != "store_in_use":
             raise
-        return _through_owner(db, operation, arguments, error)
+        yield partial(_through_owner, db, error)
+        return
+    with asyncio.Runner() as runner:
+        known = operations(Workspaces(store.records, store.vault, SystemClock()), StoredLogs(store.log), store)
 
-    async def here() -> Any:
+        def here(operation: str, arguments: dict[str, Any]) -> Any:
+            async def carry_out() -> Any:
+                return await known[operation](**arguments)
+
+            return msgspec.json.decode(msgspec.json.encode(runner.run(carry_out())))
+
         try:
-            at = Workspaces(store.records, store.vault, SystemClock())
-            return await operations(at, StoredLogs(store.log), store)[operation](**arguments)
+            yield here
         finally:
-            await store.close()
-
-    return msgspec.json.decode(msgspec.json.encode(asyncio.run(here())))
+            runner.run(store.close())
 
 
 def ask_server(db: Path, operation: str) -> Any:
@@ -54,7 +79,7 @@ def ask_server(db: Path, operation: str) -> Any:
     return None
 
 
-def _through_owner(db: Path, operation: str, arguments: dict[str, Any], in_use: WeftlineError) -> Any:
+def _through_owner(db: Path, in_use: WeftlineError, operation: str, arguments: dict[str, Any]) -> Any:
     owner = owner_of(db)
     if owner is None or not owner.admin_socket:
         raise in_use

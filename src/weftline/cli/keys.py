@@ -58,9 +58,9 @@ def import_key(workspace: str, db: Path, name: str, as_json: bool) -> None:
 @JSON
 def list_keys(workspace: str, db: Path, revoked: bool, as_json: bool) -> None:
     """Print the ids of a workspace's keys."""
-    from weftline.cli.admin import administer
+    from weftline.cli.admin import listed
 
-    show_all(administer(db, "keys.list", workspace=workspace, revoked=revoked), id_field="id", as_json=as_json)
+    show_all(listed(db, "keys.list", workspace=workspace, revoked=revoked), id_field="id", as_json=as_json)
 
 
 @command.command()

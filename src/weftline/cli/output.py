@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
+from textwrap import indent
 from typing import Any, cast
 
 import click
@@ -26,18 +28,33 @@ DB = click.option(
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def show_all(items: list[dict[str, Any]], *, id_field: str, as_json: bool) -> None:
+def show_all(items: Iterable[dict[str, Any]], *, id_field: str, as_json: bool) -> None:
     """One id per line, a JSON list with everything, or a table on a terminal."""
     if as_json:
-        click.echo(json.dumps(items, indent=2))
+        show_json(items)
         return
-    if items and is_terminal():
-        fields = [id_field, *(name for name, value in items[0].items() if name != id_field and _is_short(value))]
-        rows = [[_text(item.get(name)) for name in fields[:_MAX_COLUMNS]] for item in items]
-        show_table([name.upper() for name in fields[:_MAX_COLUMNS]], rows, whole=[id_field.upper()])
+    if not is_terminal():
+        for item in items:
+            click.echo(item[id_field])
         return
+    fields: list[str] = []
+    rows: list[list[str]] = []
     for item in items:
-        click.echo(item[id_field])
+        if not fields:
+            fields = [id_field, *(name for name, value in item.items() if name != id_field and _is_short(value))]
+            fields = fields[:_MAX_COLUMNS]
+        rows.append([_text(item.get(name)) for name in fields])
+    if rows:
+        show_table([name.upper() for name in fields], rows, whole=[id_field.upper()])
+
+
+def show_json(items: Iterable[dict[str, Any]]) -> None:
+    """As `json.dumps` with an indent of two would have it, but one item at a time."""
+    before = "["
+    for item in items:
+        click.echo(f"{before}\n{indent(json.dumps(item, indent=2), '  ')}", nl=False)
+        before = ","
+    click.echo("[]" if before == "[" else "\n]")
 
 
 def show_done(fields: dict[str, Any], *, as_json: bool) -> None:

@@ -26,9 +26,9 @@ def add_commands(group: click.Group, *, kind: str, by: str = "its id", show: boo
     @DB
     @JSON
     def _list(workspace: str, db: Path, as_json: bool) -> None:
-        from weftline.cli.admin import administer
+        from weftline.cli.admin import listed
 
-        show_all(administer(db, f"{kind}.list", workspace=workspace), id_field="id", as_json=as_json)
+        show_all(listed(db, f"{kind}.list", workspace=workspace), id_field="id", as_json=as_json)
 
     @click.command("delete", help=f"Delete one of the {kind}, by {by}, and print its id.")
     @click.argument("name", metavar=one.upper())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO, cast
 
 import click
 
-from weftline.cli.output import DB, JSON, show_one, show_warnings
+from weftline.cli.output import DB, JSON, show_json, show_one, show_warnings
 from weftline.cli.resource import WORKSPACE, add_commands
 from weftline.cli.terminal import is_terminal, show_table
 
@@ -56,14 +57,12 @@ def list_tools(workspace: str | None, file: Path | None, db: Path, as_json: bool
     The server's own tools are those that the running server has loaded; without one, or with --tools, those that
     `weftline serve` would load. A run names a tool as {"kind": "server", "name": NAME} or {"kind": "stored", "id": ID}.
     """
-    from weftline.cli.admin import administer
+    from weftline.cli.admin import listed
 
-    stored: list[dict[str, Any]] = []
-    if workspace is not None:
-        stored = administer(db, "tools.list", workspace=workspace)
     loaded = _loaded(db, file)
+    stored = listed(db, "tools.list", workspace=workspace) if workspace is not None else ()
     if as_json:
-        click.echo(json.dumps([*loaded, *stored], indent=2))
+        show_json(chain(loaded, stored))
         return
     rows = [(tool["name"], "server", tool["description"]) for tool in loaded]
     rows += [(tool["id"], "stored", f"{tool['name']}: {tool['description']}".rstrip(": ")) for tool in stored]

@@ -69,6 +69,7 @@ DRAIN_S = 30.0
 _AS_THE_MODEL_DOES = Sampling()
 _Slot: TypeAlias = tuple[int, str, str]
 """Workspace, route and key of a request that creates a run."""
+_ENCODED_HERE_BYTES = 64 * 1024
 
 
 class EmbeddedEngine:
@@ -242,6 +243,9 @@ class EmbeddedEngine:
                     self._creating.pop(slot).set_result(None)
                     return earlier
             await self.check(plan, workspace=workspace)
+            # About as large as what was sent, and a request of many megabytes would hold up everybody else's.
+            large = sent is not None and len(sent) > _ENCODED_HERE_BYTES
+            encoded = await asyncio.to_thread(encode_plan, plan) if large else encode_plan(plan)
             self.require_accepting()
             self._residents.require_room(workspace)
             now = self.clock.now_us()
@@ -258,7 +262,7 @@ class EmbeddedEngine:
                 secrets=secrets,
                 blobs=tuple(blobs),
             )
-            run = self._new_run(plan, new, sent)
+            run = self._new_run(plan, encoded, new, sent)
             durable = self._log.mark(run, outside=True)
         except BaseException:
             if slot is not None:
@@ -274,9 +278,8 @@ class EmbeddedEngine:
             await asyncio.shield(durable)
         return run.id
 
-    def _new_run(self, plan: RunPlan, new: NewRun, sent: bytes | None) -> LiveRun:
+    def _new_run(self, plan: RunPlan, encoded: bytes, new: NewRun, sent: bytes | None) -> LiveRun:
         key, self._next_key = self._next_key, self._next_key + 1
-        encoded = encode_plan(plan)
         conversation = Conversation(plan.messages, size=len(encoded))
         work = WorkingSet(ids.run_id(key, new.salt), plan, conversation, secrets=new.secrets)
         work.blobs = {blob.id: blob.data for blob in new.blobs}
@@ -478,7 +481,7 @@ class EmbeddedEngine:
         return await self._make_receipt(key, "" if row is None else row.status)
 
     async def _make_receipt(self, key: int, status: str) -> CancelReceipt:
-        return receipt(status, await self._log_store.facts(key, kinds=(KIND[CallClosed],)))
+        return receipt(status, await self._log_store.heads(key, kinds=(KIND[CallClosed],)))
 
     async def session_id(self, thread: int | None) -> str | None:
         return None if thread is None else await self._names.session(thread)
@@ -488,6 +491,9 @@ class EmbeddedEngine:
 
     async def thread_messages(self, thread: int) -> list[bytes]:
         return await self._log_store.thread_messages(thread)
+
+    async def thread_size(self, thread: int) -> int:
+        return await self._log_store.thread_size(thread)
 
     async def unfinished(self) -> int:
         return await self._log_store.unfinished()

@@ -231,6 +231,10 @@ class Engine(Protocol):
         """The messages of a thread, oldest first."""
         ...
 
+    async def thread_size(self, thread: int) -> int:
+        """Their bytes."""
+        ...
+
     async def unfinished(self) -> int:
         """How many runs have not ended."""
         ...

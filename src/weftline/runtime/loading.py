@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from msgspec import DecodeError
@@ -20,6 +21,9 @@ from weftline.store.base import Loaded, LogReader, LogStore, RunRow
 
 logger = logging.getLogger(__name__)
 
+_DECODED_HERE_BYTES = 256 * 1024
+"""About a millisecond; more is decoded in a thread."""
+
 
 async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
     """Claims a run and brings it into memory, parked; with its row. None for an unknown run.
@@ -37,7 +41,11 @@ async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
         raise Conflict(f"This run was written by a newer version of Weftline ({newer}).", code="unsupported_run")
     try:
         state = await _state(store, loaded)
-        work = WorkingSet(run_id, *_content(loaded, state), secrets=loaded.secrets)
+        if _size(loaded) <= _DECODED_HERE_BYTES:
+            plan, conversation = _content(loaded, state)
+        else:
+            plan, conversation = await asyncio.to_thread(_content, loaded, state)
+        work = WorkingSet(run_id, plan, conversation, secrets=loaded.secrets)
     except DecodeError:
         logger.exception("run %s: its log cannot be read", run_id)
         state = State(rules=row.rules, version=row.version, created=True, thread=row.thread, broken="it cannot be read")
@@ -75,6 +83,12 @@ async def _state(store: LogStore, loaded: Loaded) -> State:
         else:
             return fold(state, [(fact.at, decode_fact.decode(fact.head)) for fact in loaded.facts])
     return fold(State(), [(fact.at, decode_fact.decode(fact.head)) for fact in await store.facts(row.key)])
+
+
+def _size(loaded: Loaded) -> int:
+    """The bytes that a run's plan and conversation are made from."""
+    rows = [len(row.body) for row in loaded.conversation]
+    return len(loaded.created) + sum(rows) + sum([len(message) for message in loaded.history])
 
 
 def _content(loaded: Loaded, state: State) -> tuple[RunPlan, Conversation]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -76,7 +76,7 @@ class Log:
         self._well: asyncio.Future[None] | None = None
         self.refusal: WeftlineError | None = None
         """Why the store accepts no writes; None while it is well."""
-        self.on_idle: Callable[[], None] | None = None
+        self._tried: asyncio.Future[None] | None = None
 
     @property
     def idle(self) -> bool:
@@ -204,9 +204,30 @@ class Log:
                 if self.refusal is not None:
                     break
         finally:
-            self._flushing = None
-        if self.on_idle is not None and self.idle:
-            self.on_idle()
+            self._try_is_over()
+
+    def _try_is_over(self) -> None:
+        self._flushing = None
+        if self._tried is not None and not self._tried.done():
+            self._tried.set_result(None)
+
+    async def finish(self, *, patience_s: float) -> None:
+        """Returns when everything appended is durable, or when the store has refused for `patience_s` and once more.
+
+        A store that accepts writes is waited for however slow it is: giving up would throw away answers that are paid.
+        """
+        until = self._loop.time() + patience_s
+        last = False
+        self.hurry()
+        while not self.idle:
+            self._tried = self._loop.create_future()
+            left_s = max(0.0, until - self._loop.time())
+            await asyncio.wait([self._tried], timeout=None if last else left_s)
+            if last and self._tried.done() and self.refusal is not None:
+                return
+            if not last and self._loop.time() >= until:
+                last = True  # one more try: the loop may have stood still until now
+                self.hurry()
 
     def _take(self) -> list[LiveRun]:
         """Everything waiting; if that is more than a batch holds, workspaces take turns."""
@@ -344,7 +365,7 @@ class Log:
         else:
             self._is_well()
         finally:
-            self._flushing = None
+            self._try_is_over()
         if self._touched and self.refusal is None:
             self._kick()
 

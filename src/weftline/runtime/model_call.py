@@ -273,10 +273,17 @@ def _request(
 
 
 def _excess(text: str) -> str:
-    return excess(text.encode(errors="replace")) if len(text) > _NEVER_TOO_MUCH_CHARS else ""
+    """What JSON that a model wrote has too much of to be read here; "" if nothing."""
+    if len(text) <= _NEVER_TOO_MUCH_CHARS:
+        return ""
+    if len(text) > MAX_JSON_CHARS:
+        return f"more than {MAX_JSON_CHARS:,} characters of JSON"
+    return excess(text.encode(errors="replace"))
 
 
 _NEVER_TOO_MUCH_CHARS = 16 * 1024
+MAX_JSON_CHARS = 4 * 1024 * 1024
+"""Of a call's arguments, or of an answer that has to fit a schema: several times what a model can write at once."""
 
 
 async def _misfit(work: WorkingSet, text: str) -> str:

@@ -17,8 +17,8 @@ from weftline.runtime.recovery import adoption
 from weftline.runtime.toolbox import ToolSource
 from weftline.store.base import LogStore
 
-_ENCODED_HERE_BYTES = 64 * 1024
-"""A hop to a thread costs more than encoding so little."""
+_CODED_HERE_BYTES = 64 * 1024
+"""A hop to a thread costs more than coding so little."""
 
 
 class Names(Protocol):
@@ -50,12 +50,13 @@ class RunOpener:
         stored: list[bytes] = []
         if run.thread is not None and run.state.history is None:
             stored = await self._store.thread_messages(run.thread)
-        history = [decode_message(message) for message in stored]
+        size = sum([len(message) for message in stored])
+        history = _decoded(stored) if size <= _CODED_HERE_BYTES else await asyncio.to_thread(_decoded, stored)
         contents = {} if run.driving.opened else await self._contents(run, history)
         # No await from here until the facts are recorded: what the conversation takes in and what the log says agree.
         facts: list[Draft] = []
         if run.thread is not None and run.state.history is None:
-            work.conversation.begin(history, size=sum([len(message) for message in stored]))
+            work.conversation.begin(history, size=size)
             facts.append(Draft(HistoryPinned(len(history))))
         work.conversation.contents.update(contents)
         work.blobs.clear()
@@ -77,7 +78,11 @@ class RunOpener:
         return contents
 
 
+def _decoded(messages: Sequence[bytes]) -> list[Message]:
+    return [decode_message(message) for message in messages]
+
+
 async def _base64(data: bytes) -> str:
-    if len(data) <= _ENCODED_HERE_BYTES:
+    if len(data) <= _CODED_HERE_BYTES:
         return b64encode(data).decode()
     return (await asyncio.to_thread(b64encode, data)).decode()

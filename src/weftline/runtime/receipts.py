@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from weftline.kernel.entries import EXECUTED, CallClosed, decode_fact
-from weftline.store.base import Stored
 
 
 class CallName(Struct, frozen=True):
@@ -24,13 +23,13 @@ class CancelReceipt(Struct, frozen=True):
     in_doubt: tuple[CallName, ...]
 
 
-def receipt(status: str, closed: Sequence[Stored]) -> CancelReceipt:
-    """`closed` has the run's `call.closed` entries."""
+def receipt(status: str, closed: Sequence[bytes]) -> CancelReceipt:
+    """`closed` has the heads of the run's `call.closed` entries."""
     stopped: list[CallName] = []
     finished: list[CallName] = []
     in_doubt: list[CallName] = []
-    for stored in closed:
-        head = decode_fact.decode(stored.head)
+    for encoded in closed:
+        head = decode_fact.decode(encoded)
         if not isinstance(head, CallClosed):
             continue
         if head.how == "in_doubt":

@@ -29,6 +29,7 @@ from weftline.runtime.log import Log
 from weftline.runtime.recovery import STORE_RETRY_S, Recovery
 from weftline.runtime.scheduler import Scheduler
 from weftline.runtime.timers import Timers
+from weftline.runtime.waiting import wait_while_running
 from weftline.store.base import LogStore, Progress, Stored, Write, Written
 
 logger = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ MAX_KEPT = 512
 CUT_S = 5.0
 """How long a stop waits for cancelled work."""
 LAST_TRY_S = 5.0
-"""How long a stop waits for the store to write what is left."""
+"""How long a stop waits for a store that refuses to write what is left."""
 _SWEEP_S = 0.1
 """The minimum between two looks at them: the remaining wait may round to nothing."""
 
@@ -333,29 +334,22 @@ class Residents:
         self.driver.stopping = True
         self.timers.stop()
         tasks = [run.task for run in self._runs.values() if run.task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=drain_s)
+        await wait_while_running(tasks, timeout_s=drain_s)
 
     async def cut(self) -> None:
         """Ends what is still under way and makes everything appended durable."""
         left = {run.task: run for run in self._runs.values() if run.task is not None}
         for task in left:
             task.cancel()
-        if left:
-            _, late = await asyncio.wait(left, timeout=CUT_S)
-            for task in late:
-                logger.warning("run %s did not stop; whatever it still does is ignored", left[task].id)
-                self.driver.abandon(left[task])
-                left[task].residency = Residency.GONE
+        for task in await wait_while_running(left, timeout_s=CUT_S):
+            logger.warning("run %s did not stop; whatever it still does is ignored", left[task].id)
+            self.driver.abandon(left[task])
+            left[task].residency = Residency.GONE
         for task in self._tasks:
             task.cancel()
         if self._sweep is not None:
             self._sweep.cancel()
-        if not self.log.idle:
-            done = self._loop.create_future()
-            self.log.on_idle = lambda: None if done.done() else done.set_result(None)
-            self.log.hurry()
-            await asyncio.wait([done], timeout=LAST_TRY_S)
+        await self.log.finish(patience_s=LAST_TRY_S)
 
     # What follows from a commit
 

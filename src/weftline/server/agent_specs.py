@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec import Struct
 
+from weftline.server.parsing import off_loop
 from weftline.store.records.agents import AgentRow
 from weftline.store.secrets import Headers
 from weftline.wire.agents import agent_spec_merge, names_of_tools
@@ -27,7 +30,8 @@ async def effective(at: Workspaces, caller: Caller, agent_id: str | None, own: R
     agents.require_named(caller, agent_id)
     if agent_id is None:
         return own
-    return merged(at, await agents.use(at, caller, agent_id), own)
+    agent = await agents.use(at, caller, agent_id)
+    return await off_loop(partial(merged, at, agent, own), size=len(agent.spec) + len(own.spec))
 
 
 def merged(at: Workspaces, agent: AgentRow, own: RunSpec) -> RunSpec:

@@ -19,6 +19,7 @@ from weftline.server.auth import Authenticator
 from weftline.server.hosted_mcp import HostedMcp
 from weftline.server.http import Receive, Request, Response, Scope, Send, StreamedResponse, send_response
 from weftline.server.large import LARGE_BYTES, LargeResponses
+from weftline.server.large_bodies import LargeBodies
 from weftline.server.logs import ACCESS
 from weftline.server.names import OwnNames
 from weftline.server.oauth.app import OAuthServer
@@ -81,6 +82,10 @@ class App:
         self.mcp = HostedMcp(self)
         self.deliveries = Deliveries(self)
         self.backlog = Backlog()
+        self.bodies = LargeBodies(
+            max_bytes=options.connections.max_body_bytes_held,
+            max_bytes_per_workspace=options.connections.max_body_bytes_held_per_workspace,
+        )
         self.refused = RefusedRequests()
         self._cors = options.cors
         self.unknown_fields = UnknownFields(refused=options.unknown_fields == "refuse")
@@ -93,7 +98,7 @@ class App:
         if scope["type"] != "http":
             return
         self._requests += 1
-        request = Request(scope, receive, send, f"req_{self._boot}{self._requests:x}")
+        request = Request(scope, receive, send, f"req_{self._boot}{self._requests:x}", bodies=self.bodies)
         current_request.set(request.about)
         if access.isEnabledFor(logging.DEBUG):
             await self._with_access_log(request)
@@ -187,7 +192,10 @@ class App:
             request.metadata = self.oauth.resource_metadata(request)
         principal = NOBODY if route.access == "public" else await self.auth.check(request, route)
         request.about.workspace = principal.slug
-        return await route.handler(self, request, principal)
+        try:
+            return await route.handler(self, request, principal)
+        finally:
+            request.body_is_read()
 
 
 def refusal(request: Request, error: WeftlineError) -> Response:

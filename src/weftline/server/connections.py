@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from weftline.errors import WeftlineError
 from weftline.server.http import Headers
+from weftline.server.large_bodies import MAX_BODY_BYTES_HELD, MAX_BODY_BYTES_HELD_PER_WORKSPACE
 
 Network: TypeAlias = IPv4Network | IPv6Network
 
@@ -28,6 +29,10 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
     max_head_bytes: int = 64 * 1024
     head_timeout_s: float = 15.0
     body_timeout_s: float = 300.0
+    body_pause_s: float = 30.0
+    """How long a client may send nothing in the middle of a body."""
+    max_body_bytes_held: int = MAX_BODY_BYTES_HELD
+    max_body_bytes_held_per_workspace: int = MAX_BODY_BYTES_HELD_PER_WORKSPACE
     keep_alive_s: float = 120.0
     """Longer than clients keep an idle connection (Go: 90 s): the side that sends must be the one that closes, or a
     request that is not repeated, such as a tool's result, can be lost on a connection just closed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from enum import Enum, auto
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import DecodeError, Struct, to_builtins
@@ -25,7 +26,7 @@ from weftline.kernel.entries import (
 from weftline.messages import Blob
 from weftline.runtime.engine import Engine, EntryBatch, Follower
 from weftline.server.agent_specs import RunSpec, merged
-from weftline.server.parsing import parsed
+from weftline.server.parsing import off_loop, parsed
 from weftline.store.base import IdempotencyKey, RunRow
 from weftline.store.records.agents import AgentRow
 from weftline.store.records.threads import ThreadRow
@@ -175,7 +176,9 @@ async def send(
 ) -> str:
     """The run of a message to a session; returns its id."""
     own = encode({**_input(prompt, attachments), "metadata": metadata})
-    spec = effective_spec(thread.spec, MessageBody(own, metadata))
+    message = MessageBody(own, metadata)
+    whole = await threads.spec(app.workspaces, thread)
+    spec = await off_loop(partial(effective_spec, whole, message), size=len(whole) + len(own))
     plan = await parsed(plan_from_spec, spec)
     return await app.engine.create(
         thread.workspace,

@@ -230,6 +230,7 @@ async def _checked(request: Request) -> Receive:
     body = await request.body(limit=_MAX_BODY_BYTES)
     if too_much := excess(body):
         raise InvalidRequest(f"The body has {too_much}.")
+    request.body_is_read()
     pieces = iter([body])
 
     async def receive() -> MutableMapping[str, Any]:

@@ -9,6 +9,8 @@ from urllib.parse import parse_qsl
 
 from weftline.errors import TooLarge
 from weftline.log_context import RequestInfo
+from weftline.server.large_bodies import LARGE_BYTES, LargeBodies
+from weftline.server.room import Room
 from weftline.wire.limits import MAX_BODY_BYTES
 
 T = TypeVar("T")
@@ -76,10 +78,12 @@ class Request:
     """One HTTP request. Headers are looked up when they are asked for: most requests need two of them."""
 
     __slots__ = (
+        "_bodies",
         "_first",
         "_headers",
         "_query",
         "_receive",
+        "_rooms",
         "about",
         "id",
         "metadata",
@@ -91,7 +95,9 @@ class Request:
         "send",
     )
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, request_id: str, *, bodies: LargeBodies | None = None
+    ) -> None:
         self.scope = scope
         self.send = send
         self.id = request_id
@@ -106,6 +112,8 @@ class Request:
         self._headers: list[tuple[bytes, bytes]] = scope["headers"]
         self._first: dict[bytes, bytes] | None = None
         self._receive = receive
+        self._bodies = bodies
+        self._rooms: list[Room] | None = None
         self._query: list[tuple[str, str]] | None = None
 
     def header(self, name: bytes) -> str | None:
@@ -138,7 +146,10 @@ class Request:
         return self._receive
 
     async def body(self, *, limit: int = MAX_BODY_BYTES) -> bytes:
-        """The whole body; `TooLarge` when it is over `limit` bytes."""
+        """The whole body; `TooLarge` when it is over `limit` bytes.
+
+        Of a large one `RateLimited` or `Unavailable` if there is no room for it; `body_is_read` frees its room.
+        """
         declared = self.header(b"content-length")
         if declared is not None and declared.isdigit() and int(declared) > limit:
             raise _too_large(limit)
@@ -151,8 +162,13 @@ class Request:
                 raise _too_large(limit)
             return data
         pieces = [data]
-        size = len(data)
+        size, room = len(data), LARGE_BYTES
         while message.get("more_body", False):
+            if size > room and self._bodies is not None:
+                expected = int(declared) if declared is not None and declared.isdigit() else min(4 * size, limit)
+                more = await self.unless_gone(self._bodies.hold(self.about.workspace, expected - room))
+                self._rooms = [*(self._rooms or ()), more]
+                room = expected
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ConnectionResetError
@@ -162,6 +178,12 @@ class Request:
                 raise _too_large(limit)
             pieces.append(piece)
         return b"".join(pieces)
+
+    def body_is_read(self) -> None:
+        """The bytes of the body are no longer needed. Called by the app when the handler is done, if not before."""
+        rooms, self._rooms = self._rooms, None
+        for room in rooms or ():
+            room.free()
 
     def let_go(self) -> None:
         """Frees what only the handler needed: an answer may be open for hours."""

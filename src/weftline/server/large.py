@@ -8,12 +8,12 @@ it: others wait for the room.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from weftline.errors import RateLimited
-from weftline.server.http import PIECE_BYTES, Request, Response, Send, send_response
+from weftline.server.http import DEPARTURE, PIECE_BYTES, Departure, Request, Response, Send, send_response
+from weftline.server.room import Room, Rooms
 
 LARGE_BYTES = PIECE_BYTES
 """From here on a response is large."""
@@ -36,44 +36,46 @@ class LargeResponses:
         grace_s: float = GRACE_S,
         min_bytes_per_s: int = MIN_BYTES_PER_S,
     ) -> None:
-        self._max_bytes = max_bytes
-        self._max_per_workspace = max_bytes_per_workspace
+        self._rooms = Rooms(max_bytes=max_bytes, max_bytes_per_workspace=max_bytes_per_workspace)
         self._wait_s = wait_s
         self._grace_s = grace_s
         self._min_bytes_per_s = min_bytes_per_s
-        self._held: Counter[str] = Counter()
-        self._waiting: list[asyncio.Future[None]] = []
         self.making = asyncio.Semaphore(1)
         """Held while a large response is made, which takes a multiple of its size for a moment."""
 
     @property
     def held(self) -> int:
         """Bytes."""
-        return self._held.total()
+        return self._rooms.held
 
     @property
     def waiting(self) -> int:
         """How many wait for room."""
-        return len(self._waiting)
+        return self._rooms.waiting
 
     def hold(self, workspace: str, size: int) -> Room:
         """Raises `RateLimited` if there is no room for so much."""
-        if not self._fits(workspace, size):
-            raise _no_room()
-        self._held[workspace] += size
-        return Room(self, workspace, size)
+        return _there_is(self._rooms.hold(workspace, size))
 
     async def wait_to_hold(self, workspace: str, size: int) -> Room:
         """Like `hold`, but waits for a while until there is room."""
+        return _there_is(await self._rooms.wait_to_hold(workspace, size, wait_s=self._wait_s))
+
+    async def make_and_send(
+        self, request: Request, workspace: str, *, size: int, make: Callable[[], Awaitable[Response]]
+    ) -> None:
+        """Sends a response of about `size` bytes that needs room before it is made."""
+        room = await self.wait_to_hold(workspace, size)
+        departure: Departure | None = request.scope.get(DEPARTURE)
         try:
-            async with asyncio.timeout(self._wait_s):
-                while not self._fits(workspace, size):
-                    waiting = asyncio.get_running_loop().create_future()
-                    self._waiting.append(waiting)
-                    await waiting
-        except TimeoutError:
-            raise _no_room() from None
-        return self.hold(workspace, size)
+            if departure is not None and departure.gone:
+                raise ConnectionResetError
+            async with self.making:
+                answer = await make()
+            room.resize(len(answer.body))
+            await self.send(request, answer, room)
+        finally:
+            room.free()
 
     async def send(self, request: Request, answer: Response, room: Room) -> None:
         """Sends it and frees its room. Raises `ConnectionResetError` if the client is too slow."""
@@ -99,42 +101,6 @@ class LargeResponses:
         except TimeoutError:
             raise ConnectionResetError from None
 
-    def change(self, workspace: str, by: int) -> None:
-        self._held[workspace] += by
-        if not self._held[workspace]:
-            del self._held[workspace]
-        if by < 0:
-            waiting, self._waiting = self._waiting, []
-            for one in waiting:
-                if not one.done():
-                    one.set_result(None)
-
-    def _fits(self, workspace: str, size: int) -> bool:
-        own = self._held[workspace]
-        if own and own + size > self._max_per_workspace:
-            return False
-        held = self.held
-        return not held or held + size <= self._max_bytes
-
-
-class Room:
-    """What one response takes up; `free` must follow."""
-
-    __slots__ = ("_all", "_size", "_workspace")
-
-    def __init__(self, all_responses: LargeResponses, workspace: str, size: int) -> None:
-        self._all = all_responses
-        self._workspace = workspace
-        self._size = size
-
-    def resize(self, size: int) -> None:
-        """The response turned out to have another size than was thought."""
-        by, self._size = size - self._size, size
-        self._all.change(self._workspace, by)
-
-    def free(self) -> None:
-        self.resize(0)
-
 
 class RequestRoom:
     """The room that one request has taken so far, for what it must read before it knows how much it will send."""
@@ -159,6 +125,8 @@ class RequestRoom:
             room.free()
 
 
-def _no_room() -> RateLimited:
-    message = "Too many large responses are under way; read those first."
-    return RateLimited(message, code="too_many_large_responses", retry_after_s=5)
+def _there_is(room: Room | None) -> Room:
+    if room is None:
+        message = "Too many large responses are under way; read those first."
+        raise RateLimited(message, code="too_many_large_responses", retry_after_s=5)
+    return room

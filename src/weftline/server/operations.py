@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct, convert
 
@@ -47,10 +47,19 @@ from weftline.workspace.context import Workspaces
 T = TypeVar("T")
 
 _PAGE = 200
+"""Items of a list that are told at once; fewer when they are large."""
 _MAX_DELIVERIES = 200
 _STINT_S = 1.0
 """How long a maintenance order takes at most, so that its sender can be stopped."""
 _UNFINISHED = ("queued", "running", "paused")
+
+
+class ListPage(Struct, Generic[T], frozen=True):
+    """A part of a list whose items may be large."""
+
+    items: list[T]
+    after: int | None
+    """Where the next one begins; None if this is the last."""
 
 
 class Logs(Protocol):
@@ -178,9 +187,9 @@ async def _import_key(at: Workspaces, *, workspace: str, secret: str, name: str 
     return (await keys.import_key(at, workspace, secret, name=name)).id
 
 
-async def _list_keys(at: Workspaces, *, workspace: str, revoked: bool = False) -> list[Key]:
-    found = await keys.of_workspace(at, await workspaces.find(at, workspace), revoked=revoked)
-    return [key_json(key) for key in found]
+async def _list_keys(at: Workspaces, *, workspace: str, revoked: bool = False, after: int = 0) -> ListPage[Key]:
+    page = await keys.page(at, await workspaces.find(at, workspace), after=after, limit=_PAGE, revoked=revoked)
+    return ListPage([key_json(key) for key in page.rows], page.more_after)
 
 
 async def _show_key(at: Workspaces, *, id: str) -> Key:
@@ -228,15 +237,9 @@ async def _agent_warnings(logs: Logs, row: AgentRow, unknown: Sequence[UnknownFi
     return warnings
 
 
-async def _list_agents(at: Workspaces, *, workspace: str) -> list[Agent]:
-    key = await workspaces.find(at, workspace)
-    found: list[Agent] = []
-    after: int | None = 0
-    while after is not None:
-        page = await agents.page(at, key, after=after, limit=_PAGE)
-        found += [agent_json(row) for row in page.rows]
-        after = page.more_after
-    return found
+async def _list_agents(at: Workspaces, *, workspace: str, after: int = 0) -> ListPage[Agent]:
+    page = await agents.page(at, await workspaces.find(at, workspace), after=after, limit=_PAGE)
+    return ListPage([agent_json(row) for row in page.rows], page.more_after)
 
 
 async def _show_agent(at: Workspaces, *, workspace: str, id: str) -> Agent:
@@ -257,8 +260,9 @@ async def _create_provider(at: Workspaces, *, workspace: str, provider: dict[str
     return provider_json(await providers.create(at, await workspaces.find(at, workspace), name, spec, values))
 
 
-async def _list_providers(at: Workspaces, *, workspace: str) -> list[Provider]:
-    return [provider_json(row) for row in await providers.of_workspace(at, await workspaces.find(at, workspace))]
+async def _list_providers(at: Workspaces, *, workspace: str, after: int = 0) -> ListPage[Provider]:
+    page = await providers.page(at, await workspaces.find(at, workspace), after=after, limit=_PAGE)
+    return ListPage([provider_json(row) for row in page.rows], page.more_after)
 
 
 async def _show_provider(at: Workspaces, *, workspace: str, id: str) -> Provider:
@@ -278,8 +282,9 @@ async def _create_tool(at: Workspaces, *, workspace: str, tool: dict[str, Any]) 
     return tool_json(row, request_warnings(unknown_in_tool(tool)))
 
 
-async def _list_tools(at: Workspaces, *, workspace: str) -> list[Tool]:
-    return [tool_json(row) for row in await tools.of_workspace(at, await workspaces.find(at, workspace))]
+async def _list_tools(at: Workspaces, *, workspace: str, after: int = 0) -> ListPage[Tool]:
+    page = await tools.page(at, await workspaces.find(at, workspace), after=after, limit=_PAGE)
+    return ListPage([tool_json(row) for row in page.rows], page.more_after)
 
 
 async def _show_tool(at: Workspaces, *, workspace: str, id: str) -> Tool:
@@ -299,8 +304,9 @@ async def _create_webhook(at: Workspaces, *, workspace: str, url: str, events: l
     return created_webhook_json(made.webhook, made.secret)
 
 
-async def _list_webhooks(at: Workspaces, *, workspace: str) -> list[Webhook]:
-    return [webhook_json(row) for row in await webhooks.of_workspace(at, await workspaces.find(at, workspace))]
+async def _list_webhooks(at: Workspaces, *, workspace: str, after: int = 0) -> ListPage[Webhook]:
+    rows = await webhooks.of_workspace(at, await workspaces.find(at, workspace))
+    return ListPage([webhook_json(row) for row in rows], None)  # they are few and small
 
 
 async def _delete_webhook(at: Workspaces, *, workspace: str, id: str) -> str:

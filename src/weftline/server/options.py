@@ -45,6 +45,9 @@ _CONNECTIONS: Mapping[str, _Range] = {
     "max_head_bytes": _Range(1024, 16 * 1024 * 1024),
     "head_timeout_s": _Range(0.001, 3600),
     "body_timeout_s": _Range(0.001, 86400),
+    "body_pause_s": _Range(0.001, 86400),
+    "max_body_bytes_held": _Range(1024, 1024**4),
+    "max_body_bytes_held_per_workspace": _Range(1024, 1024**4),
     "keep_alive_s": _Range(0.001, 86400),
     "stall_timeout_s": _Range(0.001, 86400),
 }

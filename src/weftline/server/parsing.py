@@ -1,4 +1,4 @@
-"""Large bodies are read in a thread, so that others are answered in the meantime."""
+"""Work on large bodies is done in a thread, so that others are answered in the meantime."""
 
 from __future__ import annotations
 
@@ -15,3 +15,8 @@ PARSED_HERE_BYTES = 16 * 1024
 async def parsed(parse: Callable[[bytes], T], body: bytes) -> T:
     """`parse(body)`; what it may do in a thread is bounded by the limits on bytes and counts."""
     return parse(body) if len(body) <= PARSED_HERE_BYTES else await asyncio.to_thread(parse, body)
+
+
+async def off_loop(work: Callable[[], T], *, size: int) -> T:
+    """`work()`, in a thread if it is about so many bytes that others would notice."""
+    return work() if size <= PARSED_HERE_BYTES else await asyncio.to_thread(work)

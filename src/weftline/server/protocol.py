@@ -10,7 +10,8 @@ What a client may take its time for:
                   head_timeout_s       head_timeout_s    body_timeout_s
                   (keep_alive_s after an answer)
 
-and at any time, for taking what is sent to it, `stall_timeout_s`.
+In the middle of a body it may pause for `body_pause_s`; and at any time, for taking what is sent to it, it has
+`stall_timeout_s`.
 """
 
 from __future__ import annotations
@@ -132,6 +133,9 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         """Bytes of the head, or of the body and what is around it, that came in earlier chunks or began this one."""
         self._chunk = 0
         self._body_bytes = 0
+        self._body_until_s = 0.0
+        self._seen = 0
+        """Bytes that had been received of the body at the last look."""
         self._refusal: WeftlineError | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
@@ -262,7 +266,11 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             if self._deadline is None and self._answered:
                 self._due_in(limits.head_timeout_s)  # line breaks alone do not keep a connection
         elif self._phase is not begun_as:
-            self._due_in(limits.head_timeout_s if self._phase is _HEAD else limits.body_timeout_s)
+            if self._phase is _HEAD:
+                self._due_in(limits.head_timeout_s)
+            else:
+                self._body_until_s = self.loop.time() + limits.body_timeout_s
+                self._look_again()
 
     @property
     def _answered(self) -> bool:
@@ -285,7 +293,17 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         if seconds is not None:
             self._deadline = self.loop.call_later(seconds, self._late)
 
+    def _look_again(self) -> None:
+        """While a body arrives one timer goes from look to look, instead of one that every piece sets anew."""
+        self._seen = self._received
+        self._due_in(min(self._limits.body_pause_s, self._body_until_s - self.loop.time()))
+
     def _late(self) -> None:
+        if self._phase is _BODY and self._refusal is None and self.loop.time() < self._body_until_s:
+            paused_by_us = self.flow.read_paused
+            if self._received != self._seen or paused_by_us:
+                self._look_again()
+                return
         if self._phase is _IDLE or self._refusal is not None:
             self.abort()
         else:

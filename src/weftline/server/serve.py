@@ -36,6 +36,7 @@ from weftline.server.app import App
 from weftline.server.connections import Connections
 from weftline.server.control import Control
 from weftline.server.listener import Listener
+from weftline.server.memory import return_large_blocks
 from weftline.server.oauth.documents import read_document
 from weftline.server.operations import operations
 from weftline.server.options import ServerOptions, server_options
@@ -278,6 +279,7 @@ async def _beat(engine: Engine) -> None:
 def run(settings: Settings) -> None:
     """Runs the server in this process; prints `ready <address>` when it accepts requests."""
     _allow_many_files()
+    return_large_blocks()
     # A busy tool thread may hold the interpreter for 5 ms at a time by default, and every stream with it.
     sys.setswitchinterval(0.002)
     # What is loaded by now stays; and most objects of a run live for a moment, so rare collections find as much.

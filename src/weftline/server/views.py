@@ -53,12 +53,18 @@ async def _view(engine: RunSource, row: RunRow, first: Stored | None, *, max_byt
 
 
 _MADE_HERE_BYTES = 64 * 1024
+_COUNTED_HERE = 200
 
 
 async def session_usage(engine: Engine, thread: int) -> SessionUsage:
     """What the ended runs of a thread used."""
-    heads = [decode_fact.decode(head) for head in await engine.ends_of_thread(thread)]
-    return snapshots.session_usage([head for head in heads if isinstance(head, RunEnded)])
+    ends = await engine.ends_of_thread(thread)
+
+    def used() -> SessionUsage:
+        heads = [decode_fact.decode(head) for head in ends]
+        return snapshots.session_usage([head for head in heads if isinstance(head, RunEnded)])
+
+    return used() if len(ends) <= _COUNTED_HERE else await asyncio.to_thread(used)
 
 
 def _end(last: Stored | None) -> tuple[RunEnded, bytes] | None:

@@ -295,6 +295,10 @@ class LogReader(Protocol):
         """The run's facts in order; with `kinds` only those."""
         ...
 
+    async def heads(self, key: int, *, kinds: Sequence[str]) -> list[bytes]:
+        """The heads of the facts of these kinds, in order. Their bodies, which may be large, are not read."""
+        ...
+
     async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
         """The last facts of these kinds, in order: as many as fit, one at the least."""
         ...
@@ -333,6 +337,10 @@ class LogReader(Protocol):
         ...
 
     async def thread_messages(self, thread: int) -> list[bytes]: ...
+
+    async def thread_size(self, thread: int) -> int:
+        """The bytes of a thread's messages."""
+        ...
 
     async def unfinished(self) -> int:
         """How many runs have not ended."""

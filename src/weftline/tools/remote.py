@@ -116,7 +116,7 @@ def _redacted_text(text: str, redactor: Redactor) -> str:
     # Plus as much of the rest as a secret can be long: one may begin before the cut.
     head = redactor.text(text[: MAX_TEXT_CHARS + redactor.longest])
     end = min(MAX_TEXT_CHARS, len(head) - redactor.longest)
-    return prompts.cut_after_chars(head[:end], len(text))
+    return prompts.cut_after_chars(head[:end], MAX_TEXT_CHARS, len(text))
 
 
 def _file_data(data: str, redactor: Redactor) -> str:

@@ -19,6 +19,7 @@ CLIENT = "mantyx_oa_"
 CLIENT_SECRET = "mantyx_oas_"
 _TEXT_LIMITS = {"name": 256, "description": 4096, "logo": 2048}
 _MAX_URIS = 50
+MAX_PER_WORKSPACE = 1_000
 
 
 def checked_app(
@@ -83,6 +84,8 @@ async def register_app(at: Workspaces, new: NewApp, *, slug: str) -> tuple[App, 
         workspace = yield from ensured(slug, now=now)
         if "oauthApps" in (yield from workspace_records.features_off(workspace)):
             raise Forbidden("OAuth applications are not available on this plan.", code="oauth_apps_plan")
+        if (yield from apps.count(workspace)) >= MAX_PER_WORKSPACE:
+            raise InvalidRequest(f"A workspace can have at most {MAX_PER_WORKSPACE:,} OAuth apps.")
         yield from apps.insert(new, client_id=client_id, workspace=workspace, secret=secret.stored, now=now)
         return (yield from _known(client_id, slug))
 
@@ -90,7 +93,7 @@ async def register_app(at: Workspaces, new: NewApp, *, slug: str) -> tuple[App, 
 
 
 async def list_apps(at: Workspaces, *, slug: str) -> list[App]:
-    return await at.records.read(apps.of_workspace(slug))
+    return await at.records.read(apps.of_workspace(slug), heavy=True)
 
 
 async def show_app(at: Workspaces, *, client_id: str, slug: str | None = None) -> App:
@@ -131,7 +134,7 @@ async def find_public_app(at: Workspaces, client_id: str) -> App | None:
 
 async def list_registered(at: Workspaces) -> list[App]:
     """The clients that registered themselves."""
-    return await at.records.read(apps.registered())
+    return await at.records.read(apps.registered(), heavy=True)
 
 
 def _known(client_id: str, slug: str | None) -> Query[App]:

@@ -173,7 +173,7 @@ async def list_grants(at: Workspaces, *, email: str) -> list[Grant]:
             raise NotFound(f"There is no user {email!r}.")
         return (yield from grants.grants_of(user.key))
 
-    return await at.records.read(query())
+    return await at.records.read(query(), heavy=True)
 
 
 async def delete_grant(at: Workspaces, *, id: str, user: str | None = None) -> None:

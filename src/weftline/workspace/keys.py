@@ -12,6 +12,7 @@ from weftline.errors import InvalidRequest, NotFound
 from weftline.store.base import Query
 from weftline.store.records import keys
 from weftline.store.records.keys import ApiKey, NewKey
+from weftline.store.records.pages import RowPage
 from weftline.workspace.context import Change, Workspaces
 from weftline.workspace.workspaces import ensured
 
@@ -80,9 +81,10 @@ async def find(at: Workspaces, id: str, *, workspace: int | None = None) -> ApiK
     return await at.records.read(_existing(id, workspace=workspace))
 
 
-async def of_workspace(at: Workspaces, workspace: int, *, revoked: bool = False) -> list[ApiKey]:
-    """Oldest first; with `revoked`, including those that no longer work."""
-    return await at.records.read(keys.of_workspace(workspace, revoked=revoked))
+async def page(at: Workspaces, workspace: int, *, after: int = 0, limit: int, revoked: bool = False) -> RowPage[ApiKey]:
+    """The next keys, the oldest first: as many as fit. With `revoked`, including those that no longer work."""
+    query = keys.page(workspace=workspace, after=after, limit=limit, revoked=revoked)
+    return await at.records.read(query, heavy=True)
 
 
 async def revoke(at: Workspaces, id: str, *, workspace: int | None = None) -> ApiKey:

@@ -28,7 +28,7 @@ async def save(at: Workspaces, login: Login, *, slug: str) -> None:
 
 
 async def list_logins(at: Workspaces, *, slug: str) -> list[LoginRow]:
-    return await at.records.read(mcp_logins.of_workspace(await find(at, slug)))
+    return await at.records.read(mcp_logins.of_workspace(await find(at, slug)), heavy=True)
 
 
 async def delete(at: Workspaces, *, url: str, slug: str) -> None:

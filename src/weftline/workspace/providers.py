@@ -190,11 +190,6 @@ async def page(at: Workspaces, workspace: int, *, after: int = 0, limit: int) ->
     return await at.records.read(providers.page(workspace=workspace, after=after, limit=limit), heavy=True)
 
 
-async def of_workspace(at: Workspaces, workspace: int) -> list[ProviderRow]:
-    """Oldest first."""
-    return await at.records.read(providers.of_workspace(workspace))
-
-
 async def own_providers(at: Workspaces, workspace: int) -> Sequence[OwnProvider]:
     """The providers of a workspace, ready to be built; one whose key cannot be read says so."""
     rows = await at.records.read(providers.of_workspace(workspace), heavy=True)

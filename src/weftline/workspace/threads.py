@@ -10,13 +10,15 @@ from msgspec.json import encode
 from weftline.errors import NotFound
 from weftline.store.base import Query
 from weftline.store.records import threads
-from weftline.store.records.threads import NewThread, ThreadFilter, ThreadRow, ThreadSummary
+from weftline.store.records.threads import NewThread, ThreadFilter, ThreadRow
 from weftline.store.secrets import Headers
 from weftline.workspace.agents import owns
 from weftline.workspace.context import Caller, Workspaces
 
 CONTEXT_KEY = "a2a_context_id"
 """The metadata that tags a thread with the A2A context it belongs to."""
+_READ_HERE_BYTES = 64 * 1024
+"""A hop to a thread costs more than reading so little."""
 
 
 class ThreadDraft(Struct, frozen=True, kw_only=True):
@@ -43,6 +45,11 @@ async def find(at: Workspaces, caller: Caller, key: int, *, salt: str) -> Thread
     return row
 
 
+async def spec(at: Workspaces, thread: ThreadRow) -> bytes:
+    """What each of its runs starts from."""
+    return await at.records.read(threads.spec_of(thread.key), heavy=thread.spec_bytes > _READ_HERE_BYTES)
+
+
 async def of_context(at: Workspaces, workspace: int, draft: ThreadDraft) -> ThreadRow:
     """The newest open thread of the draft's agent and A2A context; created from the draft if there is none."""
     assert draft.agent is not None
@@ -59,7 +66,7 @@ async def of_context(at: Workspaces, workspace: int, draft: ThreadDraft) -> Thre
     return await at.records.write(query(draft.agent))
 
 
-async def page(at: Workspaces, wanted: ThreadFilter) -> list[ThreadSummary]:
+async def page(at: Workspaces, wanted: ThreadFilter) -> list[ThreadRow]:
     """The newest first."""
     return await at.records.read(threads.page(wanted), heavy=True)
 

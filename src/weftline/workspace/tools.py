@@ -114,11 +114,6 @@ async def page(at: Workspaces, workspace: int, *, after: int = 0, limit: int) ->
     return await at.records.read(tools.page(workspace=workspace, after=after, limit=limit), heavy=True)
 
 
-async def of_workspace(at: Workspaces, workspace: int) -> list[ToolRow]:
-    """Oldest first."""
-    return await at.records.read(tools.of_workspace(workspace))
-
-
 def _existing(id: str, *, workspace: int) -> Query[ToolRow]:
     row = yield from tools.by_id(id, workspace=workspace)
     if row is None:

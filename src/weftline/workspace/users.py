@@ -111,7 +111,7 @@ async def list_users(at: Workspaces, *, slug: str | None = None) -> list[Profile
             profiles.append(profile)
         return profiles
 
-    return await at.records.read(query())
+    return await at.records.read(query(), heavy=True)
 
 
 # Sessions

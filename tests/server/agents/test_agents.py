@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from commands import weftline_beside
+from weftline.cli import admin
+from weftline.server.control import send_order
 from weftline.testing import ServerProcess
 
 from ..kit import Api, Json, check_error, local_tool, types
@@ -217,4 +219,20 @@ async def test_agents_are_kept_by_command_too(api: Api, server: ServerProcess, t
     assert shown == (await api.get(f"agents/{identity}")).json
     assert await run_text(api, {"agentId": identity, "prompt": "hi"}) == "S||none"
     assert await command("delete", identity) == identity
-    assert await command("list") == ""
+    assert await command("list") == "" and await command("list", "--json") == "[]"
+
+
+async def test_a_command_lists_agents_page_by_page(
+    api: Api, server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders: list[dict[str, Any]] = []
+
+    async def order(path: str, operation: str, arguments: dict[str, Any]) -> Any:
+        orders.append(arguments)
+        return await send_order(path, operation, arguments)
+
+    monkeypatch.setattr(admin, "send_order", order)
+    made = [await stored(api, name=f"large {number}", spec={"systemPrompt": "x" * 900_000}) for number in range(6)]
+    done = await weftline_beside("agents", "list", "--json", "--workspace", api.slug, "--db", str(server.db))
+    assert json.loads(done.out) == made and done.out == json.dumps(made, indent=2) + "\n"
+    assert len(orders) == 2 and orders[0]["after"] == 0 < orders[1]["after"]

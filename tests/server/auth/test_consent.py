@@ -120,6 +120,9 @@ async def test_a_consent_is_for_one_session_one_use_and_ten_minutes(world: World
 async def test_a_form_of_another_site_changes_nothing(world: World, browser: Browser) -> None:
     client = await world.client()
     page = await browser.ask(client)
+    for site in ("cross-site", "same-site"):
+        form = {"token": page.token, "decision": "approve"}
+        check_error(await browser.send("POST", DECIDE, form=form, headers={"sec-fetch-site": site}), 403, "forbidden")
     for origin in ("https://evil.example", "null", "http://weft.example:81"):
         reply = await browser.post(DECIDE, origin=origin, token=page.token, decision="approve")
         check_error(reply, 403, "forbidden")

@@ -101,13 +101,16 @@ class Serving:
         if operation is Operation.STREAM:
             sent = await self._read(self._dialect.message, params)
             row = await self.send(sent)
-            return self._events(row, await self._task(row, sent.history), until_asked=True)
+            task = await self._task(row, sent.history)
+            # A new task may have made progress while it was read: its text is sent from the first piece.
+            return self._events(row, task, after=0 if sent.task_id is None else task.turn_seq, until_asked=True)
         query = await self._read(self._dialect.task_query, params)
         row = await find_task(self._app, self._agent, query.id, status=self._dialect.nothing_to_follow)
         task = await self._task(row, query.history)
         if task.ended and not self._dialect.follows_ended:
             raise RpcError(UNSUPPORTED_OPERATION, "This operation is not supported: the task has ended.")
-        return self._events(row, task, until_asked=self._dialect.follows_ended and not task.waits)
+        until_asked = self._dialect.follows_ended and not task.waits
+        return self._events(row, task, after=task.turn_seq, until_asked=until_asked)
 
     async def send(self, sent: SentMessage) -> RunRow:
         return await send(self._app, self._deliveries, self._agent, sent, sender=self._sender)
@@ -190,7 +193,7 @@ class Serving:
         total = await self._engine.count_runs(wanted)
         return self._dialect.listed(tasks, query=query, total=total, next_page=next_page)
 
-    async def _events(self, row: RunRow, task: Task, *, until_asked: bool) -> AsyncGenerator[Sequence[Any]]:
+    async def _events(self, row: RunRow, task: Task, *, after: int, until_asked: bool) -> AsyncGenerator[Sequence[Any]]:
         """The task as it is, then what happens to it: the answer as it is produced, each change of status.
 
         Every turn starts the answer over, since only the text of the last turn is the answer. Ends with the task, or
@@ -200,20 +203,20 @@ class Serving:
         if task.ended or (task.waits and until_asked):
             yield [dialect.first(task), dialect.status(task, final=True)]
             return
-        follower = self._follow(row, task, after=task.turn_seq)
+        follower = self._follow(row, task, after=after)
         async with aclosing(following.events_of(follower)) as events:
             yield [dialect.first(task)]
             task = replace(task, history=())
             streamed, waits, working = _Streamed(), task.waits, task.state != "submitted"
             async for event in events:
+                if not working and event.what is not What.NOTHING and (begun := await self._begun(row, task)):
+                    working = True
+                    yield [dialect.status(begun, final=False)]
                 match event.what:
                     case What.NOTHING:
                         yield ()
                     case What.ATTEMPT:
                         streamed.over = True
-                        if not working:
-                            working = True
-                            yield [dialect.status(await self._begun(row, task), final=False)]
                     case What.TEXT:
                         yield [dialect.chunk(task, event.text, append=streamed.more(event.text))]
                     case What.TURN:
@@ -236,11 +239,12 @@ class Serving:
             events.append(dialect.answer(task))
         return [*events, dialect.status(task, final=True)]
 
-    async def _begun(self, row: RunRow, task: Task) -> Task:
-        """The task as it was when it began to work, whatever it is doing by now."""
+    async def _begun(self, row: RunRow, task: Task) -> Task | None:
+        """The task as it was when it began to work, whatever it is doing by now; None if it has not begun."""
         now = await self._engine.row(row.key)
-        assert now is not None
-        return replace(task, state="working", said=None, at_us=now.started_at or now.created_at)
+        if now is None or now.started_at is None:
+            return None
+        return replace(task, state="working", said=None, at_us=now.started_at)
 
 
 class _Streamed:

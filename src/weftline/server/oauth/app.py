@@ -77,6 +77,8 @@ class OAuthServer:
 
     def require_own_page(self, request: Request) -> None:
         """Raises `Forbidden` for a form or script of another site: browsers say where a request comes from."""
+        if request.header(b"sec-fetch-site") in ("cross-site", "same-site"):
+            raise Forbidden("This request comes from another site's page.")
         origin = request.header(b"origin")
         if origin is None:
             return

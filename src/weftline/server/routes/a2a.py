@@ -42,6 +42,7 @@ async def call(app: App, request: Request, principal: Principal) -> Response | N
         sent = await parsed(rpc.parse_call, await request.body())
     except NotACall as refused:
         return _refusal(dialect, refused.id, _not_json(request, dialect) or refused.error)
+    request.body_is_read()
     try:
         if not asked and sent.method in _V1.methods:
             dialect = _V1  # no method has the same name in both

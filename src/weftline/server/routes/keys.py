@@ -12,6 +12,7 @@ from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Request, Response
 from weftline.server.router import Route
+from weftline.server.routes.lists import CURSOR, STORED_LIMIT, next_cursor, stored_page
 from weftline.server.schemas.keys import CreatedKey, Key, Keys, NewKey, created_key_json, key_json
 from weftline.wire.responses import Ok
 from weftline.workspace import keys
@@ -38,8 +39,9 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
 
 
 async def listed(app: App, request: Request, principal: Principal) -> Response:
-    found = await keys.of_workspace(app.workspaces, principal.workspace)
-    return Response(encode(Keys([key_json(key) for key in found])))
+    after, limit = stored_page(request)
+    page = await keys.page(app.workspaces, principal.workspace, after=after, limit=limit)
+    return Response(encode(Keys([key_json(key) for key in page.rows], next_cursor(page))))
 
 
 async def read(app: App, request: Request, principal: Principal) -> Response:
@@ -62,7 +64,7 @@ async def read_body(request: Request, decoder: Decoder[T]) -> T:
 
 ROUTES = (
     Route("POST", _BASE, create, summary="Create an API key", body=NewKey, returns=CreatedKey, status=201),
-    Route("GET", _BASE, listed, summary="The workspace's API keys", returns=Keys),
+    Route("GET", _BASE, listed, summary="The workspace's API keys", query=(STORED_LIMIT, CURSOR), returns=Keys),
     Route("GET", f"{_BASE}/{{keyId}}", read, summary="Read an API key", returns=Key),
     Route("DELETE", f"{_BASE}/{{keyId}}", revoke, summary="Revoke an API key", returns=Ok),
 )

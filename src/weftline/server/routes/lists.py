@@ -19,7 +19,7 @@ from weftline.server.router import QueryParameter, Route
 from weftline.server.views import run_summary
 from weftline.store.base import RunFilter, RunRow
 from weftline.store.records.pages import PAGE_BYTES, RowPage
-from weftline.store.records.threads import ThreadFilter, ThreadSummary
+from weftline.store.records.threads import ThreadFilter, ThreadRow
 from weftline.wire import responses
 from weftline.wire.limits import ID_PATTERN, MAX_METADATA_ENTRIES, MAX_METADATA_VALUE_CHARS, METADATA_KEY_PATTERN
 from weftline.wire.responses import ListedRun, ListedSession, RunPage, SessionPage, SessionStatus, Status, iso
@@ -88,7 +88,7 @@ async def listed_run(engine: Engine, row: RunRow) -> ListedRun:
     return responses.listed_run(await run_summary(engine, row), agent_id=row.agent)
 
 
-def _session(row: ThreadSummary) -> ListedSession:
+def _session(row: ThreadRow) -> ListedSession:
     identity = ids.session_id(row.key, row.salt)
     return ListedSession(
         identity,

@@ -15,9 +15,9 @@ from weftline.server.access import find_run, locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.creating import answer_created, create_run
-from weftline.server.http import DEPARTURE, Departure, Request, Response, StreamedResponse
+from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.large import LARGE_BYTES
-from weftline.server.parsing import parsed
+from weftline.server.parsing import off_loop, parsed
 from weftline.server.router import EventStream, QueryParameter, Route
 from weftline.server.sse import is_reconnecting, resume_point, send_events
 from weftline.server.views import cancelled, receipt_view, run_view
@@ -35,7 +35,7 @@ _RESULT_BODY_BYTES = 32 * 1024 * 1024
 
 async def create(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
     raw = await request.body()
-    once = idempotency(request, "agent-runs", raw)
+    once = await idempotency(request, "agent-runs", raw)
     warn = partial(app.unknown_fields.warnings, request)
     work = partial(create_run, app, principal, raw, idempotency=once, warn=warn)
     return await answer_created(app, request, principal, work)
@@ -46,26 +46,15 @@ async def read(app: App, request: Request, principal: Principal) -> Response | S
     try:
         view = await run_view(app.engine, row, max_bytes=LARGE_BYTES)
     except LargeEntry as large:
-        return partial(_send_large, app, request, row, principal.slug, large.size)
+        make = partial(_make_large, app, row)
+        return partial(app.large.make_and_send, request, principal.slug, size=large.size, make=make)
     return Response(snapshot(view, receipt=await _receipt(app, row)))
 
 
-async def _send_large(app: App, request: Request, row: RunRow, workspace: str, size: int) -> None:
-    """Sends a snapshot that needs room before it is read."""
-    room = await app.large.wait_to_hold(workspace, size)
-    departure: Departure | None = request.scope.get(DEPARTURE)
-    try:
-        if departure is not None and departure.gone:
-            raise ConnectionResetError
-        receipt = await _receipt(app, row)
-        async with app.large.making:
-            view = await run_view(app.engine, row)
-            answer = Response(await asyncio.to_thread(snapshot, view, receipt=receipt))
-            del view
-        room.resize(len(answer.body))
-        await app.large.send(request, answer, room)
-    finally:
-        room.free()
+async def _make_large(app: App, row: RunRow) -> Response:
+    receipt = await _receipt(app, row)
+    view = await run_view(app.engine, row)
+    return Response(await asyncio.to_thread(snapshot, view, receipt=receipt))
 
 
 async def _receipt(app: App, row: RunRow) -> CancelReceipt | None:
@@ -115,10 +104,13 @@ async def cancel(app: App, request: Request, principal: Principal) -> Response:
     return Response(encode(cancelled(receipt)))
 
 
-def idempotency(request: Request, route: str, body: bytes) -> IdempotencyKey | None:
+async def idempotency(request: Request, route: str, body: bytes) -> IdempotencyKey | None:
     """None for a request that carries no `Idempotency-Key`."""
     key = idempotency_key(request)
-    return None if key is None else IdempotencyKey(route, key, blake2b(body, digest_size=16).digest())
+    if key is None:
+        return None
+    digest = await off_loop(lambda: blake2b(body, digest_size=16).digest(), size=len(body))
+    return IdempotencyKey(route, key, digest)
 
 
 def idempotency_key(request: Request) -> str | None:

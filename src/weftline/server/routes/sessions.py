@@ -15,7 +15,8 @@ from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.creating import Made, Warn, answer_created
 from weftline.server.http import Request, Response, StreamedResponse
-from weftline.server.parsing import parsed
+from weftline.server.large import LARGE_BYTES
+from weftline.server.parsing import off_loop, parsed
 from weftline.server.router import EventStream, Route
 from weftline.server.routes.runs import idempotency
 from weftline.server.views import session_usage
@@ -56,26 +57,38 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
     return Response(created, status=201)
 
 
-async def read(app: App, request: Request, principal: Principal) -> Response:
+async def read(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
     row = await find_session(app, request, principal)
+    size = row.spec_bytes + await app.engine.thread_size(row.key)
+    make = partial(_snapshot, app, row, size=size)
+    if size > LARGE_BYTES:
+        return partial(app.large.make_and_send, request, principal.slug, size=size, make=make)
+    return await make()
+
+
+async def _snapshot(app: App, row: ThreadRow, *, size: int) -> Response:
     view = SessionView(
         id=ids.session_id(row.key, row.salt),
         created_us=row.created_at,
         last_used_us=row.last_used_at,
-        spec=row.spec,
+        spec=await threads.spec(app.workspaces, row),
         name=row.name,
         ended_us=row.ended_at,
         metadata=decode(row.metadata, type=dict[str, str]),
         usage=await session_usage(app.engine, row.key),
     )
-    messages = [bodies.decode_message(message) for message in await app.engine.thread_messages(row.key)]
-    return Response(session_info(view, messages))
+    stored = await app.engine.thread_messages(row.key)
+
+    def made() -> bytes:
+        return session_info(view, [bodies.decode_message(message) for message in stored])
+
+    return Response(await off_loop(made, size=size))
 
 
 async def message(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
     row = await find_session(app, request, principal)
     raw = await request.body()
-    once = idempotency(request, f"agent-sessions/{row.key}/messages", raw)
+    once = await idempotency(request, f"agent-sessions/{row.key}/messages", raw)
     warn = partial(app.unknown_fields.warnings, request)
     work = partial(_send, app, principal, row, raw, idempotency=once, warn=warn)
     return await answer_created(app, request, principal, work)
@@ -97,7 +110,8 @@ async def _send(
         return Made(earlier, warnings)
     if row.ended_at is not None:
         raise Conflict("This session has ended.", code="session_ended")
-    spec = effective_spec(row.spec, body)
+    own = await threads.spec(app.workspaces, row)
+    spec = await off_loop(partial(effective_spec, own, body), size=len(own) + len(body.spec))
     plan = await parsed(plan_from_spec, spec)
     # The secret headers come from where the tools come from.
     secrets = (

@@ -31,8 +31,9 @@ class CreatedKey(Key, rename="camel"):
     key: str
 
 
-class Keys(Struct):
+class Keys(Struct, rename="camel"):
     keys: list[Key]
+    next_cursor: str | None
 
 
 def key_json(key: ApiKey) -> Key:

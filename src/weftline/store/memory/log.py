@@ -106,6 +106,9 @@ class MemoryLog:
         run = self._disk.runs.get(key)
         return run.facts(kinds=kinds) if run else []
 
+    async def heads(self, key: int, *, kinds: Sequence[str]) -> list[bytes]:
+        return [fact.head for fact in await self.facts(key, kinds=kinds)]
+
     async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
         run = self._disk.runs.get(key)
         found = run.facts(kinds=kinds)[-limit:] if run else []
@@ -144,6 +147,9 @@ class MemoryLog:
 
     async def thread_messages(self, thread: int) -> list[bytes]:
         return thread_queue.messages(self._records, thread)
+
+    async def thread_size(self, thread: int) -> int:
+        return thread_queue.size(self._records, thread)
 
     async def unfinished(self) -> int:
         return sum(run.row.ended_at is None for run in self._disk.runs.values())

@@ -7,6 +7,7 @@ from msgspec.json import decode, encode
 
 from weftline.store.base import Query, Row, one, statement
 from weftline.store.hashing import SecretHash
+from weftline.store.records import pages
 
 _APP = (
     "SELECT a.key, a.client_id, a.workspace, COALESCE(w.slug, ''), a.hash, a.name, a.description, a.logo, a.visibility,"
@@ -80,6 +81,10 @@ def by_client_id(client_id: str) -> Query[App | None]:
 def of_workspace(slug: str) -> Query[list[App]]:
     rows = yield from statement(f"{_APP} WHERE w.slug = $1 ORDER BY a.key", slug)
     return [_app(row) for row in rows]
+
+
+def count(workspace: int) -> Query[int]:
+    return pages.count("oauth_apps", workspace=workspace)
 
 
 def registered() -> Query[list[App]]:

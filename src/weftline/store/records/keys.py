@@ -7,6 +7,7 @@ from msgspec.json import decode, encode
 
 from weftline.store import crashpoints
 from weftline.store.base import Query, Row, one, statement
+from weftline.store.records.pages import RowPage, fitting
 
 _KEY = (
     "SELECT k.id, k.workspace, w.slug, k.name, k.prefix, k.usage, k.agents, k.created_at, k.revoked_at,"
@@ -51,11 +52,22 @@ def by_id(id: str) -> Query[ApiKey | None]:
     return _key(row)
 
 
-def of_workspace(workspace: int, *, revoked: bool = False) -> Query[list[ApiKey]]:
-    """Oldest first; with `revoked`, including those that no longer work."""
-    where = "k.workspace = $1" if revoked else "k.workspace = $1 AND k.revoked_at IS NULL"
-    rows = yield from statement(f"{_KEY} WHERE {where} ORDER BY k.key", workspace)
-    return [_row(row) for row in rows]
+def page(*, workspace: int, after: int, limit: int, revoked: bool = False) -> Query[RowPage[ApiKey]]:
+    """The oldest first; with `revoked`, including those that no longer work."""
+    working = "" if revoked else " AND k.revoked_at IS NULL"
+    found = yield from statement(
+        f"SELECT k.key, length(k.agents) FROM api_keys k WHERE k.workspace = $1 AND k.key > $2{working}"
+        " ORDER BY k.key LIMIT $3",
+        workspace,
+        after,
+        limit + 1,
+    )
+    keys = [row[0] for row in found][: fitting([row[1] for row in found], limit=limit)]
+    last = keys[-1] if keys else after
+    rows = yield from statement(
+        f"{_KEY} WHERE k.workspace = $1 AND k.key > $2 AND k.key <= $3{working} ORDER BY k.key", workspace, after, last
+    )
+    return RowPage([_row(row) for row in rows], last if len(keys) < len(found) else None)
 
 
 def is_anybody_let_in() -> Query[bool]:

@@ -20,11 +20,11 @@ _NAMES = (
     "ended_at",
     "active_run",
 )
-_COLUMNS = ", ".join((*_NAMES, "spec"))
-_LISTED = ", ".join(f"threads.{name}" for name in _NAMES)
+_COLUMNS = ", ".join((*_NAMES, "length(spec)"))
+_LISTED = ", ".join((*(f"threads.{name}" for name in _NAMES), "length(threads.spec)"))
 
 
-class ThreadSummary(Struct, frozen=True):
+class ThreadRow(Struct, frozen=True):
     """A thread without its spec, which may be large."""
 
     key: int
@@ -38,11 +38,7 @@ class ThreadSummary(Struct, frozen=True):
     last_used_at: int
     ended_at: int | None
     active_run: int | None
-
-
-class ThreadRow(ThreadSummary, frozen=True):
-    spec: bytes
-    """The client's JSON; header values of tools are `[redacted]`."""
+    spec_bytes: int
 
 
 class NewThread(Struct, frozen=True, kw_only=True):
@@ -72,6 +68,12 @@ class ThreadFilter(Struct, frozen=True, kw_only=True):
 def by_key(key: int) -> Query[ThreadRow | None]:
     row = yield from one(f"SELECT {_COLUMNS} FROM threads WHERE key = $1", key)
     return _thread(row)
+
+
+def spec_of(key: int) -> Query[bytes]:
+    """The client's JSON; header values of tools are `[redacted]`."""
+    row = yield from one("SELECT spec FROM threads WHERE key = $1", key)
+    return b"{}" if row is None else row[0]
 
 
 def secrets_of(key: int) -> Query[bytes | None]:
@@ -118,7 +120,7 @@ def end(key: int, *, now: int) -> Query[None]:
 def newest_tagged(name: str, value: str, *, workspace: int, agent: str) -> Query[ThreadRow | None]:
     """The newest open thread of an agent with this metadata."""
     row = yield from one(
-        f"SELECT {_LISTED}, threads.spec FROM thread_metadata AS tag CROSS JOIN threads"
+        f"SELECT {_LISTED} FROM thread_metadata AS tag CROSS JOIN threads"
         " WHERE tag.name = $1 AND tag.value = $2 AND tag.workspace = $3 AND threads.key = tag.thread"
         " AND threads.agent = $4 AND threads.ended_at IS NULL ORDER BY tag.thread DESC LIMIT 1",
         name,
@@ -129,7 +131,7 @@ def newest_tagged(name: str, value: str, *, workspace: int, agent: str) -> Query
     return _thread(row)
 
 
-def page(wanted: ThreadFilter) -> Query[list[ThreadSummary]]:
+def page(wanted: ThreadFilter) -> Query[list[ThreadRow]]:
     """The newest first. A filter without an index of its own (ended, agent) walks the workspace's threads."""
     values = list[SqlValue]()
 
@@ -160,7 +162,7 @@ def page(wanted: ThreadFilter) -> Query[list[ThreadSummary]]:
         f" LIMIT {mark(wanted.limit)}",
         *values,
     )
-    return [ThreadSummary(*row) for row in rows]
+    return [ThreadRow(*row) for row in rows]
 
 
 def _thread(row: Row | None) -> ThreadRow | None:

@@ -42,12 +42,6 @@ def by_name(name: str, *, workspace: int) -> Query[ToolRow | None]:
     return _tool(row)
 
 
-def of_workspace(workspace: int) -> Query[list[ToolRow]]:
-    """Oldest first."""
-    rows = yield from statement(f"{_TOOL} WHERE workspace = $1 ORDER BY key", workspace)
-    return [ToolRow(*row) for row in rows]
-
-
 def page(*, workspace: int, after: int, limit: int) -> Query[RowPage[ToolRow]]:
     """The oldest first."""
     keys, more = yield from page_keys("tools", workspace=workspace, after=after, limit=limit)

@@ -95,7 +95,7 @@ class SqliteLog(SqliteLogReader):
                     loaded = _load(db, key, epoch=epoch, kinds=kinds, limit=ON_THE_LOOP)
             except NotOnTheLoop:
                 loaded = await self._threads.read(
-                    lambda db: _load(db, key, epoch=epoch, kinds=kinds, limit=IN_A_THREAD)
+                    lambda db: _load(db, key, epoch=epoch, kinds=kinds, limit=IN_A_THREAD), run=key
                 )
             return loaded
         finally:

@@ -60,10 +60,18 @@ class SqliteLogReader:
         except LargeEntry as large:
             if max_bytes is not None and large.size > max_bytes:
                 raise
-        return await self._threads.read(lambda db: _read_entry(db, key, seq, max_bytes=None))
+        return await self._threads.read(lambda db: _read_entry(db, key, seq, max_bytes=None), run=key)
 
     async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Stored]:
-        return stored(self._all(_facts(kinds), key, 0, *kinds))
+        # In a thread: all the facts of a run may have many megabytes.
+        return await self._threads.read(lambda db: stored(db.execute(_facts(kinds), (key, 0, *kinds)).fetchall()))
+
+    async def heads(self, key: int, *, kinds: Sequence[str]) -> list[bytes]:
+        with snapshot(self._reader) as db:
+            few = _heads(db, key, kinds, limit=ON_THE_LOOP.rows)
+        if len(few) < ON_THE_LOOP.rows:
+            return few
+        return await self._threads.read(lambda db: _heads(db, key, kinds, limit=_NO_LIMIT))
 
     async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
         # In a thread: a few entries may have many megabytes.
@@ -77,7 +85,7 @@ class SqliteLogReader:
         except NotOnTheLoop:
             pass
         return await self._threads.read(
-            lambda db: read_page(db, key, after=after, max_bytes=max_bytes, limit=IN_A_THREAD)
+            lambda db: read_page(db, key, after=after, max_bytes=max_bytes, limit=IN_A_THREAD), run=key
         )
 
     async def under_way(self, *, after: int, limit: int) -> list[UnderWay]:
@@ -107,12 +115,7 @@ class SqliteLogReader:
         )
 
     async def ends_of_thread(self, thread: int) -> list[bytes]:
-        rows = self._all(
-            "SELECT e.head FROM runs r JOIN entries e ON e.run = r.key AND e.seq = r.next_seq - 1"
-            " WHERE r.thread = ? AND r.ended_at IS NOT NULL ORDER BY r.place",
-            thread,
-        )
-        return [row[0] for row in rows]
+        return await self._threads.read(lambda db: thread_queue.ends(db, thread))
 
     async def unfinished_of_thread(self, thread: int) -> list[int]:
         return self._ints("SELECT key FROM runs WHERE thread = ? AND ended_at IS NULL ORDER BY place", thread)
@@ -123,7 +126,13 @@ class SqliteLogReader:
 
     async def thread_messages(self, thread: int) -> list[bytes]:
         with snapshot(self._reader) as db:
-            return thread_queue.messages(db, thread)
+            few = thread_queue.few_messages(db, thread, max_bytes=ON_THE_LOOP.bytes, max_rows=ON_THE_LOOP.rows)
+        if few is not None:
+            return few
+        return await self._threads.read(lambda db: thread_queue.messages(db, thread))
+
+    async def thread_size(self, thread: int) -> int:
+        return await self._threads.read(lambda db: thread_queue.size(db, thread))
 
     async def unfinished(self) -> int:
         return self._one("SELECT count(*) FROM runs WHERE ended_at IS NULL")[0]
@@ -184,3 +193,11 @@ def _fitting(rows: Any, max_bytes: int) -> list[Stored]:
 def _facts(kinds: Sequence[str]) -> str:
     wanted = f" AND kind IN ({','.join('?' * len(kinds))})" if kinds else ""
     return f"{_ENTRY} AND seq > ?{wanted} ORDER BY seq"
+
+
+def _heads(db: apsw.Connection, key: int, kinds: Sequence[str], *, limit: int) -> list[bytes]:
+    some = ",".join("?" * len(kinds))
+    rows: list[Any] = db.execute(
+        f"SELECT head FROM entries WHERE run = ? AND kind IN ({some}) ORDER BY seq LIMIT ?", (key, *kinds, limit)
+    ).fetchall()
+    return [row[0] for row in rows]

@@ -1,15 +1,19 @@
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Threads for reads that are too long for the loop, each with a connection of its own."""
+"""Threads for reads that are too long for the loop, each with a connection of its own.
+
+Reads for different things take turns: a thousand readers of one long log do not hold up a list, or another log.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections import OrderedDict, deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import apsw
 
@@ -17,6 +21,8 @@ from weftline.errors import StoreError
 from weftline.store.sqlite.connection import connect, snapshot
 
 T = TypeVar("T")
+
+_Waiting: TypeAlias = tuple[Callable[[apsw.Connection], Any], Future[Any]]
 
 _THREADS = 2
 """Two, so that a list that walks many rows does not hold up the pages of streams."""
@@ -29,16 +35,23 @@ class ReaderThreads:
         self._database = database
         self._threads: ThreadPoolExecutor | None = None
         self._own = threading.local()
+        self._lock = threading.Lock()
+        self._waiting: OrderedDict[int | None, deque[_Waiting]] = OrderedDict()
+        """By what they are for, the one whose turn it is first."""
         self._connections: list[apsw.Connection] = []
         self._closed = False
 
-    async def read(self, job: Callable[[apsw.Connection], T]) -> T:
-        """Runs `job` on one snapshot."""
+    async def read(self, job: Callable[[apsw.Connection], T], *, run: int | None = None) -> T:
+        """Runs `job` on one snapshot. `run` is the key of the run whose log it reads, if it reads one."""
         if self._closed:
             raise StoreError("The store is closed.")
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="weftline-reader")
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._run, job)
+        future: Future[T] = Future()
+        with self._lock:
+            self._waiting.setdefault(run, deque()).append((job, future))
+        self._threads.submit(self._next)
+        return await asyncio.wrap_future(future)
 
     def close(self) -> None:
         """Blocks until no read is under way."""
@@ -48,6 +61,22 @@ class ReaderThreads:
         for db in self._connections:
             db.close()
         self._connections.clear()
+
+    def _next(self) -> None:
+        """Carries out one read, not always the one that brought this call about."""
+        with self._lock:
+            run, jobs = self._waiting.popitem(last=False)
+            job, future = jobs.popleft()
+            if jobs:
+                self._waiting[run] = jobs
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            value = self._run(job)
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(value)
 
     def _run(self, job: Callable[[apsw.Connection], T]) -> T:
         db: apsw.Connection | None = getattr(self._own, "db", None)

@@ -72,6 +72,45 @@ def messages(db: apsw.Connection, thread: int) -> list[bytes]:
     return [row[0] for row in rows]
 
 
+def few_messages(db: apsw.Connection, thread: int, *, max_bytes: int, max_rows: int) -> list[bytes] | None:
+    """The same, or None if there are more; a message that is too large is not read."""
+    # The length of a blob is known without reading it.
+    rows: Any = db.execute(
+        "SELECT length(message), CASE WHEN length(message) <= ? THEN message END FROM thread_messages WHERE thread = ?"
+        " ORDER BY pos LIMIT ?",
+        (max_bytes, thread, max_rows + 1),
+    )
+    found: list[bytes] = []
+    total = 0
+    try:
+        for length, message in rows:
+            total += length
+            if total > max_bytes or len(found) == max_rows:
+                return None
+            found.append(message)
+    finally:
+        rows.close()
+    return found
+
+
+def size(db: apsw.Connection, thread: int) -> int:
+    """The bytes of the thread's messages."""
+    row: Any = db.execute(
+        "SELECT coalesce(sum(length(message)), 0) FROM thread_messages WHERE thread = ?", (thread,)
+    ).fetchone()
+    return row[0]
+
+
+def ends(db: apsw.Connection, thread: int) -> list[bytes]:
+    """The heads of the terminal entries of the thread's runs, in order."""
+    rows: list[Any] = db.execute(
+        "SELECT e.head FROM runs r JOIN entries e ON e.run = r.key AND e.seq = r.next_seq - 1"
+        " WHERE r.thread = ? AND r.ended_at IS NOT NULL ORDER BY r.place",
+        (thread,),
+    ).fetchall()
+    return [row[0] for row in rows]
+
+
 def _last_message(db: apsw.Connection, thread: int) -> int:
     row: Any = db.execute("SELECT coalesce(max(pos), 0) FROM thread_messages WHERE thread = ?", (thread,)).fetchone()
     return row[0]

@@ -201,6 +201,9 @@ class SimulatedLog:
     async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Stored]:
         return await self._wires.read(self.inner.facts(key, kinds=kinds))
 
+    async def heads(self, key: int, *, kinds: Sequence[str]) -> list[bytes]:
+        return await self._wires.read(self.inner.heads(key, kinds=kinds))
+
     async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
         return await self._wires.read(self.inner.newest_facts(key, kinds=kinds, limit=limit, max_bytes=max_bytes))
 
@@ -230,6 +233,9 @@ class SimulatedLog:
 
     async def thread_messages(self, thread: int) -> list[bytes]:
         return await self._wires.read(self.inner.thread_messages(thread))
+
+    async def thread_size(self, thread: int) -> int:
+        return await self._wires.read(self.inner.thread_size(thread))
 
     async def unfinished(self) -> int:
         return await self._wires.read(self.inner.unfinished())

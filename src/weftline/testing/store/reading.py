@@ -106,6 +106,11 @@ async def facts_are_found_by_their_kind(subject: Subject) -> None:
     assert [fact.body for fact in await log.facts(1)] == [b"{}", b"a", b"b", b"c"]
     assert [fact.seq for fact in await log.facts(1, kinds=("run.created", "call.closed"))] == [1, 4, 5]
     assert await log.facts(1, kinds=("delta.text",)) == [] == await log.facts(2)
+    closed = await log.facts(1, kinds=("call.closed",))
+    assert await log.heads(1, kinds=("call.closed",)) == [fact.head for fact in closed] != []
+    assert await log.heads(2, kinds=("call.closed",)) == []
+    await commit(log, chain.append(*[b"x"] * 600))
+    assert len(await log.heads(1, kinds=("call.closed",))) == 602
 
 
 async def the_newest_facts_are_as_many_as_fit(subject: Subject) -> None:

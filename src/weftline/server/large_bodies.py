@@ -1,0 +1,50 @@
+"""Large request bodies: how much of them is held at once.
+
+A body is held until it is complete and has been parsed, and its sender decides how long that takes. Small ones do not
+matter. A large one takes its whole room before more of it is read, if its size is known: by taking it piece by piece, a
+few that are half there could wait for each other. While one waits for room its socket is not read.
+"""
+
+from __future__ import annotations
+
+from weftline.errors import RateLimited, Unavailable
+from weftline.server.room import Room, Rooms
+
+LARGE_BYTES = 64 * 1024
+"""From here on a body is large; the connection itself buffers as much."""
+MAX_BODY_BYTES_HELD = 128 * 1024 * 1024
+MAX_BODY_BYTES_HELD_PER_WORKSPACE = 32 * 1024 * 1024
+"""Or a single body, however large."""
+WAIT_S = 30.0
+
+
+class LargeBodies:
+    """The room for large bodies."""
+
+    def __init__(
+        self,
+        *,
+        max_bytes: int = MAX_BODY_BYTES_HELD,
+        max_bytes_per_workspace: int = MAX_BODY_BYTES_HELD_PER_WORKSPACE,
+        wait_s: float = WAIT_S,
+    ) -> None:
+        self._rooms = Rooms(max_bytes=max_bytes, max_bytes_per_workspace=max_bytes_per_workspace)
+        self._wait_s = wait_s
+
+    @property
+    def held(self) -> int:
+        """Bytes."""
+        return self._rooms.held
+
+    async def hold(self, workspace: str, size: int) -> Room:
+        """Waits for a while until there is room.
+
+        Raises `RateLimited` if the workspace's own bodies take too much, and `Unavailable` if those of others do.
+        """
+        room = await self._rooms.wait_to_hold(workspace, size, wait_s=self._wait_s)
+        if room is not None:
+            return room
+        if self._rooms.is_full_for(workspace, size):
+            message = "Too many large bodies of this workspace are being sent."
+            raise RateLimited(message, code="too_many_large_bodies", retry_after_s=5)
+        raise Unavailable("Too many large bodies are being sent to this server.", retry_after_s=5)

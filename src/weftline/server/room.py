@@ -1,0 +1,85 @@
+"""Room in memory for what is large: so many bytes in all, and for one workspace no more than a part of that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+
+class Rooms:
+    """A single thing may take all that its workspace has, however large it is: otherwise it could never be held."""
+
+    def __init__(self, *, max_bytes: int, max_bytes_per_workspace: int) -> None:
+        self._max_bytes = max_bytes
+        self._max_per_workspace = max_bytes_per_workspace
+        self._held: Counter[str] = Counter()
+        self._waiting: list[asyncio.Future[None]] = []
+
+    @property
+    def held(self) -> int:
+        """Bytes."""
+        return self._held.total()
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for room."""
+        return len(self._waiting)
+
+    def hold(self, workspace: str, size: int) -> Room | None:
+        """None if there is no room for so much."""
+        if not self._fits(workspace, size):
+            return None
+        self._held[workspace] += size
+        return Room(self, workspace, size)
+
+    async def wait_to_hold(self, workspace: str, size: int, *, wait_s: float) -> Room | None:
+        """Like `hold`, but waits for a while until there is room."""
+        try:
+            async with asyncio.timeout(wait_s):
+                while not self._fits(workspace, size):
+                    waiting = asyncio.get_running_loop().create_future()
+                    self._waiting.append(waiting)
+                    await waiting
+        except TimeoutError:
+            return None
+        return self.hold(workspace, size)
+
+    def is_full_for(self, workspace: str, size: int) -> bool:
+        """Whether the workspace itself holds too much, whatever others hold."""
+        own = self._held[workspace]
+        return bool(own) and own + size > self._max_per_workspace
+
+    def change(self, workspace: str, by: int) -> None:
+        self._held[workspace] += by
+        if not self._held[workspace]:
+            del self._held[workspace]
+        if by < 0:
+            waiting, self._waiting = self._waiting, []
+            for one in waiting:
+                if not one.done():
+                    one.set_result(None)
+
+    def _fits(self, workspace: str, size: int) -> bool:
+        if self.is_full_for(workspace, size):
+            return False
+        held = self.held
+        return not held or held + size <= self._max_bytes
+
+
+class Room:
+    """What one thing takes up; `free` must follow."""
+
+    __slots__ = ("_all", "_size", "_workspace")
+
+    def __init__(self, rooms: Rooms, workspace: str, size: int) -> None:
+        self._all = rooms
+        self._workspace = workspace
+        self._size = size
+
+    def resize(self, size: int) -> None:
+        """It turned out to have another size than was thought."""
+        by, self._size = size - self._size, size
+        self._all.change(self._workspace, by)
+
+    def free(self) -> None:
+        self.resize(0)

@@ -1,0 +1,175 @@
+"""Bodies that are sent slowly or never to their end: how long they are waited for, and how much of them is held."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from weftline.errors import RateLimited, Unavailable
+from weftline.server.connections import ConnectionLimits, Connections
+from weftline.server.http import Receive, Request, Scope, Send
+from weftline.server.large_bodies import LARGE_BYTES, LargeBodies
+from weftline.server.protocol import CorkedHttpProtocol
+from weftline.testing import ServerProcess
+
+from .conftest import new_key
+from .kit import TIMEOUT_S, Api
+from .scripts import SCRIPTS
+
+LITTLE_ROOM = """
+[server]
+max_body_bytes_held = 500_000
+max_body_bytes_held_per_workspace = 200_000
+"""
+
+
+def run_of(size: int) -> dict[str, str]:
+    """A create with a body of about so many bytes."""
+    return {"modelId": "scripted:hello", "prompt": "x" * (size - 100)}
+
+
+def head_of(api: Api, length: int) -> bytes:
+    return (
+        f"POST {api.base}/agent-runs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {api.key}\r\n"
+        f"Content-Length: {length}\r\n\r\n"
+    ).encode()
+
+
+@pytest.fixture(scope="module")
+def little_room(tmp_path_factory: pytest.TempPathFactory) -> Generator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("little_room"), scripts=SCRIPTS, config=LITTLE_ROOM) as running:
+        yield running
+
+
+async def test_a_body_waits_for_room_while_those_of_other_workspaces_are_taken(little_room: ServerProcess) -> None:
+    async with aiohttp.ClientSession() as http, asyncio.timeout(TIMEOUT_S):
+        mine = Api(http, little_room.url, "acme", await asyncio.to_thread(new_key, little_room))
+        theirs = Api(http, little_room.url, "beta", await asyncio.to_thread(new_key, little_room, "beta"))
+        first = Api(http, little_room.url, "gamma", await asyncio.to_thread(new_key, little_room, "gamma"))
+        _, unfinished = await asyncio.open_connection("127.0.0.1", little_room.port)
+        unfinished.write(head_of(mine, 190_000) + b" " * 180_000)
+        await unfinished.drain()
+        waiting = asyncio.create_task(mine.post("agent-runs", run_of(150_000)))
+        for api in (first, theirs, first, theirs):
+            assert (await api.post("agent-runs", run_of(190_000))).status == 202
+        assert (await mine.post("agent-runs", run_of(20_000))).status == 202
+        assert not waiting.done()
+        unfinished.close()
+        assert (await waiting).status == 202
+        # All of it was given back.
+        for _ in range(3):
+            assert (await mine.post("agent-runs", run_of(190_000))).status == 202
+
+
+async def test_bodies_of_a_stranger_take_no_room(little_room: ServerProcess) -> None:
+    async with aiohttp.ClientSession() as http, asyncio.timeout(TIMEOUT_S):
+        mine = Api(http, little_room.url, "acme", await asyncio.to_thread(new_key, little_room))
+        nobody = Api(http, little_room.url, "acme", "weft_nobody")
+        reader, unfinished = await asyncio.open_connection("127.0.0.1", little_room.port)
+        unfinished.write(head_of(nobody, 1_000_000) + b" " * 300_000)
+        assert b" 401 " in await reader.readline()  # before the rest is there
+        assert (await mine.post("agent-runs", run_of(190_000))).status == 202
+        unfinished.close()
+
+
+async def test_who_finds_no_room_is_told_whose_bodies_take_it() -> None:
+    bodies = LargeBodies(max_bytes=100, max_bytes_per_workspace=30, wait_s=0)
+    first = await bodies.hold("acme", 60)
+    with pytest.raises(RateLimited) as own:
+        await bodies.hold("acme", 1)
+    assert own.value.code == "too_many_large_bodies" and own.value.details["retry_after_s"]
+    second = await bodies.hold("beta", 30)
+    with pytest.raises(Unavailable) as others:
+        await bodies.hold("gamma", 20)
+    assert others.value.details["retry_after_s"]
+    first.free()
+    (await bodies.hold("gamma", 20)).free()
+    second.free()
+    assert bodies.held == 0
+
+
+@pytest.mark.parametrize("declared", [True, False])
+async def test_the_room_of_a_body_is_what_it_declares_or_grows_with_it(declared: bool) -> None:
+    bodies = LargeBodies()
+    pieces, held = iter(range(100)), list[int]()
+    headers = [(b"content-length", b"%d" % (100 * LARGE_BYTES))] if declared else []
+
+    async def receive() -> dict[str, Any]:
+        number = next(pieces)
+        held.append(bodies.held)
+        assert number * LARGE_BYTES <= bodies.held + LARGE_BYTES
+        return {"type": "http.request", "body": b"x" * LARGE_BYTES, "more_body": number < 99}
+
+    async def send(message: object) -> None: ...
+
+    request = Request({"method": "POST", "path": "/", "headers": headers}, receive, send, "req_1", bodies=bodies)
+    assert len(await request.body(limit=100 * LARGE_BYTES)) == 100 * LARGE_BYTES
+    assert (held[10] == held[50]) is declared
+    assert bodies.held == 99 * LARGE_BYTES
+    request.body_is_read()
+    assert bodies.held == 0
+
+
+@asynccontextmanager
+async def listening(limits: ConnectionLimits, *, reads: asyncio.Event) -> AsyncGenerator[int]:
+    """The port of a server that takes bodies, but only once `reads` is set."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await reads.wait()
+        await Request(scope, receive, send, "req_1").body()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    config = uvicorn.Config(app, http=CorkedHttpProtocol, ws="none", lifespan="off", log_config=None)  # pyright: ignore[reportArgumentType]
+    config.load()
+    state, connections = ServerState(), Connections(limits)
+
+    def protocol() -> CorkedHttpProtocol:
+        connections.enter("")
+        return CorkedHttpProtocol(config, state, {}, connections=connections)
+
+    server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+        connections.abort()
+
+
+async def test_a_body_that_pauses_for_too_long_is_refused_and_one_that_only_dawdles_at_its_end() -> None:
+    reads = asyncio.Event()
+    reads.set()
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
+    async with asyncio.timeout(TIMEOUT_S):
+        async with listening(ConnectionLimits(body_pause_s=0.01), reads=reads) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(head + b"x")
+            assert b" 408 " in await reader.readline()
+            writer.close()
+        async with listening(ConnectionLimits(body_pause_s=300, body_timeout_s=0.1), reads=reads) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(head)
+            answer = asyncio.create_task(reader.readline())
+            while not answer.done():
+                writer.write(b"x")
+                await asyncio.wait([answer], timeout=0.005)
+            assert b" 408 " in await answer
+            writer.close()
+
+
+async def test_a_body_that_the_server_does_not_read_is_not_held_against_its_sender() -> None:
+    reads = asyncio.Event()
+    async with asyncio.timeout(TIMEOUT_S), listening(ConnectionLimits(body_pause_s=0.01), reads=reads) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 8000000\r\n\r\n" + b"x" * 8_000_000)
+        answer = asyncio.create_task(reader.readline())
+        await asyncio.wait([answer], timeout=0.1)
+        assert not answer.done()
+        reads.set()
+        assert b" 200 " in await answer
+        writer.close()
