@@ -221,8 +221,8 @@ class _Sending:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_SHOWN_TOOLS])
-    return f"{shown} and {len(names) - _SHOWN_TOOLS} more" if len(names) > _SHOWN_TOOLS else shown
+    text = ", ".join(names[:_SHOWN_TOOLS])
+    return f"{text} and {len(names) - _SHOWN_TOOLS} more" if len(names) > _SHOWN_TOOLS else text
 
 
 async def _checked(request: Request) -> Receive:
