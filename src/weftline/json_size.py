@@ -20,27 +20,27 @@ _CHUNK_BYTES = 256 * 1024
 """Looked at in one go: other threads run in between."""
 
 
-def excess(text: bytes, most_values: int = MAX_JSON_VALUES) -> str:
+def excess(text: bytes, max_values: int = MAX_JSON_VALUES) -> str:
     """What a JSON text has too much of, to follow "has"; "" if it may be read.
 
-    What is not JSON may be told either way.
+    For text that is not JSON the result may be either.
     """
-    if has_more_values(text, most_values):
-        return f"more than {most_values:,} JSON values"
+    if has_more_values(text, max_values):
+        return f"more than {max_values:,} JSON values"
     if long_numbers(text) > MAX_LONG_NUMBERS:
-        outside = _outside_of_strings(text, most_values)
+        outside = _outside_of_strings(text, max_values)
         if outside is None or long_numbers(outside) > MAX_LONG_NUMBERS:
             return f"too many numbers of more than {LONG_NUMBER_DIGITS} digits"
     return ""
 
 
-def has_more_values(text: bytes, most: int = MAX_JSON_VALUES) -> bool:
-    """Whether a JSON text has more than `most` values. What is not JSON may be told either way."""
-    # Each value but the first comes after one of these; most texts have few, also inside of their strings.
-    if len(text) < most or _separators(text) < most:
+def has_more_values(text: bytes, max_values: int = MAX_JSON_VALUES) -> bool:
+    """Whether a JSON text has more than `max_values` values. For text that is not JSON the result may be either."""
+    # Each value except the first follows one of these; most texts have few, even inside their strings.
+    if len(text) < max_values or _separators(text) < max_values:
         return False
-    outside = _outside_of_strings(text, most)
-    return outside is None or _separators(outside) >= most
+    outside = _outside_of_strings(text, max_values)
+    return outside is None or _separators(outside) >= max_values
 
 
 def long_numbers(text: bytes) -> int:
@@ -75,10 +75,10 @@ def _units(text: bytes) -> int:
     )
 
 
-def _outside_of_strings(text: bytes, most: int) -> bytes | None:
-    """None if there are more than `most` strings."""
+def _outside_of_strings(text: bytes, max_values: int) -> bytes | None:
+    """None if there are more than `max_values` strings."""
     bare = text.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in text else text
-    return None if bare.count(b'"') > 2 * most else b'"'.join(bare.split(b'"')[::2])
+    return None if bare.count(b'"') > 2 * max_values else b'"'.join(bare.split(b'"')[::2])
 
 
 def _separators(text: bytes) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A sentence with the nearest known words, with a blank before it; "" if none is near."""
+    """A sentence with the nearest known words, with a leading space; "" if none is near."""
     from difflib import get_close_matches
 
     by_lower = {one.lower(): one for one in known}

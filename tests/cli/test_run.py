@@ -129,7 +129,7 @@ def test_nothing_is_run_beside_the_unfinished_runs_of_a_server_that_is_down(tmp_
 @pytest.mark.parametrize(
     ("arguments", "env", "code", "says"),
     [
-        (("hi", "--url", "http://127.0.0.1:1", "--db", "x"), {}, 2, "--url and --db exclude each other"),
+        (("hi", "--url", "http://127.0.0.1:1", "--db", "x"), {}, 2, "Give --url or --db, not both"),
         (("hi", "--url", "http://127.0.0.1:1"), {"WEFTLINE_API_KEY": None}, 1, "WEFTLINE_API_KEY"),
         (("hi", "--url", "ftp://nowhere"), {}, 2, "must be an http or https address"),
         (("hi", "--url", "localhost:80"), {}, 2, "must be an http or https address"),
@@ -140,7 +140,7 @@ def test_nothing_is_run_beside_the_unfinished_runs_of_a_server_that_is_down(tmp_
             1,
             "No server answers at http://127.0.0.1:1",
         ),
-        (("hi\udcff",), {}, 2, "not text in UTF-8"),
+        (("hi\udcff",), {}, 2, "not valid UTF-8"),
         (("hi",), {}, 1, "--model; `weftline models`"),
         (("hi", "--tools", "no.py"), {}, 1, "no.py"),
         (("hi", "--config", "no.toml"), {}, 1, "no.toml"),

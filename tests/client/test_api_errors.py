@@ -151,7 +151,7 @@ async def test_whoever_asks_for_patience_gets_it(unused_tcp_port: int, caplog: p
     async with AsyncClient(api_key="key", workspace="acme", base_url=url, retry=patient) as client:
         with pytest.raises(NetworkError):
             await client.list_models()
-    assert len([line for line in caplog.messages if "again in 0." in line]) == 5
+    assert len([line for line in caplog.messages if "retrying in 0." in line]) == 5
 
 
 async def test_a_redirect_is_not_followed(to_stand_in: AsyncClient, stand_in: StandIn) -> None:

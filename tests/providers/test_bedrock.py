@@ -521,7 +521,7 @@ async def test_the_region_of_an_amazon_address_is_the_one_that_is_signed(monkeyp
     ("make", "fault"),
     [
         (lambda: Bedrock(api_key=KEYS), "region is missing"),
-        (lambda: Bedrock(api_key=KEYS, region="evil.example/#"), "is not the name of a region"),
+        (lambda: Bedrock(api_key=KEYS, region="evil.example/#"), "is not a region name"),
         (lambda: Bedrock(api_key="AKID:", region="us-east-1"), "ACCESS_KEY:SECRET"),
     ],
 )
@@ -545,7 +545,7 @@ async def test_the_family_is_offered_by_the_catalog() -> None:
     model = catalog.resolve(f"aws:{MODEL}")
     assert (await collect(model.provider, ask(model.vendor_id))).text == "Hello"
     assert model.entry.provider == "bedrock"
-    with pytest.raises(WeftlineError, match="is not the name of a region"):
+    with pytest.raises(WeftlineError, match="is not a region name"):
         build_catalog(
             [ProviderSettings(name="aws", family="bedrock", api_key=KEYS, options={"region": "?"})], transport=transport
         )

@@ -128,7 +128,7 @@ def _unanswered(url: str, key: str) -> str:
 
 
 def test_the_start_is_one_line_that_says_what_there_is(told: Told) -> None:
-    (line,) = told.lines("listens on")
+    (line,) = told.lines("is listening on")
     for word in (__version__, told.server.url, str(told.db), "scripted:burns", "burn", "calculator"):
         assert word in line["message"]
     assert line["level"] == "info" and set(line) == {"time", "level", "logger", "message"}

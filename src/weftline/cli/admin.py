@@ -27,7 +27,7 @@ def now_us() -> int:
 def administer(db: Path, operation: str, **arguments: Any) -> Any:
     """Carries out an operation and returns its value in JSON's own types.
 
-    A store that is not there is never made: `weftline serve` does that, and a mistyped path is noticed.
+    A missing store is never created, so that a mistyped path is noticed; only `weftline serve` creates one.
     """
     with _administration(db) as carry_out:
         return carry_out(operation, arguments)
@@ -69,7 +69,7 @@ def _administration(db: Path) -> Generator[Callable[[str, dict[str, Any]], Any]]
 
 
 def ask_server(db: Path, operation: str) -> Any:
-    """What the server that owns the store answers; None if there is none that knows the answer."""
+    """The response of the server that owns the store; None if no server can answer."""
     try:
         owner = owner_of(db)
         if owner is not None and owner.admin_socket:

@@ -1,4 +1,4 @@
-"""A person at a browser, as a command finds them: on this machine, or somewhere else."""
+"""A person at a browser, on this machine or elsewhere."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Loopback:
 
 
 class Pasted:
-    """Has the person paste the address that their browser came back to, which it cannot open."""
+    """Asks the person to paste the address that their browser was redirected to, which it cannot open."""
 
     def __init__(self, port: int) -> None:
         self.redirect_uri = f"http://127.0.0.1:{port or 8765}/callback"

@@ -11,7 +11,7 @@ _SHELLS = ("bash", "zsh", "fish")
 @click.command()
 @click.argument("shell", type=click.Choice(_SHELLS))
 def command(shell: str) -> None:
-    """Print the script that has a shell complete the commands and options of weftline.
+    """Print a script that makes your shell complete weftline's commands and options.
 
     \b
     bash:  eval "$(weftline completion bash)"      in ~/.bashrc

@@ -34,7 +34,7 @@ def _only(found: list[str], start: str) -> str:
     if not found:
         raise NotFound(f"There is no run whose id begins with {start!r}.")
     if len(found) > 1:
-        raise InvalidRequest(f"{start!r} fits several runs, such as {found[0]} and {found[1]}; give more of the id.")
+        raise InvalidRequest(f"{start!r} matches several runs, such as {found[0]} and {found[1]}; give more of the id.")
     return found[0]
 
 
@@ -51,7 +51,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
 class Listed(Struct, frozen=True):
     runs: list[dict[str, Any]]
     next_cursor: str | None
-    """Where the list goes on; None at its end."""
+    """Where the list continues; None at its end."""
 
 
 class FoundRuns(Protocol):
@@ -60,7 +60,7 @@ class FoundRuns(Protocol):
         ...
 
     async def complete(self, start: str) -> str:
-        """The id that `start` is, or is the beginning of. Raises `InvalidRequest` if it fits several runs."""
+        """The id that `start` is, or is the beginning of. Raises `InvalidRequest` if it matches several runs."""
         ...
 
     async def show(self, run_id: str) -> dict[str, Any]: ...
@@ -71,7 +71,7 @@ class FoundRuns(Protocol):
 
 
 class ServerRuns:
-    """Those of one workspace of a server."""
+    """The runs of one workspace on a server."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
@@ -100,7 +100,7 @@ class ServerRuns:
 
     async def complete(self, start: str) -> str:
         if not is_prefix(start) or await self._is_whole(start):
-            return start  # the server says what is wrong with it, if anything
+            return start  # the server reports what is wrong with it, if anything
         page = await self._page({"idPrefix": start, "limit": "2"})
         # A server that does not know `idPrefix` lists others.
         return _only([run["id"] for run in page["runs"] if run["id"].startswith(start)], start)
@@ -113,14 +113,14 @@ class ServerRuns:
         except ClientNotFound:
             return False
         except ApiError:
-            pass  # one who may not read can still cancel
+            pass  # a key that may not read can still cancel
         return True
 
     async def show(self, run_id: str) -> dict[str, Any]:
         return json.loads(await self._client.http.call("GET", f"/agent-runs/{quote(run_id, safe='')}"))
 
     async def events(self, run_id: str, *, after: int) -> AsyncGenerator[Event]:
-        # Asked first: a stream would be opened anew for as long as retries last.
+        # Checked first: a stream would be reopened for as long as retries last.
         await self.show(run_id)
         async with await self._client.attach(run_id, dispatch=False, last_seq=after) as run:
             async for event in run.events(raise_on_failure=False):
@@ -131,7 +131,7 @@ class ServerRuns:
 
 
 class StoredRuns:
-    """Those of a store, of all workspaces unless one is named."""
+    """The runs of a store, in all workspaces unless one is named."""
 
     def __init__(self, store: ReadStore, *, workspace: str | None) -> None:
         self._store = store

@@ -35,19 +35,19 @@ _DRAIN_S = 1.0
 
 
 class Here(Struct, frozen=True):
-    """What runs in this process are carried out with; see `weftline.server.following.Host`."""
+    """What carries out runs in this process; see `weftline.server.following.Host`."""
 
     engine: Engine
     workspaces: Workspaces
     own_tools: tuple[str, ...]
-    """Names of the tools of the file."""
+    """The names of the tools in the file."""
 
 
 @asynccontextmanager
 async def engine_here(
     *, db: Path | None, config: Path | None, scripts: Path | None, tools: Path | None
 ) -> AsyncGenerator[Here]:
-    """An engine that carries out what it is given and nothing else. Without `db` nothing is kept."""
+    """An engine that only carries out the runs it is given. Without `db` nothing is kept."""
     if not logging.getLogger().handlers:
         configure_logs("error")
     settings = load_config(config) if config is not None else Config()
@@ -59,7 +59,7 @@ async def engine_here(
         models = settings.catalog(transport=transport, scripted=scripted)
         stack.push_async_callback(models.aclose)
         egress = egress_from(settings.server, loopback=True, origin=settings.path)
-        # What a model names is dialled as a server would dial it: not on this machine.
+        # An address that a model names is dialled as a server would dial it: not on this machine.
         pages, peers = Dialer(egress_from(settings.server, origin=settings.path)), Dialer(egress)
         stack.push_async_callback(pages.aclose)
         available = server_tools(tools, pages=pages)

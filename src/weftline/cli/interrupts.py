@@ -1,4 +1,4 @@
-"""Ctrl-C while a run is followed: the first one says what can be done, the second one does it."""
+"""Ctrl-C while a run is followed: the first one shows the options, the second one leaves."""
 
 from __future__ import annotations
 

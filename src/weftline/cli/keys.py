@@ -30,7 +30,7 @@ def command() -> None:
 @click.option("--agent", "agents", multiple=True, metavar="ID", help="Restrict the key to agents; may be repeated.")
 @JSON
 def create(workspace: str, db: Path, name: str, usage: str, agents: tuple[str, ...], as_json: bool) -> None:
-    """Create a key and print it. It is shown this once and stored nowhere."""
+    """Create a key and print it. It is shown only once and stored nowhere."""
     from weftline.cli.admin import administer
 
     identity, secret = administer(db, "keys.create", workspace=workspace, name=name, usage=usage, agents=list(agents))

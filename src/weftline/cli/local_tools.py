@@ -22,7 +22,7 @@ def tools_of_file(path: Path) -> list[HandedOver]:
 
 
 class HandedOver:
-    """A server's tool in the hands of a client. It is carried out here, once for each call that is offered."""
+    """A server's tool, run by a client: once for each call that is offered."""
 
     def __init__(self, tool: FunctionTool) -> None:
         self._tool = tool

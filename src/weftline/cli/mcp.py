@@ -22,11 +22,11 @@ def command() -> None:
 @command.command()
 @click.argument("url")
 @WORKSPACE
-@click.option("--client-id", metavar="ID", help="Of an app that is registered there already.")
+@click.option("--client-id", metavar="ID", help="The id of an app that is already registered there.")
 @click.option("--client-secret-stdin", is_flag=True, help="Read the secret of that app from standard input.")
-@click.option("--client-metadata", metavar="URL", help="Of a document that describes Weftline to the server.")
-@click.option("--port", default=0, metavar="N", help="Where the browser comes back to; any free port by default.")
-@click.option("--paste", is_flag=True, help="For a browser elsewhere: paste the address that it comes back to.")
+@click.option("--client-metadata", metavar="URL", help="The URL of a document that describes Weftline to the server.")
+@click.option("--port", default=0, metavar="N", help="The browser's redirect port; any free port by default.")
+@click.option("--paste", is_flag=True, help="For a browser elsewhere: paste the address that it is redirected to.")
 @DB
 @JSON
 def login(
@@ -59,7 +59,7 @@ def login(
         raise Unavailable("Logging in needs MCP support: install weftline[mcp].") from None
     from weftline.cli.browser import Loopback, Pasted
 
-    administer(db, "workspaces.features", workspace=workspace)  # a typo is told before anybody opens a browser
+    administer(db, "workspaces.features", workspace=workspace)  # reports a typo before a browser is opened
     secret = sys.stdin.readline().strip() if client_secret_stdin else None
 
     async def made() -> object:

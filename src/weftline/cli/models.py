@@ -37,7 +37,7 @@ def command(
 ) -> None:
     """List the models that runs can name, and the providers that are not available with the reason.
 
-    Reads the same configuration and environment as `serve`. The store is read for --workspace alone. Without --of no
+    Reads the same configuration and environment as `serve`. The store is read only for --workspace. Without --of no
     provider is contacted.
     """
     import asyncio
@@ -47,7 +47,7 @@ def command(
         return
     catalog = asyncio.run(_catalog(_settings(config), scripts, db, workspace))
     if as_json:
-        click.echo(json.dumps(_shown(catalog), indent=2))
+        click.echo(json.dumps(_to_json(catalog), indent=2))
         return
     _print(catalog)
 
@@ -60,7 +60,7 @@ async def _upstream(config: Path | None, db: Path, workspace: str | None, name: 
 
     settings = _settings(config)
     transport = AiohttpTransport()
-    # What a workspace has named is dialled as the server would dial it.
+    # An address that a workspace names is dialled as the server would dial it.
     tenants = AiohttpTransport(check=egress_from(settings.server, origin=settings.path).check)
     try:
         catalog = await _catalog(settings, None, db, workspace, transport=transport, tenants=tenants)
@@ -122,7 +122,7 @@ async def _catalog(
         await store.close()
 
 
-def _shown(catalog: Catalog) -> dict[str, Any]:
+def _to_json(catalog: Catalog) -> dict[str, Any]:
     return {
         "models": [_model(entry, catalog) for entry in catalog.entries()],
         "defaultModelId": catalog.default_id,

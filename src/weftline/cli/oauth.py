@@ -22,7 +22,7 @@ def apps() -> None:
 
 @apps.command()
 @click.option("--workspace", required=True, metavar="SLUG", help="The owner; created if it is new.")
-@click.option("--name", required=True, help="Shown to users who are asked.")
+@click.option("--name", required=True, help="Shown to users when they are asked for access.")
 @click.option("--redirect-uri", "redirect_uris", multiple=True, metavar="URI", help="May be repeated.")
 @click.option("--scope", "scopes", multiple=True, required=True, help="What it may ask for; may be repeated.")
 @click.option("--public", is_flag=True, help="For users of every workspace, not only of the owner.")

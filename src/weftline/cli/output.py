@@ -12,10 +12,10 @@ import click
 
 from weftline.cli.terminal import is_terminal, show_table
 
-_MOST_COLUMNS = 6
+_MAX_COLUMNS = 6
 
 DEFAULT_DB = "weftline-data"
-"""In the folder that a command is called in."""
+"""In the current directory."""
 DB = click.option(
     "--db",
     envvar="WEFTLINE_DB",
@@ -29,7 +29,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def show_all(items: Iterable[dict[str, Any]], *, id_field: str, as_json: bool) -> None:
-    """One id a line, a JSON list with everything, or a table on a terminal."""
+    """One id per line, a JSON list with everything, or a table on a terminal."""
     if as_json:
         show_json(items)
         return
@@ -42,7 +42,7 @@ def show_all(items: Iterable[dict[str, Any]], *, id_field: str, as_json: bool) -
     for item in items:
         if not fields:
             fields = [id_field, *(name for name, value in item.items() if name != id_field and _is_short(value))]
-            fields = fields[:_MOST_COLUMNS]
+            fields = fields[:_MAX_COLUMNS]
         rows.append([_text(item.get(name)) for name in fields])
     if rows:
         show_table([name.upper() for name in fields], rows, whole=[id_field.upper()])
@@ -77,7 +77,7 @@ def _is_short(value: Any) -> bool:
 
 
 def show_warnings(made: dict[str, Any]) -> None:
-    """What the server took but probably misunderstood, on stderr."""
+    """Prints the server's warnings about a request to stderr."""
     for warning in made.get("warnings", ()):
         click.echo(f"Warning: {warning['path']} {warning['message']}", err=True)
 

@@ -17,7 +17,7 @@ def add_commands(group: click.Group, *, kind: str, by: str = "its id", show: boo
     """Gives `group` the commands of the operations `<kind>.list`, `<kind>.show` and `<kind>.delete`.
 
     Without `lists` or `show` the group has such a command of its own, or none. `kind` is the plural, such as `agents`;
-    `by` says what a single one is named by.
+    `by` says how a single one is identified.
     """
     one = kind.removesuffix("s")
 

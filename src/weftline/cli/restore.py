@@ -17,7 +17,7 @@ from weftline.cli.output import DB, JSON
 def command(backup: Path, db: Path, as_json: bool) -> None:
     """Turn a backup into a store, at a path that has none, and print that path.
 
-    The store is held: a server on it answers reads, but continues no run before `weftline resume --all`.
+    The store is held: a server on it answers reads, but does not continue runs until `weftline resume --all`.
     """
     from weftline.store import restore_store
 

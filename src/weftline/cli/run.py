@@ -62,7 +62,7 @@ class Asked(Struct, frozen=True):
     "--db",
     envvar="WEFTLINE_DB",
     type=click.Path(path_type=Path),
-    help="Without --url: the store to keep the run in, which must be there. By default nothing is kept.",
+    help="Without --url: an existing store to keep the run in. By default nothing is kept.",
 )
 @click.option("--config", type=click.Path(path_type=Path), help="Without --url: configuration (TOML) as for `serve`.")
 @click.option("--scripts", envvar="WEFTLINE_SCRIPTS", type=click.Path(path_type=Path), help="Scripted models (JSON).")
@@ -106,10 +106,10 @@ def _prompt(given: str | None) -> str:
     if given is None and sys.stdin.isatty():
         raise click.UsageError("Give a prompt, or pipe one in.")
     try:
-        # What comes in bytes that are not UTF-8 is there in half characters, which cannot be sent.
+        # Bytes that are not UTF-8 become lone surrogates, which cannot be sent.
         prompt = (sys.stdin.read() if given is None or given == "-" else given).encode().decode()
     except UnicodeError:
-        raise click.UsageError("The prompt is not text in UTF-8.") from None
+        raise click.UsageError("The prompt is not valid UTF-8.") from None
     if not prompt.strip():
         raise click.UsageError("The prompt is empty.")
     return prompt
@@ -152,7 +152,7 @@ async def _on_server(url: str, asked: Asked, screen: Screen) -> int:
                 )
             except BadRequest as error:
                 raise WeftlineError(error.message, code="invalid_request") from None
-            return await _shown(run.events(raise_on_failure=False), screen)
+            return await _show(run.events(raise_on_failure=False), screen)
 
         async def leave() -> bool:
             if run is None:
@@ -174,7 +174,7 @@ async def _agent_of(client: AsyncClient, name: str) -> str:
     try:
         return json.loads(await client.http.call("GET", f"/agents/{quote(name, safe='')}"))["id"]
     except Forbidden:
-        return name  # whoever may not look an agent up by its slug may still run it by its id
+        return name  # a key that may not look up an agent by its slug may still run it by its id
     except NotFound:
         agents = json.loads(await client.http.call("GET", "/agents"))["agents"]
         near = did_you_mean(name, [agent["slug"] for agent in agents])
@@ -201,8 +201,8 @@ async def _here(asked: Asked, screen: Screen, *, db: Path | None, config: Path |
             return True
 
         with Interrupts(say) as interrupts:
-            shown = _shown(live_events(here.engine, key, run_id), screen)
-            return await _until_left(shown, interrupts.leaving, leave)
+            following = _show(live_events(here.engine, key, run_id), screen)
+            return await _until_left(following, interrupts.leaving, leave)
 
 
 async def _created(here: Here, asked: Asked) -> tuple[str, int]:
@@ -240,7 +240,7 @@ async def _created(here: Here, asked: Asked) -> tuple[str, int]:
 # Both
 
 
-async def _shown(events: AsyncGenerator[Event], screen: Screen) -> int:
+async def _show(events: AsyncGenerator[Event], screen: Screen) -> int:
     """Shows all events; returns the exit code of the last."""
     code: int | None = None
     async for event in events:
@@ -251,9 +251,9 @@ async def _shown(events: AsyncGenerator[Event], screen: Screen) -> int:
 async def _until_left(
     following: Coroutine[Any, Any, int], leaving: asyncio.Event, leave: Callable[[], Coroutine[Any, Any, bool]]
 ) -> int:
-    """The exit code of `following`, or that of an interruption if somebody leaves first.
+    """The exit code of `following`, or that of an interrupt if the user leaves first.
 
-    `leave` returns whether `following` comes to its end by itself after that.
+    `leave` returns whether `following` then ends by itself.
     """
     from weftline.cli.screen import INTERRUPTED
 

@@ -19,27 +19,32 @@ if TYPE_CHECKING:
     from weftline.cli.found_runs import FoundRuns
 
 _STATUSES = ("queued", "running", "paused", "succeeded", "failed", "cancelled")
-_MOST = 10_000
+_MAX_LIMIT = 10_000
 
 
 @click.group()
 def command() -> None:
     """Runs: on the server that --url names, or in a store of this machine.
 
-    What is read from a store is read beside the server that owns it, if there is one.
+    A store can be read while a server is using it.
     """
 
 
 @command.command("list")
-@click.option("--status", type=click.Choice(_STATUSES), help="Those alone.")
-@click.option("--agent", metavar="ID", help="The runs of this agent alone.")
-@click.option("--session", metavar="ID", help="The runs of this session alone.")
+@click.option("--status", type=click.Choice(_STATUSES), help="Only these.")
+@click.option("--agent", metavar="ID", help="Only runs of this agent.")
+@click.option("--session", metavar="ID", help="Only runs of this session.")
 @click.option(
-    "--limit", default=20, show_default=True, type=click.IntRange(1, _MOST), metavar="N", help="How many at most."
+    "--limit",
+    default=20,
+    show_default=True,
+    type=click.IntRange(1, _MAX_LIMIT),
+    metavar="N",
+    help="At most this many.",
 )
 @click.option("--all", "everything", is_flag=True, help="All of them, however many.")
 @click.option("--cursor", metavar="CURSOR", help="Where an earlier list ended.")
-@click.option("--unsupported", is_flag=True, help="Unfinished runs that a newer version has written, and what of them.")
+@click.option("--unsupported", is_flag=True, help="Unfinished runs written by a newer version, and why.")
 @URL
 @WORKSPACE
 @DB
@@ -57,9 +62,9 @@ def list_runs(
     db: Path,
     as_json: bool,
 ) -> None:
-    """List runs, the newest first: a table on a terminal, else their ids.
+    """List runs, newest first: a table on a terminal, otherwise their ids.
 
-    Runs that are --unsupported can be read, and the version that wrote them, or a newer one, carries them on.
+    Runs that are --unsupported can be read; the version that wrote them, or a newer one, can continue them.
     """
     if unsupported:
         from weftline.cli.admin import administer
@@ -69,8 +74,8 @@ def list_runs(
     from weftline.cli.found_runs import Listed, Wanted
     from weftline.cli.terminal import is_terminal
 
-    most = None if everything else limit
-    wanted = Wanted(limit=most, cursor=cursor, status=status, agent=agent, session=session)
+    max_runs = None if everything else limit
+    wanted = Wanted(limit=max_runs, cursor=cursor, status=status, agent=agent, session=session)
 
     async def find() -> Listed:
         async with _runs(chosen_url(url), workspace, db) as runs:
@@ -114,9 +119,9 @@ def show(run_id: str, url: str | None, workspace: str | None, db: Path, as_json:
 @DB
 @JSON
 def follow(run_id: str, after: int, url: str | None, workspace: str | None, db: Path, as_json: bool) -> None:
-    """Show the events of a run, as they come with --url; of a store, those that it has.
+    """Show the events of a run: live with --url, otherwise those that the store has.
 
-    Nothing is answered on behalf of the run's client. Exit codes are those of `weftline run`. The beginning of its id
+    Tool calls for the run's client are not answered. Exit codes are those of `weftline run`. The beginning of its id
     is enough.
     """
     from weftline.cli.screen import Screen
@@ -145,7 +150,7 @@ def follow(run_id: str, after: int, url: str | None, workspace: str | None, db: 
 def cancel(run_id: str, url: str | None, workspace: str | None, db: Path, as_json: bool) -> None:
     """Cancel a run and print its status. One that has ended stays as it is. The beginning of its id is enough.
 
-    Without --url this is an order to the server that has the store open.
+    Without --url this asks the server that has the store open.
     """
     server = chosen_url(url)
     if server is not None:

@@ -1,6 +1,6 @@
-"""How a run looks while it goes on.
+"""Shows a run in progress.
 
-On a terminal the model's text appears as it comes, and what else happens is told on standard error. Elsewhere standard
+On a terminal the model's text appears as it comes, and everything else goes to standard error. Elsewhere standard
 output has nothing but the final text, so that `answer=$(weftline run …)` is just that. With `--json` every event is a
 line.
 """
@@ -32,7 +32,7 @@ from weftline.client.events import (
 
 _WIDTH = 100
 SUCCEEDED, FAILED, CANCELLED, INTERRUPTED = 0, 3, 4, 130
-"""Exit codes of commands that follow a run; 1 and 2 are those of every command."""
+"""Exit codes of commands that follow a run; 1 and 2 mean the same for every command."""
 
 
 class Screen:
@@ -41,10 +41,10 @@ class Screen:
         self._streams = not as_json and is_terminal()
         self._tells = not as_json and is_terminal(sys.stderr)
         self._mid_line: TextIO | None = None
-        """The stream whose last line is not complete."""
+        """The stream whose last line is incomplete."""
 
     def show(self, event: Event) -> int | None:
-        """Shows an event; returns the exit code that it amounts to if it is the last."""
+        """Shows an event; returns the exit code it stands for if it is the last."""
         if self._as_json:
             fields = {"runId": event.run_id, "seq": event.seq, "type": event.type, "data": event.data}
             click.echo(json.dumps(fields, ensure_ascii=False))
@@ -53,16 +53,16 @@ class Screen:
         return _exit_code(event) if isinstance(event, Terminal) else None
 
     def note(self, text: str) -> None:
-        """Says something to whoever watches, whatever the output is."""
+        """Shows a note to the user, in every output mode."""
         self._end_line()
         click.echo(text, err=True)
 
     def _render(self, event: Event) -> None:
         match event:
             case AssistantDelta():
-                self._write(event.text, sys.stdout, shown=self._streams)
+                self._write(event.text, sys.stdout, visible=self._streams)
             case ThinkingDelta():
-                self._write(event.text, sys.stderr, shown=self._tells, dim=True)
+                self._write(event.text, sys.stderr, visible=self._tells, dim=True)
             case AssistantMessage():
                 self._end_line()
             case ToolCall() | LocalToolCall():
@@ -87,7 +87,7 @@ class Screen:
         match event:
             case Result(ok=True):
                 if not self._streams:
-                    click.echo(event.text, color=True)  # as it is: nothing taken out of it
+                    click.echo(event.text, color=True)  # unchanged: nothing is stripped
                 if event.finish_reason == "refusal":
                     self.note("weftline: The model, or a filter of its provider, would not answer.")
                 self._tell(_summary(event))
@@ -99,8 +99,8 @@ class Screen:
             case _:
                 pass
 
-    def _write(self, text: str, stream: TextIO, *, shown: bool, **style: Any) -> None:
-        if not shown or not (text := clean(text)):
+    def _write(self, text: str, stream: TextIO, *, visible: bool, **style: Any) -> None:
+        if not visible or not (text := clean(text)):
             return
         if self._mid_line is not stream:
             self._end_line()

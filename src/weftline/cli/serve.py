@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     show_default=True,
     type=click.FloatRange(0),
     metavar="SECONDS",
-    help="How long work under way may take to finish after SIGTERM.",
+    help="How long work in progress may take to finish after SIGTERM.",
 )
 @click.option(
     "--rate-limit",
     type=click.IntRange(0),
     metavar="N",
-    help="Requests a minute per credential, 0 for no limit. [default: the configuration's, or 600000]",
+    help="Requests per minute and credential, 0 for no limit. [default: the configuration's, or 600000]",
 )
 @click.option(
     "--log-level",
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     default="text",
     show_default=True,
     type=click.Choice(["text", "json"]),
-    help="Lines for people, or a JSON object a line.",
+    help="Lines for people, or one JSON object per line.",
 )
 def command(
     host: str,
@@ -62,7 +62,7 @@ def command(
     log_level: str,
     log_style: LogStyle,
 ) -> None:
-    """Run the server. A store that is not there yet is made.
+    """Run the server. A missing store is created.
 
     Prints one line `ready http://HOST:PORT` on stdout when it accepts requests; logs go to stderr. SIGTERM and SIGINT
     stop it cleanly: nothing new begins, streams are closed between events, and the next process continues.

@@ -1,4 +1,4 @@
-"""What a terminal gets beyond plain text: colour, tables, and no control characters of strangers."""
+"""Output for terminals: colour, tables, and no control characters from outside."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def show_table(
     colours: dict[str, str] | None = None,
     whole: Collection[str] = (),
 ) -> None:
-    """A table as wide as the terminal at the most: the widest columns give way, but for those in `whole`.
+    """A table no wider than the terminal: the widest columns give way, except those in `whole`.
 
-    `colours` has the colours of cells by their text. `whole` is for what people copy, such as ids.
+    `colours` has the colours of cells by their text. `whole` is for values that people copy, such as ids.
     """
     cells = [[on_one_line(cell, 200) for cell in row] for row in rows]
     widths = [max([len(name), *(len(row[at]) for row in cells)]) for at, name in enumerate(names)]

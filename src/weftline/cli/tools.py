@@ -16,7 +16,7 @@ from weftline.cli.terminal import is_terminal, show_table
 
 @click.group()
 def command() -> None:
-    """Tools: those stored in a workspace, and those that the server has itself."""
+    """Tools: those stored in a workspace, and the server's own."""
 
 
 @command.command()
@@ -52,9 +52,9 @@ def create(workspace: str, db: Path, source: TextIO, secrets: tuple[str, ...], a
 @DB
 @JSON
 def list_tools(workspace: str | None, file: Path | None, db: Path, as_json: bool) -> None:
-    """Print the tools that runs can name: the id of each stored one, the name of each that the server has itself.
+    """Print the tools that runs can name: the ids of stored tools, the names of the server's own.
 
-    Those of the server are what the one that runs on the store has loaded. Without one, or with --tools, they are what
+    The server's own tools are those that the running server has loaded; without one, or with --tools, those that
     `weftline serve` would load. A run names a tool as {"kind": "server", "name": NAME} or {"kind": "stored", "id": ID}.
     """
     from weftline.cli.admin import listed

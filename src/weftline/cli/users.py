@@ -27,7 +27,7 @@ def command() -> None:
 @DB
 @JSON
 def create(email: str, workspaces: tuple[str, ...], password_stdin: bool, db: Path, as_json: bool) -> None:
-    """Create a user. Without --password-stdin a password is made and printed, this once."""
+    """Create a user. Without --password-stdin a password is generated and printed once."""
     from weftline.cli.admin import administer
 
     password, hashed = _password(password_stdin)
@@ -44,7 +44,7 @@ def create(email: str, workspaces: tuple[str, ...], password_stdin: bool, db: Pa
 @DB
 @JSON
 def set_password(email: str, password_stdin: bool, db: Path, as_json: bool) -> None:
-    """Set a new password and sign the user out. Without --password-stdin one is made and printed."""
+    """Set a new password and sign the user out. Without --password-stdin one is generated and printed."""
     from weftline.cli.admin import administer
 
     password, hashed = _password(password_stdin)
@@ -116,7 +116,7 @@ def delete(email: str, db: Path, as_json: bool) -> None:
 
 
 def _password(from_stdin: bool) -> tuple[str, str]:
-    """The password and its hash. It is hashed here: that takes a while, and the owner of the store has other work."""
+    """The password and its hash. It is hashed here: that takes a while, and the server has other work."""
     from weftline.workspace.passwords import hash_password
 
     password = sys.stdin.readline().rstrip("\r\n") if from_stdin else secrets.token_urlsafe(15)

@@ -16,14 +16,14 @@ from weftline.cli.output import DB, JSON
 def command(db: Path, as_json: bool) -> None:
     """Return unused space to the disk, and say how much.
 
-    It works in small steps that leave at least half of the time to others. `weftline retention run` ends with it.
+    It works in small steps that leave others at least half of the time. `weftline retention run` does this at its end.
     """
     freed = shrink(db)
     click.echo(json.dumps({"bytes": freed}) if as_json else f"{freed:,} bytes were returned to the disk.")
 
 
 def shrink(db: Path) -> int:
-    """Takes all steps; returns how many bytes they freed."""
+    """Runs all steps; returns how many bytes they freed."""
     from weftline.cli.admin import administer
 
     freed = 0

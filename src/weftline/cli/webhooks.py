@@ -24,12 +24,12 @@ def command() -> None:
     "events",
     multiple=True,
     type=click.Choice(["succeeded", "failed", "cancelled"]),
-    help="Which ends to report; may be repeated. All by default.",
+    help="Which outcomes to report; may be repeated. All by default.",
 )
 @DB
 @JSON
 def create(workspace: str, url: str, events: tuple[str, ...], db: Path, as_json: bool) -> None:
-    """Create a webhook; prints its id and the secret that deliveries are signed with, which is shown this once."""
+    """Create a webhook; prints its id and the secret that signs its deliveries, which is shown only once."""
     from weftline.cli.admin import administer
 
     made = administer(db, "webhooks.create", workspace=workspace, url=url, events=list(events))
@@ -43,7 +43,7 @@ def create(workspace: str, url: str, events: tuple[str, ...], db: Path, as_json:
 @DB
 @JSON
 def deliveries(webhook_id: str, workspace: str, status: str | None, db: Path, as_json: bool) -> None:
-    """Show what was and what will be delivered, newest first."""
+    """Show past and pending deliveries, newest first."""
     from weftline.cli.admin import administer
 
     found = administer(db, "webhooks.deliveries", workspace=workspace, id=webhook_id, status=status)

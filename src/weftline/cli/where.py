@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from weftline.client.errors import ClientError
 
 _ANY_WORKSPACE = "-"
-"""No workspace has this slug: the refusal of an older server names the one that the key belongs to."""
+"""No workspace has this slug: the error of an older server names the one that the key belongs to."""
 
 _PROBE_S = 15.0
 
@@ -45,24 +45,24 @@ URL = click.option(
     help="A server; its API key is in WEFTLINE_API_KEY.",
 )
 WORKSPACE = click.option(
-    "--workspace", envvar="WEFTLINE_WORKSPACE_SLUG", metavar="SLUG", help="With --url: that of the key, by default."
+    "--workspace", envvar="WEFTLINE_WORKSPACE_SLUG", metavar="SLUG", help="With --url: the key's workspace by default."
 )
 
 
 def chosen_url(url: str | None) -> str | None:
-    """The server to ask; None for the store. What was typed goes before what the environment says."""
+    """The server to ask; None for the store. Options win over the environment."""
     context = click.get_current_context()
     typed = ParameterSource.COMMANDLINE
     if url is None or context.get_parameter_source("db") is not typed:
         return url
     if context.get_parameter_source("url") is typed:
-        raise click.UsageError("--url and --db exclude each other.")
+        raise click.UsageError("Give --url or --db, not both.")
     return None
 
 
 @asynccontextmanager
 async def connected(url: str, workspace: str | None) -> AsyncGenerator[AsyncClient]:
-    """A client of the server. What it raises is told as any refusal."""
+    """A client of the server. Its errors become errors of the command."""
     from weftline.client import AsyncClient, ClientError
     from weftline.client.credentials import setting
 
@@ -74,11 +74,11 @@ async def connected(url: str, workspace: str | None) -> AsyncGenerator[AsyncClie
         async with AsyncClient(base_url=url, workspace=await _found(url, workspace)) as client:
             yield client
     except ClientError as error:
-        raise told(error) from None
+        raise as_command_error(error) from None
 
 
 async def _found(url: str, workspace: str | None) -> str:
-    """The workspace to use. Asks once: whoever waits at a terminal is told at once if nobody answers."""
+    """The workspace to use. Asks once, so that a person at a terminal sees at once if no server answers."""
     from weftline.client import AsyncClient, NetworkError, NotFound, Retry
 
     if workspace is None and (slug := await _of_key(url)) is not None:
@@ -95,12 +95,12 @@ async def _found(url: str, workspace: str | None) -> str:
         except NetworkError as error:
             raise WeftlineError(f"No server answers at {url}: {error}", code="unavailable") from None
     if workspace is None:
-        raise WeftlineError(f"{url} does not tell which workspace the key belongs to; give --workspace.")
+        raise WeftlineError(f"{url} does not say which workspace the key belongs to; give --workspace.")
     return workspace
 
 
 async def _of_key(url: str) -> str | None:
-    """The workspace of the key; None if the server does not say, be it that it is older than the question."""
+    """The workspace of the key; None if the server does not say, perhaps because it is older than this route."""
     from weftline.client import NetworkError
     from weftline.client.credentials import setting
     from weftline.client.http import exchange
@@ -127,8 +127,8 @@ class _Workspaces(Struct):
     workspaces: list[_Workspace]
 
 
-def told(error: ClientError) -> WeftlineError:
-    """The error of the client as one of a command."""
+def as_command_error(error: ClientError) -> WeftlineError:
+    """A client's error as an error of the command."""
     from weftline.client import ApiError
 
     return WeftlineError(error.message if isinstance(error, ApiError) else str(error))

@@ -33,15 +33,15 @@ def list_workspaces(db: Path, as_json: bool) -> None:
 @DB
 @JSON
 def features(slug: str, on: tuple[str, ...], off: tuple[str, ...], db: Path, as_json: bool) -> None:
-    """Show or switch which kinds of credential a workspace accepts. All are on unless switched off."""
+    """Show or change which kinds of credential a workspace accepts. All are on unless switched off."""
     from weftline.cli.admin import administer
 
     for names, state in ((on, True), (off, False)):
         for name in names:
             administer(db, "workspaces.set_feature", workspace=slug, feature=name, on=state)
-    shown = administer(db, "workspaces.features", workspace=slug)
+    accepted = administer(db, "workspaces.features", workspace=slug)
     if as_json:
-        click.echo(json.dumps(shown))
+        click.echo(json.dumps(accepted))
         return
-    for name, state in shown.items():
+    for name, state in accepted.items():
         click.echo(f"{name}  {'on' if state else 'off'}")

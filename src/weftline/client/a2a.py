@@ -1,4 +1,4 @@
-"""A2A agents that this process talks to: the run is shown their card, and their calls go out from here."""
+"""A2A agents that this process talks to: the run gets their card, and calls to them go out from here."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def local_a2a(
     """An A2A agent as a tool that takes one message.
 
     Args:
-        name: What the model calls it by.
+        name: The name that the model calls it by.
         url: The agent's address, whose well-known card is fetched, or the address of the card itself.
-        card: The card as data, in place of `url`.
+        card: The card as data, instead of `url`.
         headers: Sent to the agent with every request. The server never sees them.
-        description: What the model is told, in place of what the card says.
+        description: For the model, instead of the card's description.
     """
     if (url is None) == (card is None):
         raise InvalidSpec("give either url or card")
@@ -138,11 +138,11 @@ class LocalA2A:
         return cast("dict[str, Any]", inner) if isinstance(inner, dict) and "status" not in result else result
 
     async def _finished(self, result: dict[str, Any]) -> dict[str, Any]:
-        """The task once it is no longer under way: some agents answer before they are done."""
-        pause_s, most_s = _POLL_S
+        """The task once it is no longer in progress: some agents respond before they are done."""
+        pause_s, max_s = _POLL_S
         while _state(result) in _UNDER_WAY and isinstance(result.get("id"), str):
             await asyncio.sleep(pause_s)
-            pause_s = min(most_s, pause_s * 2)
+            pause_s = min(max_s, pause_s * 2)
             result = await self._rpc(1, {"id": result["id"]})
         return result
 
@@ -159,15 +159,15 @@ class LocalA2A:
             raise ToolError(f"The agent {self.name} answered {reply.status}.")
         error = answer.get("error")
         if error is not None:
-            told = cast("dict[str, Any]", error).get("message") if isinstance(error, dict) else error
-            raise ToolError(f"The agent {self.name} refused: {told}")
+            reason = cast("dict[str, Any]", error).get("message") if isinstance(error, dict) else error
+            raise ToolError(f"The agent {self.name} refused: {reason}")
         result = answer.get("result")
         if not isinstance(result, dict):
             raise ToolError(f"The agent {self.name} answered without a result.")
         return cast("dict[str, Any]", result)
 
     def _endpoint(self, card: dict[str, Any]) -> _Endpoint:
-        """Where the agent listens for JSON-RPC, by its card: version 0.3 if it has both, which every agent knows."""
+        """The agent's JSON-RPC endpoint, from its card: that of version 0.3 if it has both, which all know."""
         found = [_Endpoint(card["url"], "0.3")] if isinstance(card.get("url"), str) and card["url"] else []
         interfaces: Any = card.get("supportedInterfaces") or card.get("additionalInterfaces")
         for one in cast("list[Any]", interfaces) if isinstance(interfaces, list) else []:
@@ -187,7 +187,7 @@ class _Endpoint(NamedTuple):
 
 
 def _text(value: object, name: str) -> str:
-    """A field of what may be an object, if it is a text."""
+    """A string field of a value that may be an object."""
     found: Any = cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
     return found if isinstance(found, str) else ""
 

@@ -1,4 +1,4 @@
-"""From a function's signature, a model class or a JSON Schema to what the server is told and what a handler is given.
+"""Turns a function's signature, a model class or a JSON Schema into a tool's parameters and a handler's arguments.
 
 pydantic and the JSON Schema validator are imported when a tool is first offered or called, not before.
 """
@@ -19,12 +19,12 @@ from weftline.tools.signature import Docstring, Parameters, checked_signature, r
 
 
 class Arguments(Protocol):
-    """One way to describe and to check the arguments of a tool."""
+    """One way to describe and check the arguments of a tool."""
 
     def schema(self) -> dict[str, Any]: ...
 
     def bind(self, args: dict[str, Any], context: ToolContext) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What to call the handler with. Raises `ToolError` when the arguments do not fit."""
+        """What to call the handler with. Raises `ToolError` if the arguments do not match."""
         ...
 
 
@@ -35,7 +35,7 @@ class SignatureArguments:
         self._fn = fn
         self._name = name
         self._signature = checked_signature(fn, name=name)
-        # Functions defined inside others may name types that only their surroundings know, and only now.
+        # The type hints of a nested function may name types that only its enclosing scope knows, and only now.
         self._hints = resolved_hints(fn, local_names)
         self._built: Parameters | None = None
 
@@ -117,7 +117,7 @@ def arguments_of(
 
 
 def as_text(value: object) -> str:
-    """A handler's value as the model reads it: text as it is, nothing as nothing, everything else as JSON."""
+    """A handler's return value as the model reads it: text unchanged, None as nothing, everything else as JSON."""
     if value is None:
         return ""
     if isinstance(value, str):

@@ -17,7 +17,7 @@ from weftline.client.errors import InvalidSpec
 class Attachment(Struct, frozen=True, kw_only=True):
     """An image or a file, by its content (`data`) or by an address that the model's provider fetches (`url`).
 
-    `media_type` may be left out where the content or the address tells it.
+    `media_type` may be left out if it can be determined from the content or the URL.
 
     >>> client.run("What is this?", attachments=[Attachment(data=png, name="cat.png"), "report.pdf"])
     """
@@ -39,7 +39,7 @@ class Attachment(Struct, frozen=True, kw_only=True):
 
 
 AttachmentLike: TypeAlias = Attachment | str | os.PathLike[str] | Mapping[str, Any]
-"""An attachment, the path of a file, an address, or what the protocol takes."""
+"""An attachment, the path of a file, a URL, or the protocol's own JSON."""
 
 
 def attachments_on_wire(given: Sequence[AttachmentLike]) -> list[Mapping[str, Any]]:

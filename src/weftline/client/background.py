@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own."""
+"""An event loop in its own thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TIDY_S = 10.0
 
 
 class LoopThread:
-    """Starts at its first use. `stop` cancels what is left, waits for it and closes the loop."""
+    """Starts on first use. `stop` cancels the remaining tasks, waits for them and closes the loop."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -66,7 +66,7 @@ class AsyncClient:
     `WEFTLINE_API_KEY`, `WEFTLINE_WORKSPACE_SLUG`, `WEFTLINE_BASE_URL`, or the same with `MANTYX_`.
 
     Args:
-        timeout_s: Of one request; streams have none.
+        timeout_s: For one request; streams have none.
         idle_timeout_s: The longest silence of a stream before it is reopened.
         retry: Pauses and attempts of requests and of reopening a stream.
         max_tool_threads: How many sync tool handlers run at once.
@@ -107,7 +107,7 @@ class AsyncClient:
         self.workers = HandlerWorkers(max_tool_threads)
         self.format_error = format_error
         self.usage = Totals()
-        """Of the runs that this client has followed to their end."""
+        """The usage of runs that this client has followed to their end."""
         self._live: set[AsyncRun] = set()
         self._late: set[asyncio.Task[None]] = set()
 
@@ -120,8 +120,8 @@ class AsyncClient:
             return await run.result()
 
     async def stream(self, prompt: str | None = None, **options: Unpack[RunOptions]) -> AsyncGenerator[Event]:
-        """Creates a run and gives its events. A run without success raises after its last event; a caller who stops
-        early cancels the run."""
+        """Creates a run and yields its events. A run that does not succeed raises after its last event; stopping early
+        cancels the run."""
         async with await self.start(prompt, **options) as run:
             async for event in run.events():
                 yield event
@@ -145,8 +145,8 @@ class AsyncClient:
     ) -> AsyncRun:
         """Follows an existing run, from the event after `last_seq`.
 
-        Its open calls are answered with `tools`; those that have an answer are not carried out again. With
-        `dispatch=False` none are: you watch. Only with `cancel_on_exit` does leaving cancel the run.
+        Its open calls are answered with `tools`; answered calls are not carried out again. With `dispatch=False` no
+        calls are answered: you only watch. Leaving cancels the run only with `cancel_on_exit`.
         """
         toolset = Toolset(tools)
         await toolset.acquire()
@@ -213,7 +213,7 @@ class AsyncClient:
         return decoded(await self.http.call("GET", "/models"), Models)
 
     async def create_session(self, **options: Unpack[SessionOptions]) -> AsyncSession:
-        """Creates a session. As a context manager it is ended when the context is left."""
+        """Creates a session. As a context manager, it ends the session on exit."""
         tools = Toolset(options.get("tools") or ())
         await tools.acquire()
         try:
@@ -238,10 +238,10 @@ class AsyncClient:
         return decoded(await self.http.call("GET", f"/agent-sessions/{quote(session_id, safe='')}"), SessionInfo)
 
     async def close(self) -> None:
-        """Stops following whatever is still followed, without cancelling it, and closes the connections."""
+        """Stops following all runs, without cancelling them, and closes the connections."""
         for run in list(self._live):
             await run.detach()
-            # One that has just ended still tidies up: its tools are released before the connections go.
+            # A run that has just ended is still tidying up: its tools are released before the connections close.
             await run.ended()
         if self._late:
             await asyncio.wait(self._late, timeout=GOODBYE_S)
@@ -317,7 +317,7 @@ class AsyncClient:
         try:
             warn_of(created.warnings)
         except Warning:
-            # Where warnings are errors, nobody gets a handle on the run.
+            # If warnings are errors, the caller never gets a handle on the run.
             if made.stream is not None:
                 made.stream.close()
             await self.cancel_run(created.run_id)

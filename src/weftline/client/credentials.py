@@ -69,7 +69,7 @@ class Credentials:
         return self._secret
 
     async def renewed(self, refused: str) -> str:
-        """A credential other than `refused`. Those who ask at the same time share one refresh."""
+        """A credential other than `refused`. Concurrent callers share one refresh."""
         if self._secret is not None and self._secret != refused:
             return self._secret
         return await self._flight(lambda: self._renew(refresh=True))
@@ -90,7 +90,7 @@ class Credentials:
 
 
 def setting(name: str) -> str | None:
-    """A setting of the environment, by its own prefix or by that of the SDKs whose protocol this is."""
+    """An environment variable, with our prefix or that of the SDKs whose protocol this is."""
     for prefix in PREFIXES:
         value = os.environ.get(prefix + name)
         if value:

@@ -1,4 +1,4 @@
-"""Answers the client-side calls of one run: each is carried out once and its answer is handed over once."""
+"""Answers the client-side calls of one run: each is carried out once and its result is delivered once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger("weftline.client")
 
 _EVERY_5XX = frozenset({408, 425, 429, *range(500, 600)})
 _FOR_AS_LONG_AS_IT_RUNS = 1_000_000
-"""Attempts: the end of the run is what ends the delivery."""
+"""Attempts: only the end of the run ends the delivery."""
 
 
 class Dispatcher:
@@ -52,11 +52,11 @@ class Dispatcher:
         self._contexts: set[ToolContext] = set()
 
     def skip(self, tool_use_id: str) -> None:
-        """This call already has its answer."""
+        """This call is already answered."""
         self._seen.add(tool_use_id)
 
     def offer(self, call: LocalToolCall) -> None:
-        """Begins to answer a call, unless it was offered or answered before."""
+        """Starts answering a call, unless it was offered or answered before."""
         if call.tool_use_id in self._seen:
             return
         self._seen.add(call.tool_use_id)
@@ -103,9 +103,7 @@ class Dispatcher:
             self._contexts.discard(context)
         size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
         if size > MAX_RESULT_BYTES:
-            raise ToolError(
-                f"The result of {call.name} has {size} bytes; at most {MAX_RESULT_BYTES} can be handed over."
-            )
+            raise ToolError(f"The result of {call.name} has {size} bytes; the limit is {MAX_RESULT_BYTES}.")
         return text
 
     def _error_text(self, error: Exception) -> str:
@@ -129,10 +127,10 @@ class Dispatcher:
                 retried=_EVERY_5XX,
             )
         except (NotFound, Conflict):
-            # Somebody else answered, or the run has ended: either way nobody waits for this answer.
-            logger.info("run %s no longer waits for %s", self._run_id, call.tool_use_id)
+            # Another client answered, or the run has ended: either way this answer is no longer needed.
+            logger.info("run %s is no longer waiting for %s", self._run_id, call.tool_use_id)
         except Exception as error:
-            text = f"run {self._run_id} did not take the answer to {call.name} ({call.tool_use_id}): {error}"
+            text = f"run {self._run_id} did not accept the answer to {call.name} ({call.tool_use_id}): {error}"
             logger.error("%s", text)
             self._failed(ToolDeliveryError(text, run_id=self._run_id, tool_use_id=call.tool_use_id, cause=error))
 

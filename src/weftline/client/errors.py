@@ -15,10 +15,10 @@
     ├── RunFailed                  the run ended without success
     ├── RunCancelled               the run was cancelled
     │   └── DeadlineExceeded       by this client, because `deadline_s` had passed
-    ├── ToolDeliveryError          the answer to a tool call could not be handed over
+    ├── ToolDeliveryError          the answer to a tool call could not be delivered
     ├── ToolError                  raised by a tool handler: its text is what the model reads
     ├── ParseError (ValueError)    the final text is not what `output_type` or `parse_output` asked for
-    └── OAuthError                 the authorization server refused
+    └── OAuthError                 the authorization server refused the request
 
 Match on the class or on `code`, never on the message.
 """
@@ -39,22 +39,22 @@ if TYPE_CHECKING:
 class ClientError(Exception):
     """The root of every error that this client raises on purpose.
 
-    `run_id` is set when a run is concerned: one that could not be followed to its end is still there to `attach` to.
+    `run_id` is set if the error is about a run: you can still `attach` to one that could not be followed to its end.
     """
 
     run_id: str = ""
 
 
 class InvalidSpec(ClientError, ValueError):
-    """What was asked for cannot be sent."""
+    """The request cannot be sent as it is."""
 
 
 class NetworkError(ClientError):
-    """The server could not be reached, or its answer broke off."""
+    """The server could not be reached, or its response broke off."""
 
 
 class ApiError(ClientError):
-    """An answer that is not 2xx. `body` is the answer as it came, `request_id` finds it in the server's log."""
+    """A response that is not 2xx. `body` is the response as it came, `request_id` finds it in the server's log."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class RunFailed(ClientError):
 
 
 class RunCancelled(ClientError):
-    """A run that was cancelled, by anyone. `cancel_receipt` is there when it was this handle that cancelled it."""
+    """A run that was cancelled, by anyone. `cancel_receipt` is set if this handle cancelled it."""
 
     def __init__(
         self,
@@ -187,11 +187,11 @@ class RunCancelled(ClientError):
 
 
 class DeadlineExceeded(RunCancelled, TimeoutError):
-    """The run was still going when its `deadline_s` had passed, and was cancelled."""
+    """The run was still going when its `deadline_s` passed, and was cancelled."""
 
 
 class ToolDeliveryError(ClientError):
-    """The server did not take the answer to a tool call; the run may wait for it until its timeout."""
+    """The server did not accept the answer to a tool call; the run may wait for it until the call times out."""
 
     def __init__(self, message: str, *, run_id: str, tool_use_id: str, cause: Exception) -> None:
         super().__init__(message)
@@ -235,7 +235,7 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 
 
 def api_error(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
-    """The error for an answer, whatever it looks like: a proxy's HTML page has a status too."""
+    """The error for a response, whatever it looks like: a proxy's HTML page has a status too."""
     try:
         decoded: object = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -262,7 +262,7 @@ def api_error(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
 
 
 def retry_after(value: str | None) -> float | None:
-    """Seconds to wait by a `Retry-After` header, which has a number or a date."""
+    """The seconds to wait according to a `Retry-After` header, which holds a number or a date."""
     if not value:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The events of a run, one struct per type. A type that this client does not know comes as `UnknownEvent`."""
+"""The events of a run, one struct per type. A type that this client does not know becomes an `UnknownEvent`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class AssistantMessage(Event, frozen=True):
 
 
 class ToolCall(Event, frozen=True):
-    """A tool that the server carries out was called."""
+    """A server-side tool was called."""
 
     tool_use_id: str = ""
     name: str = ""
@@ -63,7 +63,7 @@ class ToolCall(Event, frozen=True):
 
 
 class ToolProgress(Event, frozen=True):
-    """How far a call on the server has come, in whatever its tool counts; `total` is None if the tool does not know."""
+    """The progress of a server-side call, in the tool's own units; `total` is None if the tool does not know."""
 
     tool_use_id: str = ""
     name: str = ""
@@ -147,7 +147,7 @@ class Terminal(Event, frozen=True):
 
 
 class Result(Terminal, frozen=True):
-    """The run ended in success, or in a failure that has a `subtype` of its own."""
+    """The run succeeded, or ended in a failure that has its own `subtype`."""
 
     ok: bool = False
     subtype: str = ""
@@ -166,11 +166,11 @@ class Cancelled(Terminal, frozen=True):
 
 
 class UnknownEvent(Event, frozen=True):
-    """An event of a type, or of a shape, that is newer than this client."""
+    """An event whose type or shape is newer than this client."""
 
 
 class ToolDeliveryFailed(Event, frozen=True):
-    """Made by the client itself: the answer to a call could not be handed over."""
+    """Made by the client itself: the answer to a call could not be delivered."""
 
     tool_use_id: str = ""
     error: ToolDeliveryError | None = None
@@ -241,15 +241,15 @@ def _terminal(kind: str, payload: dict[str, Any], *, run_id: str, seq: int) -> T
     """Terminals are read field by field: whatever else is odd about one, the run has ended."""
     turns, attempts, cost = payload.get("turns"), payload.get("attempts"), payload.get("costUsd")
     model = lenient(payload.get("model"), ModelUsed)
-    told = model is not None and bool(model.provider)
+    has_model = model is not None and bool(model.provider)
     common: dict[str, Any] = {
         "run_id": run_id,
         "seq": seq,
         "type": kind,
         "data": payload,
-        "tokens": lenient(payload.get("tokens"), Tokens) if told or model is None else None,
+        "tokens": lenient(payload.get("tokens"), Tokens) if has_model or model is None else None,
         "turns": turns if isinstance(turns, int) else 0,
-        "model": model if told else None,
+        "model": model if has_model else None,
         "attempts": attempts if isinstance(attempts, int) else 0,
         "cost_usd": float(cost) if isinstance(cost, int | float) else None,
         "usage_estimated": payload.get("usageEstimated") is True,
@@ -278,5 +278,5 @@ def text_of(payload: dict[str, Any], name: str) -> str | None:
 def _seq(inside: object, line: str, last_seq: int) -> int:
     if isinstance(inside, int) and not isinstance(inside, bool):
         return inside
-    # A stream that numbers nothing is counted here: the first event of a run is 1 and there are no holes.
+    # Events of a stream without numbers are counted here: the first event of a run is 1 and there are no gaps.
     return int(line) if line.isascii() and line.isdigit() and len(line) < 19 else last_seq + 1

@@ -27,14 +27,14 @@ logger = logging.getLogger("weftline.client")
 
 USER_AGENT = f"weftline-python/{__version__}"
 RETRIED = frozenset({429, 502, 503, 504})
-"""Answers that promise that the same request may succeed later."""
+"""Statuses after which the same request may succeed later."""
 _LONG = 512 * 1024
 _FIRST_TRIES = 3
-"""How often a server is looked for that this client has never reached: most likely its address is wrong."""
+"""Attempts to reach a server that has never answered: most likely its address is wrong."""
 
 
 class Unreachable(NetworkError):
-    """There was nobody to take the request."""
+    """The request did not reach a server."""
 
 
 class Reply(NamedTuple):
@@ -62,18 +62,18 @@ class EventStream:
             async with asyncio.timeout(self._idle_timeout_s):
                 return await self._response.content.readany()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise NetworkError(f"the stream broke off: {_told(error)}") from error
+            raise NetworkError(f"the stream broke off: {_reason(error)}") from error
 
 
 class Created(NamedTuple):
-    """What came of a request that creates a run: the server's answer, or the run's events at once."""
+    """The outcome of a request that creates a run: the server's response, or the run's events at once."""
 
     body: bytes
     run_id: str = ""
     stream: EventStream | None = None
-    """Of `run_id`; None if the answer is `body`."""
+    """The stream of `run_id`; None if the response is `body`."""
     warnings: object = None
-    """What came with the stream; those of `body` are in there."""
+    """The warnings that came with the stream; `body` has its own."""
 
 
 class Http:
@@ -118,11 +118,11 @@ class Http:
         retry: Retry | None = None,
         retried: frozenset[int] = RETRIED,
     ) -> bytes:
-        """The body of a 2xx answer.
+        """The body of a 2xx response.
 
         Raises:
-            ApiError: for every other answer, once the retries are used up.
-            NetworkError: when there is none.
+            ApiError: for any other response, once the retries are used up.
+            NetworkError: if there is none.
         """
         headers = _headers(body, idempotency_key)
         url = self._url(path, query)
@@ -134,9 +134,9 @@ class Http:
         )
 
     async def create(self, path: str, body: bytes, *, idempotency_key: str) -> Created:
-        """Creates a run and has its events in the same answer, where the server can do that.
+        """Creates a run and gets its events in the same response, if the server supports that.
 
-        One that cannot answers with the run's id, as it has always done. Raises as `call` does.
+        An older server responds with the run's id. Raises the same errors as `call`.
         """
         headers = {**_headers(body, idempotency_key), "Accept": "text/event-stream, application/json;q=0.9"}
         url = self._url(path, ())
@@ -148,7 +148,7 @@ class Http:
             if error.status != 406:
                 raise
             made = None
-        # The key makes it safe to ask again for what could not be read.
+        # The idempotency key makes it safe to repeat a request whose response could not be read.
         return made or Created(await self.call("POST", path, body=body, idempotency_key=idempotency_key))
 
     async def _persistently(
@@ -168,11 +168,11 @@ class Http:
             if failures > policy.attempts or self.is_lost(failure, failures):
                 raise failure
             wait_s = policy.wait_s(failures, at_least_s=getattr(failure, "retry_after_s", None))
-            logger.info("%s failed (%s); again in %.2f s", what, failure, wait_s)
+            logger.info("%s failed (%s); retrying in %.2f s", what, failure, wait_s)
             await asyncio.sleep(wait_s)
 
     def is_lost(self, failure: Exception, failures: int) -> bool:
-        """Whether to stop looking for the server: it never answered, and the caller did not ask for more patience."""
+        """Whether to give up on a server that never answered, unless the caller asked for more patience."""
         return isinstance(failure, Unreachable) and not (self._reached or self._patient) and failures >= _FIRST_TRIES
 
     @asynccontextmanager
@@ -214,13 +214,13 @@ class Http:
             return content
 
     async def _created(self, url: str, headers: Mapping[str, str], body: bytes) -> Created | None:
-        """None for a stream that does not say whose it is."""
+        """None for a stream that does not name its run."""
         await _loaded()
         import aiohttp
 
         try:
             async with asyncio.timeout(self._timeout_s):
-                # How long the answer may take is not how long its stream may be silent.
+                # The time limit of a response is not the longest silence of its stream.
                 response = await self._authorized("POST", url, headers, body, aiohttp.ClientTimeout(total=None))
                 if response.status == 200 and response.content_type == "text/event-stream":
                     stream = EventStream(response, idle_timeout_s=self._idle_timeout_s)
@@ -240,7 +240,7 @@ class Http:
     async def _authorized(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, timeout: object
     ) -> ClientResponse:
-        """The answer's head; with a token source, a 401 is answered by one refresh and one more try."""
+        """The response's head; with a token source, a 401 leads to one refresh and one retry."""
         if self._closed:
             raise RuntimeError("this client is closed")
         secret = await self._credentials.secret()
@@ -268,11 +268,11 @@ class Http:
                 allow_redirects=False,
             )
         except aiohttp.ClientConnectorError as error:
-            text = f"{method} {url.partition('?')[0]}: {_told(error)}"
+            text = f"{method} {url.partition('?')[0]}: {_reason(error)}"
             hint = "" if self._reached else f"; is a server running at {self.base_url}?"
             raise Unreachable(text + hint) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise NetworkError(f"{method} {url.partition('?')[0]}: {_told(error)}") from error
+            raise NetworkError(f"{method} {url.partition('?')[0]}: {_reason(error)}") from error
         self._reached = True
         return response
 
@@ -281,7 +281,7 @@ class Http:
 
         loop = asyncio.get_running_loop()
         if self._session is None:
-            # No limit of connections: every followed run holds one, and the answers to its calls need another.
+            # No limit on connections: every followed run holds one, and the answers to its calls need another.
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60),
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -312,10 +312,10 @@ async def exchange(
     body: bytes | None = None,
     timeout_s: float = 60.0,
 ) -> Reply:
-    """One request to some other server, on a connection of its own, so that any loop may ask.
+    """One request to another server, on its own connection, so that it works from any loop.
 
     Raises:
-        NetworkError: when there is no answer; every status is an answer.
+        NetworkError: if there is no response; every status is a response.
     """
     import aiohttp
 
@@ -332,7 +332,7 @@ async def exchange(
         ):
             return Reply(response.status, response.headers, await response.read())
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        raise NetworkError(f"{method} {url.partition('?')[0]}: {_told(error)}") from error
+        raise NetworkError(f"{method} {url.partition('?')[0]}: {_reason(error)}") from error
 
 
 async def _loaded() -> None:
@@ -342,7 +342,7 @@ async def _loaded() -> None:
 
 
 def _payload(body: bytes | None) -> bytes | BytesIO | None:
-    # aiohttp warns of long bytes, which it would write in one go; a file it writes in pieces.
+    # aiohttp warns about long bytes, which it would write in one go; it writes a file in pieces.
     return BytesIO(body) if body is not None and len(body) > _LONG else body
 
 
@@ -352,10 +352,10 @@ async def _body(response: ClientResponse) -> bytes:
     try:
         return await response.read()
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise NetworkError(f"the answer broke off: {_told(error)}") from error
+        raise NetworkError(f"the answer broke off: {_reason(error)}") from error
 
 
-def _told(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 

@@ -1,8 +1,7 @@
 """MCP servers that this process dials: their tools are offered to the run, and called from here.
 
-Each connection lives in one task on a loop of its own thread, because the library ties a connection to the task that
-opened it. That is why it works the same from the sync and from the async client, and why runs on different loops can
-share one.
+Each connection lives in one task on a loop in its own thread, because the library ties a connection to the task that
+opened it. So it works the same from the sync and the async client, and runs on different loops can share one.
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ def local_mcp(
 ) -> LocalMcp:
     """The tools of an MCP server: `command` starts one on stdio, `url` reaches one over streamable HTTP.
 
-    Needs the extra `weftline[mcp]`. The connection opens with the first run that uses it, is shared by all that do at
-    the same time, and closes after the last; `with` or `async with` keeps it open for longer.
+    Needs the extra `weftline[mcp]`. The connection opens with the first run that uses it, is shared by concurrent runs,
+    and closes after the last; `with` or `async with` keeps it open longer.
 
     Args:
         name: A label of your choice, which events show as `mcpServer`.
         only: The names of the tools to offer; all when left out.
         prefix: Put in front of every tool's name, to keep the tools of two servers apart.
-        timeout_s: Of one call.
+        timeout_s: For one call.
     """
     if (command is None) == (url is None):
         raise InvalidSpec("give either command or url")
@@ -170,15 +169,15 @@ class LocalMcp:
         return await stack.enter_async_context(Client(target))
 
     def offered(self, tools: Sequence[Any]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-        """The tools as they are shipped, and the way back from the names that the model sees."""
+        """The tools as sent to the server, and the mapping back from the names that the model sees."""
         shipped: list[dict[str, Any]] = []
         names: dict[str, str] = {}
         for one in tools:
             if self._only is not None and one.name not in self._only:
                 continue
-            shown = model_name(self._prefix + one.name, taken=names)
-            names[shown] = one.name
-            shipped.append({**one.model_dump(mode="json", by_alias=True, exclude_none=True), "name": shown})
+            visible = model_name(self._prefix + one.name, taken=names)
+            names[visible] = one.name
+            shipped.append({**one.model_dump(mode="json", by_alias=True, exclude_none=True), "name": visible})
         return shipped, names
 
 
@@ -196,7 +195,7 @@ class _Connection:
         self._owner = self._thread.submit(self._own())
 
     async def ready(self) -> dict[str, Any]:
-        """The reference to ship, once the server has been asked for its tools."""
+        """The reference to send, once the server has listed its tools."""
         return await asyncio.wrap_future(self._thread.submit(self._reference()))
 
     async def close(self) -> None:
@@ -204,12 +203,12 @@ class _Connection:
         try:
             await asyncio.wrap_future(self._owner)
         except Exception:
-            pass  # whoever opened the connection was told
+            pass  # the caller that opened the connection got the error
         await asyncio.to_thread(self._thread.stop)
 
-    def handler(self, shown: str) -> Handler | None:
-        upstream = self._names.get(shown)
-        return None if upstream is None else _McpCall(self, upstream, self._schemas[shown], self._server.timeout_s)
+    def handler(self, visible: str) -> Handler | None:
+        upstream = self._names.get(visible)
+        return None if upstream is None else _McpCall(self, upstream, self._schemas[visible], self._server.timeout_s)
 
     async def call(self, name: str, args: dict[str, Any]) -> str:
         return await asyncio.wrap_future(self._thread.submit(self._call_on_thread(name, args)))
@@ -237,7 +236,7 @@ class _Connection:
         finally:
             if not self._opened.done():
                 self._opened.set_exception(NetworkError(f"the MCP server {self._server.name!r} was closed"))
-            # Whoever waits has been told already, or nobody does.
+            # Callers that were waiting have the error already.
             self._opened.exception()
 
     async def _reference(self) -> dict[str, Any]:
@@ -314,12 +313,12 @@ def content_text(result: Any) -> str:
 
 
 def model_name(name: str, *, taken: Mapping[str, str]) -> str:
-    """A name that a model may be shown: as it is when it can be, otherwise the nearest that is free."""
-    shown = re.sub(r"[^a-zA-Z0-9_]", "_", name) or "tool"
-    if len(shown) <= _MAX_NAME and shown not in taken:
-        return shown
+    """A name for the model: unchanged if valid and free, otherwise the nearest that is."""
+    visible = re.sub(r"[^a-zA-Z0-9_]", "_", name) or "tool"
+    if len(visible) <= _MAX_NAME and visible not in taken:
+        return visible
     mark = hashlib.blake2b(name.encode(), digest_size=4).hexdigest()
-    return f"{shown[: _MAX_NAME - 9]}_{mark}"
+    return f"{visible[: _MAX_NAME - 9]}_{mark}"
 
 
 def _root(error: BaseException) -> str:

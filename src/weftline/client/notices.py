@@ -1,4 +1,4 @@
-"""What the server took but probably misunderstood, as Python warnings."""
+"""The server's warnings about a request, as Python warnings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weftline.client.usage import lenient
 
 
 class RequestWarning(Struct, frozen=True):
-    """One of the `warnings` of an answer."""
+    """One of the `warnings` of a response."""
 
     path: str = ""
     message: str = ""
@@ -24,7 +24,7 @@ class RequestWarning(Struct, frozen=True):
 
 
 class Place(NamedTuple):
-    """Where in somebody's code the client was called, as `warnings` wants to know it."""
+    """Where the user's code called the client, in the form that `warnings` needs."""
 
     filename: str
     line: int
@@ -37,7 +37,7 @@ _place: ContextVar[Place | None] = ContextVar("place", default=None)
 
 @contextmanager
 def from_here() -> Generator[None]:
-    """What is begun inside, be it in another thread, warns in the name of the code that called the client."""
+    """Work started inside, even in another thread, attributes its warnings to the code that called the client."""
     token = _place.set(_callers_place())
     try:
         yield
@@ -46,9 +46,9 @@ def from_here() -> Generator[None]:
 
 
 def warn_of(notices: object) -> None:
-    """Warns of each of an answer's `warnings`, in the name of the code that called the client."""
+    """Issues a response's `warnings`, attributed to the code that called the client."""
     for notice in cast("list[object]", notices) if isinstance(notices, list) else ():
-        # What another server means by it is its own affair.
+        # Another server may mean something else by this field.
         known = lenient(notice, RequestWarning)
         if known is not None and known.message:
             place = _place.get() or _callers_place()

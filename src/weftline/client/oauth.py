@@ -30,7 +30,7 @@ from weftline.client.single_flight import SingleFlight
 T = TypeVar("T")
 
 SKEW_S = 60.0
-"""A token is renewed this long before it expires, so that none expires on its way."""
+"""A token is renewed this long before it expires, so that none expires in transit."""
 
 
 class OAuthTokens(Struct, frozen=True):
@@ -89,7 +89,7 @@ class _TokenReply(Struct):
 
 
 class CachedTokens:
-    """A token source over some way to get tokens: one request at a time, and none while the last token is good."""
+    """A token source around a function that gets tokens: one request at a time, none while the last token is good."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class CachedTokens:
         return f"<{type(self).__name__} [redacted]>"
 
     async def token(self, *, refresh: bool = False) -> str:
-        """An access token that is good for a minute at least; `refresh` asks for a new one."""
+        """An access token that is good for at least a minute; `refresh` asks for a new one."""
         tokens = self._tokens
         if refresh or tokens is None or not tokens.fresh:
             tokens = await self._flight(self._renew)
@@ -142,7 +142,7 @@ class AsyncOAuthClient:
         return f"{type(self).__name__}({self.base_url!r}, client_id={self.client_id!r}, [redacted])"
 
     def authorization(self, *, scopes: Sequence[str], redirect_uri: str | None = None) -> AuthorizationRequest:
-        """The address that asks a user for consent, with a state and a PKCE verifier of its own."""
+        """The URL that asks a user for consent, with a fresh state and PKCE verifier."""
         verifier = secrets.token_urlsafe(48)
         state = secrets.token_urlsafe(24)
         challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
@@ -177,7 +177,7 @@ class AsyncOAuthClient:
         return await self._token(grant_type="client_credentials", **_scope(scopes))
 
     async def refresh(self, refresh_token: str, *, scopes: Sequence[str] = ()) -> OAuthTokens:
-        """A new access token. A server that gives no new refresh token means the old one to be kept."""
+        """A new access token. If the server sends no new refresh token, the old one is kept."""
         tokens = await self._token(grant_type="refresh_token", refresh_token=refresh_token, **_scope(scopes))
         return tokens if tokens.refresh_token else msgspec.structs.replace(tokens, refresh_token=refresh_token)
 
@@ -250,7 +250,7 @@ class AsyncOAuthClient:
 
 
 class OAuthClient:
-    """The same for synchronous code. Its token sources suit `Client` and `AsyncClient` alike."""
+    """The same for synchronous code. Its token sources work with both `Client` and `AsyncClient`."""
 
     def __init__(
         self,
@@ -297,7 +297,7 @@ class OAuthClient:
 
 
 def _now(work: Coroutine[Any, Any, T]) -> T:
-    """On a loop of its own: the caller's thread may have one that is running."""
+    """On its own loop: the caller's thread may already be running one."""
     thread = LoopThread("weftline-oauth")
     try:
         return thread.run(work)

@@ -1,4 +1,4 @@
-"""What the server's answers amount to: results of runs, snapshots, sessions, models."""
+"""What the server returns: results of runs, snapshots, sessions, models."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ T = TypeVar("T")
 
 
 class RunResult(Struct, frozen=True):
-    """A run that succeeded. `tokens` and `model` are None when the server told nothing about usage.
+    """A run that succeeded. `tokens` and `model` are None if the server did not report usage.
 
-    `output` is the final text as the run's `output_type`, when it was given one. `attempts` counts model calls, where
+    `output` is the final text as the run's `output_type`, if it has one. `attempts` counts model calls, where
     `turns` counts each turn once. `cost_usd` is None when the price of some call is not known. `usage_estimated` says
     that some call did not report what it used, so that `tokens` and `cost_usd` contain an estimate. `cancel_receipt` is
     the answer to a cancel that came too late.
@@ -71,10 +71,10 @@ class RunSnapshot(Struct, frozen=True, rename="camel"):
     attempts: int | None = None
     cost_usd: float | None = None
     cancel_receipt: CancelReceipt | None = None
-    """Of a run that was cancelled; a page of runs comes without."""
+    """Set if the run was cancelled; missing on a page of runs."""
     usage_estimated: bool | None = None
     error_code: str | None = None
-    """Of a run that failed: its error class, or another lowercase word such as `max_tool_turns`."""
+    """Set if the run failed: its error class, or another lowercase word such as `max_tool_turns`."""
     in_doubt: tuple[CallName, ...] = ()
 
     @property
@@ -115,7 +115,7 @@ class SessionUsage(Struct, frozen=True, rename="camel"):
 class SessionInfo(Struct, frozen=True, rename="camel"):
     """A session as it is now. `status` is active or ended.
 
-    A page of sessions comes without their messages and usage.
+    On a page of sessions there are no messages and no usage.
     """
 
     id: str
@@ -148,7 +148,7 @@ class ModelInfo(Struct, frozen=True, rename="camel"):
     pricing: Pricing | None = None
 
     def cost_usd(self, tokens: Tokens) -> float | None:
-        """What `tokens` cost by the catalog's prices; None when it has none for this model."""
+        """What `tokens` cost at the catalog's prices; None if it has none for this model."""
         price = self.pricing
         if price is None or price.input_per_1m_usd is None or price.output_per_1m_usd is None:
             return None
@@ -200,4 +200,4 @@ def decoded(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body or b"{}", type=kind, strict=False)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise NetworkError(f"the server's answer is not what the protocol promises: {error}") from error
+        raise NetworkError(f"the server's response does not follow the protocol: {error}") from error

@@ -1,4 +1,4 @@
-"""How often, and after how long, something is tried again."""
+"""How often, and after how long, to retry."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from msgspec import Struct
 class Retry(Struct, frozen=True):
     """Exponential backoff with jitter: `first_s`, doubled each time up to `most_s`.
 
-    `attempts` bounds the tries in a row that brought nothing. A `Retry-After` of the server counts as the least wait;
-    one longer than `patience_s` is not waited for.
+    `attempts` limits consecutive failed tries. The server's `Retry-After` is the minimum wait; one longer than
+    `patience_s` is not waited for.
     """
 
     attempts: int = 8

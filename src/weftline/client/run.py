@@ -60,20 +60,20 @@ SETTLE_S = 0.2
 """How long a stream that replays the past must be silent before calls without an answer count as open: while one is,
 the run waits for it, so that silence does come."""
 GOODBYE_S = 5.0
-"""How long a caller who goes away waits for the run to be cancelled."""
+"""How long a caller that goes away waits for the run to be cancelled."""
 _REOPENED = RETRIED | {500, 408, 425}
 
 
 class AsyncRun:
-    """A handle on one run. It is followed, and its client-side calls are answered, whether or not you look.
+    """A handle on one run. It is followed, and its client-side calls are answered, whether or not you read its events.
 
         async with await client.start("…", tools=[weather]) as run:
             async for event in run:
                 ...
             result = await run.result()
 
-    When the task that waits for it is cancelled, when its context is left or when its deadline has passed, a run that
-    this client created is cancelled on the server. `detach` is the way to leave it running.
+    A run that this client created is cancelled on the server when the task that waits for it is cancelled, when its
+    context is left or when its deadline has passed. Use `detach` to leave it running.
     """
 
     def __init__(
@@ -105,8 +105,8 @@ class AsyncRun:
         self._dispatch = dispatch
         self._settling = replay
         self._stream = stream
-        """What the server has begun to send already, from the first event on."""
-        # A call may be open that was made before `last_seq`: who answers calls reads from the start.
+        """The stream that the server has already begun to send, from the first event on."""
+        # A call made before `last_seq` may still be open, so a client that answers calls reads from the start.
         self._position = 0 if replay and dispatch else last_seq
         self._output_type = output_type
         self._on_event = on_event
@@ -168,7 +168,7 @@ class AsyncRun:
                 yield event.text
 
     async def take(self, position: int) -> list[Event]:
-        """The events from `position` on, as soon as there is one; empty at the end."""
+        """The events from `position` on, once there is at least one; empty at the end."""
         while len(self._events) <= position and not self._done:
             await self._wait()
         return self._events[position:]
@@ -179,7 +179,7 @@ class AsyncRun:
         Raises:
             RunFailed: the run ended without success.
             RunCancelled: it was cancelled; `DeadlineExceeded` when its deadline did that.
-            ParseError: it succeeded, but its text is not of its `output_type`.
+            ParseError: it succeeded, but its text does not match its `output_type`.
             NetworkError, ApiError: it could not be followed to its end.
         """
         while not self._done:
@@ -207,14 +207,14 @@ class AsyncRun:
         return replace(result, output=parse_output(result, self._output_type))
 
     def check(self, *, raise_on_failure: bool = True) -> None:
-        """Raises what is wrong with a run that is `done`, if anything."""
+        """Raises the error of a run that is `done`, if any."""
         if self._failure is not None:
             raise self._failure
         if raise_on_failure:
             self._raise_if_failed()
 
     async def ended(self) -> None:
-        """Waits until the run has ended or is no longer followed, and takes no part in it."""
+        """Waits until the run has ended or is no longer followed, without affecting it."""
         await asyncio.wait([self._follower])
 
     async def cancel(self) -> CancelReceipt:
@@ -254,7 +254,7 @@ class AsyncRun:
         await self.close()
 
     async def _wait(self) -> None:
-        """Returns when something has happened. A caller that is cancelled here takes the run with it."""
+        """Returns when something has happened. Cancelling a caller that waits here cancels the run."""
         if self._news is None:
             self._news = asyncio.get_running_loop().create_future()
         try:
@@ -373,7 +373,7 @@ class AsyncRun:
                 if self._terminal is not None:
                     return
                 if self._position == before > 0 and not rewound and (await self.snapshot()).ended:
-                    # Nothing comes after the last event, and that one was before our time: read it again.
+                    # Nothing comes after the last event, and we have not seen that one: read it again.
                     self._position, rewound = 0, True
                     continue
                 failure: NetworkError | ApiError = NetworkError(f"the stream of {self.id} closed before its end")
@@ -389,7 +389,7 @@ class AsyncRun:
             wait_s = retry.wait_s(failures, at_least_s=getattr(failure, "retry_after_s", None))
             logger.info("%s; reopening after %d in %.2f s", failure, self._position, wait_s)
             await asyncio.sleep(wait_s)
-            # Somebody else may have answered in between.
+            # Another client may have answered in the meantime.
             self._settling = True
 
     @asynccontextmanager

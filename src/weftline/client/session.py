@@ -36,7 +36,7 @@ class SessionClient(Protocol):
 
 
 class AsyncSession:
-    """Messages that are sent at the same time wait for each other here, in the order of the calls.
+    """A conversation. Messages sent at the same time wait for each other, in the order of the calls.
 
         async with await client.create_session(system_prompt="Be brief.", tools=[weather]) as session:
             print((await session.send("How is the weather in Oslo?")).text)
@@ -57,18 +57,18 @@ class AsyncSession:
         return f"<AsyncSession {self.id}>"
 
     async def send(self, prompt: str | None = None, **options: Unpack[MessageOptions]) -> RunResult:
-        """Sends a message and waits for the answer. What is given here holds for this message alone."""
+        """Sends a message and waits for the answer. Options given here apply only to this message."""
         async with await self.start(prompt, **options) as run:
             return await run.result()
 
     async def stream(self, prompt: str | None = None, **options: Unpack[MessageOptions]) -> AsyncGenerator[Event]:
-        """Sends a message and gives the events of its run."""
+        """Sends a message and yields the events of its run."""
         async with await self.start(prompt, **options) as run:
             async for event in run.events():
                 yield event
 
     async def start(self, prompt: str | None = None, **options: Unpack[MessageOptions]) -> AsyncRun:
-        """Sends a message and returns the handle of its run, once the message before has been dealt with."""
+        """Sends a message and returns the handle of its run, once the previous message is done."""
         async with self._turn:
             if self._last is not None:
                 await self._last.ended()
@@ -91,14 +91,14 @@ class AsyncSession:
         return (await self.info()).messages
 
     async def end(self) -> None:
-        """Ends the session on the server, which cancels what is still running in it."""
+        """Ends the session on the server, which cancels its unfinished runs."""
         try:
             await self._client.http.call("DELETE", f"/agent-sessions/{quote(self.id, safe='')}")
         finally:
             await self.close()
 
     async def close(self) -> None:
-        """Lets go of the session's tools; the session itself stays."""
+        """Releases the session's tools; the session itself stays."""
         await self._tools.release()
 
     async def __aenter__(self) -> Self:

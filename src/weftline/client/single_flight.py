@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class SingleFlight(Generic[T]):
-    """While one call is under way, everybody who asks gets its outcome instead of a call of their own."""
+    """While one call is in progress, every caller gets its outcome instead of making another."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -26,7 +26,7 @@ class SingleFlight(Generic[T]):
             if flight is None:
                 flight = self._flight = Future()
         if mine:
-            # A task of its own: the caller who happened to be first may be cancelled, the others still wait.
+            # A separate task: the first caller may be cancelled while the others still wait.
             self._task = asyncio.get_running_loop().create_task(self._fly(flight, call))
         return await asyncio.shield(asyncio.wrap_future(flight))
 

@@ -40,7 +40,7 @@ class MessageOptions(TypedDict, total=False):
 
 
 class SessionOptions(TypedDict, total=False):
-    """What a session is made of."""
+    """The options of a session."""
 
     name: str | None
     agent_id: str | None
@@ -60,7 +60,7 @@ class SessionOptions(TypedDict, total=False):
 
 
 class RunOptions(MessageOptions, total=False):
-    """What a run is made of."""
+    """The options of a run."""
 
     name: str | None
     agent_id: str | None
@@ -95,7 +95,7 @@ def body_of(
     tools: list[dict[str, Any]] | None = None,
     asks: bool = True,
 ) -> bytes:
-    """The JSON of a request. `asks` is False for a session, which has no input of its own."""
+    """The JSON of a request. `asks` is False for a session, which has no input."""
     unknown = options.keys() - _WIRE.keys() - _LOCAL
     if unknown:
         near = did_you_mean(min(unknown), [*_WIRE, *_LOCAL])

@@ -69,7 +69,7 @@ class Client:
             trust_env=trust_env,
         )
         self._thread = LoopThread("weftline-client")
-        # A client that nobody closed is closed when it is collected, or at the latest when the process ends.
+        # A client that is never closed is closed when it is garbage-collected, or when the process ends.
         self._finalizer = weakref.finalize(self, _shut, self._core, self._thread)
 
     def __repr__(self) -> str:
@@ -88,7 +88,7 @@ class Client:
         return self.wait(self._core.run(prompt, **options))
 
     def stream(self, prompt: str | None = None, **options: Unpack[RunOptions]) -> Generator[Event]:
-        """Creates a run and gives its events; a caller who stops early cancels the run."""
+        """Creates a run and yields its events; stopping early cancels the run."""
         with self.start(prompt, **options) as run:
             yield from run.events()
 
@@ -166,7 +166,7 @@ class Client:
         return self.wait(self._core.list_models())
 
     def create_session(self, **options: Unpack[SessionOptions]) -> Session:
-        """Creates a session. As a context manager it is ended when the context is left."""
+        """Creates a session. As a context manager, it ends the session on exit."""
         return Session(self, self.wait(self._core.create_session(**options)))
 
     def session(self, session_id: str, *, tools: Sequence[ToolLike] = ()) -> Session:
@@ -177,7 +177,7 @@ class Client:
         return self.wait(self._core.get_session(session_id))
 
     def close(self) -> None:
-        """Stops following whatever is still followed, without cancelling it, and closes the connections."""
+        """Stops following all runs, without cancelling them, and closes the connections."""
         self._finalizer()
 
     def __enter__(self) -> Self:
@@ -221,7 +221,7 @@ class Run:
         return self._run.done
 
     def events(self, *, raise_on_failure: bool = True) -> Generator[Event]:
-        """Every event from the first, each once; a run without success raises after its last event."""
+        """Every event from the first, each once; a run that does not succeed raises after its last event."""
         position = 0
         while batch := self._client.wait(self._run.take(position)):
             for event in batch:
@@ -283,16 +283,16 @@ class Session:
         return self._session.usage
 
     def send(self, prompt: str | None = None, **options: Unpack[MessageOptions]) -> RunResult:
-        """Sends a message and waits for the answer. What is given here holds for this message alone."""
+        """Sends a message and waits for the answer. Options given here apply only to this message."""
         return self._client.wait(self._session.send(prompt, **options))
 
     def stream(self, prompt: str | None = None, **options: Unpack[MessageOptions]) -> Generator[Event]:
-        """Sends a message and gives the events of its run."""
+        """Sends a message and yields the events of its run."""
         with self.start(prompt, **options) as run:
             yield from run.events()
 
     def start(self, prompt: str | None = None, **options: Unpack[MessageOptions]) -> Run:
-        """Sends a message and returns the handle of its run, once the message before has been dealt with."""
+        """Sends a message and returns the handle of its run, once the previous message is done."""
         return Run(self._client, self._client.wait(self._session.start(prompt, **options)))
 
     def info(self) -> SessionInfo:
@@ -302,11 +302,11 @@ class Session:
         return self._client.wait(self._session.history())
 
     def end(self) -> None:
-        """Ends the session on the server, which cancels what is still running in it."""
+        """Ends the session on the server, which cancels its unfinished runs."""
         self._client.wait(self._session.end())
 
     def close(self) -> None:
-        """Lets go of the session's tools; the session itself stays."""
+        """Releases the session's tools; the session itself stays."""
         self._client.wait(self._session.close())
 
     def __enter__(self) -> Self:

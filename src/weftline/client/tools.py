@@ -1,4 +1,4 @@
-"""Tools of a run: functions of this process, and references to tools that the server carries out."""
+"""The tools of a run: functions in this process, and references to tools that the server runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class Handler(Protocol):
-    """Answers one call. The model reads what it raises."""
+    """Answers one call. The model reads the text of an exception."""
 
     timeout_s: float | None
 
@@ -35,7 +35,7 @@ class Tool(Protocol):
     """A tool that a run can be given."""
 
     async def acquire(self) -> dict[str, Any]:
-        """Makes the tool ready (connects, lists, fetches) and gives its reference for the server."""
+        """Prepares the tool (connects, lists, fetches) and returns its reference for the server."""
         ...
 
     async def release(self) -> None:
@@ -43,12 +43,12 @@ class Tool(Protocol):
         ...
 
     def handler(self, call: LocalToolCall) -> Handler | None:
-        """The handler of a call, when the call is for this tool."""
+        """The handler of a call, if the call is for this tool."""
         ...
 
 
 class LocalTool(Generic[P, R]):
-    """A function that the model may call and that runs here. It can still be called as the function it is."""
+    """A function that the model may call and that runs here. It can still be called like the function it wraps."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
 
 def _names_around(fn: Callable[..., Any], frame: FrameType | None) -> Mapping[str, Any] | None:
-    """What the type hints of a function inside a function may refer to, when they are only text.
+    """The names that the type hints of a nested function may refer to, if they are strings.
 
     `frame` is that of the decorator, whose caller defines the function.
     """
@@ -185,7 +185,7 @@ def _names_around(fn: Callable[..., Any], frame: FrameType | None) -> Mapping[st
 
 
 class ServerTool:
-    """A reference to a tool that the server carries out; see `plugin_tool` and its siblings."""
+    """A reference to a tool that the server runs; see `plugin_tool` and its siblings."""
 
     def __init__(self, ref: dict[str, Any]) -> None:
         self._ref = ref
@@ -225,7 +225,7 @@ def stored_tool(tool_id: str) -> ServerTool:
 def mcp_server(
     name: str, url: str, *, headers: Mapping[str, str] | None = None, only: Sequence[str] | None = None
 ) -> ServerTool:
-    """An MCP server that Weftline's server dials. Its tools get `name` and an underscore in front."""
+    """An MCP server that Weftline's server dials. Its tools are prefixed with `name` and an underscore."""
     ref: dict[str, Any] = {"kind": "mcp", "name": name, "url": url}
     if headers is not None:
         ref["headers"] = dict(headers)
@@ -258,7 +258,7 @@ ToolLike: TypeAlias = Tool | Callable[..., Any] | Mapping[str, Any]
 
 
 class Toolset:
-    """The tools of one run or session, made ready together and released together."""
+    """The tools of one run or session, prepared together and released together."""
 
     def __init__(self, tools: Sequence[ToolLike] = ()) -> None:
         self._tools = [_as_tool(one) for one in tools]
@@ -266,7 +266,7 @@ class Toolset:
         self.refs: list[dict[str, Any]] = []
 
     async def acquire(self) -> None:
-        """Makes all tools ready, or none: what was ready when one failed is released again."""
+        """Prepares all tools or none: if one fails, the others are released again."""
         try:
             for one in self._tools:
                 self.refs.append(await one.acquire())

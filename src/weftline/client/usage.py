@@ -1,4 +1,4 @@
-"""What runs used and what cancels did, and how parts of events are read: an unknown shape is not an error."""
+"""Usage and cancel receipts, and lenient reading of parts of events: an unknown shape is not an error."""
 
 from __future__ import annotations
 

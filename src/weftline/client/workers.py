@@ -1,7 +1,7 @@
 """Threads for tool handlers that block.
 
-A thread cannot be stopped from outside. When a run ends while one of its handlers is still busy, its thread is left to
-itself; being a daemon, it does not keep the process alive.
+A thread cannot be stopped from outside. When a run ends while one of its handlers is still busy, its thread is
+abandoned; being a daemon, it does not keep the process alive.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def _ascii(host: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """What is already encoded stays as it is; anything else is encoded, spaces above all."""
+    """Encodes spaces and other unsafe characters; what is already encoded stays unchanged."""
     if text.isascii() and text.isprintable() and " " not in text:
         return text
     return quote(text, safe=_NEEDS_NO_QUOTING)

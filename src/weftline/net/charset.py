@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 
 _UNFIT = frozenset({"idna", "punycode", "raw_unicode_escape", "unicode_escape", "undefined"})
-"""Python's own, which no page is written in. Decoding the first two takes quadratic time."""
+"""Python's own codecs, which no page uses. Decoding the first two takes quadratic time."""
 
 
 def decoded(data: bytes, charset: str | None) -> str:

@@ -1,4 +1,4 @@
-"""Outgoing HTTP of tools and webhooks, to addresses that other people supplied."""
+"""Outgoing HTTP for tools and webhooks, to addresses that other people supplied."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Dialer:
                 if method not in ("GET", "HEAD"):
                     raise RequestFailed(
                         "redirected",
-                        f"{here.host} redirects to {there.host}, which this request is not sent to.",
+                        f"{here.host} redirects to {there.host}, where this request must not be sent.",
                         sent=True,
                     )
                 headers, body = {}, None

@@ -24,7 +24,7 @@ what came over it. `closed`: the client is shut down.
 
 
 class RequestFailed(Exception):
-    """No answer came, or it broke off. `sent` is False if the request certainly reached no one.
+    """No response came, or it broke off. `sent` is False if the request certainly did not reach a server.
 
     `message` may be shown to a model and to users: it names the host, never path, query, headers or body.
     """
@@ -37,7 +37,7 @@ class RequestFailed(Exception):
 
 
 class BodyTooLarge(RequestFailed):
-    """The body of an answer is over the limit, measured after decompression."""
+    """The body of a response is over the limit, measured after decompression."""
 
     def __init__(self, host: str, limit_bytes: int) -> None:
-        super().__init__("too_large", f"The answer of {host} is over {limit_bytes} bytes.", sent=True)
+        super().__init__("too_large", f"The response from {host} is over {limit_bytes} bytes.", sent=True)

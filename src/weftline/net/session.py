@@ -1,4 +1,4 @@
-"""The one place that knows aiohttp. Importing this module imports it, which takes a while, so `client.py` does it late.
+"""The only place that uses aiohttp. Importing this module imports it, which takes a while, so `client.py` does it late.
 
 What measurably matters (docs/decisions/0003-direct-transport.md): one session, no look at the environment per request,
 no traces, no aiohttp timer per request, and bodies in the pieces that the socket delivered.
@@ -40,7 +40,7 @@ _ENCODINGS = "gzip, deflate"
 """Only what aiohttp inflates with a bound; others would be offered as soon as their package was installed."""
 _KEEP_ALIVE_S = 30.0
 _MAX_BYTES_AT_ONCE = 1024 * 1024
-"""From this size on aiohttp warns about plain bytes, which it writes in one go; a file it writes in pieces."""
+"""From this size on aiohttp warns about plain bytes, which it writes in one go; it writes a file in pieces."""
 
 _reused: ContextVar[bool] = ContextVar("_reused", default=False)
 """Whether the current request uses a connection that has carried another."""

@@ -8,7 +8,7 @@ from weftline.json_size import excess
 from weftline.net.errors import RequestFailed
 
 MAX_IDLE_LINES = 500_000
-"""Comments, empty events and lines of an event that does not end: so many in a row are no stream of anything."""
+"""Comments, empty events and lines of an unfinished event: this many in a row are not a useful stream."""
 
 
 class SseEvent(NamedTuple):
@@ -22,9 +22,9 @@ class SseEvent(NamedTuple):
 class SseParser:
     """Takes the bytes of a stream in any pieces and returns the completed events.
 
-    Lines end in CR, LF or CRLF. Comments and `retry` are left out, and so are events without data. An event that no
-    empty line ends is never given: the stream was cut. An event whose JSON costs too much to read raises
-    `RequestFailed`, and so do lines without end that tell nothing.
+    Lines end in CR, LF or CRLF. Comments and `retry` are left out, and so are events without data. An event
+    without a final empty line is never returned: the stream was cut. An event whose JSON costs too much to read raises
+    `RequestFailed`, and so do endless lines without content.
     """
 
     __slots__ = ("_begun", "_data", "_event", "_held", "_id", "_idle_lines", "_skip_lf")
@@ -67,7 +67,7 @@ class SseParser:
         else:
             self._idle_lines += len(lines)
             if self._idle_lines > MAX_IDLE_LINES:
-                raise RequestFailed("too_large", "The stream has too many lines that tell nothing.", sent=True)
+                raise RequestFailed("too_large", "The stream has too many lines without content.", sent=True)
         return events
 
     def _events(self, lines: list[bytes]) -> list[SseEvent]:

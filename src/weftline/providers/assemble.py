@@ -6,7 +6,7 @@
     if assembler.complete:
         message = assembler.message()
 
-`collect` does just that for callers who do not pass the deltas on.
+`collect` does just that for callers that do not pass the deltas on.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Call(Struct):
 
 
 class Assembler:
-    """The message so far. `message()`, `text` and `usage` may be read at any time, also after a failure.
+    """The message so far. `message()`, `text` and `usage` may be read at any time, even after a failure.
 
     A stream that breaks the protocol (a chunk after `Finish`, pieces of a call that never began) raises
     `ProviderError` of class `server`.
@@ -62,7 +62,7 @@ class Assembler:
         self.complete = False
         """Whether the stream reached its `Finish`. Without it the message is only what arrived before the cut."""
         self.usage = Usage()
-        """The last usage reported, made sane; all zero when there was none."""
+        """The last usage reported, sanitized; all zero if there was none."""
         self._finish: str | None = None
         self._parts: list[AssistantPart | _Call] = []
         self._calls: dict[str | int, _Call] = {}
@@ -180,7 +180,7 @@ class Assembler:
 
     def _tool_call(self, call: _Call) -> ToolCall:
         args = whole("".join(call.pieces) if call.args is None else call.args)
-        # A call of a tool without parameters may come with no argument text at all.
+        # A call to a tool without parameters may come with no argument text at all.
         return ToolCall(whole(call.id), whole(call.name), args or "{}", self.provider, call.extra)
 
     @property
@@ -212,7 +212,7 @@ def clean_usage(usage: Usage) -> Usage:
 
 
 def _count(value: object) -> int:
-    # Struct fields are not checked when a struct is built, so a family may hand on what its API said.
+    # Struct fields are not checked when a struct is built, so a family may pass on what its API sent.
     if type(value) is int and 0 <= value <= MAX_COUNT:
         return value
     if isinstance(value, float):
@@ -223,7 +223,7 @@ def _count(value: object) -> int:
 
 
 async def collect(provider: Provider, request: ModelRequest) -> Assembler:
-    """Makes one model call and reads it to its end. Raises `ProviderError`, also when the stream was cut."""
+    """Makes one model call and reads it to its end. Raises `ProviderError`, even if the stream was cut."""
     assembler = Assembler(provider.name)
     stream = provider.stream(request)
     try:

@@ -1,4 +1,4 @@
-"""What Amazon's APIs need besides HTTP: signed requests (Signature Version 4) and frames of an event stream."""
+"""What Amazon's APIs need on top of HTTP: signed requests (Signature Version 4) and event-stream framing."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def signed(
     request = "\n".join(
         [
             method,
-            # The path as it goes out is encoded once more, which is the rule for every service but S3.
+            # The path is encoded a second time, as every service except S3 requires.
             quote(parts.path or "/", safe="/~"),
             _query(parts.query),
             *(f"{name}:{canonical[name]}" for name in sorted(canonical)),
@@ -150,4 +150,4 @@ def _headers(data: bytes) -> dict[str, str]:
 
 
 def _damaged() -> ProviderError:
-    return ProviderError("server", "A frame of the model API's answer is damaged.")
+    return ProviderError("server", "A frame of the model API's response is corrupt.")

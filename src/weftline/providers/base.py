@@ -3,7 +3,7 @@
 A provider is asked once per attempt and makes one upstream request; retries, fallbacks and limits are the runtime's.
 It yields *lists* of chunks: everything parsed from one socket read is one list, so that a fast stream costs one
 wake-up per read and not one per delta. A good stream ends with exactly one `Finish`; one that ends without it is
-an error of class `server`. Failures are raised as `ProviderError`, also in the middle of a stream.
+an error of class `server`. Failures are raised as `ProviderError`, even in the middle of a stream.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ ErrorClass: TypeAlias = Literal[
 ]
 
 RETRYABLE: frozenset[ErrorClass] = frozenset({"rate_limit", "overloaded", "server", "timeout"})
-"""The classes that the runtime tries again unless the error itself says otherwise."""
+"""The classes that the runtime retries unless the error itself says otherwise."""
 
 
 class ProviderError(Exception):
     """A model call failed. `message` is safe to show: it holds no key and no header.
 
-    `unanswered` means that the request was sent and its answer did not come, or broke off: it may have been billed.
+    `unanswered` means that the request was sent but its response did not come, or broke off: it may have been billed.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class ThinkingDelta(Struct, frozen=True, gc=False):
 
 
 class ThinkingDone(Struct, frozen=True):
-    """Ends the current block of reasoning, or stands for one without readable text (redacted, encrypted)."""
+    """Ends the current block of reasoning, or represents one without readable text (redacted, encrypted)."""
 
     signature: str | None = None
     opaque: Raw | UnsetType = UNSET
 
 
 class CallStart(Struct, frozen=True):
-    """`key` tells the calls of one answer apart; `id` is the upstream id, None where the API gives none."""
+    """`key` distinguishes the calls of one answer; `id` is the upstream id, None if the API gives none."""
 
     key: str | int
     name: str
@@ -89,7 +89,7 @@ class CallArgs(Struct, frozen=True, gc=False):
 
 
 class CallDone(Struct, frozen=True):
-    """Ends a call. `args`, when given, wins over the pieces; `extra`, when given, over that of the start."""
+    """Ends a call. `args`, if given, overrides the pieces; `extra`, if given, that of the start."""
 
     key: str | int
     args: str | None = None
@@ -147,7 +147,7 @@ class ModelRequest(Struct):
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool | None = None
     reasoning: int | None = None
-    """0–100; None when nothing was asked for, 0 switches thinking off."""
+    """0–100; None if the request does not say, 0 turns thinking off."""
     output_schema: OutputSchema | None = None
     max_output_tokens: int | None = None
     temperature: float | None = None
@@ -183,7 +183,7 @@ class ModelInfo(Struct, frozen=True, omit_defaults=True):
     reasoning: bool | None = None
     tools: bool | None = None
     icon: str | None = None
-    """The address of a picture, or a `data:` URI."""
+    """The URL of an image, or a `data:` URI."""
 
 
 class Provider(Protocol):
@@ -197,7 +197,7 @@ class Provider(Protocol):
         ...
 
     def models(self) -> Sequence[ModelInfo]:
-        """The models that this provider was configured with or knows by itself."""
+        """The models that this provider was configured with or already knows."""
         ...
 
     async def aclose(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Requests of a provider: those of its transport, with failures of the connection told as `ProviderError`."""
+"""A provider's requests: those of its transport, with connection failures raised as `ProviderError`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BY_REASON: dict[Reason, tuple[ErrorClass, bool | None]] = {
     "closed": ("server", False),
     "unknown": ("unknown", None),
 }
-"""The class of a request that failed, and whether to try it again, where that differs from the class."""
+"""The class of a failed request, and whether to retry it if that differs from the class's default."""
 
 
 def provider_error(error: RequestFailed) -> ProviderError:

@@ -31,7 +31,7 @@ _REMEMBERED: Final = 1024
 
 
 class Entry(Struct, frozen=True):
-    """A model of the catalog. `provider` is who makes or serves it, `id` what a request names it by."""
+    """A model of the catalog. `provider` makes or serves it; requests name it by `id`."""
 
     id: str
     label: str
@@ -40,14 +40,14 @@ class Entry(Struct, frozen=True):
     source: Source
     context_window_tokens: int | None
     pricing: Price | None
-    """For platform offerings only: what a workspace's own provider costs is between the two of them."""
+    """Only for the platform's models: the prices of a workspace's own provider are not ours to know."""
     max_output_tokens: int | None = None
     vision: bool | None = None
     reasoning: bool | None = None
     tools: bool | None = None
     icon: str | None = None
     offer: str = ""
-    """What the configuration calls its provider; empty for one that a workspace brought, which names it itself."""
+    """The provider's name in the configuration; empty for one that a workspace added, which names it itself."""
 
 
 class ResolvedModel(Struct, frozen=True):
@@ -58,7 +58,7 @@ class ResolvedModel(Struct, frozen=True):
 
 
 class UnavailableProvider(Struct, frozen=True):
-    """A provider that was asked for, or could be, and why its models are not in the catalog."""
+    """A provider whose models are not in the catalog, and why."""
 
     name: str
     family: str
@@ -73,7 +73,7 @@ class _Offer(Struct, frozen=True):
     entries: dict[str, Entry]
     """By vendor id; the first is the provider's default."""
     own: str = ""
-    """The id of a provider that the workspace brought itself."""
+    """The id of a provider that the workspace added."""
 
 
 class Catalog:
@@ -114,8 +114,8 @@ class Catalog:
     ) -> None:
         """Offers a provider's models. `any_model`: ids that it does not list are accepted too.
 
-        `own` is the id of a provider that the workspace itself brought: it takes the place of one that the server has
-        under the same name, and `provider:<id>` names it too.
+        `own` is the id of a provider that the workspace added: it replaces the server's provider of the same name, and
+        `provider:<id>` names it too.
         """
         provider = streaming(provider)
         name = name or provider.name
@@ -126,7 +126,7 @@ class Catalog:
             for entry in present.entries.values():
                 del self._by_id[entry.id]
         offer = _Offer(name, provider, any_model, source, {}, own)
-        # Only a name and a stream (or `generate`) are asked of a provider; whatever else it has is used.
+        # A provider needs only a name and a stream (or `generate`); anything else it offers is used.
         listing = getattr(provider, "models", None)
         infos: Sequence[ModelInfo] = listing() if listing is not None else ()
         for info in infos:
@@ -138,7 +138,7 @@ class Catalog:
         self._known.clear()
 
     def copy(self) -> Catalog:
-        """A catalog of the same providers, to which others can be added."""
+        """A copy of the catalog, to which providers can be added."""
         other = Catalog(default_model=self._default_model, prices=self._prices)
         other._offers.update(self._offers)
         other._by_id.update(self._by_id)
@@ -153,7 +153,7 @@ class Catalog:
         return [entry for _, entry in self._by_id.values()]
 
     def unavailable(self) -> Sequence[UnavailableProvider]:
-        """Providers that are not there, with the reason: no key, an extra that is not installed."""
+        """Providers that are not available, with the reason: no key, an extra that is not installed."""
         return tuple(self._unavailable)
 
     @property
@@ -164,7 +164,7 @@ class Catalog:
             with suppress(WeftlineError):
                 return self.resolve(self._default_model).catalog_id
         for offer in self._offers.values():
-            # Scripts are for tests and demos: they have to be named.
+            # Scripts are for tests and demos: they must be named explicitly.
             if offer.entries and offer.provider.name != "scripted":
                 return next(iter(offer.entries.values())).id
         return None
@@ -277,7 +277,7 @@ class Catalog:
         return [_resolved(offer, offer.entries[model_id]) for offer in nearest]
 
     def _by_any_model(self, model_id: str) -> list[ResolvedModel]:
-        """An id with a colon names a particular provider and matches no other."""
+        """An id with a colon names a specific provider and matches no other."""
         offers = [offer for offer in self._own.values() if offer.any_model and ":" not in model_id]
         return [found for offer in offers if (found := self._of_offer(offer, model_id)) is not None]
 
@@ -309,7 +309,7 @@ def _resolved(offer: _Offer, entry: Entry) -> ResolvedModel:
 
 
 async def close_provider(provider: Provider) -> None:
-    """Closes a provider that has anything to close."""
+    """Closes a provider that has something to close."""
     close = getattr(provider, "aclose", None)
     if close is not None:
         await close()

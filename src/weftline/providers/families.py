@@ -1,8 +1,8 @@
 """The model families by name, and how a provider is built from its settings.
 
-A new family needs one module with a class and one line in `FAMILIES`; a package of its own registers one under the
+A new family needs one module with a class and one line in `FAMILIES`; a separate package registers one under the
 entry point group `weftline.providers` instead. The class takes keyword arguments, among them `transport`, `base_url`,
-`api_key` and `models`; whatever else it takes can be set as an option.
+`api_key` and `models`; any others can be set as options.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
     key_env: tuple[str, ...] = ()
     keyless: bool = False
     oauth: OAuthSettings | None = None
-    """In place of a key: an access token that is refreshed."""
+    """Instead of a key: an access token that is refreshed."""
     models: tuple[ModelInfo, ...] = ()
     any_model: bool | None = None
     """Whether ids that are not listed are accepted; None: when no models are listed."""
     source: Source = "workspace_provider"
     max_concurrency: int = DEFAULT_CONCURRENCY
-    """Calls under way at a time; the number falls by itself when the provider refuses, and grows again."""
+    """Concurrent calls; the number drops by itself when the provider refuses, and grows again."""
     tokens_per_minute: int | None = None
     options: dict[str, Any] = {}
     """Further arguments of the family's class."""
@@ -112,7 +112,7 @@ TIME_OPTIONS: Final = {
 
 
 def _limits(settings: ProviderSettings, options: dict[str, Any]) -> TimeLimits:
-    """The time limits among the options, which are taken out."""
+    """Removes the time limits from the options and returns them."""
     given: dict[str, float] = {}
     for option in TIME_OPTIONS.keys() & options.keys():
         seconds = options.pop(option)

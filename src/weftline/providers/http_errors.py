@@ -1,4 +1,4 @@
-"""What a failed answer of a model API means: its class, its own code and message, and when to come back."""
+"""What a failed response of a model API means: its class, its own code and message, and when to retry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_MESSAGE_CHARS: Final = 2_000
 
 
 class ErrorDetail(Struct, frozen=True):
-    """What an error answer says about itself. `status` is None for an error inside a stream that names none."""
+    """What an error response says about itself. `status` is None for an error inside a stream that names none."""
 
     status: int | None
     code: str | None
@@ -30,7 +30,7 @@ class ErrorDetail(Struct, frozen=True):
 
 
 Hook = Callable[[ErrorDetail], ErrorClass | None]
-"""A family's own rule, asked first; None leaves the decision to the common ones."""
+"""A family's own rule, which comes first; None leaves the decision to the common rules."""
 
 _CONTEXT = re.compile(
     r"prompt is too long|too many (?:input |total )?tokens|context[ _-]?(?:length|window|limit)|maximum context"
@@ -79,9 +79,9 @@ def classify(
     hook: Hook | None = None,
     secrets: Sequence[str] = (),
 ) -> ProviderError:
-    """Makes the error for an answer that was not a success, or (with `status` None) for an error inside a stream.
+    """The error for a response that was not a success, or (with `status` None) for an error inside a stream.
 
-    `secrets` are blotted out of the message and the code: some APIs echo the key that they refuse.
+    `secrets` are redacted from the message and the code: some APIs echo the key that they refuse.
     """
     detail = read_detail(status, body, secrets=secrets)
     return ProviderError(
@@ -199,7 +199,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _until(date: str, now: str | None) -> float | None:
-    """Seconds from the answer's own date (or from this machine's clock, when it has none) to `date`."""
+    """Seconds from the response's own date (or from this machine's clock, if it has none) to `date`."""
     try:
         start = parsedate_to_datetime(now).timestamp() if now else time.time()
         return max(parsedate_to_datetime(date).timestamp() - start, 0.0)

@@ -3,7 +3,7 @@
     async for model in every_model(provider, search="claude"):
         print(model.vendor_id, model.context_window_tokens)
 
-Hints about a model are those of the listing itself; what it does not tell is None, unknown.
+Hints about a model come from the listing itself; None means that it does not say.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ModelPage(Struct, frozen=True):
 
 
 class Lists(Protocol):
-    """A provider whose models can be listed: what a family offers besides `Provider`, where its API has a listing."""
+    """A provider whose models can be listed: what a family offers on top of `Provider` if its API has a listing."""
 
     async def list_models(self, *, search: str = "", cursor: str | None = None) -> ModelPage:
         """One page, the first without a `cursor`. `search` keeps the models whose id or label contains it."""

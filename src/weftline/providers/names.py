@@ -1,8 +1,8 @@
-"""Tool names as a model family accepts them, and the way back.
+"""Tool names as a model family accepts them, and the mapping back.
 
-Families refuse names that ours allow (dots, slashes, blanks, more than 64 characters). A name that a family accepts is
-sent as it is; another is repaired in a way that depends on that name alone, so that the bytes of earlier requests stay
-the same whatever other tools come and go.
+Families refuse names that we allow (dots, slashes, blanks, more than 64 characters). A name that a family accepts is
+sent unchanged; any other is repaired in a way that depends only on that name, so that the bytes of earlier requests
+stay the same as other tools come and go.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import lru_cache
 from weftline.providers.base import ProviderError
 
 ALLOWED = r"[a-zA-Z0-9_-]"
-"""What OpenAI and Anthropic accept in the name of a tool: one character of it."""
+"""One character of a tool name that OpenAI and Anthropic accept."""
 
 _DIGEST_LENGTH = 8
 
@@ -23,8 +23,8 @@ _DIGEST_LENGTH = 8
 class NameMap:
     """Names of one request's tools, both ways.
 
-    `allowed` is a regular expression for one character (a class such as `[a-zA-Z0-9_-]`), `limit` the greatest length
-    and `first`, when given, what the first character must be. Two tools that would be sent under one name are refused
+    `allowed` is a regular expression for one character (a class such as `[a-zA-Z0-9_-]`), `limit` the maximum length
+    and `first`, if given, what the first character must be. Two tools that would be sent under one name are refused
     with a `ProviderError` of class `invalid_request`.
 
     >>> names = NameMap(["files.read"])

@@ -23,7 +23,7 @@ from weftline.providers.calls import Call
 from weftline.redaction import REDACTED
 
 MARGIN_S: Final = 60.0
-"""A token is renewed this long before it expires, so that none expires on its way."""
+"""A token is renewed this long before it expires, so that none expires in transit."""
 _USUAL_LIFE_S: Final = 3600.0
 _LIMITS: Final = TimeLimits(total_s=30.0)
 
@@ -90,13 +90,13 @@ class OAuthTransport:
         if task is None:
             task = self._refreshing = asyncio.create_task(self._refresh())
             task.add_done_callback(self._refreshed)
-        # A caller that gives up must not take the new token from the others, nor lose it: it may come only once.
+        # A caller that gives up must not lose the new token or deprive others of it: it may be issued only once.
         return await asyncio.shield(task)
 
     def _refreshed(self, task: asyncio.Task[str]) -> None:
         self._refreshing = None
         if not task.cancelled():
-            task.exception()  # whoever waited has it; nobody may have
+            task.exception()  # callers that were waiting have it; there may be none
 
     async def _refresh(self) -> str:
         settings = self._settings
@@ -110,7 +110,7 @@ class OAuthTransport:
             async with Call(request) as response:
                 status, answer = response.status, await response.read()
         except ProviderError as error:
-            # What the connection says is worth another try; what the authorization server says is not.
+            # A connection failure is worth a retry; a refusal by the authorization server is not.
             raise ProviderError("auth", f"No access token: {error.message}", retryable=error.retryable) from None
         if not 200 <= status < 300:
             raise ProviderError("auth", f"No access token: the refresh was answered with status {status}.")
@@ -126,7 +126,7 @@ class OAuthTransport:
 
 
 class _Redacted:
-    """An answer that does not repeat the token it was asked with: what a failure says is shown to people."""
+    """The response with the refresh token redacted: the text of a failure is shown to people."""
 
     def __init__(self, response: Response, secret: bytes) -> None:
         self._response = response

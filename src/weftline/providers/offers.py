@@ -1,9 +1,9 @@
-"""What a provider may offer besides a name and a stream, and what stands in for it where it does not.
+"""What a provider may offer on top of a name and a stream, and the defaults if it does not.
 
     answer = await generate(provider, ModelRequest("some-model", [User.of("Hello")]))
     print(answer.message.text, await builtin_tools(provider))
 
-A provider whose API cannot stream has `generate` in place of `stream`; its answers then come in one piece.
+A provider whose API cannot stream has `generate` instead of `stream`; its answers then come in one piece.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class Generated(Struct, frozen=True):
-    """An answer in one piece. `finish_reason` is canonical and lowercase, as that of a stream."""
+    """An answer in one piece. `finish_reason` is canonical and lowercase, as in a stream."""
 
     message: Assistant
     usage: Usage = Usage()
@@ -54,7 +54,7 @@ class Generates(Protocol):
 
 
 async def generate(provider: Provider | Generates, request: ModelRequest) -> Generated:
-    """One model call, by the provider's own `generate` where it has one. Raises `ProviderError`."""
+    """One model call, with the provider's own `generate` if it has one. Raises `ProviderError`."""
     own = getattr(provider, "generate", None)
     if own is not None:
         return await own(request)
@@ -63,7 +63,7 @@ async def generate(provider: Provider | Generates, request: ModelRequest) -> Gen
 
 
 async def builtin_tools(provider: Provider | Generates) -> Sequence[str]:
-    """The tools that the provider runs by itself, told at once or awaited; none when it does not say."""
+    """The tools that the provider runs itself, from a sync or async method; empty if it has none."""
     listing = getattr(provider, "builtin_tools", None)
     if listing is None:
         return ()
@@ -72,28 +72,28 @@ async def builtin_tools(provider: Provider | Generates) -> Sequence[str]:
 
 
 async def late_metadata(provider: Provider, request: ModelRequest) -> dict[str, str]:
-    """What the provider tells of an answer that is complete; nothing when it does not say, or fails to."""
+    """What the provider reports about a complete answer; empty if it reports nothing or fails."""
     own = getattr(provider, "response_metadata", None)
     if own is None:
         return {}
     try:
         found: Any = own(request)
-        told = await found if inspect.isawaitable(found) else found
-        return {str(name)[:64]: str(value)[:256] for name, value in list(dict(told or {}).items())[:16]}
+        reported = await found if inspect.isawaitable(found) else found
+        return {str(name)[:64]: str(value)[:256] for name, value in list(dict(reported or {}).items())[:16]}
     except Exception:
-        logger.exception("the provider %s failed to tell about its answer", provider.name)
+        logger.exception("the provider %s failed to report on its answer", provider.name)
         return {}
 
 
 def streaming(provider: Provider | Generates) -> Provider:
-    """The provider itself, or one that streams what its `generate` answers."""
+    """The provider itself, or one that streams the result of its `generate`."""
     if hasattr(provider, "stream") or not hasattr(provider, "generate"):
         return cast("Provider", provider)
     return cast("Provider", _InOnePiece(cast("Generates", provider)))
 
 
 class _InOnePiece:
-    """Whatever else the provider offers is handed through."""
+    """Everything else that the provider offers is passed through."""
 
     def __init__(self, provider: Generates) -> None:
         self._inner = provider

@@ -53,7 +53,7 @@ class Price(Struct, frozen=True, omit_defaults=True):
 
 class PriceOverride(Struct, frozen=True):
     """The price of one model, before any other source. `provider` is a provider's name in the configuration, or a
-    family, whose every provider it holds for."""
+    family, for all of its providers."""
 
     provider: str
     model: str
@@ -61,7 +61,7 @@ class PriceOverride(Struct, frozen=True):
 
 
 class Prices:
-    """The prices that this server goes by.
+    """The prices that this server uses.
 
     >>> prices = Prices([PriceOverride("lab", "llama", Price(input_per_1m_usd=0.2, output_per_1m_usd=0.4))])
     >>> prices.cost_usd(Usage(input=1_000_000, output=500_000), provider="lab", model="llama")
@@ -100,7 +100,7 @@ class Prices:
         override = self._override(provider, model, offer)
         if override is not None:
             return override.cost_usd(usage)
-        # The package counts tokens without a price as free; only a price that is there makes a cost.
+        # The package treats tokens without a price as free; for us their cost is unknown.
         price = self.price(provider=provider, model=model)
         if price is None or price.cost_usd(usage) is None:
             return None

@@ -1,6 +1,6 @@
-"""What models take of the sampling settings, and what is wrong with settings that they do not take.
+"""Which sampling settings a model accepts, and what is wrong with those that it does not.
 
-A family says what each of its models takes (`sampling_limits`); one that does not say is taken to take everything.
+A family says what each of its models accepts (`sampling_limits`); if it does not say, everything is accepted.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from weftline.messages import Sampling
 
 
 class SamplingLimits(Struct, frozen=True, kw_only=True):
-    """What one model takes."""
+    """What one model accepts."""
 
     max_temperature: float | None = 2.0
-    """None: it takes no temperature at all."""
+    """None if it does not accept a temperature at all."""
     top_p: bool = True
     together: bool = True
-    """Whether it takes temperature and top-p in one request."""
+    """Whether it accepts temperature and top-p in one request."""
     max_stops: int | None = None
     """How many stop sequences; 0 for none at all, None for any number."""
     blank_stops: bool = True
@@ -26,14 +26,14 @@ class SamplingLimits(Struct, frozen=True, kw_only=True):
     min_output_tokens: int = 1
     max_output_tokens: int | None = None
     condition: str = ""
-    """When it takes no temperature and top-p, such as "while it reasons"; empty for always."""
+    """When it refuses temperature and top-p, such as "while it reasons"; empty for always."""
 
 
 ANYTHING = SamplingLimits()
 
 
 def issues_of(sampling: Sampling, limits: SamplingLimits, *, model: str) -> list[Issue]:
-    """What the model would refuse, by the fields of a request."""
+    """What the model would refuse, by field of the request."""
     issues: list[Issue] = []
     when = f" {limits.condition}" if limits.condition else ""
     temperature, top_p = sampling.temperature, sampling.top_p
@@ -49,12 +49,12 @@ def issues_of(sampling: Sampling, limits: SamplingLimits, *, model: str) -> list
             issues.append(Issue("topP", f"{model} takes a temperature or top-p, but not both"))
     if sampling.stop:
         issues += _stop_issues(sampling.stop, limits, model)
-    most, least = limits.max_output_tokens, limits.min_output_tokens
+    maximum, minimum = limits.max_output_tokens, limits.min_output_tokens
     if sampling.max_output_tokens is not None:
-        if most is not None and sampling.max_output_tokens > most:
-            issues.append(Issue("maxOutputTokens", f"{model} writes at most {most:,} tokens"))
-        elif sampling.max_output_tokens < least:
-            issues.append(Issue("maxOutputTokens", f"{model} takes a limit of {least} tokens or more"))
+        if maximum is not None and sampling.max_output_tokens > maximum:
+            issues.append(Issue("maxOutputTokens", f"{model} writes at most {maximum:,} tokens"))
+        elif sampling.max_output_tokens < minimum:
+            issues.append(Issue("maxOutputTokens", f"{model} takes a limit of {minimum} tokens or more"))
     return issues
 
 
@@ -66,5 +66,5 @@ def _stop_issues(stop: tuple[str, ...], limits: SamplingLimits, model: str) -> l
         issues.append(Issue("stopSequences", f"{model} takes at most {limits.max_stops} stop sequences"))
     if not limits.blank_stops:
         blank = [index for index, text in enumerate(stop) if not text.strip()]
-        issues += [Issue(f"stopSequences[{index}]", f"{model} takes no blank stop sequence") for index in blank]
+        issues += [Issue(f"stopSequences[{index}]", f"{model} does not take blank stop sequences") for index in blank]
     return issues

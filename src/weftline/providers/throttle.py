@@ -1,8 +1,8 @@
-"""How many calls a provider gets at a time, and how many tokens a minute: limits that find their own level.
+"""Limits on a provider's concurrent calls and tokens per minute that adjust themselves.
 
-A refusal for rate or load halves the number of calls under way and holds new ones back for as long as the provider
+A refusal for rate or load halves the number of concurrent calls and holds new ones back for as long as the provider
 asked; each success lets the number grow again, slowly. Nothing is ever refused here: calls wait for their turn, in the
-order they came. Retrying is the runtime's business, not this one's.
+order they came. Retrying is left to the runtime.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _REFUSALS = frozenset({"rate_limit", "overloaded"})
 MAX_HOLD_S = 60.0
 """One refusal holds back calls of other runs and models, which it may not concern, no longer than this."""
 _SETTLE_S = 1.0
-"""Refusals that come together count once: they tell of one overload, not of many."""
+"""Refusals that come together count once: they are signs of a single overload."""
 
 
 class Throttle:
-    """Slots for calls. `limit` moves between 1 and `most`; `tokens_per_minute` None means no limit on tokens."""
+    """Slots for calls. `limit` moves between 1 and `maximum`; `tokens_per_minute` None means no limit on tokens."""
 
-    def __init__(self, most: int = DEFAULT_CONCURRENCY, *, tokens_per_minute: int | None = None) -> None:
-        self.limit = float(most)
+    def __init__(self, maximum: int = DEFAULT_CONCURRENCY, *, tokens_per_minute: int | None = None) -> None:
+        self.limit = float(maximum)
         self.under_way = 0
-        self._most = most
+        self._maximum = maximum
         self._per_minute = tokens_per_minute
         self._spent: deque[tuple[float, int]] = deque()
         self._spent_sum = 0
@@ -63,7 +63,7 @@ class Throttle:
             self._let_in()
 
     def succeeded(self, tokens: int) -> None:
-        self.limit = min(self.limit + 1.0 / self.limit, float(self._most))
+        self.limit = min(self.limit + 1.0 / self.limit, float(self._maximum))
         if self._per_minute is not None:
             self._spent.append((_now(), tokens))
             self._spent_sum += tokens
@@ -80,7 +80,7 @@ class Throttle:
             self.limit = max(min(self.limit, self.under_way) / 2, 1.0)
 
     def _free_in(self) -> float:
-        """Seconds until another call may begin; infinity when one must end first."""
+        """Seconds until another call may begin; infinity if one must end first."""
         if self.under_way >= int(self.limit):
             return float("inf")
         now = _now()
@@ -110,7 +110,7 @@ class Throttle:
 
 
 class ThrottledProvider:
-    """A provider whose calls wait for a slot of its throttle. Whatever else it offers is handed through."""
+    """A provider whose calls wait for a slot of its throttle. Everything else it offers is passed through."""
 
     def __init__(self, provider: Provider, throttle: Throttle) -> None:
         self.inner = provider
@@ -155,7 +155,7 @@ class ThrottledProvider:
 
 
 async def close_stream(stream: AsyncIterator[Sequence[Chunk]]) -> None:
-    """Lets go of a stream, and of its connection, now: one that is given up half read would wait for the collector."""
+    """Closes a stream and its connection now: one abandoned half-read would wait for the garbage collector."""
     close = getattr(stream, "aclose", None)
     if close is not None:
         await close()

@@ -1,4 +1,4 @@
-"""Events of a model API, with characters made whole that were cut in two between one event and the next.
+"""Events of a model API, rejoining characters that were split between one event and the next.
 
 Some APIs cut their deltas by UTF-16 units, so that an emoji may come as `"\\ud83d"` and `"\\ude00"`. Neither is text.
 """
@@ -38,7 +38,7 @@ class WholePairs:
         return ready
 
     def end(self) -> Sequence[SseEvent]:
-        """The event that still waits, when no other comes."""
+        """The event that is still waiting, once no other will come."""
         held, self._held = self._held, None
         return () if held is None else (held._replace(data=whole_json(held.data)),)
 
@@ -62,7 +62,7 @@ class WholePairs:
 
 
 def _last_high(data: bytes) -> re.Match[bytes] | None:
-    """The first half of a character with which a string ends."""
+    """The first half of a character at the end of a string."""
     return next((half for half in lone_halves(data) if not _is_low(half) and data[half.end() :][:1] == b'"'), None)
 
 

@@ -21,18 +21,18 @@ from weftline.providers.families import NotAvailable, ProviderSettings, build_pr
 
 
 class OwnProvider(Struct, frozen=True):
-    """A provider that a workspace brought, as it is stored."""
+    """A provider that a workspace added, as stored."""
 
     id: str
     version: int
-    """Another number after each change."""
+    """A different number after each change."""
     settings: ProviderSettings
     fault: str = ""
-    """Why it cannot be used, when that is known already."""
+    """Why it cannot be used, if that is already known."""
 
 
 LoadOwn: TypeAlias = Callable[[int], Awaitable[Sequence[OwnProvider]]]
-"""Reads the providers that a workspace brought, by its key."""
+"""Reads the providers that a workspace added, by the workspace's key."""
 
 
 class WorkspaceCatalogs:
@@ -53,7 +53,7 @@ class WorkspaceCatalogs:
         self._retired: list[Provider] = []
 
     def of(self, workspace: int) -> Catalog:
-        """The models that this workspace may use, by what was last loaded: `base` alone before anything was."""
+        """The models that this workspace may use, as last loaded; only `base` before that."""
         return self._catalogs.get(workspace, self.base)
 
     async def load(self, workspace: int) -> Catalog:
@@ -69,7 +69,7 @@ class WorkspaceCatalogs:
         return found
 
     async def refresh(self, workspace: int | None = None) -> None:
-        """Reads again what is in memory, of one workspace or of all, after providers were changed."""
+        """Reloads the catalogs in memory, of one workspace or of all, after providers have changed."""
         if self._load is None:
             return
         async with self._loading:
@@ -77,7 +77,7 @@ class WorkspaceCatalogs:
                 self._catalogs[key] = await self._build(await self._load(key))
 
     async def aclose(self) -> None:
-        """Closes the providers that workspaces brought. Those of `base` are their owner's to close."""
+        """Closes the providers that workspaces added. The owner of `base` closes its own."""
         for _, provider in self._built.values():
             await close_provider(provider)
         for provider in self._retired:
@@ -100,7 +100,7 @@ class WorkspaceCatalogs:
                 continue
             any_model = not settings.models if settings.any_model is None else settings.any_model
             catalog.add(provider, name=settings.name, any_model=any_model, source="workspace_provider", own=row.id)
-            await asyncio.sleep(0)  # it may have hundreds of models: others have their turn
+            await asyncio.sleep(0)  # it may have hundreds of models: let others have a turn
         return catalog
 
     def _provider(self, row: OwnProvider) -> Provider:
@@ -115,7 +115,7 @@ class WorkspaceCatalogs:
         transport = self._transport
         if transport is None:
             transport = self._own_transport = self._own_transport or AiohttpTransport()
-        # The server's environment is not the workspace's: no key is ever looked for there.
+        # The server's environment is not the workspace's: keys are never taken from there.
         provider = build_provider(row.settings, transport=transport, environ={})
         self._built[row.id] = (row.version, provider)
         return provider

@@ -1,4 +1,4 @@
-"""What a client would rather have: JSON, or a stream of events."""
+"""Whether a client prefers JSON or an event stream."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _ANY = ("*/*", "application/*")
 
 class Wanted(NamedTuple):
     events: bool
-    """Whether `Accept` names event streams, and puts them before JSON where it names that too."""
+    """Whether `Accept` names event streams, and prefers them to JSON if it names both."""
     json: bool
-    """Whether JSON would do."""
+    """Whether JSON is acceptable."""
 
 
 _JSON_ONLY = Wanted(events=False, json=True)
 
 
 def wanted(request: Request) -> Wanted:
-    """A tie is JSON's: so it has always been answered. A wildcard alone asks for no stream."""
+    """A tie goes to JSON, which was always the default. A wildcard alone does not ask for a stream."""
     lines = request.header_lines(b"accept")
     if not lines or lines == ["*/*"]:
         return _JSON_ONLY

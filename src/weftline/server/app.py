@@ -171,7 +171,7 @@ class App:
                 self.webhooks_changed()
 
     def _before_pages(self, request: Request) -> Response | None:
-        """Has browsers told what pages of other origins may do; answers their preflights."""
+        """Adds CORS headers to the response; answers preflights."""
         if self._cors is None:
             return None
         origin = request.header(b"origin")

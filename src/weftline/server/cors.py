@@ -1,7 +1,7 @@
-"""Pages of other origins: what a browser needs to hear before a script there may use this server.
+"""CORS: the headers that a browser needs before a script on another origin may use this server.
 
-Off unless `server.cors_origins` names origins. The pages on which people sign in and give consent are never open to
-scripts of another origin: what they show belongs to the person in front of them.
+Off unless `server.cors_origins` names origins. The pages where people sign in and give consent are never open to
+scripts of another origin: they are for the person in front of the browser.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SETTINGS = ("cors_origins", "cors_credentials")
 ANY = "*"
 
 REQUEST_HEADERS = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "Prefer", "X-API-Key")
-"""Always allowed. Others are allowed as they are asked for: the list of origins says who is trusted."""
+"""Always allowed. Others are allowed on request: the list of origins decides who is trusted."""
 EXPOSED_HEADERS = (
     "Location",
     "X-Run-Id",
@@ -37,20 +37,20 @@ _MAX_AGE_S = b"600"
 _MAX_ASKED = 50
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _OTHER_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9._-]+(?::[0-9]{1,5})?")
-"""An origin of an extension or of an app that is a browser itself."""
+"""The origin of a browser extension, or of an app with its own browser."""
 
 
 class Cors(Struct, frozen=True):
     origins: frozenset[str]
-    """As browsers write them; `*` stands for every one."""
+    """As browsers write them; `*` allows every origin."""
     credentials: bool = False
-    """Whether cookies and the like may come along. API keys and tokens are headers and need no such permission."""
+    """Whether requests may carry cookies. API keys and tokens are headers and need no permission."""
 
     def allows(self, origin: str) -> bool:
         return ANY in self.origins or origin in self.origins
 
     def opened(self, request: Request, router: Router, *, origin: str | None) -> Send:
-        """`request.send`, which tells the browser in every answer, refusals too, whether a page may read it."""
+        """`request.send`, with headers on every response, errors too, that say whether the page may read it."""
         send = request.send
         if origin is not None and self.allows(origin) and is_page(router, request):
             origin = None
@@ -66,7 +66,7 @@ class Cors(Struct, frozen=True):
         return opened
 
     def headers(self, origin: str | None) -> Headers:
-        """What an answer to a page of this origin has besides; to the unknown origin (None) only what holds for all."""
+        """The headers for pages of this origin; for an unknown origin (None), those that every origin gets."""
         same_for_all = ANY in self.origins
         vary = () if same_for_all else ((b"vary", b"Origin"),)
         if origin is None or not self.allows(origin):
@@ -74,21 +74,21 @@ class Cors(Struct, frozen=True):
         return (*vary, *self._grant(origin), (b"access-control-expose-headers", _EXPOSED))
 
     def early_headers(self, origin: str | None) -> Headers:
-        """Those of an answer that is made before there is a request, and perhaps before its origin was read."""
+        """The headers of a response that is sent before the request, and perhaps its origin, was read."""
         return self.headers(origin or "") if ANY in self.origins else self.headers(origin)
 
     def preflight(self, request: Request, router: Router, *, origin: str | None) -> Response | None:
-        """The answer to a browser that asks before it sends a page's request; None if this is not one."""
+        """The response to a preflight; None if the request is not one."""
         if request.method != "OPTIONS" or origin is None or request.header(b"access-control-request-method") is None:
             return None
         if is_page(router, request):
             return None
         if not self.allows(origin):
             raise Forbidden(
-                f"Pages of {origin[:200]!r} may not use this server.", hint="Name the origin in server.cors_origins."
+                f"Pages on {origin[:200]!r} may not use this server.", hint="Name the origin in server.cors_origins."
             )
         found = router.match("OPTIONS", request.path)
-        # An unknown path is told by the request itself: whoever refuses the preflight hides the reason from the page.
+        # For an unknown path the request itself gets the error: refusing the preflight would hide it from the page.
         methods = ", ".join(found.allowed) if isinstance(found, WrongMethod) else _METHODS
         return Response(
             b"",
@@ -109,7 +109,7 @@ class Cors(Struct, frozen=True):
 
 
 def is_page(router: Router, request: Request) -> bool:
-    """Whether the path is one that people look at, or that a form on such a page is sent to."""
+    """Whether the path is a page for people, or the target of a form on one."""
     found = router.match("OPTIONS", request.path)
     if not isinstance(found, WrongMethod):
         return False
@@ -129,13 +129,13 @@ def _allowed_headers(request: Request) -> list[str]:
 
 
 def cors_from(server: Mapping[str, Any], *, origin: str = "") -> Cors | None:
-    """What the `[server]` table of a configuration says; None if nothing is open.
+    """The CORS settings in the `[server]` table of a configuration; None if no origin is allowed.
 
         [server]
         cors_origins = ["https://app.example.com", "http://localhost:5173"]   # or ["*"]
         cors_credentials = false
 
-    Raises `WeftlineError` (`bad_config`) that names the setting at fault.
+    Raises a `WeftlineError` (`bad_config`) that names the offending setting.
     """
     listed = server.get("cors_origins", [])
     credentials = server.get("cors_credentials", False)
@@ -147,7 +147,7 @@ def cors_from(server: Mapping[str, Any], *, origin: str = "") -> Cors | None:
     if credentials and ANY in origins:
         raise _bad(origin, "cors_credentials", 'cannot be true while cors_origins has "*"; name the origins')
     if credentials and not origins:
-        raise _bad(origin, "cors_credentials", "is of no use without cors_origins")
+        raise _bad(origin, "cors_credentials", "has no effect without cors_origins")
     return Cors(origins, credentials) if origins else None
 
 
@@ -157,9 +157,9 @@ def _origin(value: object, origin: str) -> str:
     if not isinstance(value, str):
         raise _bad(origin, "cors_origins", f"{value!r} is not an origin")
     if value == "null":
-        raise _bad(origin, "cors_origins", "'null' is what sandboxed pages of anybody send; name an origin")
+        raise _bad(origin, "cors_origins", "'null' is what any sandboxed page sends; name an origin")
     if "*" in value:
-        raise _bad(origin, "cors_origins", f'{value!r}: a pattern is not possible; name each origin, or "*" alone')
+        raise _bad(origin, "cors_origins", f'{value!r}: patterns are not supported; name each origin, or use "*" alone')
     scheme = value.partition("://")[0].lower()
     if scheme not in ("http", "https"):
         if _OTHER_SCHEME.fullmatch(value.lower()):

@@ -1,4 +1,4 @@
-"""Creating runs: the use case, and its answer, which is the run's id or the run's events."""
+"""Creating runs: the use case and its response, which is the run's id or its events."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MAX_WARNINGS_CHARS = 4096
 
 
 class Made(NamedTuple):
-    """A run that was created, and what its request is warned of."""
+    """A run that was created, and the warnings about its request."""
 
     run_id: str
     warnings: Warnings = UNSET
@@ -72,9 +72,9 @@ async def create_run(
 async def answer_created(
     app: App, request: Request, principal: Principal, create: Callable[[], Awaitable[Made]]
 ) -> Response | StreamedResponse:
-    """Answers with the id of the run that `create` makes, or with its events if the client asks for those.
+    """Responds with the id of the run that `create` makes, or with its events if the client asks for them.
 
-    A stream has its place before there is a run: a workspace that has too many of them gets no run either.
+    The stream is admitted before the run is created: a workspace with too many streams gets no run either.
     """
     want = wanted(request)
     may_read = principal.scopes is None or READ_SCOPE in principal.scopes
@@ -104,7 +104,7 @@ def _headers(run_id: str, slug: str) -> Headers:
 
 
 def _warnings(warnings: Warnings) -> Headers:
-    """What a JSON answer would have in its body. Header values are ASCII, and short."""
+    """What a JSON response would have in its body. Header values are ASCII, and short."""
     if warnings is UNSET:
         return ()
     kept = to_builtins(warnings)

@@ -61,12 +61,12 @@ class HostedMcp:
         self._stop = asyncio.Event()
 
     async def answer(self, request: Request, principal: Principal) -> None:
-        """Answers one request whole; the package sends the answer itself."""
+        """Handles one request; the package sends the response itself."""
         manager = self._managers.get(principal.workspace) or await self._open(principal.workspace)
         from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
         from mcp.server.auth.provider import AccessToken
 
-        # The package binds a session to whoever opened it; to others it does not exist.
+        # The package binds a session to the caller that opened it; for others it does not exist.
         user = AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=[]))
         room = RequestRoom(self._app.large, principal.slug)
         scope = {**request.scope, "user": user, _PRINCIPAL: principal, _ROOM: room}
@@ -76,7 +76,7 @@ class HostedMcp:
         try:
             await manager.handle_request(scope, receive, _Sending(self._app.large, room, request).send)
         except ExceptionGroup as group:
-            # The package wraps what `send` raises when the client is too slow.
+            # The package wraps the exception that `send` raises when the client is too slow.
             if group.split(ConnectionResetError)[1] is not None:
                 raise
             raise ConnectionResetError from None
@@ -143,9 +143,9 @@ class HostedMcp:
         if agent is None:
             raise MCPError(INVALID_PARAMS, f"There is no tool {params.name[:100]!r}.")
         if not isinstance(message, str) or not message.strip():
-            raise MCPError(INVALID_PARAMS, "message: must be a text that is not empty.")
+            raise MCPError(INVALID_PARAMS, "message: must be a non-empty string.")
         if for_client := await self._unattended.client_side_tools(agent):
-            # A call of such a tool would wait for an answer that nobody on this way can give.
+            # A call of such a tool would wait for a result that no MCP client can give.
             text = (
                 f"{agent.slug} cannot be used over MCP: its tools {_listed(for_client)} are run by a client of the API."
             )
@@ -156,12 +156,12 @@ class HostedMcp:
         except WeftlineError as error:
             return CallToolResult(content=[TextContent(text=error.message)], is_error=True)
         row = await self._app.engine.find(run_id, workspace=principal.workspace)
-        told = 0
+        reported = 0
         try:
             async for event in following.events(self._app, row, run_id):
                 if event.what is What.TEXT:
-                    told += 1
-                    await context.session.report_progress(told, message=event.text)
+                    reported += 1
+                    await context.session.report_progress(reported, message=event.text)
         except asyncio.CancelledError:
             await self._cancel(row.key, principal)
             raise
@@ -196,7 +196,7 @@ class HostedMcp:
 
 
 class _Sending:
-    """Sends what the package answers. What is large has room of its own, and must be taken in time."""
+    """Sends the package's response. A large one needs room, and the client must read it in time."""
 
     def __init__(self, large: LargeResponses, room: RequestRoom, request: Request) -> None:
         self._large = large
@@ -221,8 +221,8 @@ class _Sending:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_SHOWN_TOOLS])
-    return f"{shown} and {len(names) - _SHOWN_TOOLS} more" if len(names) > _SHOWN_TOOLS else shown
+    text = ", ".join(names[:_SHOWN_TOOLS])
+    return f"{text} and {len(names) - _SHOWN_TOOLS} more" if len(names) > _SHOWN_TOOLS else text
 
 
 async def _checked(request: Request) -> Receive:

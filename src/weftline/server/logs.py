@@ -1,7 +1,7 @@
 """The server's log: our own lines at the configured level, and only warnings and errors from libraries.
 
 At INFO a library logs what it was asked to do, including addresses with their tokens. Such addresses, and our own
-credentials, are blacked out of everything that is logged. A message is one line, whatever it quotes.
+credentials, are redacted from everything that is logged. A message is one line, whatever it quotes.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from weftline.redaction import REDACTED, shown_url
 LogStyle: TypeAlias = Literal["text", "json"]
 
 ACCESS: Final = "weftline.access"
-"""The logger of the access log, which speaks at DEBUG."""
+"""The logger of the access log, which logs at DEBUG."""
 
 _URL = re.compile(r"""https?://[^\s"'<>]+""", re.IGNORECASE)
 _CREDENTIAL = re.compile(r"\b(weft_|whsec_|mantyx_(?:at|rt|ac|oas)_)[A-Za-z0-9_-]{8,}")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 _MAX_MESSAGE_CHARS = 4000
 _MAX_LINE_CHARS, _MAX_LINES = 2000, 400
-"""Of a traceback. What is cut is the end of a line and the middle of them all: the rest of an address whose beginning
-is gone could not be told from other text, and blacked out."""
+"""Limits for a traceback. Lines lose their end and the traceback its middle: without its beginning, the rest of a URL
+would not be recognized, and so not redacted."""
 _UNHEARD = ("mcp.client",)
-"""What these report is told to the model and by a line of our own; their tracebacks hold what a peer has said."""
+"""We report these failures to the model and log them ourselves; their tracebacks quote what a peer sent."""
 _SHARED = (
     "weftline.store",
     "weftline.runtime.loading",
@@ -39,11 +39,11 @@ _SHARED = (
     "weftline.runtime.timers",
     "weftline.server.listener",
 )
-"""These work for everybody, whoever woke them: their lines name the run that they mean themselves."""
+"""These serve all runs, whichever woke them, so their messages name the run themselves."""
 
 
 def configure_logs(level: str, *, style: LogStyle = "text", stream: TextIO | None = None) -> None:
-    """Logs to stderr. `level` is for our own loggers; those of libraries speak from WARNING on."""
+    """Logs to stderr. `level` is for our own loggers; libraries log from WARNING up."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
     root = logging.getLogger()
@@ -57,7 +57,7 @@ def configure_logs(level: str, *, style: LogStyle = "text", stream: TextIO | Non
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-01-31T12:00:00.000Z INFO weftline.server: message [run_… acme req_…]`, and a traceback below if any."""
+    """`2026-01-31T12:00:00.000Z INFO weftline.server: message [run_… acme req_…]`, followed by the traceback if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         message = _message(record)
@@ -69,7 +69,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: `time`, `level`, `logger`, `message`, and where there is one, `run`, `workspace`,
+    """One JSON object per line: `time`, `level`, `logger`, `message` and, if known, `run`, `workspace`,
     `request` and `traceback`."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -86,7 +86,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _message(record: logging.LogRecord) -> str:
-    # Line breaks in what a client or a peer has sent would let it write lines of its own.
+    # Line breaks sent by a client or a peer would let it forge log lines.
     message = _cut(record.getMessage(), _MAX_MESSAGE_CHARS)
     return _CONTROL.sub(lambda found: repr(found[0])[1:-1], redacted(message))
 
@@ -103,12 +103,12 @@ def _traceback(record: logging.LogRecord) -> str:
     return redacted("\n".join(lines))
 
 
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most]}… ({len(text) - most:,} more characters)"
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit:,} more characters)"
 
 
 def _about(record: logging.LogRecord) -> dict[str, str]:
-    """The run, the workspace and the request that the line is about, as far as they are known."""
+    """The run, the workspace and the request that the record is about, where known."""
     if record.name.startswith(_SHARED):
         return {}
     run, request = current_run.get(), current_request.get()
@@ -126,8 +126,8 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def redacted(text: str) -> str:
-    """The text without credentials of our own, and its addresses without theirs."""
-    # Half a character cannot be written: a line that says so is better than none.
+    """The text without our credentials, and with the secrets in its URLs redacted."""
+    # A lone surrogate cannot be encoded: an escaped one is better than no line.
     text = text if text.isascii() else text.encode(errors="backslashreplace").decode()
     text = _URL.sub(lambda match: shown_url(match[0]), text)
     return _CREDENTIAL.sub(rf"\1{REDACTED}", text)

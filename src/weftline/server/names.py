@@ -1,7 +1,7 @@
-"""The names under which this server is known: what Host and Origin may say, and where its own addresses begin.
+"""The names this server goes by: which Host and Origin headers it accepts, and the base of its own URLs.
 
-A page of another site can make a browser ask a server on its user's machine, under a name that the page's owner lets
-point there (DNS rebinding). Such a request says in Host and Origin where it believes itself to be.
+A page of another site can make a browser send requests to a server on the user's machine, under a name that the page's
+owner points there (DNS rebinding). The Host and Origin of such a request give it away.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 class OwnNames:
-    """What the server is called, by itself and by others.
+    """The names of the server.
 
     Args:
         url: The address that the server listens on.
-        public_url: Where it is found from outside, if that is another.
+        public_url: Where it is reached from outside, if that differs.
         hosts: Further names that it goes by.
-        local: Whether the server is there for its own machine alone. One that listens on every address without a
+        local: Whether the server serves only its own machine. One that listens on every address without a
             `public_url` does not know all of its names.
         cors: Which pages of other origins may use the server.
     """
@@ -46,10 +46,9 @@ class OwnNames:
         self._bases = {origin_of(base): base for base in (*_aliases(url), url, public_url) if base}
 
     def base(self, request: Request) -> str:
-        """Where the addresses begin that the answer to this request names.
+        """The base of the URLs in the response to this request.
 
-        Whoever comes by one of the server's own names is answered with that name; what any other Host says is never
-        repeated.
+        It has the name that the request used if that is one of the server's own; any other Host is never repeated.
         """
         host = request.header(b"host") or ""
         for scheme in ("https", "http"):
@@ -59,7 +58,7 @@ class OwnNames:
         return self.url
 
     def path_of(self, url: str) -> str | None:
-        """The path of an address of this server, "" for the server as a whole; None if it is not one of its own."""
+        """The path of a URL of this server, "" for the server as a whole; None for any other URL."""
         try:
             address = parse(url)
         except InvalidAddress:
@@ -73,9 +72,9 @@ class OwnNames:
         return address.rest.removeprefix(prefix).rstrip("/")
 
     def check(self, request: Request) -> None:
-        """Raises `Forbidden` for a request under a name that is not the server's, and for one of another site's page.
+        """Raises `Forbidden` for a request under a name that is not the server's, or from another site's page.
 
-        An address in numbers is as good as a name of ours: nobody can let one point elsewhere.
+        An IP address is as good as one of our names: it cannot be pointed elsewhere.
         """
         if not self.may_be_own(request.header(b"host") or ""):
             raise Forbidden(
@@ -87,12 +86,11 @@ class OwnNames:
             raise Forbidden("This request comes from another site's page.")
 
     def may_be_own(self, host: str) -> bool:
-        """Whether a Host header names this server, as far as it knows all of its names."""
+        """Whether a Host header names this server; anything does if it does not know all of its names."""
         return not self._closed or self._is_own(host)
 
     def _is_own_page(self, given: str) -> bool:
-        """Whether a page is the server's own, one that CORS is open to or, to a server for its own machine, any page
-        of that machine."""
+        """Whether a page is the server's own, is allowed by CORS or, if the server is local, is on its own machine."""
         if self._cors is not None and self._cors.allows(given):
             return True
         origin = _origin(given)
@@ -108,7 +106,7 @@ class OwnNames:
 
 
 def host_name(text: str) -> str | None:
-    """A host as `allowed_hosts` may list it, in its one form; None if it is not a host."""
+    """The normal form of a host in `allowed_hosts`; None if it is not a host."""
     try:
         return canonical_host(text)
     except InvalidAddress:
@@ -116,7 +114,7 @@ def host_name(text: str) -> str | None:
 
 
 def _aliases(url: str) -> list[str]:
-    """The other names of a server that listens on this machine alone."""
+    """The other names of a server that listens only on this machine."""
     address = parse(url)
     if not is_loopback(address.host):
         return []

@@ -16,14 +16,14 @@ from weftline.server.router import EventStream, Form, HtmlPage, OtherProtocol, R
 
 REASONS = {
     400: "The request is wrong; the message names the field.",
-    401: "The credential is missing or not valid.",
+    401: "The credential is missing or invalid.",
     403: "The credential may not do this.",
     404: "Unknown, or in another workspace.",
-    409: "Not possible at this moment.",
+    409: "Not possible in the current state.",
     413: "The body is too large.",
     429: "Too many requests; try again after Retry-After.",
     500: "The server failed.",
-    503: "The server accepts no work at the moment; try again after Retry-After.",
+    503: "The server is not accepting work; try again after Retry-After.",
 }
 _CREDENTIALS = ("bearer", "apiKey")
 _IDEMPOTENCY_KEY: Schema = {
@@ -35,7 +35,7 @@ _IDEMPOTENCY_KEY: Schema = {
 _PREFER: Schema = {
     "name": "Prefer",
     "in": "header",
-    "description": "`handling=strict` refuses fields that are not known, which are named in `warnings` otherwise.",
+    "description": "`handling=strict` refuses unknown fields, which are otherwise listed in `warnings`.",
     "schema": {"type": "string"},
 }
 _NOT_JSON = (EventStream, HtmlPage, Redirect, OtherProtocol)
@@ -91,18 +91,18 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
 
 
 def body_type(route: Route) -> Any:
-    """The type of the fields of a request's body; None if it has no body that JSON Schema could describe."""
+    """The type of a request's body; None if it has none that JSON Schema could describe."""
     body = route.body.fields if isinstance(route.body, Form) else route.body
     return None if body is OtherProtocol else body
 
 
 def json_type(route: Route) -> Any:
-    """The type of a success that is JSON; None if none is."""
+    """The type of a JSON success; None if there is none."""
     return next((one for one in _kinds(route) if one not in _NOT_JSON), None)
 
 
 def _kinds(route: Route) -> tuple[Any, ...]:
-    """What a success may be: the type, or the members of a union of JSON and something else."""
+    """The possible kinds of success: the return type, or the members of a union."""
     members = get_args(route.returns)
     return members if any(one in _NOT_JSON for one in members) else (route.returns,)
 
@@ -151,13 +151,14 @@ def _responses(route: Route, schemas: Schemas) -> Schema:
         content["text/html"] = {}
     successes: dict[str, Schema] = {str(route.status): {"description": "Done.", "content": content}}
     if EventStream in kinds and content and route.status != 200:
-        # In words only: to a generated client, one that never asks for events, every success would be a text else.
-        successes["200"] = {"description": "The events, as `text/event-stream`, if the request accepts those."}
+        # Described in words only: a generated client never asks for events, and with a schema here it would read every
+        # success as text.
+        successes["200"] = {"description": "The events, as `text/event-stream`, if the request accepts them."}
     elif EventStream in kinds:
         content["text/event-stream"] = {}
     return {
         **successes,
-        **({"204": {"description": "Done. There is no answer."}} if route.silent else {}),
+        **({"204": {"description": "Done. The response has no body."}} if route.silent else {}),
         **{str(status): _refusal(route, status, schemas) for status in sorted(_errors(route))},
     }
 

@@ -1,4 +1,4 @@
-"""The settings of the server itself: the `[server]` table of the configuration file, and what flags say over it."""
+"""The settings of the server itself: the `[server]` table of the configuration file, overridden by flags."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from weftline.suggestions import did_you_mean
 from weftline.workspace.redirects import is_scheme_of_an_app
 
 _EGRESS = ("allow_egress", "allow_private_egress")
-_MOST_WAITS, _LONGEST_WAIT_S = 50, 30 * 86400
+_MAX_WAITS, _MAX_WAIT_S = 50, 30 * 86400
 
 
 class _Range(NamedTuple):
-    """A number that a setting may be; whole unless it is in seconds."""
+    """The range of a numeric setting; a whole number unless it is in seconds."""
 
-    least: float
-    most: float
+    minimum: float
+    maximum: float
     zero: bool = False
-    """0 is possible too, and means no limit."""
+    """Whether 0 is allowed too, for no limit."""
 
 
 _MANY = 10_000_000
@@ -77,39 +77,39 @@ SETTINGS = (
 
 class ServerOptions(Struct, frozen=True):
     rate_limit_per_minute: int = DEFAULT_PER_MINUTE
-    """Requests that one credential may make in a minute; 0 for no limit."""
+    """Requests per minute for one credential; 0 for no limit."""
     public_url: str = ""
-    """Where browsers and OAuth clients find this server, when that is not the address it listens on."""
+    """Where browsers and OAuth clients reach this server, if not at the address it listens on."""
     url: str = "http://localhost"
     """The address that it listens on."""
     oauth_redirect_schemes: frozenset[str] = frozenset()
-    """Schemes of apps that redirect URIs may have besides https and names of domains read backwards."""
+    """App schemes allowed in redirect URIs, in addition to https and reversed domain names."""
     oauth_registration: bool = True
     """Whether clients may register themselves (RFC 7591), to ask users for access to the MCP server."""
     allowed_hosts: frozenset[str] = frozenset()
-    """Names besides that of `public_url` under which MCP clients may address this server."""
+    """Host names, in addition to that of `public_url`, under which MCP clients may address this server."""
     local: bool = False
-    """Whether it is there for its own machine alone."""
+    """Whether it serves only its own machine."""
     webhook_retry_s: tuple[float, ...] = (10, 30, 120, 600, 1800, 7200, 21600, 43200)
-    """Waits between the attempts of a webhook's delivery, which has failed after the last."""
+    """Waits between attempts to deliver a webhook; after the last, the delivery has failed."""
     model_timeout_s: float = MODEL_TIMEOUT_S
     """How long one model call may take, from its request to the end of its answer."""
     slow_turn_s: float = SLOW_TURN_S
     """Model and tool calls that take longer are logged; 0 for none."""
     stall_s: float = default_stall_s()
-    """Processor time that may pass without the event loop moving before the process ends itself; 0 for no limit."""
+    """CPU time that the event loop may be stalled before the process ends itself; 0 for no limit."""
     trusted_proxies: tuple[Network, ...] = ()
     """Whose `X-Forwarded-For` is believed."""
     cors: Cors | None = None
     """Whose pages may use the server from a browser; None for nobody's."""
     unknown_fields: Literal["warn", "refuse"] = "warn"
-    """What becomes of a request with fields that the protocol does not know."""
+    """What to do with a request that has unknown fields."""
     connections: ConnectionLimits = ConnectionLimits()
     workspaces: WorkspaceLimits = WorkspaceLimits()
 
 
 def server_options(config: Config, *, rate_limit_per_minute: int | None = None) -> ServerOptions:
-    """Raises `WeftlineError` (`bad_config`) that names the setting at fault."""
+    """Raises a `WeftlineError` (`bad_config`) that names the offending setting."""
     options = ServerOptions()
     for name, value in config.server.items():
         if name not in SETTINGS:
@@ -165,7 +165,7 @@ def _schemes(config: Config, value: object) -> frozenset[str]:
         raise _bad(config, "oauth_redirect_schemes", "must be a list of schemes") from None
     for scheme in schemes:
         if not is_scheme_of_an_app(scheme):
-            raise _bad(config, "oauth_redirect_schemes", f"{scheme!r} cannot be the scheme of an app")
+            raise _bad(config, "oauth_redirect_schemes", f"{scheme!r} cannot be an app's scheme")
     return schemes
 
 
@@ -191,23 +191,23 @@ def _hosts(config: Config, value: object) -> frozenset[str]:
     for host in hosts:
         name = host_name(host)
         if name is None:
-            raise _bad(config, "allowed_hosts", f"{host!r} is not the name of a host")
+            raise _bad(config, "allowed_hosts", f"{host!r} is not a host name")
         known.add(name)
     return frozenset(known)
 
 
 def _waits(config: Config, value: object) -> tuple[float, ...]:
     try:
-        waits = convert(value, tuple[Annotated[float, Meta(ge=0, le=_LONGEST_WAIT_S)], ...])
+        waits = convert(value, tuple[Annotated[float, Meta(ge=0, le=_MAX_WAIT_S)], ...])
     except ValidationError:
         raise _bad(config, "webhook_retry_s", "must be a list of seconds") from None
-    if len(waits) > _MOST_WAITS:
-        raise _bad(config, "webhook_retry_s", f"may have {_MOST_WAITS} waits at most")
+    if len(waits) > _MAX_WAITS:
+        raise _bad(config, "webhook_retry_s", f"may have at most {_MAX_WAITS} waits")
     return waits
 
 
 def _seconds(config: Config, name: str, value: object) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= _LONGEST_WAIT_S:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= _MAX_WAIT_S:
         return float(value)
     raise _bad(config, name, "must be a number of seconds above 0")
 
@@ -220,7 +220,7 @@ def _count(config: Config, value: object) -> int:
 
 def _number(config: Config, name: str, value: object, allowed: _Range) -> float:
     seconds = name.endswith("_s")
-    meta = Meta(ge=allowed.least, le=allowed.most)
+    meta = Meta(ge=allowed.minimum, le=allowed.maximum)
     try:
         if allowed.zero and value == 0:
             return convert(value, int)
@@ -228,7 +228,7 @@ def _number(config: Config, name: str, value: object, allowed: _Range) -> float:
     except ValidationError:
         kind = "a number of seconds" if seconds else "a whole number"
         zero = ", or 0 for no limit" if allowed.zero else ""
-        fault = f"must be {kind} from {allowed.least:,} to {allowed.most:,}{zero}"
+        fault = f"must be {kind} from {allowed.minimum:,} to {allowed.maximum:,}{zero}"
         raise _bad(config, name, fault) from None
 
 

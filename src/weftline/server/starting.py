@@ -1,4 +1,4 @@
-"""What a server says when it has started: what it has, and what is to be done first where something is missing."""
+"""What a server logs when it has started: what it offers, and what to do first if something is missing."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from weftline.workspace.keys import is_anybody_let_in
 logger = logging.getLogger(__name__)
 
 _NAMED = 8
-"""Models and tools that are named; the others are counted."""
+"""How many models and tools are named; the rest are counted."""
 
 
 def report_start(address: str, *, db: Path, models: Catalog, tools: Mapping[str, Tool]) -> None:
     logger.info(
-        "weftline %s listens on %s; store %s; models: %s; tools: %s",
+        "weftline %s is listening on %s; store %s; models: %s; tools: %s",
         __version__,
         address,
         db.absolute(),
@@ -35,7 +35,7 @@ def report_start(address: str, *, db: Path, models: Catalog, tools: Mapping[str,
 
 
 async def advise(at: Workspaces, *, db: Path, models: Catalog) -> None:
-    """Says what to do first where nothing could be done yet."""
+    """Logs what to do first if the server is not usable yet."""
     if not models.entries():
         logger.warning(
             "this server has no models of its own yet: set ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY, or name"
@@ -43,7 +43,7 @@ async def advise(at: Workspaces, *, db: Path, models: Catalog) -> None:
             program(),
         )
     elif find_spec("genai_prices") is None and any(entry.provider != "scripted" for entry in models.entries()):
-        logger.info("prices of models are not known, so runs show no cost: pip install 'weftline[prices]'")
+        logger.info("model prices are not known, so runs show no cost: pip install 'weftline[prices]'")
     if not await is_anybody_let_in(at):
         logger.warning("there is no API key yet; make one with: %s", key_command(db))
 
@@ -53,7 +53,7 @@ def key_command(db: Path) -> str:
 
 
 def program() -> str:
-    """How this command is called from a shell."""
+    """How to call this command from a shell."""
     if shutil.which("weftline"):
         return "weftline"
     called = Path(sys.argv[0])
@@ -65,5 +65,5 @@ def program() -> str:
 def _listed(names: Iterable[str]) -> str:
     known = list(names)
     more = len(known) - _NAMED
-    shown = ", ".join(known[:_NAMED]) or "none"
-    return f"{shown} and {more} more" if more > 0 else shown
+    text = ", ".join(known[:_NAMED]) or "none"
+    return f"{text} and {more} more" if more > 0 else text

@@ -1,4 +1,4 @@
-"""What becomes of a request with fields that the protocol does not know: told to the client and logged, or refused."""
+"""Handles requests with unknown fields: a warning to the client and a log line, or a refusal."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from weftline.wire.unknown_fields import UnknownField
 logger = logging.getLogger(__name__)
 
 STRICT = "handling=strict"
-"""The preference (RFC 7240) of a client that wants to hear of its slips as errors."""
+"""The preference (RFC 7240) of a client that wants errors instead of warnings."""
 WINDOW_S = 60.0
 MAX_LINES = 20
-"""Of one workspace in a window: a client makes the same slip with every request."""
+"""Per workspace and window: a client makes the same mistake with every request."""
 MAX_WORKSPACES = 200
 
 
 class UnknownFields:
-    """`refused`: the operator wants no request that has any."""
+    """`refused`: the operator refuses requests with unknown fields."""
 
     def __init__(self, *, refused: bool = False) -> None:
         self._refused = refused
@@ -31,7 +31,7 @@ class UnknownFields:
         self._until_s = 0.0
 
     def warnings(self, request: Request, unknown: Sequence[UnknownField]) -> Warnings:
-        """The warnings to answer with, after a line in the log.
+        """Logs the unknown fields and returns the warnings for the response.
 
         Raises `InvalidRequest` with all of them when unknown fields are refused here, or if the client prefers that.
         """
@@ -39,8 +39,8 @@ class UnknownFields:
             if self._refused or prefers_strict(request):
                 raise invalid([Issue(field.path, field.refusal) for field in unknown])
             if self._has_a_line_left(request.about.workspace):
-                told = [f"{field.path} ({field.nearest}?)" if field.nearest else field.path for field in unknown]
-                logger.warning("%s %s has unknown fields: %s", request.method, request.path[:500], ", ".join(told))
+                fields = [f"{field.path} ({field.nearest}?)" if field.nearest else field.path for field in unknown]
+                logger.warning("%s %s has unknown fields: %s", request.method, request.path[:500], ", ".join(fields))
         return request_warnings(unknown)
 
     def _has_a_line_left(self, workspace: str) -> bool:
@@ -54,7 +54,7 @@ class UnknownFields:
 
 
 def prefers_strict(request: Request) -> bool:
-    """Whether a `Prefer` header asks for strict handling; values may be quoted and have parameters."""
+    """Whether a `Prefer` header asks for strict handling; values may be quoted or have parameters."""
     header = request.header(b"prefer")
     if header is None:
         return False

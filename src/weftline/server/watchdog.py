@@ -18,12 +18,12 @@ import signal
 
 STALL_S = 30.0
 BEAT_S = 1.0
-_MOST_CORES = 8
+_MAX_CORES = 8
 
 
 def default_stall_s() -> float:
     """More where there are more processors: threads at work use up the process's time as well."""
-    return STALL_S * max(1.0, min(os.cpu_count() or 1, _MOST_CORES) / 2)
+    return STALL_S * max(1.0, min(os.cpu_count() or 1, _MAX_CORES) / 2)
 
 
 class LoopWatchdog:

@@ -168,8 +168,8 @@ class A2ATool(RemoteTool):
                 self._forms.remember(self._peer, form)
                 return output
         except RequestFailed as error:
-            told = prompts.agent_request_failed(self.name, error.message, in_doubt=error.sent)
-            return ToolOutput.of(told, is_error=True)
+            message = prompts.agent_request_failed(self.name, error.message, in_doubt=error.sent)
+            return ToolOutput.of(message, is_error=True)
         return ToolOutput.of(prompts.agent_out_of_reach(self.name, list(dict.fromkeys(reasons))), is_error=True)
 
     async def _candidates(self) -> list[Form]:
@@ -236,10 +236,10 @@ class A2ATool(RemoteTool):
 
     async def _finished(self, form: Form, result: Fields) -> Fields:
         """The task once it is no longer under way: some peers answer before they are done."""
-        pause_s, most_s = _POLL_S
+        pause_s, max_s = _POLL_S
         while form.style.startswith("rpc") and _state(result) in _UNDER_WAY and isinstance(result.get("id"), str):
             await asyncio.sleep(pause_s)
-            pause_s = min(most_s, pause_s * 2)
+            pause_s = min(max_s, pause_s * 2)
             method = "GetTask" if form.style == "rpc_1" else "tasks/get"
             call = {"jsonrpc": "2.0", "id": result["id"], "method": method, "params": {"id": result["id"]}}
             try:
@@ -267,13 +267,13 @@ class A2ATool(RemoteTool):
         error = answer.get("error") if answer is not None else None
         if isinstance(error, dict) and form.style.startswith("rpc"):
             fault = cast(Fields, error)
-            told = fault.get("message")
-            told = told if isinstance(told, str) else "no reason given"
+            reason = fault.get("message")
+            reason = reason if isinstance(reason, str) else "no reason given"
             if fault.get("code") in _WRONG_FORM or not 200 <= status < 300:
                 # It speaks JSON-RPC but not this method: peers of revision 1.0 do not know the older name.
                 newer = Form(form.url, "rpc_1") if form.style == "rpc" else None
-                raise _Rejected(f"{told} ({shown_url(form.url)})", newer=newer)
-            raise _Refused(told)
+                raise _Rejected(f"{reason} ({shown_url(form.url)})", newer=newer)
+            raise _Refused(reason)
         if not 200 <= status < 300:
             newer = Form(form.url, "rest_1") if form.style == "rest" and status in (400, 422) else None
             without = " without the tool's headers, which are for another origin" if own != self._headers else ""
@@ -373,8 +373,8 @@ def _in_words(part: Fields) -> str | None:
         return msgspec.json.encode(part["data"]).decode()
     file = cast(Fields, part["file"]) if isinstance(part.get("file"), dict) else part
     named = [file.get(name) for name in ("name", "filename", "mimeType", "mediaType", "uri", "url")]
-    shown = [one[:_SHOWN_CHARS] for one in named if isinstance(one, str) and one]
-    return f"[file: {', '.join(shown)}]" if shown else None
+    names = [one[:_SHOWN_CHARS] for one in named if isinstance(one, str) and one]
+    return f"[file: {', '.join(names)}]" if names else None
 
 
 def _is_card(url: str) -> bool:

@@ -38,11 +38,11 @@ _SIGNATURES = (
     (b"%PDF-", "application/pdf"),
 )
 _OWN = ("sha256", "sizeBytes")
-"""What the server writes in place of content; a client that sends them means nothing by it."""
+"""Written by the server in place of content; ignored when a client sends them."""
 
 
 class AttachmentModel(BaseModel):
-    """`data` (base64) or `url`. `mediaType` may be left out where the content or the address tells it."""
+    """`data` (base64) or `url`. `mediaType` may be left out if it can be determined from the content or the URL."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
@@ -51,9 +51,9 @@ class AttachmentModel(BaseModel):
     url: str | None = None
     name: Annotated[str, StringConstraints(max_length=MAX_ATTACHMENT_NAME_CHARS)] | None = None
     type: str | None = None
-    """What some clients send besides; it says nothing that the media type does not."""
+    """Sent by some clients; redundant with the media type."""
     mimeType: Annotated[str, StringConstraints(max_length=255)] | None = None
-    """Another word for `mediaType`, as is `filename` for `name`."""
+    """An alias of `mediaType`, as `filename` is of `name`."""
     filename: Annotated[str, StringConstraints(max_length=MAX_ATTACHMENT_NAME_CHARS)] | None = None
 
 
@@ -61,7 +61,7 @@ Attachments = Annotated[list[AttachmentModel], Field(max_length=MAX_ATTACHMENTS)
 
 
 def take_attachments(raw: dict[str, Raw], fields: dict[str, Any]) -> tuple[Blob, ...]:
-    """Takes the contents out of a valid request, whose `raw` fields name them after that.
+    """Moves the contents out of a valid request, whose `raw` fields then refer to them.
 
     Raises `InvalidRequest` for each attachment that cannot be taken, by its path.
     """
@@ -75,7 +75,7 @@ def take_attachments(raw: dict[str, Raw], fields: dict[str, Any]) -> tuple[Blob,
             if message.get("attachments"):
                 at = f"messages[{index}].attachments"
                 if message["role"] != "user":
-                    taking.issues.append(Issue(at, "only a message of the user has attachments"))
+                    taking.issues.append(Issue(at, "only user messages can have attachments"))
                     continue
                 inside = decode_fields(items[index])
                 inside["attachments"] = taking.rewritten(inside["attachments"], message["attachments"], at)
@@ -85,7 +85,7 @@ def take_attachments(raw: dict[str, Raw], fields: dict[str, Any]) -> tuple[Blob,
 
 
 class _Taking:
-    """The attachments of one request as they are looked at."""
+    """Reads the attachments of one request."""
 
     def __init__(self) -> None:
         self.issues: list[Issue] = []
@@ -107,7 +107,7 @@ class _Taking:
 
     def done(self) -> tuple[Blob, ...]:
         if self._count > MAX_ATTACHMENTS:
-            self.issues.append(Issue("attachments", f"a request has at most {MAX_ATTACHMENTS} of them"))
+            self.issues.append(Issue("attachments", f"a request can have at most {MAX_ATTACHMENTS} of them"))
         if self.issues:
             raise invalid(self.issues)
         return tuple(self._blobs.values())
@@ -140,7 +140,7 @@ class TakenAttachment(NamedTuple):
 
 
 def take_content(data: str, *, media_type: str | None, name: str | None) -> TakenAttachment:
-    """An attachment whose content, in base64, came by another way than the wire's. Raises `AttachmentRefused`."""
+    """An attachment whose content, in base64, did not come in a run request. Raises `AttachmentRefused`."""
     if name is not None and len(name) > MAX_ATTACHMENT_NAME_CHARS:
         raise AttachmentRefused("name", f"has more than {MAX_ATTACHMENT_NAME_CHARS} characters")
     _check_name(name)
@@ -192,7 +192,7 @@ def _data_url(url: str) -> tuple[str | None, bytes]:
 
 
 def _decoded(text: str, field: str) -> bytes:
-    # Four characters stand for three bytes; what is far too long is not even decoded.
+    # Four characters stand for three bytes; a text that is far too long is not even decoded.
     if len(text) // 4 * 3 > MAX_ATTACHMENT_BYTES + 3:
         raise _too_large(field)
     try:
@@ -221,7 +221,7 @@ def _sniffed(data: bytes) -> str | None:
 
 def _accepted(media_type: str | None) -> str:
     if media_type is None:
-        raise AttachmentRefused("mediaType", "is missing, and cannot be told from the rest")
+        raise AttachmentRefused("mediaType", "is missing, and cannot be determined from the rest")
     name = media_type.partition(";")[0].strip().lower()
     name = "image/jpeg" if name == "image/jpg" else name
     kind, _, detail = name.partition("/")
@@ -245,9 +245,9 @@ def _check_address(url: str) -> None:
 
 
 def _is_public(host: str) -> bool:
-    """Whether an address may be public: a model server of the operator's own must not be sent into its network.
+    """Whether an address may be public: the operator's own model server must not be sent into its network.
 
-    A name is resolved by whoever fetches it, so only addresses that are written out are judged.
+    Names are resolved where they are fetched, so only literal addresses are judged.
     """
     name = host.rstrip(".").lower()
     if name == "localhost" or name.endswith(".localhost"):
@@ -255,7 +255,7 @@ def _is_public(host: str) -> bool:
     try:
         return ip_address(name).is_global
     except ValueError:
-        # What ends in a number is an address however it is written, such as 0x7f.1.
+        # A host that ends in a number is an address however it is written, such as 0x7f.1.
         return re.fullmatch(r"(0x[0-9a-f]*|[0-9]+)", name.rpartition(".")[2]) is None
 
 

@@ -1,9 +1,9 @@
 """Fields of a request that the protocol does not know.
 
-They are accepted, because clients are newer than servers, and kept in the stored spec; but a field that does nothing is
-more often a slip than the future, so each is named to the client with the known field that is nearest to it.
+They are accepted, because clients may be newer than servers, and kept in the stored spec; but an unknown field is more
+often a typo than a new feature, so the client is warned about each, with the known field nearest to it.
 
-What is known is read off the models that judge the request. A request without unknown fields costs a comparison of
+The known fields come from the models that validate the request. A request without unknown fields costs a comparison of
 key sets for each of its objects.
 """
 
@@ -21,9 +21,9 @@ from msgspec import Struct
 from pydantic import BaseModel
 
 MAX_NAMED = 20
-"""Unknown fields that are named in one answer."""
+"""Unknown fields that are named in one response."""
 _COMPARED_CHARS = 64
-"""A longer name is nobody's slip of the pen, and comparing it costs the square of its length."""
+"""A longer name is not a typo, and comparing it costs the square of its length."""
 _SHOWN_CHARS = 80
 _OTHER_WORDS: Mapping[str, str] = {
     "model": "modelId",
@@ -53,7 +53,7 @@ _OTHER_WORDS: Mapping[str, str] = {
     "toolcallid": "toolUseId",
     "callid": "toolUseId",
 }
-"""What other APIs call it, in small letters alone."""
+"""What other APIs call it, in lowercase letters only."""
 
 
 class UnknownField(Struct, frozen=True):
@@ -68,12 +68,12 @@ class UnknownField(Struct, frozen=True):
 
     @property
     def message(self) -> str:
-        """For a client that is told that the field was ignored."""
+        """For a client whose field was ignored."""
         return f"{self.fault} and was ignored{self._question}"
 
     @property
     def refusal(self) -> str:
-        """For a client that is told that its request was refused."""
+        """For a client whose request was refused."""
         return f"{self.fault}{self._question}"
 
     @property
@@ -82,13 +82,13 @@ class UnknownField(Struct, frozen=True):
 
 
 class Shape(Struct, frozen=True):
-    """The fields that an object may have, and those of them that hold objects of ours."""
+    """The fields that an object may have, and which of them hold objects that we know."""
 
     known: frozenset[str]
     inside: dict[str, _Inner] = {}
 
     def fits(self, value: Any) -> bool:
-        """Whether nothing in a value is unknown. Nearly every request is done with this."""
+        """Whether a value has no unknown fields. Nearly every request stops here."""
         if not isinstance(value, dict):
             return True
         fields = cast("dict[str, Any]", value)
@@ -147,7 +147,7 @@ class _Tagged(Struct, frozen=True):
 
 _Inner: TypeAlias = Shape | _Items | _Values | _Tagged
 _Found: TypeAlias = tuple[tuple[str | int, ...], str]
-"""The way to an unknown field, and the nearest known one."""
+"""The path to an unknown field, and the nearest known one."""
 
 
 def unknown_fields(sent: Mapping[str, Any], shape: Shape) -> tuple[UnknownField, ...]:
@@ -198,7 +198,7 @@ def _nearest(name: str, known: frozenset[str], inside: frozenset[str]) -> str:
 
 
 def _fields_inside(shape: Shape) -> frozenset[str]:
-    """Fields of objects of this object, which is where somebody may have wanted to put one."""
+    """The fields of nested objects, where a misplaced field may belong."""
     return frozenset(
         f"{name}.{field}" for name, inner in shape.inside.items() if isinstance(inner, Shape) for field in inner.known
     )
@@ -225,7 +225,7 @@ def shape_of(model: type[BaseModel]) -> Shape:
 
 
 def _inner(annotation: Any) -> _Inner | None:
-    """What is to be looked at in a field of this type; None for values, and for what is handed on unread."""
+    """What to check in a field of this type; None for plain values, and for what is passed on unread."""
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _inner(args[0])

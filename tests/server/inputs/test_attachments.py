@@ -71,7 +71,7 @@ async def test_a_session_remembers_attachments_for_later_messages(api: Api) -> N
         ({"data": "???"}, "attachments[0].data", "is not base64"),
         ({"data": "é"}, "attachments[0].data", "is not base64"),
         ({"data": ""}, "attachments[0].data", "is empty"),
-        ({"data": "aGk="}, "attachments[0].mediaType", "is missing, and cannot be told from the rest"),
+        ({"data": "aGk="}, "attachments[0].mediaType", "is missing, and cannot be determined from the rest"),
         ({"data": "aGk=", "mediaType": "image/png"}, "attachments[0].mediaType", "but the content is something else"),
         ({"data": PNG, "mediaType": "text/plain"}, "attachments[0].mediaType", "but the content is image/png"),
         ({"data": "aGk=", "mediaType": "audio/mpeg"}, "attachments[0].mediaType", "must be one of image/png"),

@@ -73,7 +73,7 @@ REFUSED: list[tuple[str, str, Json, list[tuple[str, str]]]] = [
         "anthropic",
         "claude-sonnet-4-5",
         {"stopSequences": [" "]},
-        [("stopSequences[0]", "takes no blank stop sequence")],
+        [("stopSequences[0]", "does not take blank stop sequences")],
     ),
     (
         "google",

@@ -100,7 +100,7 @@ async def test_a_server_that_restarts_keeps_its_tools(
 async def test_connections_are_shared_bounded_and_closed_when_idle(
     dialer: Dialer, facts: McpProcess, context: ToolContext
 ) -> None:
-    pool = McpPool(dialer, most=1, idle_s=0.0)
+    pool = McpPool(dialer, max_connections=1, idle_s=0.0)
     try:
         where = address(facts)
         async with pool.use(where) as first, pool.use(where) as second:

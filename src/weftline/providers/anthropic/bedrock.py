@@ -4,7 +4,7 @@
     async for chunks in provider.stream(ModelRequest("eu.anthropic.claude-sonnet-4-5-20250929-v1:0", messages)):
         ...
 
-All that is said and understood is that of `weftline.providers.anthropic.provider`.
+Requests and answers are those of `weftline.providers.anthropic.provider`.
 """
 
 from __future__ import annotations
@@ -67,16 +67,16 @@ class Bedrock(Anthropic):
 
     `api_key` is `ACCESS_KEY:SECRET` or `ACCESS_KEY:SECRET:SESSION_TOKEN`, with which requests are signed, or a Bedrock
     API key, which is sent as it is. Without one, `AWS_BEARER_TOKEN_BEDROCK`, or `AWS_ACCESS_KEY_ID` with
-    `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`, are taken from the environment. `region` is that of the address,
-    or `AWS_REGION`, when it is not given. `betas` are sent as `anthropic_beta`. Most models refuse
+    `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`, are taken from the environment. `region` defaults to that of
+    the address, or `AWS_REGION`. `betas` are sent as `anthropic_beta`. Most models refuse
     output schemas here, so `native_schemas` is off unless it is asked for. The other arguments are `Anthropic`'s.
-    Raises `ValueError` without a region, or for one that cannot be.
+    Raises `ValueError` if the region is missing or malformed.
     """
 
     default_model: ClassVar[str] = DEFAULT_MODEL
     known_models: ClassVar[Sequence[ModelInfo]] = MODELS
     known_tools: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Bedrock runs none by itself."""
+    """Bedrock does not run any itself."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class Bedrock(Anthropic):
         name = model or self.default_model
         if name in (".", ".."):
             raise ProviderError("invalid_request", f"There is no model {name!r}.")
-        # The colon stays: HTTP libraries write it plainly in a path, and what is signed must be what is sent.
+        # The colon stays: HTTP libraries do not escape it in a path, and the signature must match what is sent.
         return f"{self._url}/model/{quote(name, safe=':')}/invoke-with-response-stream"
 
     def _parser(self) -> EventParser:
@@ -147,7 +147,7 @@ class Bedrock(Anthropic):
         headers = {"content-type": "application/json", "accept": "application/vnd.amazon.eventstream"}
         return self._signed("POST", url, headers, body)
 
-    def _shown_headers(self) -> dict[str, str]:
+    def _safe_headers(self) -> dict[str, str]:
         headers = {"content-type": "application/json", "accept": "application/vnd.amazon.eventstream"}
         return {**headers, "authorization": REDACTED} if self._api_key else headers
 
@@ -185,7 +185,7 @@ _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 
 
 class _Events:
-    """The events of Anthropic's stream, out of the frames that carry them."""
+    """The events of Anthropic's stream, unpacked from the frames that carry them."""
 
     def __init__(self) -> None:
         self._frames = FrameDecoder()
@@ -216,12 +216,12 @@ def _events_of(frame: Frame) -> Sequence[SseEvent]:
 
 
 def _error_event(code: str, message: str) -> bytes:
-    """An error as it would stand in Anthropic's own stream."""
+    """An error as it would appear in Anthropic's own stream."""
     return msgspec.json.encode({"type": "error", "error": {"type": code, "message": message}})
 
 
 def _error_of(body: bytes, code: str) -> tuple[str, str]:
-    """The code and the message of an error; services differ in where they put the one and how they spell the other."""
+    """The code and the message of an error; services differ in where they put it and how they spell it."""
     try:
         value: Any = None if excess(body) else msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -238,7 +238,7 @@ def _error_of(body: bytes, code: str) -> tuple[str, str]:
 def _class_of(detail: ErrorDetail) -> ErrorClass | None:
     code = (detail.code or "").lower()
     if code == "validationexception" and detail.status is None:
-        # In a stream it has no status; its message tells, as it would with the one that it stands for.
+        # In a stream it has no status; its message decides, as it would with the status.
         return classify(400, detail.body).cls
     return _CLASSES.get(code)
 
@@ -252,7 +252,7 @@ def _key_of_environment() -> str:
 
 
 def _credentials(key: str) -> Credentials | None:
-    """None for a key that is sent as it is."""
+    """None for a key that is sent unchanged."""
     if ":" not in key:
         return None
     access_key, secret, *session = key.split(":", 2)
@@ -267,5 +267,5 @@ def _region(region: str | None, base_url: str | None) -> str:
     if not name:
         raise ValueError("region is missing; set it, or AWS_REGION")
     if not _REGION.fullmatch(name):
-        raise ValueError(f"region: {name!r} is not the name of a region")
+        raise ValueError(f"region: {name!r} is not a region name")
     return name

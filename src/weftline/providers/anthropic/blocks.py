@@ -33,7 +33,7 @@ from weftline.providers.names import NameMap, repaired
 
 PROVIDER: Final = "anthropic"
 PLATFORMS: Final = frozenset({PROVIDER, "bedrock"})
-"""Where Claude runs. What it signed on one platform it takes back on another."""
+"""Where Claude runs. It accepts what it signed on another platform."""
 MARK: Final = b',"cache_control":{"type":"ephemeral"}}'
 NO_RESULT: Final = "No result was recorded for this call."
 
@@ -67,10 +67,10 @@ def joined(blocks: Iterable[Block]) -> bytes:
 
 
 def message_blocks(message: Message, names: NameMap, *, provider: str = PROVIDER) -> list[Block]:
-    """`provider` is the platform that gets the message: what another one ran by itself is left out."""
+    """`provider` is the platform that gets the message: tools that another one ran itself are left out."""
     match message:
         case System(content):
-            # The API knows system text only before the conversation; in its midst it is said by the user's side.
+            # The API takes system text only before the conversation; later on it is sent as user text.
             return [text_block(f"[System message]\n{content}")] if content.strip() else []
         case User(parts):
             return _user_blocks(_fetched(parts) if provider == "bedrock" else parts)
@@ -115,7 +115,7 @@ def _user_blocks(parts: Sequence[UserPart]) -> list[Block]:
 
 
 def _fetched(parts: Sequence[UserPart]) -> list[UserPart]:
-    """Bedrock fetches nothing: what is at an address is told in words."""
+    """Bedrock does not fetch URLs: such content is described in words."""
     return [
         part
         if isinstance(part, Text) or part.url is None or part.data is not None
@@ -160,7 +160,7 @@ def _assistant_block(part: AssistantPart, names: NameMap, own: str) -> list[Bloc
         case ToolCall():
             return [_call_block(part, names)]
         case ProviderCall():
-            # Without `opaque` it only tells of a call whose own blocks are already there.
+            # Without `opaque` it only describes a call whose own blocks are already there.
             return [Block(bytes(part.opaque))] if part.provider == own and part.opaque is not UNSET else []
         case Opaque(provider, data):
             return [Block(bytes(data), markable=False)] if provider == own else []

@@ -2,8 +2,8 @@
 
 Three generations take a reasoning level in three ways. Up to 4.6 thinking has a budget in tokens. From 4.7 on the model
 decides by itself how much to think and takes an effort instead; sampling parameters are gone. From 5 on it thinks
-unless told not to, and the latest cannot be told. A budget excludes a forced tool choice, an effort does not; but from
-5.1 on nothing is forced any more.
+unless told not to, and the latest always do. A budget excludes a forced tool choice, an effort does not; but from 5.1
+on a tool choice cannot be forced at all.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MODELS: Final = (
 )
 
 Levels: TypeAlias = Mapping[int, int | str | None]
-"""What a model takes at places of the scale 0–100: a budget in tokens, an effort, or None for no thinking."""
+"""What a model takes at points on the scale 0–100: a budget in tokens, an effort, or None for no thinking."""
 
 
 class Traits(Struct, frozen=True):
@@ -46,18 +46,18 @@ class Traits(Struct, frozen=True):
 
     thinking: Literal["none", "budget", "adaptive"]
     default_on: bool = False
-    """Thinks also when the request says nothing about it."""
+    """Thinks even if the request does not ask for it."""
     off: Literal["disabled", "between_tools"] | None = None
-    """How a model with `default_on` is told not to think; None when it cannot be."""
+    """How to tell a model with `default_on` not to think; None if that is not possible."""
     sampling: bool = True
     """Takes temperature, top-p and top-k."""
     max_output_tokens: int = DEFAULT_MAX_TOKENS
     forces: bool = True
-    """Takes a tool choice that leaves no other way."""
+    """Accepts a forced tool choice."""
     structured: bool = False
-    """Can be held to an output schema by itself."""
+    """Supports output schemas natively."""
     filters: bool = False
-    """Reads what it found on the web through code of its own."""
+    """Filters web results with its own code before reading them."""
 
 
 class Thinking(Struct, frozen=True):
@@ -66,7 +66,7 @@ class Thinking(Struct, frozen=True):
     fields: dict[str, dict[str, str | int]]
     on: bool
     budget: bool = False
-    """It has a budget, which goes with no forced tool choice."""
+    """It has a budget, which excludes a forced tool choice."""
 
 
 @lru_cache(maxsize=256)
@@ -139,11 +139,11 @@ def effort(level: int) -> str:
 
 def _thinking_as(native: int | str, max_tokens: int) -> Thinking:
     if isinstance(native, str):
-        # Newer models keep their thoughts to themselves unless a summary is asked for.
-        shown: dict[str, str | int] = {"type": "adaptive", "display": "summarized"}
-        return Thinking({"thinking": shown, "output_config": {"effort": native}}, on=True)
+        # Newer models do not show their thoughts unless asked for a summary.
+        thinking: dict[str, str | int] = {"type": "adaptive", "display": "summarized"}
+        return Thinking({"thinking": thinking, "output_config": {"effort": native}}, on=True)
     if max_tokens <= MIN_BUDGET_TOKENS:
-        # There is no budget that is both at the API's floor and below such an output limit.
+        # No budget can be at least the API's minimum and below such an output limit.
         return Thinking({}, on=False)
     budget = min(max(native, MIN_BUDGET_TOKENS), max_tokens - 1)
     return Thinking({"thinking": {"type": "enabled", "budget_tokens": budget}}, on=True, budget=True)

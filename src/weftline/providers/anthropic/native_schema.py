@@ -1,7 +1,7 @@
 """Output schemas as `output_config.format` takes them: the part of JSON Schema that Claude can be held to.
 
 Objects are closed, which admits nothing that the schema does not. Limits on numbers, lengths and patterns cannot be
-enforced there: they become words of the description, and the answer is checked against the schema as it was given.
+enforced there: they go into the description, and the answer is checked against the original schema.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SAID: Final = frozenset(
         "exclusiveMaximum", "multipleOf", "minItems", "maxItems", "uniqueItems",
     }
 )  # fmt: skip
-"""Keywords that can only be said in words."""
+"""Keywords that can only be described in words."""
 _HANDLED: Final = frozenset(
     {"properties", "required", "additionalProperties", "items", "anyOf", "oneOf", "allOf", "$defs", "definitions"}
 )
@@ -40,7 +40,7 @@ _MAX_DEPTH: Final = 32
 
 @lru_cache(maxsize=256)
 def native_schema(schema: bytes) -> bytes | None:
-    """The schema to send, byte for byte if it can be; None if Claude cannot be held to it."""
+    """The schema to send, unchanged if possible; None if Claude cannot be held to it."""
     try:
         given = msgspec.json.decode(schema, type=dict[str, Any])
         native = _Native(given).schema()
@@ -118,7 +118,7 @@ class _Native:
         properties = _object(given.get("properties", {}))
         closed = given.get("additionalProperties")
         required = _list(given.get("required", []))
-        # An object that names no properties is one with free keys, unless it says otherwise.
+        # An object without named properties has free keys, unless it says otherwise.
         if closed not in (None, False) or not (properties or closed is False):
             raise _NotNative
         if not all(isinstance(name, str) and name in properties for name in required):
@@ -154,7 +154,7 @@ class _Native:
         return cast("Schema", found)
 
     def _repeats(self) -> bool:
-        """Whether some definition comes round to itself, which the API does not take."""
+        """Whether a definition is recursive, which the API refuses."""
         edges = {
             f"#/{kind}/{name}": _references(one)
             for kind in _DEFINITIONS

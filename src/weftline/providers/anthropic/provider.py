@@ -37,20 +37,20 @@ from weftline.redaction import REDACTED
 BASE_URL: Final = "https://api.anthropic.com"
 VERSION: Final = "2023-06-01"
 KEY_ENV: Final = "ANTHROPIC_API_KEY"
-"""Where the key is taken from when none is given."""
+"""The environment variable for the key if none is given."""
 DRAIN_S: Final = 1.0
 
 
 class Anthropic:
     """Claude models at one address with one key.
 
-    A `transport` that is given stays its owner's to close; without one the provider opens its own.
+    The caller closes a `transport` that it passes in; without one the provider opens its own.
     `models` are the ids to offer (without it, a list of current ones); any other id can be requested too. `cache` sets
     the three cache breakpoints. `betas` are sent in the `anthropic-beta` header and `context_management` in the body,
     both as they are. `builtin_tools` adds to, or replaces, declarations of tools that Anthropic runs by itself.
-    `reasoning_levels` declares by model id what it takes at places of the scale 0–100: a budget in tokens, an effort,
-    or None for no thinking. `native_schemas` says whether output schemas may be sent as such, for an address that does
-    not know them. `limits` bound every call, also one that asks for more.
+    `reasoning_levels` declares by model id what it takes at points on the scale 0–100: a budget in tokens, an effort,
+    or None for no thinking. `native_schemas=False` is for an address that does not support output schemas. `limits`
+    bound every call, even one that asks for more.
     """
 
     default_model: ClassVar[str] = DEFAULT_MODEL
@@ -103,11 +103,11 @@ class Anthropic:
         return self._models
 
     def builtin_tools(self) -> Sequence[str]:
-        """The tools that Anthropic runs by itself; `provider:<name>` as the name of a tool selects one."""
+        """The tools that Anthropic runs itself; `provider:<name>` as a tool's name selects one."""
         return tuple(self._builder.builtin_tools)
 
     def takes_reasoning(self, model: str) -> bool:
-        """Whether a reasoning level reaches this model at all."""
+        """Whether a reasoning level has any effect on this model."""
         return model in self._builder.reasoning_levels or traits(model).thinking != "none"
 
     def sampling_limits(self, model: str, *, reasoning: int | None) -> SamplingLimits:
@@ -117,7 +117,7 @@ class Anthropic:
         """What `stream` would send, with the key redacted and binary content left out."""
         body: Any = msgspec.json.decode(self._builder.build(request).body)
         _elide(body)
-        return NativeRequest(self._address(request.model), self._shown_headers(), msgspec.json.encode(body))
+        return NativeRequest(self._address(request.model), self._safe_headers(), msgspec.json.encode(body))
 
     async def list_models(self, *, search: str = "", cursor: str | None = None) -> ModelPage:
         """A page of the models that the API lists; see `weftline.providers.listing`."""
@@ -191,7 +191,7 @@ class Anthropic:
     def _call_headers(self, url: str, body: bytes) -> dict[str, str]:
         return self._headers(self._api_key)
 
-    def _shown_headers(self) -> dict[str, str]:
+    def _safe_headers(self) -> dict[str, str]:
         return self._headers(REDACTED)
 
     def _headers(self, key: str) -> dict[str, str]:
@@ -207,8 +207,8 @@ class Anthropic:
 
 
 async def _drain(pieces: AsyncIterator[bytes]) -> None:
-    """Reads the end of a body whose answer is complete, so that its connection can be used again."""
-    # Nothing that goes wrong behind the end of an answer takes it back.
+    """Reads the rest of a body whose answer is complete, so that its connection can be reused."""
+    # A failure after the end of an answer does not invalidate it.
     with suppress(RequestFailed, TimeoutError):
         async with asyncio.timeout(DRAIN_S):
             async for _ in pieces:
@@ -223,7 +223,7 @@ def _messages_url(base_url: str) -> str:
 
 
 def _elide(value: Any) -> None:
-    """Replaces base64 content by a note of its size."""
+    """Replaces base64 content with a note of its size."""
     if isinstance(value, list):
         for item in cast("list[Any]", value):
             _elide(item)

@@ -46,7 +46,7 @@ CITING: Final = "web_search"
 
 
 class Built(Struct, frozen=True):
-    """A body, and what is needed to read its answer."""
+    """A body, and what is needed to read the response."""
 
     body: bytes
     names: NameMap
@@ -56,7 +56,7 @@ class Built(Struct, frozen=True):
 class RequestBuilder(Struct, frozen=True, kw_only=True):
     """`context_management` goes into every body as it is; `models` limit the output of those that they name.
 
-    `platform` are fields in place of `model` and `stream`, for a platform whose address says these two.
+    `platform` has the fields to send instead of `model` and `stream`, for a platform whose URL contains those.
     """
 
     provider: str = PROVIDER
@@ -67,7 +67,7 @@ class RequestBuilder(Struct, frozen=True, kw_only=True):
     models: Sequence[ModelInfo] = ()
     reasoning_levels: Mapping[str, Levels] = {}
     native_schemas: bool = True
-    """Whether an output schema may be sent as such, to models that can be held to one."""
+    """Whether output schemas may be sent natively, to models that support them."""
 
     def build(self, request: ModelRequest) -> Built:
         own = [tool for tool in request.tools if not tool.name.startswith(BUILTIN_PREFIX)]
@@ -88,7 +88,7 @@ class RequestBuilder(Struct, frozen=True, kw_only=True):
         tools = [_declared(tool, names) for tool in own] + [Block(encode(tool)) for tool in native]
         kept = bool(tools) and not (report and _without_tools(request))
         max_tokens = self._max_tokens(request)
-        # A budget gives way to a tool choice that the caller forced; the choice of the report gives way to a budget.
+        # A tool choice forced by the caller wins over a budget; a budget wins over forcing the report tool.
         forced = kept and not _without_tools(request) and request.tool_choice not in ("auto", "none")
         may_force_report = report is not None and not kept and not request.reasoning
         thinking = thinking_for(
@@ -176,8 +176,8 @@ class RequestBuilder(Struct, frozen=True, kw_only=True):
 def _fragment(request: ModelRequest, index: int, names: NameMap, *, provider: str, mark: bool) -> bytes:
     """One message's part of the `messages` array, from the end of the last block before it to that of its own.
 
-    Neighbours of one role become one message, as the API wants it, so the brackets around the blocks belong to where
-    the role changes. All that a fragment depends on is the messages up to its own, which never change.
+    Adjacent messages of one role become one message, as the API requires, so the brackets around the blocks go where
+    the role changes. A fragment depends only on the messages up to its own, which never change.
     """
     messages, native = request.messages, request.native
     role = _role(messages[index])
@@ -185,7 +185,7 @@ def _fragment(request: ModelRequest, index: int, names: NameMap, *, provider: st
     if mark:
         blocks = marked(blocks)
     if not blocks and role == "assistant":
-        # Nothing is left of it for this API: a foreign block of reasoning alone.
+        # There is nothing to send to this API: it was only another provider's reasoning.
         return b""
     missing = missing_results(messages, index)
     before = index - 1
@@ -279,7 +279,7 @@ def _sampling(request: ModelRequest, thinking: Thinking) -> dict[str, Any]:
     if not traits(request.model).sampling:
         return fields
     if thinking.on:
-        # The one temperature that goes with thinking; the other two do not go with it at all.
+        # The only temperature allowed with thinking; the other two settings are not allowed at all.
         return {**fields, "temperature": 1}
     given = {"temperature": request.temperature, "top_p": request.top_p, "top_k": request.top_k}
     return {**fields, **{name: value for name, value in given.items() if value is not None}}

@@ -1,4 +1,4 @@
-"""Reads an answer of the Anthropic Messages API, streamed or whole, as chunks."""
+"""Reads answers of the Anthropic Messages API, streamed or whole, as chunks."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class _Message(Struct):
 
 
 class _Open(Struct):
-    """A block that has begun. `kind` is its type, but for the report, which is no call to anybody else."""
+    """A block that has begun. `kind` is its type, except for the report, which others do not see as a call."""
 
     kind: str
     head: _Head
@@ -88,8 +88,8 @@ _decode_raws = msgspec.json.Decoder(dict[str, Raw]).decode
 class Reader:
     """Turns events into chunks. `finished` and `error_body` say how the answer ended, when it has.
 
-    With an output schema, text is held back until it is clear that it does not introduce the report: the text of such
-    an answer is the report alone.
+    With an output schema, text is held back until it is clear that no report follows it: the text of such an answer is
+    only the report.
     """
 
     def __init__(self, names: NameMap, report: Report | None, *, provider: str = PROVIDER) -> None:
@@ -138,7 +138,7 @@ class Reader:
     def end(self) -> list[Chunk]:
         """The end of an answer whose last event did not come, if all that matters did: why the model stopped.
 
-        Asking again for an answer that is there would be paid for twice.
+        Asking again for an answer that has arrived would cost twice.
         """
         if self.finished or self.error_body is not None or self._stop_reason is None or self._open:
             return []
@@ -248,7 +248,7 @@ class Reader:
             self._out.append(TextDelta(piece))
 
     def _unknown_delta(self, index: int, data: bytes) -> None:
-        """A kind of block that is not known here: strings grow, other values replace, so that it can go back whole."""
+        """An unknown kind of block: strings are appended, other values replaced, so that it can be sent back whole."""
         more = self._block(index).more
         delta = cast("dict[str, Any]", msgspec.json.decode(data)["delta"])
         for name, value in delta.items():
@@ -296,7 +296,7 @@ class Reader:
         call = self._server_calls.pop(head.tool_use_id, None)
         return ProviderCall(
             id=head.tool_use_id,
-            # A result whose call was in an earlier answer tells its tool by its type alone.
+            # If the call was in an earlier answer, only the result's type names its tool.
             name=call.head.name if call else head.type.removesuffix(_RESULT),
             provider=self._provider,
             status="failed" if head.is_error or _is_error(head.content) else "completed",
@@ -306,7 +306,7 @@ class Reader:
         )
 
     def _count(self, usage: Any) -> None:
-        """Counts are cumulative and a later block may leave some out."""
+        """Counts are cumulative, and a later one may leave some out."""
         if not isinstance(usage, dict):
             return
         self._usage.update({name: value for name, value in cast("dict[str, Any]", usage).items() if value is not None})
@@ -320,7 +320,7 @@ class Reader:
             )
         reason = self._stop_reason.lower() if self._stop_reason else None
         if reason == "model_context_window_exceeded":
-            reason = "max_tokens"  # cut off, if by another limit
+            reason = "max_tokens"  # cut off too, by another limit
         if reason == "tool_use" and self._reported and not self._called:
             reason = "end_turn"
         elif reason == "end_turn" and self._called:
@@ -330,7 +330,7 @@ class Reader:
 
 
 def usage_of(counts: dict[str, Any]) -> Usage:
-    """Anthropic counts cached input apart; ours is all input, of which some was read from or written to the cache."""
+    """Anthropic counts cached input separately; ours is all input, including what the cache read or wrote."""
     cached = _count(counts.get("cache_read_input_tokens"))
     written = _count(counts.get("cache_creation_input_tokens"))
     output = _count(counts.get("output_tokens"))

@@ -1,4 +1,4 @@
-"""What a Gemini model's name tells about it: its generation and its thinking knob."""
+"""What a Gemini model's name says about it: its generation and its thinking setting."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Traits(Struct, frozen=True):
     modern: bool
     """Gemini 3 and later: thinking levels, signatures that are checked, structured output beside tools."""
     levels: tuple[str, ...] = ()
-    """The thinking levels that the model has, from the lowest; empty when it has none."""
+    """The model's thinking levels, lowest first; empty if it has none."""
     budget: tuple[int, int, int] | None = None
-    """Thinking tokens: at level 0, the least above it, the most."""
+    """Thinking tokens: at level 0, the minimum above it, the maximum."""
 
 
 @lru_cache(maxsize=1024)
@@ -62,7 +62,7 @@ def bare(model: str) -> str:
 
 
 def thinking_config(model: str, level: int | None) -> dict[str, Any] | None:
-    """`thinkingConfig` for a level of 0 to 100; None when nothing was asked for or the model does not think."""
+    """`thinkingConfig` for a level of 0 to 100; None if there is no level or the model does not think."""
     if level is None:
         return None
     known = traits(model)
@@ -70,8 +70,8 @@ def thinking_config(model: str, level: int | None) -> dict[str, Any] | None:
     if known.levels:
         config = {"thinkingLevel": _nearest(level, known.levels)}
     elif known.budget is not None:
-        off, least, most = known.budget
-        config = {"thinkingBudget": off if level == 0 else min(max(most * level // 100, least), most)}
+        off, minimum, maximum = known.budget
+        config = {"thinkingBudget": off if level == 0 else min(max(maximum * level // 100, minimum), maximum)}
     else:
         return None
     if level > 0:

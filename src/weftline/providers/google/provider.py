@@ -42,7 +42,7 @@ class Google:
 
     `base_url` may end in an API version; without one `v1beta` is used. `models` are the ids to offer, the first being
     the default; without it a list of current models is offered. Any other Gemini id can be requested too. `limits`
-    bound every call that does not ask for less. A `transport` that was handed in is not closed with the provider.
+    bound every call that does not ask for less. A `transport` that was passed in is not closed with the provider.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class Google:
         return self._models
 
     def builtin_tools(self) -> Sequence[str]:
-        """The tools that Gemini runs by itself; `provider:<name>` as the name of a tool selects one."""
+        """The tools that Gemini runs itself; `provider:<name>` as a tool's name selects one."""
         return tuple(BUILTIN_TOOLS)
 
     def takes_reasoning(self, model: str) -> bool:
-        """Whether a reasoning level reaches this model at all."""
+        """Whether a reasoning level has any effect on this model."""
         found = traits(model)
         return bool(found.levels) or found.budget is not None
 
@@ -181,7 +181,7 @@ def _described(model: str | ModelInfo) -> ModelInfo:
 
 
 def _class_of(detail: ErrorDetail) -> ErrorClass | None:
-    # A wrong key is answered with 400, and told apart from a wrong request only by the reason in the details.
+    # A wrong key gets a 400, and only the reason in the details distinguishes it from a bad request.
     if detail.status == 400 and b"API_KEY_INVALID" in detail.body:
         return "auth"
     return None

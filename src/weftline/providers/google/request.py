@@ -46,7 +46,7 @@ BUILTIN_TOOLS: dict[str, str] = {
     "google_maps": "googleMaps",
     "file_search": "fileSearch",
 }
-"""The tools that Gemini runs by itself, by the name that selects them (`provider:google_search`)."""
+"""The tools that Gemini runs itself, by the name that selects them (`provider:google_search`)."""
 
 UNSIGNED = b'"thoughtSignature":"skip_thought_signature_validator"'
 """Gemini 3 refuses a call without a signature unless it carries this word, meant for calls that it did not make."""
@@ -86,7 +86,7 @@ class ToolBlock(Struct, frozen=True):
 
 
 class Built(Struct, frozen=True):
-    """A request's body and what is needed to read its answer."""
+    """A request's body, and what is needed to read the response."""
 
     body: bytes
     names: NameMap
@@ -105,7 +105,7 @@ class RequestBuilder:
         block = self._tool_block(request.tools)
         modern = traits(request.model).modern
         schema = request.output_schema
-        # Gemini 2.5 refuses a response schema beside tools; the schema becomes a function of its own there.
+        # Gemini 2.5 refuses a response schema together with tools; there the schema becomes a function.
         by_function = schema is not None and not modern and bool(block.sent or block.builtins)
         answer = _free_name(ANSWER_FUNCTION, block.sent) if by_function else None
 
@@ -265,7 +265,7 @@ def _content(message: Message, names: NameMap, modern: bool) -> bytes:
 
 
 def _turn(role: bytes, parts: list[bytes]) -> bytes:
-    """Empty when nothing is left to send: Gemini refuses a content without parts."""
+    """Empty if there is nothing to send: Gemini refuses content without parts."""
     return b'{"role":"%b","parts":[%b]}' % (role, b",".join(parts)) if parts else b""
 
 

@@ -1,4 +1,4 @@
-"""Gemini's answers as chunks: each JSON document of a stream in, chunks out, the same for one whole answer."""
+"""Gemini's answers as chunks: JSON documents in, chunks out, whether streamed or in one piece."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ _parts = msgspec.json.Decoder(_Part)
 
 
 class Reader:
-    """Reads one answer. `failed` makes the error for a document that is one."""
+    """Reads one answer. `failed` makes the exception for an error document."""
 
     def __init__(self, built: Built, *, failed: Callable[[bytes], ProviderError]) -> None:
         self._names = built.names
@@ -132,14 +132,14 @@ class Reader:
     def feed(self, data: bytes, out: list[Chunk]) -> None:
         """Takes one document. Raises `ProviderError` when it reports an error or is not what Gemini sends.
 
-        After the finish there may be more, such as the usage; nothing that goes wrong there takes the answer back.
+        After the finish there may be more, such as the usage; a failure there does not invalidate the answer.
         """
         try:
             document = _documents.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             if self.finished or data.strip() in (b"", b"[DONE]"):
                 return
-            raise ProviderError("server", "Gemini sent an answer that is not of its documented form.") from None
+            raise ProviderError("server", "Gemini sent an answer that does not have its documented form.") from None
         if document.error is not UNSET:
             if self.finished:
                 return
@@ -159,7 +159,7 @@ class Reader:
     def end(self, out: list[Chunk]) -> None:
         """Ends the answer. Raises `ProviderError` when it was cut off."""
         if not self.finished:
-            raise ProviderError("server", "The answer of Gemini ended before it was complete.", unanswered=True)
+            raise ProviderError("server", "Gemini's answer ended before it was complete.", unanswered=True)
         self._end_thinking(out)
         self._release(out)
         out.extend(Whole(self._own_call(begun, "in_progress", UNSET, [begun.part])) for begun in self._begun)
@@ -190,7 +190,7 @@ class Reader:
         except (msgspec.DecodeError, UnicodeDecodeError):
             if self.finished:
                 return
-            raise ProviderError("server", "Gemini sent a part that is not of its documented form.") from None
+            raise ProviderError("server", "Gemini sent a part that does not have its documented form.") from None
         if part.thought:
             self._thought(part, out)
             return

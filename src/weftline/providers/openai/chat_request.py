@@ -52,7 +52,7 @@ class ChatEncoder(Struct, frozen=True):
     """Cache markers are on: content is written as parts, which can carry one."""
 
     def message(self, message: Message) -> bytes:
-        """The message as one or more JSON objects joined by commas; nothing when there is nothing to say."""
+        """The message as one or more JSON objects joined by commas; empty if there is nothing to send."""
         match message:
             case System(content):
                 return self.system(content)
@@ -139,7 +139,7 @@ class ChatEncoder(Struct, frozen=True):
         if self.profile.thinking_back == "reasoning_details" and thinking:
             fields["reasoning_details"] = thinking
         elif self.profile.thinking_back == "reasoning_content" and calls:
-            # Wanted back inside a tool round, and refused outside of one.
+            # Required inside a tool round, and refused outside of one.
             fields["reasoning_content"] = "".join(thought.text for thought in thoughts)
         if calls:
             fields["tool_calls"] = calls
@@ -164,7 +164,7 @@ class ChatEncoder(Struct, frozen=True):
 
     def _results(self, results: Sequence[ToolResult]) -> bytes:
         messages = [self._result(result) for result in results]
-        images = [part for result in results for part in self._shown(result)]
+        images = [part for result in results for part in self._images(result)]
         if images:
             # A tool message takes text only; a user message may not stand between the results of one turn.
             messages.append(_encode({"role": "user", "content": images}))
@@ -181,15 +181,15 @@ class ChatEncoder(Struct, frozen=True):
     def _is_file(self, part: UserPart) -> bool:
         return isinstance(part, File) and self._part(part)["type"] == "file"
 
-    def _shown(self, result: ToolResult) -> list[dict[str, Any]]:
-        shown = [
+    def _images(self, result: ToolResult) -> list[dict[str, Any]]:
+        images = [
             self._part(part)
             for part in result.parts
             if (isinstance(part, Image) and self.images) or self._is_file(part)
         ]
-        if not shown:
+        if not images:
             return []
-        return [{"type": "text", "text": f"Returned by {self.names.out(result.name)} ({result.id}):"}, *shown]
+        return [{"type": "text", "text": f"Returned by {self.names.out(result.name)} ({result.id}):"}, *images]
 
 
 def marked_body(encoded: Sequence[bytes]) -> list[bytes]:

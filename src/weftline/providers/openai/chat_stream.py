@@ -121,7 +121,7 @@ _answers = msgspec.json.Decoder(_Answer)
 
 
 class _OpenCall(Struct):
-    """Begins when its name is whole: some servers send that in pieces."""
+    """Begins once its name is complete: some servers send it in pieces."""
 
     key: int
     id: str | None
@@ -133,7 +133,7 @@ class _OpenCall(Struct):
 
 
 class ChatReader:
-    """One answer. `error` makes the failure out of an error object inside a stream."""
+    """One answer. `error` makes the exception for an error object inside a stream."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class ChatReader:
         return self._finish() if self._reason is not None and not self.finished else []
 
     def recover(self, body: bytes) -> list[Chunk]:
-        """The call that the server itself found malformed: the model reads what was wrong with it and tries again."""
+        """A call that the server found malformed: the model reads what was wrong with it and tries again."""
         if self._profile.failed_call_code is None:
             return []
         try:
@@ -281,7 +281,7 @@ class ChatReader:
                     same[name] = value
 
     def _end_thinking(self) -> list[Chunk]:
-        """Ends the block of reasoning that is open, and hands on what the server wants back with it."""
+        """Ends the open block of reasoning, and passes on what the server wants back with it."""
         if not self._thinking and not self._details:
             return []
         opaque: Raw | UnsetType = UNSET

@@ -36,7 +36,7 @@ from weftline.redaction import REDACTED
 
 T = TypeVar("T")
 
-UNREADABLE = "The answer of the model API could not be read."
+UNREADABLE = "The model API's answer could not be read."
 ELIDED = b"[elided]"
 _BINARY = re.compile(rb'(data:[^"\\,]{1,200};base64,|"result":"(?=[A-Za-z0-9+/=]{64}))[A-Za-z0-9+/=]+')
 _TEXTUAL = frozenset({"application/json", "application/xml", "application/yaml"})
@@ -47,7 +47,7 @@ _DRAIN_S = 0.25
 
 
 class Reader(Protocol):
-    """Turns one answer into chunks. After each call `failure` and `finished` tell how it stands."""
+    """Turns one answer into chunks. After each call `failure` and `finished` give its state."""
 
     failure: ProviderError | None
     finished: bool
@@ -65,7 +65,7 @@ class Reader(Protocol):
         ...
 
     def recover(self, body: bytes) -> list[Chunk]:
-        """What can be made of an error answer; nothing, as a rule."""
+        """The chunks that an error response still contains; usually none."""
         ...
 
 
@@ -74,10 +74,10 @@ class OpenAIFamily(ABC):
 
     `profile` is a name in `PROFILES` or a profile; `base_url`, `api_key` and `name` override what it says. Without a
     key the profile's environment variable is looked at, unless the address is another one. `models` are the models to
-    offer, the first being the default. `reasoning_levels` declares, by model id, the native words at places of the
+    offer, the first being the default. `reasoning_levels` declares, by model id, the native words at points on the
     scale 0–100 (None or empty: off) for models that the profile does not know. `cache` asks for cache markers, or for
     none, where the profile leaves the choice. `limits` bound every call that does not ask for less. A `transport`
-    that is handed in is not closed.
+    that is passed in is not closed.
     """
 
     path: str
@@ -140,7 +140,7 @@ class OpenAIFamily(ABC):
         return self._models
 
     def takes_reasoning(self, model: str) -> bool:
-        """Whether a reasoning level reaches this model at all."""
+        """Whether a reasoning level has any effect on this model."""
         return bool(self._levels.get(model)) or bool(self._knob(model).levels)
 
     def sampling_limits(self, model: str, *, reasoning: int | None) -> SamplingLimits:
@@ -185,10 +185,10 @@ class OpenAIFamily(ABC):
         for row in rows(document, "data"):
             takes = words(row, "supported_parameters")
             window = count(row, "context_length", "context_window", "max_model_len")
-            most = count(row, "max_completion_tokens") or count(nested(row, "top_provider"), "max_completion_tokens")
+            limit = count(row, "max_completion_tokens") or count(nested(row, "top_provider"), "max_completion_tokens")
             vision = has(words(nested(row, "architecture"), "input_modalities"), "image")
             reasons, calls = has(takes, "reasoning"), has(takes, "tools")
-            models.append(ModelInfo(text(row, "id"), text(row, "name"), window, most, vision, reasons, calls))
+            models.append(ModelInfo(text(row, "id"), text(row, "name"), window, limit, vision, reasons, calls))
         following = text(document, "last_id") if document.get("has_more") is True else ""
         return page_of(models, search=search, cursor=following or None)
 
@@ -241,7 +241,7 @@ class OpenAIFamily(ABC):
         while None in native:
             index = native.index(None)
             native[index] = encode(messages[index])
-        # A message that says nothing to this family has no bytes.
+        # A message with nothing to send to this family has no bytes.
         return [encoded for encoded in native[: len(messages)] if encoded]
 
     def _names(self, request: ModelRequest) -> NameMap:
@@ -263,7 +263,7 @@ class OpenAIFamily(ABC):
     def _error(self, status: int | None, body: bytes, headers: Mapping[str, str] | None = None) -> ProviderError:
         error = classify(status, body, headers, hook=_class_by_code, secrets=self._secrets())
         if error.code == "insufficient_quota":
-            # A 429 that no waiting will cure.
+            # A 429 that waiting does not help.
             error.retryable = False
         return error
 
@@ -323,7 +323,7 @@ async def _chunks_of(response: Response, reader: Reader) -> AsyncGenerator[list[
                     chunks += reader.feed(event.data)
             yield chunks + reader.end()
     except RequestFailed:
-        # Asking again for an answer that is there would be paid for twice.
+        # Asking again for an answer that has arrived would cost twice.
         if not (rest := reader.end()):
             raise
         yield rest
@@ -367,12 +367,12 @@ _NOTHING = frozenset({b"null", b"[]", b"{}", b'""'})
 
 
 def present(value: Raw | UnsetType) -> bool:
-    """Whether a field was there and said something."""
+    """Whether a field was present and not empty."""
     return value is not UNSET and bytes(value) not in _NOTHING
 
 
 def loose_object(value: Raw | UnsetType) -> dict[str, Any]:
-    """A JSON object whose fields are not to be trusted; empty for anything else."""
+    """A JSON object with untrusted fields; empty for anything else."""
     if value is UNSET:
         return {}
     try:

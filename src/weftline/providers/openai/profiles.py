@@ -1,7 +1,7 @@
-"""Servers that speak OpenAI's APIs, as data: where they are, how their key is called, and how they differ.
+"""Servers that speak OpenAI's APIs, as data: their URL, the name of their key, and how they differ.
 
-A server that is not in the table needs no code: take `PROFILES["compatible"]`, or the profile that is nearest, and
-change what is different with `msgspec.structs.replace`.
+A server that is not in the table needs no code: take `PROFILES["compatible"]`, or the nearest profile, and change what
+is different with `msgspec.structs.replace`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from weftline.providers.reasoning import nearest
 class Knob(Struct, frozen=True):
     """How the models whose id matches `models` (a regular expression, from the start of the id) take a reasoning level.
 
-    `levels` maps places on the scale 0–100 to the native words. No levels: these models have no knob.
+    `levels` maps points on the scale 0–100 to the native words. Without levels, these models have no such setting.
     """
 
     models: str
@@ -56,7 +56,7 @@ GPT_OSS: tuple[Knob, ...] = (Knob(r"(openai/)?gpt-oss", LOW_TO_HIGH),)
 
 
 class Profile(Struct, frozen=True, kw_only=True):
-    """One server, or one kind of server. Everything that a request or an answer of it may differ in."""
+    """One server or kind of server, and everything in which its requests or responses may differ."""
 
     name: str
     base_url: str | None = None
@@ -177,7 +177,7 @@ PROFILES: dict[str, Profile] = {
             default_model="mistral-medium-latest",
             knobs=MISTRAL_KNOBS,
             schema="no_tools",
-            # Mistral tells the usage without being asked, and refuses fields that it does not know.
+            # Mistral reports usage without being asked, and refuses unknown fields.
             stream_usage=False,
             cache="never",
             thinking_back="content",

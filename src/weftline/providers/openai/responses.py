@@ -69,11 +69,11 @@ class OpenAIResponses(OpenAIFamily):
         self._summary = reasoning_summary
 
     def builtin_tools(self) -> Sequence[str]:
-        """The tools that OpenAI runs by itself; `provider:<name>` as the name of a tool selects one."""
+        """The tools that OpenAI runs itself; `provider:<name>` as a tool's name selects one."""
         return tuple(BUILTIN_TOOLS)
 
     def sampling_limits(self, model: str, *, reasoning: int | None) -> SamplingLimits:
-        """This API has no stop sequences, and a least output limit."""
+        """This API has no stop sequences, and a minimum output limit."""
         return replace(super().sampling_limits(model, reasoning=reasoning), max_stops=0, min_output_tokens=16)
 
     def _names(self, request: ModelRequest) -> NameMap:
@@ -131,7 +131,7 @@ def _tool_choice(request: ModelRequest, names: NameMap) -> str | dict[str, Any]:
         return choice
     if choice[1].startswith(BUILTIN_PREFIX):
         kind = choice[1].removeprefix(BUILTIN_PREFIX)
-        # Only some can be named by themselves; any can be the one that is allowed.
+        # Only some can be named directly; any can be the only one allowed.
         allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": kind}]}
         return {"type": kind} if kind in FORCIBLE_TOOLS else allowed
     return {"type": "function", "name": names.out(choice[1])}

@@ -43,7 +43,7 @@ BUILTIN_TOOLS: dict[str, str] = {
     "shell": "shell",
     "tool_search": "tool_search",
 }
-"""The tools that OpenAI runs by itself, by the name that selects them (`provider:web_search`)."""
+"""The tools that OpenAI runs itself, by the name that selects them (`provider:web_search`)."""
 FORCIBLE_TOOLS = frozenset({"file_search", "code_interpreter", "image_generation", "shell"})
 
 IMAGE_CALL = "image_generation_call"
@@ -72,7 +72,7 @@ class ResponsesEncoder(Struct, frozen=True):
     images: bool
 
     def message(self, message: Message) -> bytes:
-        """The message as JSON items joined by commas; nothing when there is nothing to say."""
+        """The message as JSON items joined by commas; empty if there is nothing to send."""
         match message:
             case System(content):
                 return _encode({"role": "system", "content": content})
@@ -178,7 +178,7 @@ def _builtin(spec: ToolSpec) -> bytes:
     except msgspec.DecodeError:
         options = {}
     if options.get("type") == "object":
-        # A JSON Schema: the tool was declared like any other, without options of its own.
+        # A JSON Schema: the tool was declared like any other, without its own options.
         options = {}
     return _encode({"type": kind, **_BUILTIN_DEFAULTS.get(kind, {}), **options})
 
@@ -201,7 +201,7 @@ def _phase_after(parts: Sequence[AssistantPart], index: int, provider: str) -> s
 
 
 def _namespace(extra: Raw | UnsetType) -> dict[str, str]:
-    """Where a search of OpenAI's found the tool; without it the call is of another one."""
+    """Where OpenAI's tool search found the tool; without it the call is for a different one."""
     try:
         return msgspec.json.decode(b"{}" if extra is UNSET else extra, type=dict[str, str])
     except msgspec.DecodeError:

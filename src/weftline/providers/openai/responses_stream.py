@@ -97,7 +97,7 @@ class _OpenReasoning(Struct):
 
 
 class ResponsesReader:
-    """One answer. `error` makes the failure out of an error object inside a stream."""
+    """One answer. `error` makes the exception for an error object inside a stream."""
 
     def __init__(self, provider: str, names: NameMap, error: Callable[[int | None, bytes], ProviderError]) -> None:
         self.failure: ProviderError | None = None
@@ -276,7 +276,7 @@ class ResponsesReader:
             self.failure = ProviderError("server", UNREADABLE)
             return chunks
         if response.status in _UNFINISHED:
-            # Some gateways answer in the background; asking again would only queue another one.
+            # Some gateways work in the background; asking again would only queue another answer.
             state = response.status.replace("_", " ")
             why = f"The model API returned before its answer was finished: it is {state}."
             self.failure = ProviderError("server", why, retryable=False)
@@ -326,7 +326,7 @@ def _item(raw: Raw | UnsetType) -> _Item:
 
 
 def _kept(raw: Raw) -> Raw:
-    """A copy of its own: the original is a view of the whole event."""
+    """A separate copy: the original is a view of the whole event."""
     return raw.copy()
 
 

@@ -1,4 +1,4 @@
-"""What strict mode changed about an answer is changed back, before anybody sees it."""
+"""Undoes what strict mode changed about an answer, before anyone sees it."""
 
 from __future__ import annotations
 

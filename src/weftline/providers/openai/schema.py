@@ -47,11 +47,11 @@ class AnswerSchema(NamedTuple):
 
     @property
     def as_sent(self) -> bool:
-        """Whether an answer is handed on as the model wrote it."""
+        """Whether an answer is passed on as the model wrote it."""
         return not self.wrapped and self.meant is None
 
     def restored(self, text: str) -> str:
-        """The answer as whoever gave the schema expects it."""
+        """The answer as the author of the schema expects it."""
         if self.wrapped:
             text = _unwrapped(text)
         return text if self.meant is None else without_nulls(text, self.meant)

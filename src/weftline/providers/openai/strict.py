@@ -2,7 +2,7 @@
 
 Strict mode wants every object closed and every property required. A schema with optional properties is mended by
 making them required and nullable; the nulls that a model then writes are dropped from its answer again
-(`without_nulls`), so that whoever gave the schema sees nothing of it. A schema that cannot be mended without changing
+(`without_nulls`), so that the author of the schema does not see them. A schema that cannot be mended without changing
 what it means (a map of free keys, a length limit, alternatives that cannot be told apart) is sent without strict mode.
 """
 
@@ -86,7 +86,7 @@ class _Mender:
         self._properties = 0
         self._values = 0
         self._ambiguous = False
-        """Some value could be of more than one alternative, so that nobody knows which fields it left out."""
+        """A value could match more than one alternative, so it is unclear which fields it left out."""
 
     def mended_root(self) -> Schema:
         root = self._root
@@ -163,7 +163,7 @@ class _Mender:
         properties = _object(out.get("properties", {}))
         required = _list(out.get("required", []))
         closed = out.get("additionalProperties")
-        # An object that names no properties is one with free keys, unless it says otherwise.
+        # An object without named properties has free keys, unless it says otherwise.
         if closed not in (None, False) or not (properties or closed is False):
             raise _NotStrict
         if not all(isinstance(name, str) and name in properties for name in required):
@@ -254,7 +254,7 @@ def _pruned(value: Any, schema: object, root: Schema) -> Any:
 
 
 def _branch_of(members: dict[str, Any], schema: object, root: Schema) -> Schema:
-    """The alternative that an object was written by; nothing when it is not known."""
+    """The alternative that an object matches; empty if that is not known."""
     found = [one for one in _alternatives(schema, root) if "object" in _kinds(one)]
     if len(found) > 1:
         tags = _tags(found, root)

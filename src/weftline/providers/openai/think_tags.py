@@ -11,7 +11,7 @@ _CLOSE = "</think>"
 
 
 class ThinkTags:
-    """Parts text into reasoning and answer, whatever pieces it comes in. Only a tag at the very beginning counts."""
+    """Splits text into reasoning and answer, whatever pieces it comes in. Only a tag at the very beginning counts."""
 
     __slots__ = ("_blanks", "_held", "_state")
 

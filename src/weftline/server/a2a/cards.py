@@ -11,7 +11,7 @@ from weftline.store.records.agents import AgentSummary
 from weftline.wire.responses import iso
 
 VERSIONS = ("1.0", "0.3")
-"""The newer first: callers that know both take the first."""
+"""Newest first: callers that support both take the first."""
 
 
 class Capabilities(Struct, frozen=True, rename="camel"):
@@ -47,10 +47,10 @@ class AgentCard(Struct, rename="camel", kw_only=True):
     skills: list[Skill]
     security_schemes: dict[str, dict[str, Any]]
     supported_interfaces: list[Interface]
-    """Of version 1.0, as is the next."""
+    """Version 1.0 only, like the next field."""
     security_requirements: list[dict[str, Any]] = field(default_factory=lambda: [{"schemes": {"bearer": {"list": []}}}])
     protocol_version: str | UnsetType = "0.3.0"
-    """Of version 0.3, as are those that follow."""
+    """Version 0.3 only, like the fields that follow."""
     url: str | UnsetType
     preferred_transport: str | UnsetType = "JSONRPC"
     security: list[dict[str, list[str]]] | UnsetType = field(default_factory=lambda: [{"bearer": []}])

@@ -13,9 +13,9 @@ from weftline.server.a2a.rpc import RpcError, RpcFault
 from weftline.server.a2a.tasks import Task
 
 MAX_HISTORY = 1000
-"""Messages of a task's history that one answer has, however many were asked for."""
+"""The most history messages in one response, however many were requested."""
 USUAL_HISTORY = 100
-"""Those that it has when nothing was asked for."""
+"""How many there are if the request does not say."""
 
 
 class Operation(Enum):
@@ -68,9 +68,9 @@ class Dialect(Protocol):
     methods: ClassVar[Mapping[str, Operation]]
     extended_card_error: int
     follows_ended: bool
-    """Whether a subscriber whose task has ended is told how, and not refused."""
+    """Whether subscribing to a task that has ended returns its outcome instead of an error."""
     shows_data: bool
-    """Whether an answer that is JSON is told as data."""
+    """Whether a JSON answer is sent as data."""
     nothing_to_follow: int
     """The HTTP status for a subscriber whose task does not exist."""
 
@@ -79,11 +79,11 @@ class Dialect(Protocol):
     def list_query(self, params: bytes) -> ListQuery: ...
 
     def task(self, task: Task) -> Any:
-        """The task by itself: what getting and cancelling answer with."""
+        """The task by itself: the result of getting or cancelling it."""
         ...
 
     def sent(self, task: Task, *, waited: bool) -> Any:
-        """The answer to a message. Raises `RpcError` if the version tells a failure that way."""
+        """The answer to a message. Raises `RpcError` if this version reports failures that way."""
         ...
 
     def listed(self, tasks: list[Task], *, query: ListQuery, total: int, next_page: str) -> Any: ...
@@ -93,11 +93,11 @@ class Dialect(Protocol):
         ...
 
     def chunk(self, task: Task, text: str, *, append: bool) -> Any:
-        """An event with a piece of the answer; without `append` the answer begins anew."""
+        """An event with a piece of the answer; without `append` the answer starts over."""
         ...
 
     def answer(self, task: Task) -> Any:
-        """An event with the whole answer of a task, in place of all pieces."""
+        """An event with the task's whole answer, replacing all pieces."""
         ...
 
     def status(self, task: Task, *, final: bool) -> Any:
@@ -108,7 +108,7 @@ class Dialect(Protocol):
 
 
 def history_length(asked: int | None, *, path: str) -> int:
-    """How many messages of the history to tell."""
+    """How many history messages to include."""
     if asked is None:
         return USUAL_HISTORY
     if asked < 0:

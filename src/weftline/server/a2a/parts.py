@@ -1,4 +1,4 @@
-"""What a message may be made of: text, JSON data and text files, which become words; images and PDF files, which are
+"""The parts a message may have: text, JSON data and text files, which become text; images and PDF files, which are
 attached. Anything else is refused.
 """
 
@@ -31,7 +31,7 @@ class DataPart(Struct, frozen=True, tag="data"):
 
 
 class FilePart(Struct, frozen=True, tag="file"):
-    """`data` is base64; None for a file that is given by its address."""
+    """`data` is base64; None for a file given by URL."""
 
     media_type: str
     name: str
@@ -42,7 +42,7 @@ Part: TypeAlias = TextPart | DataPart | FilePart
 
 
 class Content(Struct, frozen=True):
-    """What a message says: `text` has what can be said in words, a line break between the parts."""
+    """The content of a message: `text` joins the parts that are text, one per line."""
 
     text: str
     attachments: tuple[TakenAttachment, ...] = ()
@@ -57,7 +57,7 @@ def content_of(parts: Sequence[Part]) -> Content:
     if not text.strip() and not attachments:
         raise invalid("message.parts", "give at least one part that is not empty.")
     if len(attachments) > MAX_ATTACHMENTS:
-        raise invalid("message.parts", f"a message has at most {MAX_ATTACHMENTS} images and PDF files.")
+        raise invalid("message.parts", f"a message can have at most {MAX_ATTACHMENTS} images and PDF files.")
     return Content(text, attachments)
 
 
@@ -106,15 +106,15 @@ def _attached(number: int, part: FilePart) -> TakenAttachment:
 
 
 def _refused(number: int, why: str) -> RpcError:
-    told = f"Incompatible content types: message.parts[{number}]: {why} {_TAKEN}"
-    return RpcError(CONTENT_TYPE_NOT_SUPPORTED, told)
+    message = f"Incompatible content types: message.parts[{number}]: {why} {_TAKEN}"
+    return RpcError(CONTENT_TYPE_NOT_SUPPORTED, message)
 
 
 _TAKEN = "Text, JSON data, text files, images (PNG, JPEG, GIF, WebP) and PDF files are taken."
 
 
 def check_name(value: object, path: str) -> str:
-    """An id that a caller made up."""
+    """An id chosen by the caller."""
     if not isinstance(value, str) or not 0 < len(value) <= MAX_METADATA_VALUE_CHARS or "\x00" in value:
         raise invalid(path, f"must be a string of 1 to {MAX_METADATA_VALUE_CHARS} characters.")
     return value

@@ -33,16 +33,16 @@ REASONS = {
     EXTENDED_CARD_NOT_CONFIGURED: "EXTENDED_AGENT_CARD_NOT_CONFIGURED",
     VERSION_NOT_SUPPORTED: "VERSION_NOT_SUPPORTED",
 }
-"""The errors of A2A's own, as version 1.0 names them beside their codes."""
+"""A2A's own errors, with the names that version 1.0 sends along with their codes."""
 
 
 class RpcError(Exception):
-    """What a caller is told in place of a result.
+    """The error that a caller gets instead of a result.
 
     Args:
         path: The parameter that is wrong.
         about: Facts that belong to the error, such as the task's id.
-        status: Of the HTTP answer.
+        status: The status of the HTTP response.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ def invalid(path: str, message: str) -> RpcError:
 
 
 def as_rpc(error: RpcError | WeftlineError) -> RpcError:
-    """What the server refused by its own code, as an error of the call."""
+    """A refusal with one of the server's own codes, as a JSON-RPC error."""
     if isinstance(error, RpcError):
         return error
     code = INVALID_PARAMS if error.status == 400 else INTERNAL_ERROR
@@ -98,7 +98,7 @@ class NotACall(Exception):
 
 
 def parse_call(body: bytes) -> Call:
-    """Raises `NotACall` for what is not a JSON-RPC request, or one with too many values."""
+    """Raises `NotACall` if the body is not a JSON-RPC request or has too many values."""
     if too_much := excess(body):
         raise NotACall(INVALID_REQUEST, f"The body has {too_much}.")
     try:

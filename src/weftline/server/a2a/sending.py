@@ -1,4 +1,4 @@
-"""Brings a message to its task: a new one, or the one that it names. The same message again changes nothing."""
+"""Delivers a message to its task: a new one, or the one that it names. Sending a message twice changes nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from weftline.tools.base import ToolOutput
 
 
 class Deliveries:
-    """One delivery at a time to each task, so that a message which comes twice at once is seen to."""
+    """One delivery at a time to each task, so that a message sent twice at the same time is noticed."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -31,8 +31,8 @@ class Deliveries:
             await asyncio.wait({other})
         task = self._under_way[row.key] = asyncio.ensure_future(self._hand_over(row, sent))
         task.add_done_callback(lambda _: self._under_way.pop(row.key))
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # also if nobody waits any more
-        # Hangs on the commit: a caller that goes away must not let its retry be taken for another message.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # even if nobody is waiting
+        # Waits for the commit: if the caller goes away, its retry must not be taken for another message.
         await asyncio.shield(task)
 
     async def _hand_over(self, row: RunRow, sent: SentMessage) -> None:
@@ -50,7 +50,7 @@ class Deliveries:
             else:
                 await engine.steer(row.key, sent.text, message_id=sent.id)
         except NotFound:
-            # Somebody else has answered the call since.
+            # Another client has answered the call since.
             await engine.steer(row.key, sent.text, message_id=sent.id)
         except Conflict as error:
             if error.code != "run_terminal":
@@ -59,19 +59,19 @@ class Deliveries:
 
 
 async def find_task(app: Host, agent: AgentRow, task: str, *, status: int = 200) -> RunRow:
-    """The run of a task of this agent. `status` is that of the HTTP answer if there is none."""
+    """The run of a task of this agent. `status` is the HTTP status if there is none."""
     try:
         row = await app.engine.find(task, workspace=agent.workspace)
     except NotFound:
         row = None
     if row is None or row.agent != agent.id:
         about = {"taskId": task[:256]}
-        raise RpcError(TASK_NOT_FOUND, "There is no such task of this agent.", about=about, status=status)
+        raise RpcError(TASK_NOT_FOUND, "This agent has no such task.", about=about, status=status)
     return row
 
 
 async def send(app: Host, deliveries: Deliveries, agent: AgentRow, sent: SentMessage, *, sender: str) -> RunRow:
-    """The run of the task that has got the message. `sender` is whose names for messages these are."""
+    """The run of the task that received the message. Message ids are unique per `sender`."""
     if sent.task_id is None:
         return await _begin(app, agent, sent, sender=sender)
     row = await find_task(app, agent, sent.task_id)
@@ -80,8 +80,8 @@ async def send(app: Host, deliveries: Deliveries, agent: AgentRow, sent: SentMes
         raise invalid("message.contextId", "is not the context of the task.")
     if run.metadata.get(MESSAGE_KEY) != sent.id or not await _began_with(app, row, sent):
         if sent.content.attachments:
-            told = "Incompatible content types: images and PDF files can come only with the message that begins a task."
-            raise RpcError(CONTENT_TYPE_NOT_SUPPORTED, told)
+            why = "Incompatible content types: images and PDF files can only come with the message that begins a task."
+            raise RpcError(CONTENT_TYPE_NOT_SUPPORTED, why)
         await deliveries.deliver(row, sent)
     after = await app.engine.row(row.key)
     assert after is not None
@@ -89,7 +89,7 @@ async def send(app: Host, deliveries: Deliveries, agent: AgentRow, sent: SentMes
 
 
 async def _began_with(app: Host, row: RunRow, sent: SentMessage) -> bool:
-    """Whether it is the message that began the task, sent once more by somebody who knows the task's id by now."""
+    """Whether this is the message that began the task, sent again now that the caller knows the task's id."""
     first = (await read_task(app.engine, row, history=1000)).history[:1]
     return bool(first) and (first[0].id, first[0].text) == (sent.id, sent.text)
 
@@ -117,5 +117,5 @@ async def _begin(app: Host, agent: AgentRow, sent: SentMessage, *, sender: str) 
 
 
 def _ended(row: RunRow) -> RpcError:
-    told = f"This operation is not supported: the task has ended ({row.status}). Send a message without taskId."
-    return RpcError(UNSUPPORTED_OPERATION, told)
+    message = f"This operation is not supported: the task has ended ({row.status}). Send a message without taskId."
+    return RpcError(UNSUPPORTED_OPERATION, message)

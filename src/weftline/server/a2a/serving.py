@@ -1,4 +1,4 @@
-"""Carries calls out for one caller of one agent: each operation once, for both versions."""
+"""Carries out calls for one caller of one agent: each operation once, for both versions."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ UnlessGone: TypeAlias = Callable[[Coroutine[Any, Any, Task]], Awaitable[Task]]
 
 STREAMS = frozenset({Operation.STREAM, Operation.SUBSCRIBE})
 _LIST_BYTES = 4 * 1024 * 1024
-"""Of what the tasks of a list say; a page has fewer of them if they say more."""
+"""The text of all tasks on a page of a list; a page has fewer tasks if theirs is longer."""
 _TIME_CHARS = 40
 _PAGE_CHARS = 48
 
 
 class Serving:
-    """`sender` is whose names for messages these are; `room` is for tasks that say much."""
+    """Message ids are unique per `sender`; `room` is for tasks with a lot of text."""
 
     def __init__(
         self,
@@ -87,22 +87,22 @@ class Serving:
                 assert_never(operation)
 
     async def notify(self, operation: Operation, params: bytes) -> None:
-        """Carries out what changes something, for a caller that wants no answer."""
+        """Carries out a call that changes something, for a caller that wants no response."""
         if operation in (Operation.SEND, Operation.STREAM):
             await self.send(await self._read(self._dialect.message, params))
         elif operation is Operation.CANCEL:
             await self._cancel(params)
 
     async def stream(self, operation: Operation, params: bytes) -> AsyncGenerator[Sequence[Any]]:
-        """The events of a stream: those that are made at once, or none to keep it alive.
+        """The events of a stream, in batches; an empty batch keeps the stream alive.
 
-        What is refused is refused at once.
+        Errors are raised before the first batch.
         """
         if operation is Operation.STREAM:
             sent = await self._read(self._dialect.message, params)
             row = await self.send(sent)
             task = await self._task(row, sent.history)
-            # A new task may have got on while it was read: its text is told from the first piece.
+            # A new task may have made progress while it was read: its text is sent from the first piece.
             return self._events(row, task, after=0 if sent.task_id is None else task.turn_seq, until_asked=True)
         query = await self._read(self._dialect.task_query, params)
         row = await find_task(self._app, self._agent, query.id, status=self._dialect.nothing_to_follow)
@@ -148,8 +148,8 @@ class Serving:
                     if event.what in (What.END, What.CLIENT_CALL, What.PAUSE):
                         break
                 else:
-                    told = "The server is stopping; ask for the task's result later."
-                    raise RpcError(INTERNAL_ERROR, told, about=about)
+                    message = "The server is stopping; ask for the task's result later."
+                    raise RpcError(INTERNAL_ERROR, message, about=about)
 
     def _follow(self, row: RunRow, task: Task, *, after: int) -> Follower:
         return self._engine.follow(row.key, task.id, after=after, workspace=row.workspace)
@@ -196,8 +196,8 @@ class Serving:
     async def _events(self, row: RunRow, task: Task, *, after: int, until_asked: bool) -> AsyncGenerator[Sequence[Any]]:
         """The task as it is, then what happens to it: the answer as it is produced, each change of status.
 
-        Every turn begins the answer anew, since only the last one's text is the answer. Ends with the task, and if
-        `until_asked` when it waits for input.
+        Every turn starts the answer over, since only the text of the last turn is the answer. Ends with the task, or
+        when it waits for input if `until_asked`.
         """
         dialect = self._dialect
         if task.ended or (task.waits and until_asked):
@@ -207,7 +207,7 @@ class Serving:
         async with aclosing(following.events_of(follower)) as events:
             yield [dialect.first(task)]
             task = replace(task, history=())
-            told, waits, working = _Told(), task.waits, task.state != "submitted"
+            streamed, waits, working = _Streamed(), task.waits, task.state != "submitted"
             async for event in events:
                 if not working and event.what is not What.NOTHING and (begun := await self._begun(row, task)):
                     working = True
@@ -216,11 +216,11 @@ class Serving:
                     case What.NOTHING:
                         yield ()
                     case What.ATTEMPT:
-                        told.over = True
+                        streamed.over = True
                     case What.TEXT:
-                        yield [dialect.chunk(task, event.text, append=told.more(event.text))]
+                        yield [dialect.chunk(task, event.text, append=streamed.more(event.text))]
                     case What.TURN:
-                        told.over = True
+                        streamed.over = True
                     case What.CLIENT_CALL | What.PAUSE:
                         now = await self._now(row)
                         if now.ended or now.waits == waits:
@@ -230,34 +230,34 @@ class Serving:
                         if waits and until_asked:
                             return
                     case What.END:
-                        yield self._end(await self._now(row), told)
+                        yield self._end(await self._now(row), streamed)
 
-    def _end(self, task: Task, told: _Told) -> Sequence[Any]:
+    def _end(self, task: Task, streamed: _Streamed) -> Sequence[Any]:
         dialect = self._dialect
         events: list[Any] = []
-        if task.result is not None and (told.differs(task.result) or (task.data and dialect.shows_data)):
+        if task.result is not None and (streamed.differs(task.result) or (task.data and dialect.shows_data)):
             events.append(dialect.answer(task))
         return [*events, dialect.status(task, final=True)]
 
     async def _begun(self, row: RunRow, task: Task) -> Task | None:
-        """The task when it began to work, whatever it does by now; None if it has not begun."""
+        """The task as it was when it began to work, whatever it is doing by now; None if it has not begun."""
         now = await self._engine.row(row.key)
         if now is None or now.started_at is None:
             return None
         return replace(task, state="working", said=None, at_us=now.started_at)
 
 
-class _Told:
-    """The text that a stream's reader takes for the answer so far."""
+class _Streamed:
+    """The answer so far, as the reader of a stream has seen it."""
 
     def __init__(self) -> None:
         self.over = True
-        """Whether the next piece begins it anew."""
+        """Whether the next piece starts the answer over."""
         self._digest: blake2b | None = None
         """None before the first piece: no text yet is not an empty text."""
 
     def more(self, text: str) -> bool:
-        """Whether the piece goes on with what was told."""
+        """Adds a piece; returns whether it continues the text before it."""
         goes_on = not self.over
         if self._digest is None or not goes_on:
             self.over, self._digest = False, blake2b()
@@ -269,7 +269,7 @@ class _Told:
 
 
 def _may_be(state: str, wanted: str) -> bool:
-    """A run whose status says that it works may be found to wait for input."""
+    """A run whose status is running may turn out to be waiting for input."""
     return state == wanted or (state == "working" and wanted == "input-required")
 
 
@@ -284,5 +284,5 @@ def page_time(text: str) -> int:
 def page_cursor(page: str) -> tuple[int, int]:
     at, _, key = page.partition("-")
     if len(page) > _PAGE_CHARS or not (at + key).isascii() or not at.isdigit() or not key.isdigit():
-        raise invalid("pageToken", "is not one that an earlier page gave.")
+        raise invalid("pageToken", "did not come from an earlier page.")
     return min(int(at), 2**62), min(int(key), 2**62)

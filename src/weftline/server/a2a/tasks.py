@@ -23,7 +23,7 @@ from weftline.store.base import RunRow, Stored
 from weftline.wire.responses import RunView
 
 MESSAGE_KEY = "a2a_message_id"
-"""The metadata of a run that has the sender's name for the message it began with."""
+"""The metadata key for the sender's id of the message that began the run."""
 
 ANSWER = "result"
 """The id of the artifact that is the answer: in a stream as it is produced, and in a task that has ended."""
@@ -42,16 +42,16 @@ TERMINAL = frozenset({"completed", "failed", "canceled"})
 _TALK = (KIND[MessageQueued], KIND[TurnCompleted])
 _CALLS = (KIND[CallOpened], KIND[CallClosed])
 _LOOK_BACK = 200
-"""Entries that are read to find what is open, whatever the length of the history that was asked for."""
+"""Entries that are read to find open calls, however short the requested history."""
 _LOOK_BACK_BYTES = 2 * 1024 * 1024
-"""And how many bytes of them: a longer history begins later."""
+"""The most bytes of them: a longer history is cut at its beginning."""
 _DELIVERED_BYTES = 16 * 1024 * 1024
-"""Of messages among which one that comes again is looked for."""
+"""Bytes of recent messages that are searched for a repeated one."""
 _QUESTION_ARGS = ("question", "message", "prompt", "text")
 
 
 class Spoken(Struct, frozen=True):
-    """A message of a task. `data` is what its text puts in words, for programs."""
+    """A message of a task. `data` is its text in a form for programs."""
 
     id: str
     role: Literal["user", "agent"]
@@ -66,7 +66,7 @@ class Task(Struct, frozen=True):
     at_us: int
     """When the run ended, else began, else was created."""
     seq: int
-    """The last entry that is told of here."""
+    """The last entry that this projection includes."""
     turn_seq: int
     """The entry that completed the last turn; 0 if there was none."""
     said: Spoken | None
@@ -88,7 +88,7 @@ class Task(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """How much it says, in characters."""
+        """The length of its text, in characters."""
         said = self.said.text if self.said is not None else ""
         return len(said) + len(self.result or "") + sum([len(one.text) for one in self.history])
 
@@ -104,14 +104,14 @@ class _Read(NamedTuple):
 
 
 def context_of(run: RunView) -> str:
-    """The context of a run; one that was started by other means is a context of its own."""
+    """The context of a run; a run that was not started over A2A is its own context."""
     return run.metadata.get(CONTEXT_KEY) or run.session_id or run.id
 
 
 async def read_task(engine: Engine, row: RunRow, *, history: int = 0, max_bytes: int | None = None) -> Task:
     """The task of a run, with the last `history` messages.
 
-    Raises `LargeEntry`, without having read it, if what it was given or its answer has more than `max_bytes`.
+    Raises `LargeEntry`, without having read it, if its input or its answer has more than `max_bytes`.
     """
     run = await run_view(engine, row, max_bytes=max_bytes)
     facts = await _facts(engine, row, run, history=history)
@@ -150,7 +150,7 @@ async def _facts(engine: Engine, row: RunRow, run: RunView, *, history: int) -> 
 
 
 def _read(one: Stored) -> _Read | None:
-    """An entry of newer code that is not known here is not shown."""
+    """An unknown entry, written by newer code, is left out."""
     try:
         return _Read(one.seq, decode_fact.decode(one.head), one.body)
     except ValidationError:
@@ -218,7 +218,7 @@ def _spoken(run: RunView, fact: _Read) -> Spoken | None:
 
 
 async def _input(engine: Engine, row: RunRow, run: RunView) -> list[Spoken]:
-    """What the run was given at its start; nothing if retention has removed it."""
+    """The run's input; empty if retention has removed it."""
     first = await engine.entry(row.key, 1)
     if first is None:
         return []
@@ -242,7 +242,7 @@ def _given(message: User | Assistant, id: str) -> Spoken:
 
 
 async def has_taken(engine: Engine, row: RunRow, message_id: str, text: str) -> bool:
-    """Whether a message with this name and text has come to the run before, among the last ones that did."""
+    """Whether the run's recent messages include one with this id and text."""
     for kind in (KIND[MessageQueued], KIND[CallClosed]):
         stored = await engine.newest_facts(row.key, kinds=(kind,), limit=1000, max_bytes=_DELIVERED_BYTES)
         if any(_is_delivery(one, message_id, text) for one in stored):

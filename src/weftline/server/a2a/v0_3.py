@@ -1,4 +1,4 @@
-"""A2A 0.3 as it is spelt: `message/send`, `kind` in every object, states in kebab case."""
+"""The spelling of A2A 0.3: `message/send`, `kind` in every object, states in kebab case."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _File(Struct, rename="camel"):
 class _Part(Struct):
     kind: str = ""
     type: str = ""
-    """What older callers say in place of `kind`."""
+    """What older callers send instead of `kind`."""
     text: str = ""
     data: Any | UnsetType = UNSET
     file: _File | None = None

@@ -1,6 +1,6 @@
-"""A2A 1.0 as it is spelt: method and enum names of its protocol buffers, in the JSON that those have.
+"""The spelling of A2A 1.0: the method and enum names of its protocol buffers, in their JSON mapping.
 
-Such JSON names fields in camel case and takes those of the `.proto` file too; a null is a field that is not there.
+This mapping writes field names in camel case and also accepts those of the `.proto` file; null means absent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SNAKE = re.compile(r"_([a-z])")
 _STATE_NAMES = {state: f"TASK_STATE_{state.upper().replace('-', '_')}" for state in STATES.values()}
 _STATES = {name: state for state, name in _STATE_NAMES.items()}
 _OTHER_STATES = frozenset({"TASK_STATE_REJECTED", "TASK_STATE_AUTH_REQUIRED"})
-"""States that no task of ours has."""
+"""States that our tasks never have."""
 _CONTENTS = ("text", "raw", "url", "data")
 
 
@@ -67,7 +67,7 @@ class _ListParams(Struct, rename="camel"):
 
 
 def _fields(value: object, path: str) -> dict[str, Any]:
-    """The fields of an object by their names in camel case, without those that are null."""
+    """The fields of an object by their camel-case names, without nulls."""
     if not isinstance(value, dict):
         raise invalid(path, "must be an object.")
     given = cast("dict[str, Any]", value)
@@ -103,7 +103,7 @@ def _part(number: int, sent: dict[str, Any]) -> Part:
     return TextPart(value) if content == "text" else FilePart(kind, name, value if content == "raw" else None)
 
 
-# Answers. What is required is always there; other fields are left out when they are empty.
+# Responses. Required fields are always present; others are left out when empty.
 
 
 class PartObject(Struct, rename="camel"):
@@ -166,7 +166,7 @@ class _StatusUpdate(Struct, rename="camel"):
 
 
 class StreamResponse(Struct, rename="camel"):
-    """One of its fields."""
+    """Exactly one field is set."""
 
     task: TaskObject | UnsetType = UNSET
     status_update: _StatusUpdate | UnsetType = UNSET
@@ -230,7 +230,7 @@ class V1:
             raise invalid("pageSize", f"must be from 1 to {MAX_PAGE}.")
         status = sent.status or "TASK_STATE_UNSPECIFIED"
         if status not in _STATES and status not in _OTHER_STATES and status != "TASK_STATE_UNSPECIFIED":
-            raise invalid("status", f"'{status[:40]}' is not a state of a task.")
+            raise invalid("status", f"'{status[:40]}' is not a task state.")
         return ListQuery(
             context_id=sent.context_id or "",
             state="" if status == "TASK_STATE_UNSPECIFIED" else _STATES.get(status, "none"),
@@ -248,8 +248,8 @@ class V1:
         return SendMessageResponse(_task(task))
 
     def listed(self, tasks: list[Task], *, query: ListQuery, total: int, next_page: str) -> ListTasksResponse:
-        shown = [_task(task, artifacts=query.artifacts) for task in tasks]
-        return ListTasksResponse(shown, next_page, query.limit, total)
+        items = [_task(task, artifacts=query.artifacts) for task in tasks]
+        return ListTasksResponse(items, next_page, query.limit, total)
 
     def first(self, task: Task) -> StreamResponse:
         return StreamResponse(task=_task(task))

@@ -55,7 +55,7 @@ async def call(app: App, request: Request, principal: Principal) -> Response | N
         refused = rpc.as_rpc(error)
         streams = dialect is _V03 and dialect.methods.get(sent.method) in STREAMS
         if streams and refused.status == 200 and _wants_events(request):
-            # Callers of 0.3 that have asked for events read nothing else.
+            # Callers of 0.3 that ask for events cannot read anything else.
             body = rpc.error_body(sent.id, dialect.fault(refused))
             return Response(b"data: " + body + b"\n\n", headers=tuple(one for one in HEADERS if one != NO_SNIFFING))
         return _refusal(dialect, sent.id, refused)
@@ -66,8 +66,8 @@ async def _carry_out(
 ) -> Response | None:
     operation = dialect.methods.get(sent.method)
     if operation is None:
-        told = f"A2A {dialect.version} has no method {sent.method[:100]!r}."
-        raise RpcError(rpc.METHOD_NOT_FOUND, told)
+        message = f"A2A {dialect.version} has no method {sent.method[:100]!r}."
+        raise RpcError(rpc.METHOD_NOT_FOUND, message)
     room = RequestRoom(app.large, principal.slug)
     serving = Serving(app, app.deliveries, agent, dialect, sender=principal.id, room=room)
     try:
@@ -77,7 +77,7 @@ async def _carry_out(
         if operation in STREAMS:
             events = await serving.stream(operation, sent.params)
             frames = _Frames(app.large, room, request, sent.id)
-            # What is refused must be refused before the answer begins.
+            # Errors must be raised before the response begins.
             await _send_events(request, await anext(events), events, frames)
             return None
         result = await serving.result(operation, sent.params, unless_gone=request.unless_gone)
@@ -94,28 +94,28 @@ async def _carry_out(
 
 
 def _version(request: Request) -> str:
-    """The version that the caller asks for, without the number of its patch; "" if it says nothing."""
+    """The version that the caller asks for, without its patch number; "" if it names none."""
     asked = request.header(b"a2a-version") or request.query_value("A2A-Version") or ""
     return ".".join(asked.strip().split(".")[:2])
 
 
 def _wants_events(request: Request) -> bool:
-    # Some callers send two such headers, of which the first takes anything.
+    # Some callers send two such headers, the first of which accepts anything.
     return any(name == b"accept" and b"text/event-stream" in value.lower() for name, value in request.scope["headers"])
 
 
 def _unknown_version(asked: str) -> RpcError:
-    told = f"A2A {asked[:40]} is not supported; use {' or '.join(cards.VERSIONS)}."
-    return RpcError(rpc.VERSION_NOT_SUPPORTED, told)
+    message = f"A2A {asked[:40]} is not supported; use {' or '.join(cards.VERSIONS)}."
+    return RpcError(rpc.VERSION_NOT_SUPPORTED, message)
 
 
 def _not_json(request: Request, dialect: Dialect) -> RpcError | None:
-    """Why a body that does not read was refused, if the caller said that it is something else than JSON."""
+    """The error for an unreadable body that the caller declared as something other than JSON."""
     kind = (request.header(b"content-type") or "").partition(";")[0].strip().lower()
     if dialect is not _V1 or not kind or kind.endswith("json"):
         return None
-    told = f"Incompatible content types: the body must be application/json, not {kind[:100]}."
-    return RpcError(rpc.CONTENT_TYPE_NOT_SUPPORTED, told)
+    message = f"Incompatible content types: the body must be application/json, not {kind[:100]}."
+    return RpcError(rpc.CONTENT_TYPE_NOT_SUPPORTED, message)
 
 
 def _refusal(dialect: Dialect, identity: Any, error: RpcError) -> Response:
@@ -123,7 +123,7 @@ def _refusal(dialect: Dialect, identity: Any, error: RpcError) -> Response:
 
 
 class _Frames:
-    """Sends the events of a stream. A large one has room of its own, and must be taken in time."""
+    """Sends the events of a stream. A large one needs room, and the client must read it in time."""
 
     def __init__(self, large: LargeResponses, room: RequestRoom, request: Request, identity: Any) -> None:
         self._large = large

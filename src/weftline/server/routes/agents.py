@@ -56,7 +56,7 @@ async def delete(app: App, request: Request, principal: Principal) -> Response:
 
 
 async def _require_runnable(app: App, draft: AgentDraft, *, workspace: int) -> None:
-    """Raises what a run with this definition would meet: a model or a tool that is not there."""
+    """Raises the error that a run with this definition would get for a missing model or tool."""
     app.engine.require_accepting()
     plan = await parsed(plan_from_spec, draft.spec)
     await app.engine.check(plan, workspace=workspace, runs_now=False)

@@ -55,7 +55,7 @@ async def revoke(app: App, request: Request, principal: Principal) -> Response:
 
 
 async def read_body(request: Request, decoder: Decoder[T]) -> T:
-    """A JSON body of this shape; `InvalidRequest` tells where it has another."""
+    """A JSON body of this type. Raises `InvalidRequest`, which says where it does not match."""
     try:
         return decoder.decode(await request.body(limit=_LIMIT_BYTES))
     except (DecodeError, RecursionError) as error:

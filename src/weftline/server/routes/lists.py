@@ -27,7 +27,7 @@ from weftline.workspace import threads
 from weftline.workspace.agents import owns
 
 _BASE = "/api/v1/workspaces/{slug}"
-DEFAULT_LIMIT, MOST = 50, 200
+DEFAULT_LIMIT, MAX_LIMIT = 50, 200
 RUN_STATUSES: tuple[str, ...] = get_args(Status)
 SESSION_STATUSES: tuple[str, ...] = get_args(SessionStatus)
 
@@ -35,7 +35,7 @@ SESSION_STATUSES: tuple[str, ...] = get_args(SessionStatus)
 async def runs(app: App, request: Request, principal: Principal) -> Response:
     status = one_of(request, "status", RUN_STATUSES)
     wanted = await _common(app, request, principal)
-    # Clients see a paused run as one that is running; "paused" finds those alone.
+    # Clients see a paused run as running; "paused" finds only paused ones.
     statuses = ("running", "paused") if status == "running" else (status,) if status else ()
     matching = RunFilter(
         workspace=principal.workspace,
@@ -56,7 +56,7 @@ async def runs(app: App, request: Request, principal: Principal) -> Response:
     listed: list[ListedRun] = []
     size = 0
     for row in rows[: wanted.limit]:
-        # What a run said last may be large, so that a page ends early rather than be larger still.
+        # Final texts may be large, so a page ends early rather than grow larger still.
         one = await listed_run(app.engine, row)
         size += len(one.final_text or "") + len(one.error or "")
         if listed and size > PAGE_BYTES:
@@ -104,9 +104,9 @@ def _session(row: ThreadRow) -> ListedSession:
 
 
 def stored_page(request: Request) -> tuple[int, int]:
-    """After which key a page of stored things begins, and how many it has at most."""
+    """The key after which a page of stored records begins, and its limit."""
     cursor = request.query_value("cursor")
-    return 0 if cursor is None else key_of(cursor), page_limit(request, default=MOST)
+    return 0 if cursor is None else key_of(cursor), page_limit(request, default=MAX_LIMIT)
 
 
 def next_cursor(page: RowPage[Any]) -> str | None:
@@ -117,8 +117,8 @@ def page_limit(request: Request, *, default: int = DEFAULT_LIMIT) -> int:
     text = request.query_value("limit")
     if text is None:
         return default
-    if not text.isascii() or not text.isdigit() or len(text) > 6 or not 1 <= int(text) <= MOST:
-        raise _unusable("limit", f"must be a whole number from 1 to {MOST}")
+    if not text.isascii() or not text.isdigit() or len(text) > 6 or not 1 <= int(text) <= MAX_LIMIT:
+        raise _unusable("limit", f"must be a whole number from 1 to {MAX_LIMIT}")
     return int(text)
 
 
@@ -128,14 +128,14 @@ class _Common(Struct, frozen=True):
     before: int | None
     limit: int
     thread: int | None
-    """0 for a session that is not there."""
+    """0 for a session that does not exist."""
     agents: tuple[str, ...]
-    """Of one of these; of any if there are none."""
+    """Any of these; empty for all."""
     metadata: tuple[tuple[str, str], ...]
 
 
 async def _common(app: App, request: Request, principal: Principal) -> _Common:
-    """Raises `InvalidRequest` for a value that can match nothing by its shape."""
+    """Raises `InvalidRequest` for a value whose form cannot match anything."""
     session, agent, cursor = (request.query_value(name) for name in ("sessionId", "agentId", "cursor"))
     thread: int | None = None
     if session is not None:
@@ -177,7 +177,7 @@ def _metadata(request: Request) -> tuple[tuple[str, str], ...]:
             raise _unusable("metadata", "has characters that metadata cannot have")
         pairs[key, value] = None
     if len(pairs) > MAX_METADATA_ENTRIES:
-        raise _unusable("metadata", f"may be given {MAX_METADATA_ENTRIES} times at most")
+        raise _unusable("metadata", f"may be given at most {MAX_METADATA_ENTRIES} times")
     return tuple(pairs)
 
 
@@ -194,13 +194,13 @@ def _unusable(name: str, fault: str) -> InvalidRequest:
 
 LIMIT = QueryParameter(
     "limit",
-    Annotated[int, Meta(ge=1, le=MOST, extra_json_schema={"default": DEFAULT_LIMIT})],
-    "How many items a page has at most.",
+    Annotated[int, Meta(ge=1, le=MAX_LIMIT, extra_json_schema={"default": DEFAULT_LIMIT})],
+    "The maximum number of items on a page.",
 )
 STORED_LIMIT = QueryParameter(
     "limit",
-    Annotated[int, Meta(ge=1, le=MOST, extra_json_schema={"default": MOST})],
-    "How many items a page has at most. It has fewer when they are large.",
+    Annotated[int, Meta(ge=1, le=MAX_LIMIT, extra_json_schema={"default": MAX_LIMIT})],
+    "The maximum number of items on a page. There are fewer when they are large.",
 )
 CURSOR = QueryParameter("cursor", str, "`nextCursor` of the page before.")
 _FILTERS = (
@@ -225,7 +225,7 @@ ROUTES = (
             QueryParameter(
                 "idPrefix",
                 Annotated[str, Meta(pattern=f"^{prefixes.PATTERN}$")],
-                "Whose id begins with this.",
+                "Only runs whose id begins with this.",
             ),
             *_FILTERS,
         ),

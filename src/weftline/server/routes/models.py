@@ -22,7 +22,7 @@ async def list_models(app: App, request: Request, principal: Principal) -> Respo
     for entry in entries:
         if entry.provider not in offered:
             offered[entry.provider] = tuple(await builtin_tools(catalog.resolve(entry.id).provider))
-    shown = [
+    items = [
         CatalogModel(
             entry.id,
             entry.label,
@@ -42,11 +42,11 @@ async def list_models(app: App, request: Request, principal: Principal) -> Respo
         )
         for entry in entries
     ]
-    return Response(models_list(shown, default_model_id=catalog.default_id))
+    return Response(models_list(items, default_model_id=catalog.default_id))
 
 
 def capabilities(entry: Entry) -> dict[str, bool] | UnsetType:
-    """What is known of a model; what is not known is absent, and nothing at all when nothing is."""
+    """The known facts about a model; unknown ones are absent, and UNSET if nothing is known."""
     hints = {"vision": entry.vision, "reasoning": entry.reasoning, "tools": entry.tools}
     return {name: hint for name, hint in hints.items() if hint is not None} or UNSET
 
@@ -58,7 +58,7 @@ ROUTES = (
         list_models,
         scopes=("models:read",),
         narrowed="yes",
-        summary="The models to choose",
+        summary="The available models",
         returns=Models,
     ),
 )

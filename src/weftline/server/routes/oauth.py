@@ -1,4 +1,4 @@
-"""OAuth 2.0: the browser's steps, the apps' endpoints, who the user is, and what they have allowed."""
+"""OAuth 2.0: the browser pages, the apps' endpoints, the user's identity, and their grants."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ _new_client = Decoder(NewClient)
 
 
 def _oauth(handler: Handler) -> Handler:
-    """Answers the failures that OAuth has words of its own for."""
+    """Handles the failures that OAuth defines its own codes for."""
 
     @wraps(handler)
     async def answered(app: App, request: Request, principal: Principal) -> Response | StreamedResponse | None:
@@ -114,7 +114,7 @@ async def authorize(app: App, request: Request, principal: Principal) -> Respons
     user = await app.oauth.user(request)
     client_id = request.query_value("client_id") or ""
     if is_document(client_id) and app.oauth.documents is not None:
-        # Only for somebody who is known here is an address asked that anybody may name.
+        # Anyone may name an address here, so it is only fetched for a user who is signed in.
         if user is None:
             return _sign_in_form(app, request, request.raw_query.decode("latin-1"))
         await app.oauth.learn_client(request, client_id)
@@ -141,30 +141,30 @@ async def show_sign_in(app: App, request: Request, principal: Principal) -> Resp
 async def sign_in(app: App, request: Request, principal: Principal) -> Response:
     app.oauth.require_own_page(request)
     form = fields_of(await read_form(request), SignInForm)
-    shown = _shown(app, form.token)
-    if shown is None or shown.visitor != read_cookie(request, _VISITOR):
-        # A form of somebody else's making could sign the user in to somebody else's account.
-        return _sign_in_form(app, request, "", problem="This page was too old. Please try again.", status=400)
+    page = _signed_page(app, form.token)
+    if page is None or page.visitor != read_cookie(request, _VISITOR):
+        # A forged form could sign the user in to someone else's account.
+        return _sign_in_form(app, request, "", problem="This page has expired. Please try again.", status=400)
     try:
         signed_in = await app.oauth.sign_in(request, form.email, form.password)
     except (RateLimited, Unavailable) as error:
-        return _sign_in_form(app, request, shown.query, problem=error.message, error=error)
+        return _sign_in_form(app, request, page.query, problem=error.message, error=error)
     if signed_in is None:
         problem = "The e-mail address or the password is wrong."
-        return _sign_in_form(app, request, shown.query, problem=problem, status=401)
-    target = f"/api/oauth/authorize?{shown.query}" if shown.query else "/api/oauth/grants"
+        return _sign_in_form(app, request, page.query, problem=problem, status=401)
+    target = f"/api/oauth/authorize?{page.query}" if page.query else "/api/oauth/grants"
     session = app.oauth.cookie(COOKIE, signed_in.session, max_age_s=SESSION_S)
     return _redirect(target, app.oauth.cookie(DEVICE_COOKIE, signed_in.device, max_age_s=DEVICE_S), session, status=303)
 
 
-def _shown(app: App, token: str) -> _SignIn | None:
-    """What the hidden field says, if it is of a page of this server that is not too old."""
+def _signed_page(app: App, token: str) -> _SignIn | None:
+    """The content of the hidden field, if this server made the page and it has not expired."""
     payload = app.workspaces.hasher.signed(_SIGN_IN, token)
     try:
-        shown = decode(payload, type=_SignIn) if payload is not None else None
+        page = decode(payload, type=_SignIn) if payload is not None else None
     except DecodeError:
         return None
-    return shown if shown is not None and shown.expires_at > app.workspaces.clock.now_us() else None
+    return page if page is not None and page.expires_at > app.workspaces.clock.now_us() else None
 
 
 async def sign_out(app: App, request: Request, principal: Principal) -> Response:
@@ -183,7 +183,7 @@ async def token(app: App, request: Request, principal: Principal) -> Response:
 async def _issue(app: App, client_app: StoredApp, form: Mapping[str, str]) -> Issued:
     at, resource = app.workspaces, app.oauth.resource(form.get("resource", ""))
     if resource is None:
-        raise OAuthError("invalid_target", "The resource is not something that this server protects.")
+        raise OAuthError("invalid_target", "This server does not protect that resource.")
     kind = form.get("grant_type")
     if kind is None:
         raise OAuthError("invalid_request", "grant_type is missing.")
@@ -274,7 +274,7 @@ async def protected_resource(app: App, request: Request, principal: Principal) -
 
 
 async def own_document(app: App, request: Request, principal: Principal) -> Response:
-    """What `weftline mcp login` is, for servers that read such documents instead of registering clients."""
+    """Describes `weftline mcp login` to servers that read such documents instead of registering clients."""
     url = app.names.url
     if not url.startswith("https:"):
         raise NotFound("There is no such document: public_url is not set, or not https.")
@@ -326,7 +326,7 @@ async def delete_app(app: App, request: Request, principal: Principal) -> Respon
 def _sign_in_form(
     app: App, request: Request, query: str, *, problem: str = "", status: int = 200, error: WeftlineError | None = None
 ) -> Response:
-    """The page, with what went wrong before; `error` brings its own status, and says when to try again."""
+    """The page, with the previous problem if any; `error` sets the status, and says when to try again."""
     visitor = read_cookie(request, _VISITOR) or token_urlsafe(16)
     expires_at = app.workspaces.clock.now_us() + _SIGN_IN_S * 1_000_000
     hidden = app.workspaces.hasher.sign(_SIGN_IN, encode(_SignIn(visitor, query, expires_at)))
@@ -346,7 +346,7 @@ def _json(value: Any, *, status: int = 200) -> Response:
 
 
 def _open(method: str, path: str, handler: Handler, summary: str, **more: Any) -> Route:
-    """A route that finds out by itself who sends the request."""
+    """A route that authenticates the request itself."""
     return Route(method, path, handler, access="public", limited=False, summary=summary, **more)
 
 
@@ -402,7 +402,7 @@ ROUTES = (
         "DELETE",
         "/api/oauth/grants/{grantId}",
         delete_grant,
-        "Take back what was allowed",
+        "Revoke what was allowed",
         returns=Ok,
         errors=(401, 403, 404),
     ),
@@ -449,7 +449,7 @@ ROUTES = (
         userinfo,
         scopes=("mantyx.identity:read",),
         narrowed="yes",
-        summary="Whose access token this is",
+        summary="The user of an access token",
         returns=UserInfo,
     ),
     Route(

@@ -19,7 +19,7 @@ async def page(app: App, request: Request, principal: Principal) -> Response:
 
 @cache
 def _encoded(router: Router) -> bytes:
-    # Imported here because most servers are never asked.
+    # Imported here because most servers never need it.
     from weftline.server.openapi import document
 
     return encode(document(router.routes))

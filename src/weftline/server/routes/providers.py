@@ -38,8 +38,8 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
 async def listed(app: App, request: Request, principal: Principal) -> Response:
     after, limit = stored_page(request)
     page = await providers.page(app.workspaces, principal.workspace, after=after, limit=limit)
-    shown = await asyncio.to_thread(lambda: [provider_json(row) for row in page.rows])
-    return Response(encode(Providers(shown, next_cursor(page))))
+    items = await asyncio.to_thread(lambda: [provider_json(row) for row in page.rows])
+    return Response(encode(Providers(items, next_cursor(page))))
 
 
 async def read(app: App, request: Request, principal: Principal) -> Response:
@@ -60,7 +60,7 @@ async def delete(app: App, request: Request, principal: Principal) -> Response:
     return Response(b'{"ok":true}')
 
 
-# Writing has no scope: whoever may point the workspace's runs at another address holds a developer API key.
+# There is no scope for writing: pointing the workspace's runs at another address takes a developer API key.
 ROUTES = (
     Route(
         "POST",

@@ -1,4 +1,4 @@
-"""What this server is, for whoever finds its address: a person with a browser, or a program."""
+"""What this server is, for anyone who finds its address: a person with a browser, or a program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ABOUT = "Weftline is a self-hosted, durable runtime for LLM agents."
 
 
 class About(Struct, rename="camel"):
-    """Paths are of this server; `{slug}` is a workspace."""
+    """Paths are relative to this server; `{slug}` is a workspace."""
 
     name: str = "weftline"
     version: str = __version__
@@ -41,7 +41,7 @@ async def root(app: App, request: Request, principal: Principal) -> Response:
 
 
 def _wants_page(accept: str) -> bool:
-    """Whether HTML is named in `Accept`, and before JSON: browsers do so, programs that take anything do not."""
+    """Whether `Accept` names HTML, and before JSON: browsers do so, programs that accept anything do not."""
     kinds = [part.partition(";")[0].strip().lower() for part in accept[:1000].split(",")]
     return "text/html" in kinds and "application/json" not in kinds[: kinds.index("text/html")]
 
@@ -65,14 +65,14 @@ _PAGE = f"""\
 <body>
 <h1>Weftline {escape(__version__)}</h1>
 <p>{_ABOUT} This address is its HTTP API.</p>
-<p>To use it you need a key of a workspace. On the machine that it runs on:</p>
+<p>To use it you need the API key of a workspace. On the machine that it runs on:</p>
 <pre>weftline keys create --workspace SLUG</pre>
 <p>Send it as <code>Authorization: Bearer …</code> to create a run:</p>
 <pre>POST {runs.PATH.format(slug="SLUG")}
 {{"prompt": "Hello!"}}</pre>
 <ul>
 <li><a href="/openapi.json">Every route, for programs (OpenAPI)</a></li>
-<li><a href="/readyz">Whether it takes work</a></li>
+<li><a href="/readyz">Whether it accepts work</a></li>
 </ul>
 </body>
 </html>

@@ -30,7 +30,7 @@ from weftline.wire.run_spec import RunModel
 PATH = "/api/v1/workspaces/{slug}/agent-runs"
 _KEY_LIMIT = 255
 _RESULT_BODY_BYTES = 32 * 1024 * 1024
-"""More than any valid result needs, so that one that is too large can still be told to the model."""
+"""More than any valid result needs, so that the model can still be told about one that is too large."""
 
 
 async def create(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
@@ -89,8 +89,8 @@ async def tool_results(app: App, request: Request, principal: Principal) -> Resp
     once = idempotency_key(request) or ""
     if body.oversize:
         # The client may give up after this, so the model is told too and the run does not wait for the timeout.
-        told = ToolOutput.of(prompts.RESULT_TOO_LARGE, is_error=True)
-        await app.engine.answer(key, body.tool_use_id, told, idempotency_key=once)
+        output = ToolOutput.of(prompts.RESULT_TOO_LARGE, is_error=True)
+        await app.engine.answer(key, body.tool_use_id, output, idempotency_key=once)
         raise InvalidRequest("result or error: larger than the limit; the call was closed with an error.")
     failed = body.error is not None
     output = ToolOutput.of(body.error or body.result or "", is_error=failed)

@@ -41,8 +41,8 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
 async def listed(app: App, request: Request, principal: Principal) -> Response:
     after, limit = stored_page(request)
     page = await tools.page(app.workspaces, principal.workspace, after=after, limit=limit)
-    shown = await asyncio.to_thread(lambda: [tool_json(row) for row in page.rows])
-    return Response(encode(Tools(shown, next_cursor(page))))
+    items = await asyncio.to_thread(lambda: [tool_json(row) for row in page.rows])
+    return Response(encode(Tools(items, next_cursor(page))))
 
 
 async def read(app: App, request: Request, principal: Principal) -> Response:

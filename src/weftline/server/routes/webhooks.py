@@ -1,4 +1,4 @@
-"""Webhooks of a workspace, and what became of their deliveries."""
+"""The webhooks of a workspace, and the state of their deliveries."""
 
 from __future__ import annotations
 

@@ -23,11 +23,11 @@ from weftline.surrogates import whole_json
 from weftline.tools.mcp.login import Credential, LoginLost
 
 NOT_SENT = -32901
-"""The request reached nobody."""
+"""The request did not reach a server."""
 BROKEN = -32902
-"""The request may have been carried out; its answer is lost."""
+"""The request may have been carried out; its response is lost."""
 SESSION_LOST = -32903
-"""The server does not know our session (any more) and has not looked at the request."""
+"""The server does not know our session (any more) and did not process the request."""
 REFUSED = -32904
 """The server answered with an HTTP error."""
 UNAUTHORIZED = -32905
@@ -38,7 +38,7 @@ LOG_IN = "Whoever runs this server can log in there with `weftline mcp login`, o
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 NOTICE_S = 5.0
 _MAX_SEPARATORS = 1_000_000
-"""Commas and brackets of a streamed answer, in its texts too: what it is read into costs a hundred times as much."""
+"""Commas and brackets of a streamed response, even inside strings: parsed, it takes a hundred times the memory."""
 _MAX_ERROR_BYTES = 64 * 1024
 _SESSION = "mcp-session-id"
 _OURS = frozenset({"host", "content-length", "connection", "accept-encoding", "transfer-encoding"})
@@ -49,7 +49,7 @@ _MEANS_SESSION_LOST = ("session", "not initialized")
 class DialledTransport(httpx2.AsyncBaseTransport):
     """Sends with `headers` on every request to `origin`; those that the protocol sets itself win.
 
-    A token of the `credential` that is refused is renewed once, and the request sent again: nobody has looked at it.
+    If the `credential`'s token is refused, it is renewed once and the request sent again: it was not processed.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class DialledTransport(httpx2.AsyncBaseTransport):
             return _error(request, NOT_SENT, error.message)
 
     async def _send(self, request: httpx2.Request, token: str | None = None) -> tuple[int, httpx2.Response]:
-        """The status that the server gave, and the answer as the client is to see it."""
+        """The server's status, and the response as the client should see it."""
         protocol = {name: value for name, value in request.headers.items() if name.lower() not in _OURS}
         own = {name: value for name, value in self._headers.items() if name.lower() not in protocol}
         if token is not None:
@@ -109,7 +109,7 @@ class DialledTransport(httpx2.AsyncBaseTransport):
             return reply.status, _refusal(request, reply, body)
         headers = [(name, value) for name, value in reply.headers.items() if name.lower() not in _FRAMING]
         if request.method == "POST" and reply.media_type == "application/json":
-            # Read here, since the client takes a failure in the middle of it for the end of the whole connection.
+            # Read here, because the client takes a failure in its middle as the end of the whole connection.
             try:
                 answer = await reply.read(limit=MAX_ANSWER_BYTES)
             except BodyTooLarge:
@@ -135,7 +135,7 @@ _envelope = msgspec.json.Decoder(_Envelope)
 
 
 def _may_take_long(method: str, body: bytes) -> bool:
-    """Calls and streams last as long as they last. Notices (a call was given up, the session ends) do not: others wait
+    """Calls and streams may take any time. Notifications (a call was cancelled, the session ends) may not: others wait
     behind them."""
     return method == "GET" or (method == "POST" and _envelope.decode(body).id is not msgspec.UNSET)
 
@@ -152,7 +152,7 @@ class _Body(httpx2.AsyncByteStream):
         left = MAX_ANSWER_BYTES
         separators = 0
         line: list[bytes] = []
-        """What came of a line that has not ended: the stream is mended line by line."""
+        """The pieces of an unfinished line: the stream is repaired line by line."""
         numbers = LongNumbers()
         try:
             async for piece in self._reply.chunks():
@@ -176,7 +176,7 @@ class _Body(httpx2.AsyncByteStream):
 
 
 def _refusal(request: httpx2.Request, reply: HttpResponse, body: bytes) -> httpx2.Response:
-    """An HTTP error as the JSON-RPC error that it carries or amounts to."""
+    """An HTTP error as the JSON-RPC error that it carries or stands for."""
     if reply.status == HTTPStatus.UNAUTHORIZED:
         return _error(request, UNAUTHORIZED, f"The server answered HTTP 401 Unauthorized. {LOG_IN}")
     message = _message(body)

@@ -20,29 +20,29 @@ from weftline.net.errors import BodyTooLarge, RequestFailed
 from weftline.redaction import Redactor
 
 SKEW_US = 60_000_000
-"""A token is renewed this long before it expires, so that none expires on its way."""
+"""A token is renewed this long before it expires, so that none expires in transit."""
 _RENEWAL_S = 20.0
 _MAX_ANSWER_BYTES = 64 * 1024
 
 
 class LoginLost(Exception):
-    """The login is no longer good: a person has to log in again. The message says why, without secrets."""
+    """The login is no longer valid: a person has to log in again. The message says why, without secrets."""
 
 
 class Credential(Protocol):
-    """What a connection shows to its server."""
+    """The credential that a connection sends to its server."""
 
     async def token(self) -> str:
-        """An access token that is fresh. Raises `LoginLost` or `RequestFailed`."""
+        """A fresh access token. Raises `LoginLost` or `RequestFailed`."""
         ...
 
     async def renewed(self, refused: str) -> str:
-        """Another token, in place of one that the server refused. Raises `LoginLost` or `RequestFailed`."""
+        """A new token, to replace one that the server refused. Raises `LoginLost` or `RequestFailed`."""
         ...
 
     @property
     def redactor(self) -> Redactor:
-        """Of everything that it has shown."""
+        """Redacts every token that it has sent."""
         ...
 
 
@@ -55,7 +55,7 @@ class Login(Struct, frozen=True, omit_defaults=True):
     access_token: str
     client_secret: str | None = None
     client_auth: str = "none"
-    """How the client shows who it is: none, client_secret_post or client_secret_basic."""
+    """How the client authenticates: none, client_secret_post or client_secret_basic."""
     resource: str | None = None
     """What the tokens are for (RFC 8707)."""
     scope: str | None = None
@@ -87,7 +87,7 @@ class _Refusal(Struct):
 
 
 def digest_of(url: str) -> str:
-    """Under what a login at this address is found. Raises `InvalidAddress`."""
+    """The key that a login at this address is stored under. Raises `InvalidAddress`."""
     return hashlib.sha256(parse(url).url.encode()).hexdigest()
 
 
@@ -135,7 +135,7 @@ async def renewed(login: Login, dialer: Dialer, *, now: int) -> Login:
 
 
 def _code(answer: bytes) -> str:
-    """The error code of RFC 6749, if it is one: what else a server says may repeat what it was sent."""
+    """The error code, if RFC 6749 defines it: any other text may repeat what the server was sent."""
     try:
         error = msgspec.json.decode(answer, type=_Refusal).error
     except (msgspec.DecodeError, UnicodeError):

@@ -1,7 +1,7 @@
 """Connections to MCP servers, shared by the runs that use the same server with the same headers.
 
 Each connection has one owner task that opens it, keeps it, and closes it; calls from other tasks go through it side by
-side. A connection that nobody has used for a while is closed, and one whose session the server has forgotten is
+side. A connection that has been idle for a while is closed, and one whose session the server has forgotten is
 replaced by a new one without the callers losing anything.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MOST = 64
+MAX_CONNECTIONS = 64
 IDLE_S = 60.0
 CONNECT_S = 10.0
 MAX_SSE_EVENT_BYTES = 8 * 1024 * 1024
@@ -47,7 +47,7 @@ class McpAddress(Struct, frozen=True, dict=True):
 
     @cached_property
     def redactor(self) -> Redactor:
-        """Of what the server is sent."""
+        """Redacts what the server is sent."""
         return Redactor.of_request(self.url, dict(self.headers))
 
     def __repr__(self) -> str:
@@ -55,7 +55,7 @@ class McpAddress(Struct, frozen=True, dict=True):
 
 
 Credentials: TypeAlias = Callable[[McpAddress], Awaitable[Credential | None]]
-"""Finds what to show to a server; None if there is nothing."""
+"""Finds the credential for a server; None if there is none."""
 
 
 class McpMissing(Exception):
@@ -63,13 +63,13 @@ class McpMissing(Exception):
 
 
 class McpPool:
-    """At most `most` connections at a time; further ones wait for room."""
+    """At most `max_connections` at a time; further ones wait for room."""
 
     def __init__(
         self,
         dialer: Dialer,
         *,
-        most: int = MOST,
+        max_connections: int = MAX_CONNECTIONS,
         idle_s: float = IDLE_S,
         connect_s: float = CONNECT_S,
         credentials: Credentials | None = None,
@@ -79,16 +79,16 @@ class McpPool:
         self._credentials = credentials
         self._mode: ConnectMode = mode
         self._modern: OrderedDict[str, None] = OrderedDict()
-        """Servers without `initialize`, so that they are not asked for it each time."""
+        """Servers without `initialize`, so that it is not tried each time."""
         self._dialer = dialer
         self._idle_s = idle_s
-        self._room = asyncio.Semaphore(most)
+        self._room = asyncio.Semaphore(max_connections)
         self._connections: dict[McpAddress, Connection] = {}
         self._closing: set[Connection] = set()
 
     @asynccontextmanager
     async def use(self, address: McpAddress) -> AsyncGenerator[Connection]:
-        """A connection that is open, held open meanwhile. Raises what opening it failed with."""
+        """An open connection, kept open for the duration. Raises the error if it cannot be opened."""
         connection = self._connections.get(address)
         if connection is None or connection.ended:
             await _load()
@@ -120,7 +120,7 @@ class McpPool:
                     connection.expiry = loop.call_later(self._idle_s, self.discard, connection)
 
     def discard(self, connection: Connection) -> None:
-        """Uses a connection no more; those who still wait for an answer on it may get it."""
+        """Retires a connection; calls that are still waiting on it may finish."""
         if self._connections.get(connection.address) is connection:
             del self._connections[connection.address]
         self._closing.add(connection)
@@ -128,7 +128,7 @@ class McpPool:
         connection.close()
 
     def forget_logins(self) -> None:
-        """Uses no connection any more whose login may have changed."""
+        """Retires the connections whose login may have changed."""
         for connection in list(self._connections.values()):
             if connection.credential is not None:
                 self.discard(connection)
@@ -172,7 +172,7 @@ class Connection:
         self.mode: ConnectMode = mode
         self.credential: Credential | None = None
         self.questions: list[Callable[[str], object]] = []
-        """Called with what the server asks of a person, for the calls that are under way."""
+        """Called with the server's questions to a person, for each call in progress."""
         self._credentials = credentials
         self.users = 0
         self.last_used = loop.time()
@@ -189,18 +189,18 @@ class Connection:
 
     @property
     def redactor(self) -> Redactor:
-        """Of what the server was sent, the tokens of the login included."""
+        """Redacts what the server was sent, including the tokens of the login."""
         own = self.address.redactor
         return own if self.credential is None else own | self.credential.redactor
 
     @property
     def client(self) -> Client:
-        """Of a connection that is open."""
+        """The session of an open connection."""
         self.last_used = asyncio.get_running_loop().time()
         return self._client.result()
 
     async def opened(self, *, timeout_s: float) -> None:
-        """Returns when the connection is open; raises what opening it failed with."""
+        """Returns when the connection is open; raises the error if it cannot be opened."""
         try:
             async with asyncio.timeout(timeout_s):
                 await asyncio.shield(self._client)
@@ -225,7 +225,7 @@ class Connection:
                 if isinstance(cause, asyncio.CancelledError):
                     cause = ConnectionError("The connection was given up.")
                 self._client.set_exception(cause)
-                self._client.exception()  # seen: whoever waits gets it, and it may be that nobody does
+                self._client.exception()  # retrieved here: callers that wait get it, and there may be none
             elif not isinstance(error, asyncio.CancelledError):
                 logger.info("an MCP connection ended: %s", self.redactor.text(str(_cause(error))))
             if isinstance(error, asyncio.CancelledError):
@@ -254,7 +254,7 @@ class Connection:
                     cache=None,
                 ) as client,
             ):
-                # The package checks results against the server's own schemas, on the loop and however long it takes.
+                # The package validates results against the server's own schemas, on the loop and without a time limit.
                 # `McpTool` does that with a bound.
                 setattr(client.session, "validate_tool_result", _unchecked)  # noqa: B010
                 self._client.set_result(client)
@@ -274,21 +274,21 @@ class Connection:
         await self._keep()
 
     async def _declined(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
-        """The server's question to a person, whom a run has no way to ask."""
+        """Handles the server's question to a person, whom a run cannot ask."""
         from mcp.types import ElicitResult
 
-        for told in self.questions:
-            told(params.message)
+        for report in self.questions:
+            report(params.message)
         return ElicitResult(action="decline")
 
 
 def _is_authorized(address: McpAddress) -> bool:
-    """Whether whoever named the server has given it an Authorization header of their own."""
+    """Whether the tool's own headers include Authorization."""
     return parse(address.url).basic is not None or any(name.lower() == "authorization" for name, _ in address.headers)
 
 
 async def _unchecked(name: str, result: object) -> None:
-    """In place of the package's own check."""
+    """Replaces the package's own check."""
 
 
 async def _load() -> None:
@@ -306,7 +306,7 @@ def _import_mcp() -> None:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """The first failure inside a group of them."""
+    """The first failure inside an exception group."""
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return error

@@ -1,6 +1,6 @@
 """Logging in at an MCP server, with a person at a browser: discovery, registration, PKCE and the exchange of the code.
 
-The steps are the official client's. What is kept of them is a `Login`.
+The steps are the official client's. The result is a `Login`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _TIMEOUT_S = 30.0
 
 
 class LoginFailed(Exception):
-    """There is no login. The message says why."""
+    """The login failed. The message says why."""
 
 
 class Person(Protocol):
-    """Whoever allows us to use the server, in a browser."""
+    """The person who grants access to the server, in a browser."""
 
     @property
     def redirect_uri(self) -> str:
-        """Where the browser comes back to."""
+        """Where the browser is redirected to."""
         ...
 
     async def ask(self, url: str) -> None:
@@ -43,7 +43,7 @@ class Person(Protocol):
         ...
 
     async def answer(self) -> str:
-        """The address that the browser came back to, whole."""
+        """The full URL that the browser was redirected to."""
         ...
 
 
@@ -57,12 +57,12 @@ async def log_in(
     mode: ConnectMode = "auto",
     then: Callable[[Client], Awaitable[None]] | None = None,
 ) -> Login:
-    """Connects to the server and has the person allow it. Raises `LoginFailed`.
+    """Connects to the server and asks the person for access. Raises `LoginFailed`.
 
     Args:
-        client_id: Of an app that is registered at the server's authorization server already.
-        client_metadata_url: Of a document that describes us, for servers that read such documents instead of
-            registering clients.
+        client_id: The id of an app that is already registered with the server's authorization server.
+        client_metadata_url: The URL of a document that describes us, for servers that read such documents instead
+            of registering clients.
         then: Called with the connection once it is open.
     """
     memory = _Memory()
@@ -121,7 +121,7 @@ async def _connect(
 
 
 class _Memory:
-    """Keeps what the official client asks to be kept, for as long as the login takes."""
+    """Stores what the official client wants stored, for the duration of the login."""
 
     def __init__(self) -> None:
         self.tokens: OAuthToken | None = None
@@ -143,7 +143,7 @@ class _Memory:
 def _result(address: str) -> AuthorizationCodeResult:
     query = {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
     if "error" in query:
-        raise LoginFailed(f"The server says no: {query['error'][:100]}.")
+        raise LoginFailed(f"The server refused: {query['error'][:100]}.")
     return AuthorizationCodeResult(code=query.get("code", ""), state=query.get("state"), iss=query.get("iss"))
 
 
@@ -170,7 +170,7 @@ def _login(url: str, provider: OAuthClientProvider) -> Login:
 
 
 def _told(error: BaseException) -> str:
-    """The first failure inside a group of them, in words."""
+    """The message of the first failure inside an exception group."""
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     if isinstance(error, LoginFailed | OAuthFlowError | OAuthRegistrationError | OAuthTokenError):

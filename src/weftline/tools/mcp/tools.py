@@ -33,12 +33,12 @@ logger = logging.getLogger(__name__)
 MAX_TOOLS = 512
 MAX_PAGES = 64
 _MAX_NAME = 64
-_MAX_QUESTIONS, _MAX_QUESTION, _MAX_TOLD = 5, 500, 8000
+_MAX_QUESTIONS, _MAX_QUESTION, _MAX_MESSAGE_CHARS = 5, 500, 8000
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
 
 
 class McpEntry(Struct, frozen=True):
-    """A tool as the server lists it, in our own words."""
+    """A tool as the server lists it, in our own terms."""
 
     name: str
     description: str
@@ -54,8 +54,8 @@ class McpUnavailable(Exception):
 class McpTool(RemoteTool):
     """One tool of an MCP server, under a name that the model can use.
 
-    A call goes over whatever connection is open at the time; one that the server has not taken is sent again over a new
-    connection, so a server may restart between calls.
+    A call uses whatever connection is open; if the server did not accept it, it is sent again over a new connection, so
+    a server may restart between calls.
     """
 
     def __init__(self, name: str, entry: McpEntry, *, pool: McpPool, address: McpAddress) -> None:
@@ -80,8 +80,8 @@ class McpTool(RemoteTool):
                         return redacted(_with_questions(await self._checked(result), asked), connection.redactor)
                     except MCPError as error:
                         if not self._once_more(connection, error) or last:
-                            told = _with_questions(ToolOutput.of(self._explained(error), is_error=True), asked)
-                            return redacted(told, connection.redactor)
+                            output = _with_questions(ToolOutput.of(self._explained(error), is_error=True), asked)
+                            return redacted(output, connection.redactor)
             raise AssertionError("unreachable")
         except McpMissing:
             return ToolOutput.of(prompts.NO_MCP, is_error=True)
@@ -90,7 +90,7 @@ class McpTool(RemoteTool):
         except TimeoutError as error:
             return ToolOutput.of(prompts.tool_failed(self.name, str(error)), is_error=True)
         except Exception as error:
-            # What a server sends is not ours to trust: an answer that does not parse is its failure, not the run's.
+            # A server's responses are untrusted: one that does not parse is the server's failure, not the run's.
             logger.info("MCP tool %s failed: %s", self.name, type(error).__name__)
             return ToolOutput.of(prompts.tool_failed(self.name, f"{type(error).__name__}: {error}"), is_error=True)
 
@@ -100,13 +100,13 @@ class McpTool(RemoteTool):
         redactor = connection.redactor
 
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            # Cut far behind what is shown, so that no half of a secret is.
-            shown = redactor.text((message or "")[:_MAX_TOLD])
-            context.on_progress(ToolProgress(progress, total, shown))
+            # Cut well beyond what is displayed, so that half a secret never is.
+            text = redactor.text((message or "")[:_MAX_MESSAGE_CHARS])
+            context.on_progress(ToolProgress(progress, total, text))
 
         def on_question(question: str) -> None:
             if len(asked) < _MAX_QUESTIONS:
-                asked.append(redactor.text(question[:_MAX_TOLD])[:_MAX_QUESTION])
+                asked.append(redactor.text(question[:_MAX_MESSAGE_CHARS])[:_MAX_QUESTION])
 
         connection.questions.append(on_question)
         try:
@@ -115,7 +115,7 @@ class McpTool(RemoteTool):
             connection.questions.remove(on_question)
 
     async def _checked(self, result: CallToolResult) -> ToolOutput:
-        """The result, if it is what the server itself says that it will be."""
+        """The result, if it matches the server's own output schema."""
         schema = self._entry.output_schema
         if schema is not None and not result.is_error:
             if result.structured_content is None:
@@ -151,7 +151,7 @@ class McpTool(RemoteTool):
 
 
 async def list_tools(pool: McpPool, address: McpAddress) -> tuple[McpEntry, ...]:
-    """All tools of a server, over all pages. Raises `McpUnavailable` with what a model can be told."""
+    """All tools of a server, over all pages. Raises `McpUnavailable` with a message for the model."""
     try:
         async with asyncio.timeout(pool.connect_s):
             return await _listed(pool, address)
@@ -208,7 +208,7 @@ def _entry(tool: Listed, redactor: Redactor) -> McpEntry:
 
 
 def _affordable(name: str, schema: dict[str, Any] | None, redactor: Redactor) -> Raw | None:
-    """A schema of the server, unless it costs too much: then its tool is offered without."""
+    """A schema of the server; a tool whose schema costs too much is offered without it."""
     if schema is None:
         return None
     encoded = msgspec.json.encode(schema)
@@ -216,12 +216,12 @@ def _affordable(name: str, schema: dict[str, Any] | None, redactor: Redactor) ->
     if problem is not None:
         logger.warning("a schema of the MCP tool %s is left out: it %s", redactor.text(name[:100]), problem)
         return None
-    shown = redactor.data(encoded)
+    redacted_schema = redactor.data(encoded)
     try:
-        msgspec.json.decode(shown)
+        msgspec.json.decode(redacted_schema)
     except msgspec.DecodeError:  # the secret was a number of the schema
         return None
-    return Raw(shown)
+    return Raw(redacted_schema)
 
 
 def offered(
@@ -256,7 +256,7 @@ def model_name(ref: str, tool: str, *, taken: set[str]) -> str:
 
 
 def unavailable(ref: str, reason: str) -> UnavailableTool:
-    """The one tool that stands for a server that could not be reached."""
+    """The one tool that stands in for an unreachable server."""
     return UnavailableTool(
         f"{ref[: _MAX_NAME - len('_unavailable')]}_unavailable",
         description=f"The MCP server {ref} could not be reached, so its tools are missing. Call this to learn why.",
@@ -265,13 +265,13 @@ def unavailable(ref: str, reason: str) -> UnavailableTool:
 
 
 def _with_questions(output: ToolOutput, asked: list[str]) -> ToolOutput:
-    """The output, and what the server would have asked a person."""
+    """The output, with the questions that the server had for a person."""
     notes = [Text(prompts.nobody_to_ask(question)) for question in asked]
     return ToolOutput((*output.parts, *notes), output.is_error)
 
 
 def output_of(result: CallToolResult) -> ToolOutput:
-    """What the model reads of a result: its text, images and files, or its structured content when it has no other."""
+    """What the model reads of a result: its text, images and files, or its structured content if it has none."""
     parts: list[UserPart] = []
     for block in result.content:
         parts += _part(block)
