@@ -270,8 +270,8 @@ async def test_a_server_without_descriptors_says_so_once_and_goes_on(
 
 def test_some_descriptors_are_kept_for_other_things_than_connections() -> None:
     limits = ConnectionLimits(max_connections=1000)
-    assert Connections(limits, max_files=400).most == 300
-    assert Connections(limits, max_files=1_000_000).most == 1000
+    assert Connections(limits, max_files=400).maximum == 300
+    assert Connections(limits, max_files=1_000_000).maximum == 1000
 
 
 @pytest.mark.parametrize(

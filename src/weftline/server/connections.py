@@ -52,9 +52,9 @@ class Connections:
     ) -> None:
         self.limits = limits
         self._proxies = proxies
-        self.most = limits.max_connections
+        self.maximum = limits.max_connections
         if max_files is not None:
-            self.most = min(self.most, max(1, max_files - max_files // _SPARE_FILES))
+            self.maximum = min(self.maximum, max(1, max_files - max_files // _SPARE_FILES))
         self._open: set[Aborting] = set()
         self._count = 0
         self._by_address: Counter[str] = Counter()
@@ -68,7 +68,7 @@ class Connections:
 
     @property
     def full(self) -> bool:
-        return self._count >= self.most
+        return self._count >= self.maximum
 
     def address_of(self, host: str) -> str:
         """Under which address a connection counts; "" for a proxy, which stands for many."""
@@ -76,8 +76,8 @@ class Connections:
 
     def full_for(self, address: str) -> bool:
         """Whether this address has as many connections as one may have."""
-        most = self.limits.max_connections_per_address
-        return bool(most and address) and self._by_address[address] >= most
+        limit = self.limits.max_connections_per_address
+        return bool(limit and address) and self._by_address[address] >= limit
 
     def enter(self, address: str) -> None:
         """One more from this address; `leave` must follow."""

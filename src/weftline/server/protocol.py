@@ -200,8 +200,8 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         self.scope[FLOW] = self.flow  # pyright: ignore[reportGeneralTypeIssues]
 
     def on_headers_complete(self) -> None:
-        most = self._limits.max_head_bytes
-        if max(self._received, self._chunk) > most and self._head_bytes() > most:
+        limit = self._limits.max_head_bytes
+        if max(self._received, self._chunk) > limit and self._head_bytes() > limit:
             raise self._refused(self._head_too_large())
         if len(self.pipeline) >= _MAX_PIPELINED:
             raise self._refused(InvalidRequest("There are too many requests on this connection at once."))
@@ -281,9 +281,9 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         return len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers])
 
     def _head_too_large(self) -> WeftlineError:
-        most = self._limits.max_head_bytes
+        limit = self._limits.max_head_bytes
         return WeftlineError(
-            f"The head of the request is larger than {most} bytes.", code="head_too_large", limit_bytes=most
+            f"The head of the request is larger than {limit} bytes.", code="head_too_large", limit_bytes=limit
         )
 
     def _due_in(self, seconds: float | None) -> None:

@@ -160,10 +160,10 @@ class SqliteLogReader:
 
 
 def _read_entry(db: apsw.Connection, key: int, seq: int, *, max_bytes: int | None) -> Stored | None:
-    most = _NO_LIMIT if max_bytes is None else max_bytes
-    row: Any = db.execute(_ONE_ENTRY, (most, key, seq)).fetchone()
+    limit = _NO_LIMIT if max_bytes is None else max_bytes
+    row: Any = db.execute(_ONE_ENTRY, (limit, key, seq)).fetchone()
     if row is None:
-        row = db.execute(_ONE_DELTA, (most, key, seq)).fetchone()
+        row = db.execute(_ONE_DELTA, (limit, key, seq)).fetchone()
         if row is None or row[0] + row[5] <= seq:
             return None
     *columns, size = row
