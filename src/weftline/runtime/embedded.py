@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Self
 
 from msgspec import UNSET, Raw
 
@@ -43,6 +43,7 @@ from weftline.runtime import step as stepping
 from weftline.runtime.answers import was_answered
 from weftline.runtime.clock import Clock, SystemClock
 from weftline.runtime.conversation import Conversation
+from weftline.runtime.created_once import CreatedOnce
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
@@ -67,8 +68,6 @@ logger = logging.getLogger(__name__)
 
 DRAIN_S = 30.0
 _AS_THE_MODEL_DOES = Sampling()
-_Slot: TypeAlias = tuple[int, str, str]
-"""Workspace, route and key of a request that creates a run."""
 _ENCODED_HERE_BYTES = 64 * 1024
 
 
@@ -99,7 +98,6 @@ class EmbeddedEngine:
         self.ready = False
         self._next_key = 0
         self._moving = asyncio.Event()
-        self._creating: dict[_Slot, asyncio.Future[None]] = {}
 
     # Life
 
@@ -108,6 +106,7 @@ class EmbeddedEngine:
         given = self._given
         self._store = await asyncio.to_thread(open_store, given, check=True) if isinstance(given, Path | str) else given
         store = self._log_store = self._store.log
+        self._created_once = CreatedOnce(store)
         self._hub = Hub(store, max_per_workspace=self._limits.max_streams_per_workspace)
         self._names = StoredNames(self._store.records)
         opener = RunOpener(store, models=self._models, tools=self._tools, names=self._names)
@@ -235,12 +234,13 @@ class EmbeddedEngine:
         server dials, sealed by the store's vault; `blobs` are the contents that the plan's messages name.
         """
         self.require_accepting()
-        slot = None if idempotency is None else await self._take(_slot(workspace, idempotency))
+        once = self._created_once
+        slot = None if idempotency is None else await once.take(workspace, idempotency)
         try:
             if idempotency is not None and slot is not None:
-                earlier = await self._created_with(slot, idempotency.digest)
+                earlier = await once.created(slot, idempotency.digest)
                 if earlier is not None:
-                    self._creating.pop(slot).set_result(None)
+                    once.release(slot)
                     return earlier
             await self.check(plan, workspace=workspace)
             # About as large as what was sent, and a request of many megabytes would hold up everybody else's.
@@ -266,7 +266,7 @@ class EmbeddedEngine:
             durable = self._log.mark(run, outside=True)
         except BaseException:
             if slot is not None:
-                self._creating.pop(slot).set_result(None)
+                once.release(slot)
             raise
         if run.work.blobs:
             durable.add_done_callback(partial(_let_go_of_blobs, run))
@@ -274,7 +274,7 @@ class EmbeddedEngine:
             await durable
         else:
             # Tied to the commit: if the caller goes away, a retry with the same key must not create another run.
-            durable.add_done_callback(lambda _: self._creating.pop(slot).set_result(None))
+            durable.add_done_callback(lambda _: once.release(slot))
             await asyncio.shield(durable)
         return run.id
 
@@ -296,31 +296,7 @@ class EmbeddedEngine:
         return run
 
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
-        slot = _slot(workspace, idempotency)
-        await self._taken(slot)
-        return await self._created_with(slot, idempotency.digest)
-
-    async def _take(self, slot: _Slot) -> _Slot:
-        """Waits until no other request with this key is creating a run, and then makes this one the only one."""
-        await self._taken(slot)
-        self._creating[slot] = asyncio.get_running_loop().create_future()
-        return slot
-
-    async def _taken(self, slot: _Slot) -> None:
-        while (first := self._creating.get(slot)) is not None:
-            await asyncio.shield(first)
-
-    async def _created_with(self, slot: _Slot, digest: bytes) -> str | None:
-        earlier = await self._log_store.idempotent(*slot)
-        if earlier is None:
-            return None
-        row = await self._log_store.run(earlier[1])
-        run_id = ids.run_id(row.key, row.salt) if row is not None else ""
-        if earlier[0] != digest:
-            raise Conflict(
-                "This Idempotency-Key was used for another request.", code="idempotency_conflict", run_id=run_id
-            )
-        return run_id
+        return await self._created_once.find(workspace, idempotency)
 
     # Requests
 
@@ -511,10 +487,6 @@ class EmbeddedEngine:
         found = await self._log_store.trim(before=before, after=after, workspace=workspace)
         self._hub.forget()
         return found
-
-
-def _slot(workspace: int, idempotency: IdempotencyKey) -> _Slot:
-    return workspace, idempotency.route, idempotency.key
 
 
 def _let_go_of_blobs(run: LiveRun, durable: asyncio.Future[None]) -> None:
