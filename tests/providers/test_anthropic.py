@@ -370,6 +370,15 @@ async def test_an_answer_that_says_why_it_stopped_is_complete_without_its_last_e
     )
 
 
+@pytest.mark.parametrize(
+    "after", [sse({"type": "error", "error": {"type": "overloaded_error", "message": "later"}}), b"data: {\n\n"]
+)
+async def test_a_failure_after_an_answer_has_said_why_it_stopped_does_not_invalidate_it(after: bytes) -> None:
+    whole = answer(*text(0, "Hello"), *call(1, "now", "{}"))
+    got = await assembled(streamed(whole[: whole.index(b"event: message_stop")] + after))
+    assert (got.text, len(got.message().calls), got.finish_reason) == ("Hello", 1, "tool_use")
+
+
 async def test_an_answer_that_filled_the_context_window_was_cut_off() -> None:
     body = answer(*text(0, "Hel")).replace(b'"end_turn"', b'"model_context_window_exceeded"')
     assert (await assembled(streamed(body))).finish_reason == "max_tokens"
