@@ -24,6 +24,12 @@ def ended(env: dict[str, str | None]) -> str:
     return json.loads(done.out.splitlines()[-1])["runId"]
 
 
+@pytest.fixture(scope="module")
+def failed(env: dict[str, str | None]) -> str:
+    done = weftline("run", "hi", "--model", "scripted:refused", "--json", env=env)
+    return json.loads(done.out.splitlines()[-1])["runId"]
+
+
 @pytest.fixture(params=["server", "store"])
 def where(request: pytest.FixtureRequest, env: dict[str, str | None], server: ServerProcess) -> Where:
     return Where(env, ()) if request.param == "server" else Where({}, ("--db", str(server.db)))
@@ -57,6 +63,15 @@ def test_following_a_run_that_has_ended_tells_it_again_from_any_event(where: Whe
     whole = where("follow", ended, "--json").out.splitlines()
     later = [line for line in whole if json.loads(line)["seq"] > 3]
     assert where("follow", ended, "--json", "--after", "3").out.splitlines() == later and len(later) < len(whole)
+
+
+@pytest.mark.parametrize("after", [0, 1000])
+def test_following_from_the_end_of_a_run_says_nothing_and_exits_as_the_run_did(
+    where: Where, ended: str, failed: str, after: int
+) -> None:
+    for run, code in ((ended, 0), (failed, 3)):
+        last = json.loads(where("follow", run, "--json").out.splitlines()[-1])["seq"]
+        assert where("follow", run, "--after", str(last + after)) == Done(code, "", "")
 
 
 def test_a_list_that_was_cut_says_so_and_how_to_see_the_rest(
