@@ -826,6 +826,13 @@ async def test_an_event_that_makes_no_sense_fails_the_call_after_what_was_read(b
     await check_provider(lambda _: chat(answering(events(part({"content": "Hel"}), bad, DONE)), "groq"), [case])
 
 
+@pytest.mark.parametrize("kind", [SSE, JSON])
+async def test_an_answer_that_cannot_be_read_may_be_billed(kind: str) -> None:
+    with pytest.raises(ProviderError) as raised:
+        await answer(chat(answering(events(b"{oops"), kind=kind)))
+    assert (raised.value.cls, raised.value.unanswered) == ("server", True)
+
+
 async def test_an_empty_finish_reason_is_none() -> None:
     stream = events({"choices": [{"delta": {"content": "Hel"}, "finish_reason": ""}]})
     await check_provider(lambda _: chat(answering(stream)), [Failed("cut", ask(), cls="server", text="Hel")])

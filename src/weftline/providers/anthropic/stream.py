@@ -116,7 +116,7 @@ class Reader:
                 self._take(event.data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             if not self._has_said_why():
-                raise ProviderError("server", "Anthropic's answer could not be read.") from None
+                raise ProviderError("server", "Anthropic's answer could not be read.", unanswered=True) from None
             self._finish()
         return self._taken()
 
@@ -134,7 +134,7 @@ class Reader:
             self._stop_reason = message.stop_reason
             self._finish()
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise ProviderError("server", "Anthropic's answer could not be read.") from None
+            raise ProviderError("server", "Anthropic's answer could not be read.", unanswered=True) from None
         return self._taken()
 
     def end(self) -> list[Chunk]:
@@ -268,7 +268,9 @@ class Reader:
     def _block(self, index: int) -> _Open:
         block = self._open.get(index)
         if block is None:
-            raise ProviderError("server", "Anthropic's answer has a piece of a block that never began.")
+            raise ProviderError(
+                "server", "Anthropic's answer has a piece of a block that never began.", unanswered=True
+            )
         return block
 
     def _stop(self, index: int) -> None:
