@@ -14,6 +14,7 @@ from kits.a2a_known import KNOWN
 from weftline.errors import TABLE
 from weftline.server.options import SETTINGS, ServerOptions
 from weftline.wire.responses import ListedRun, Run
+from weftline.wire.run_spec import RunModel
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "docs_src").glob("*.py"))
@@ -97,6 +98,14 @@ def test_the_settings_of_the_docs_are_those_of_the_server() -> None:
         if type(values.get(name)) in (int, float) and name != "stall_s" and default != _written(values[name])
     }
     assert wrong == {}
+
+
+def test_the_page_of_the_protocol_has_the_fields_that_a_run_may_have() -> None:
+    text = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+    table = text.partition("## The spec of a run\n")[2].partition("\n### ")[0]
+    named = {name for cell in FIELD_CELL.findall(table) for name in re.findall(r"`(\w+)`", cell)}
+    # `plan` asks for a dry run, which is refused.
+    assert named == RunModel.model_fields.keys() - {"plan"}
 
 
 def test_the_page_of_the_snapshot_has_the_fields_that_runs_have() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -66,6 +66,44 @@ def spoken(*texts: str) -> list[str]:
 )
 def test_a_character_that_is_cut_between_two_events_is_joined(texts: list[str], expected: list[str]) -> None:
     assert spoken(*texts) == expected
+
+
+CHAT = '{"choices":[{"index":0,"delta":%s,"finish_reason":null}]}'
+
+
+def chat_text(text: str) -> str:
+    return CHAT % json.dumps({"content": text})
+
+
+def anthropic_text(text: str) -> str:
+    return json.dumps({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}})
+
+
+@pytest.mark.parametrize(
+    ("said", "between", "joined"),
+    [
+        (chat_text, [chat_text("")], True),
+        (chat_text, [CHAT % '{"role":"assistant","content":null}', chat_text("")], True),
+        (anthropic_text, ['{"type": "ping"}', anthropic_text("")], True),
+        (chat_text, [chat_text("b")], False),
+        (chat_text, [CHAT % '{"tool_calls":[{"index":0}]}'], False),
+        (chat_text, ['{"choices":[],"usage":{"prompt_tokens":1}}'], False),
+        (chat_text, ["[DONE]"], False),
+        (anthropic_text, ['{"type":"content_block_stop","index":0}'], False),
+        (anthropic_text, ['{"type":"message_delta","delta":{},"usage":{"output_tokens":1}}'], False),
+    ],
+    ids=range(9),
+)
+def test_events_that_say_nothing_do_not_part_the_halves_of_a_character(
+    said: Callable[[str], str], between: list[str], joined: bool
+) -> None:
+    pairs = WholePairs(SseParser())
+    events: list[SseEvent] = []
+    for data in (said("a" + HIGH), *between, said(LOW + "b")):
+        events += pairs.feed(f"data: {data}\n\n".encode())
+    shown = b"".join(event.data for event in [*events, *pairs.end()])
+    assert (b"\\ud83d\\ude00" in shown, b"\\ufffd" in shown) == (joined, not joined)
+    assert all(data.encode() in shown for data in between if not joined)
 
 
 class Sink:

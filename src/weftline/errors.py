@@ -40,7 +40,7 @@ TABLE: dict[str, Row] = {
     "method_not_allowed": Row(405, False, "Use one of the methods in the Allow header."),
     "unknown_tool_use": Row(404, False, "The call was already answered or never existed; there is nothing left to do."),
     "unknown_run": Row(404, False, "Check the run id."),
-    "run_terminal": Row(409, False, "The run has ended; read its snapshot."),
+    "run_terminal": Row(409, False, "Read its snapshot to see how it ended."),
     "session_ended": Row(409, False, "Create a new session."),
     "idempotency_conflict": Row(409, False, "Use a new Idempotency-Key for a different request."),
     "conflict": Row(409, False, "Read the current state and decide again."),

@@ -24,6 +24,12 @@ def ended(env: dict[str, str | None]) -> str:
     return json.loads(done.out.splitlines()[-1])["runId"]
 
 
+@pytest.fixture(scope="module")
+def failed(env: dict[str, str | None]) -> str:
+    done = weftline("run", "hi", "--model", "scripted:refused", "--json", env=env)
+    return json.loads(done.out.splitlines()[-1])["runId"]
+
+
 @pytest.fixture(params=["server", "store"])
 def where(request: pytest.FixtureRequest, env: dict[str, str | None], server: ServerProcess) -> Where:
     return Where(env, ()) if request.param == "server" else Where({}, ("--db", str(server.db)))
@@ -59,6 +65,15 @@ def test_following_a_run_that_has_ended_tells_it_again_from_any_event(where: Whe
     assert where("follow", ended, "--json", "--after", "3").out.splitlines() == later and len(later) < len(whole)
 
 
+@pytest.mark.parametrize("after", [0, 1000])
+def test_following_from_the_end_of_a_run_says_nothing_and_exits_as_the_run_did(
+    where: Where, ended: str, failed: str, after: int
+) -> None:
+    for run, code in ((ended, 0), (failed, 3)):
+        last = json.loads(where("follow", run, "--json").out.splitlines()[-1])["seq"]
+        assert where("follow", run, "--after", str(last + after)) == Done(code, "", "")
+
+
 def test_a_list_that_was_cut_says_so_and_how_to_see_the_rest(
     where: Where, env: dict[str, str | None], ended: str
 ) -> None:
@@ -91,8 +106,9 @@ def test_a_beginning_that_fits_several_runs_is_refused_with_two_of_them(
     start, count = alike.most_common(1)[0]
     assert count > 1
     for command in ("show", "follow", "cancel"):
-        done = where(command, start)
-        assert (done.code, done.out) == (1, "") and "several runs" in done.err and done.err.count(start) == 3, done
+        for few in (start, "run_"):
+            done = where(command, few)
+            assert (done.code, done.out) == (1, "") and "several runs" in done.err and done.err.count(few) == 3, done
 
 
 def test_an_unknown_run_is_named(where: Where) -> None:

@@ -370,6 +370,15 @@ async def test_an_answer_that_says_why_it_stopped_is_complete_without_its_last_e
     )
 
 
+@pytest.mark.parametrize(
+    "after", [sse({"type": "error", "error": {"type": "overloaded_error", "message": "later"}}), b"data: {\n\n"]
+)
+async def test_a_failure_after_an_answer_has_said_why_it_stopped_does_not_invalidate_it(after: bytes) -> None:
+    whole = answer(*text(0, "Hello"), *call(1, "now", "{}"))
+    got = await assembled(streamed(whole[: whole.index(b"event: message_stop")] + after))
+    assert (got.text, len(got.message().calls), got.finish_reason) == ("Hello", 1, "tool_use")
+
+
 async def test_an_answer_that_filled_the_context_window_was_cut_off() -> None:
     body = answer(*text(0, "Hel")).replace(b'"end_turn"', b'"model_context_window_exceeded"')
     assert (await assembled(streamed(body))).finish_reason == "max_tokens"
@@ -408,7 +417,7 @@ async def test_a_rate_limit_keeps_its_retry_after_and_makes_one_request() -> Non
 async def test_an_answer_that_is_no_json_is_a_server_error() -> None:
     with pytest.raises(ProviderError) as raised:
         await chunks_of(streamed(b"event: message_start\ndata: {oops\n\n"))
-    assert raised.value.cls == "server"
+    assert (raised.value.cls, raised.value.unanswered) == ("server", True)  # it may be billed
 
 
 @pytest.mark.requirement("provider.usage.robust")

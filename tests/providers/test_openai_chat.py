@@ -397,6 +397,26 @@ async def test_an_answer_that_says_why_it_stopped_is_complete_without_its_last_e
     assert (got.text, got.finish_reason) == ("Hello", "end_turn")
 
 
+@pytest.mark.parametrize(
+    "after",
+    [
+        {"error": {"message": "overloaded", "code": 503}},
+        {"error": {"message": "overloaded"}, **part({}, "error")},
+        b"{",
+    ],
+    ids=["error", "choice", "unreadable"],
+)
+async def test_a_failure_after_an_answer_has_said_why_it_stopped_does_not_invalidate_it(after: Any) -> None:
+    got = await answer(chat(answering(events(part({"content": "Hello"}), part({}, "stop"), after))))
+    assert (got.text, got.finish_reason, got.complete) == ("Hello", "end_turn", True)
+
+
+async def test_an_error_that_comes_with_the_reason_is_an_error() -> None:
+    both = {**part({}, "stop"), "error": {"message": "overloaded", "code": 503}}
+    with pytest.raises(ProviderError):
+        await answer(chat(answering(events(part({"content": "Hello"}), both))))
+
+
 @pytest.mark.requirement("provider.stream.tool_calls")
 async def test_interleaved_calls_are_told_apart_by_their_index() -> None:
     stream = events(
@@ -804,6 +824,13 @@ async def test_a_key_of_the_environment_is_sent_to_its_own_address_only(monkeypa
 async def test_an_event_that_makes_no_sense_fails_the_call_after_what_was_read(bad: bytes) -> None:
     case = Failed("bad", ask(), cls="server", text="Hel")
     await check_provider(lambda _: chat(answering(events(part({"content": "Hel"}), bad, DONE)), "groq"), [case])
+
+
+@pytest.mark.parametrize("kind", [SSE, JSON])
+async def test_an_answer_that_cannot_be_read_may_be_billed(kind: str) -> None:
+    with pytest.raises(ProviderError) as raised:
+        await answer(chat(answering(events(b"{oops"), kind=kind)))
+    assert (raised.value.cls, raised.value.unanswered) == ("server", True)
 
 
 async def test_an_empty_finish_reason_is_none() -> None:

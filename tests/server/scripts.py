@@ -123,6 +123,7 @@ SCRIPTS: dict[str, Any] = {
     "broken_off": {
         "turns": [calls(ECHO), {"deltas": ["half an ", "answer"], "error": {"class": "auth", "message": "no more"}}]
     },
+    "cut_as_error": {"turns": [calls(ECHO), {"text": "cut of", "error": {"class": "truncation"}}]},
     "late_failure": {"turns": [calls(ECHO), {"error": {"class": "auth", "message": "the key is bad"}}]},
     "json_answer": {"turns": [{"text": '{"n": 4}'}]},
     "deep_answer": {"turns": [{"text": '{"a":' * 60 + '{"leaf":1}' + "}" * 60}]},

@@ -117,6 +117,16 @@ async def test_an_answer_cut_at_its_limit_is_a_failure_that_keeps_the_text(api: 
     assert shown["failureReason"] == {"errorClass": "truncation", "finishReason": "max_tokens"}
 
 
+@pytest.mark.requirement("wire.event.truncation")
+async def test_a_truncation_that_a_provider_raises_keeps_the_text_too(api: Api) -> None:
+    run = await api.start("cut_as_error", tools=[ECHO])
+    error = (await api.events(run))[-1]
+    assert (error["errorClass"], error["partialText"], error["finishReason"]) == ("truncation", "cut of", "max_tokens")
+    shown = await api.snapshot(run)
+    assert shown["finalText"] == "cut of"
+    assert shown["failureReason"] == {"errorClass": "truncation", "finishReason": "max_tokens"}
+
+
 @pytest.mark.requirement("wire.event.error")
 async def test_an_answer_that_fails_in_the_middle_keeps_the_text_so_far(api: Api) -> None:
     run = await api.start("broken_off", tools=[ECHO])

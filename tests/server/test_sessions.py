@@ -210,6 +210,22 @@ async def test_a_message_that_breaks_a_rule_starts_no_run(api: Api) -> None:
     assert (await api.get(f"agent-sessions/{session}")).json["messages"] == []
 
 
+async def test_a_repeated_create_with_one_idempotency_key_is_one_session(api: Api, other_api: Api) -> None:
+    body, headers = {"modelId": "scripted:seen", "name": "once"}, {"Idempotency-Key": "s-1"}
+    replies = await asyncio.gather(*(api.post("agent-sessions", body, headers=headers) for _ in range(5)))
+    first = replies[0]
+    assert {reply.status for reply in replies} == {201} and all(reply.json == first.json for reply in replies)
+    check_error(await api.post("agent-sessions", {**body, "name": "two"}, headers=headers), 409, "idempotency_conflict")
+    others = [
+        await api.post("agent-sessions", body),
+        await api.post("agent-sessions", body, headers={"Idempotency-Key": "s-2"}),
+        await other_api.post("agent-sessions", body, headers=headers),
+    ]
+    assert len({reply.json["sessionId"] for reply in (first, *others)}) == 4
+    await api.call("DELETE", f"agent-sessions/{first.json['sessionId']}")
+    assert (await api.post("agent-sessions", body, headers=headers)).json == first.json
+
+
 async def test_a_repeated_message_with_one_idempotency_key_is_one_run(api: Api) -> None:
     session = await api.session("seen")
     body, headers = {"prompt": "once"}, {"Idempotency-Key": "m-1"}

@@ -124,7 +124,7 @@ def follow(run_id: str, after: int, url: str | None, workspace: str | None, db: 
     Tool calls for the run's client are not answered. Exit codes are those of `weftline run`. The beginning of its id
     is enough.
     """
-    from weftline.cli.screen import Screen
+    from weftline.cli.screen import EXIT_CODES, Screen
 
     screen = Screen(as_json=as_json)
 
@@ -134,6 +134,9 @@ def follow(run_id: str, after: int, url: str | None, workspace: str | None, db: 
             whole_id = await runs.complete(run_id)
             async for event in runs.events(whole_id, after=after):
                 code = screen.show(event)
+            if code is None:
+                # Either the run goes on, or its end is not after `after`.
+                code = EXIT_CODES.get((await runs.show(whole_id))["status"])
             if code is None:
                 screen.note(f"{whole_id} has not ended; --url follows it at its server.")
             return code or 0

@@ -33,6 +33,8 @@ from weftline.client.events import (
 _WIDTH = 100
 SUCCEEDED, FAILED, CANCELLED, INTERRUPTED = 0, 3, 4, 130
 """Exit codes of commands that follow a run; 1 and 2 mean the same for every command."""
+EXIT_CODES = {"succeeded": SUCCEEDED, "failed": FAILED, "cancelled": CANCELLED}
+"""By the status of a run that has ended."""
 
 
 class Screen:

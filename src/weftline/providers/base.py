@@ -35,7 +35,8 @@ RETRYABLE: frozenset[ErrorClass] = frozenset({"rate_limit", "overloaded", "serve
 class ProviderError(Exception):
     """A model call failed. `message` is safe to show: it holds no key and no header.
 
-    `unanswered` means that the request was sent but its response did not come, or broke off: it may have been billed.
+    `unanswered` means that the request was sent but its response did not come, broke off or could not be read: it may
+    have been billed.
     """
 
     def __init__(

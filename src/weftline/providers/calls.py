@@ -36,7 +36,7 @@ async def read_json(response: Response) -> bytes:
     """The whole body, if it does not have too many JSON values. Raises `ProviderError`."""
     body = await response.read()
     if too_much := excess(body):
-        raise ProviderError("server", f"The model API's answer has {too_much}.", retryable=False)
+        raise ProviderError("server", f"The model API's answer has {too_much}.", retryable=False, unanswered=True)
     return whole_json(body)
 
 

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol, cast
+
+import msgspec
 
 from weftline.net.sse import SseEvent
 from weftline.surrogates import lone_halves, may_have_halves, whole_json
+
+_NOTHING_BYTES = 4096
+"""An event that says nothing is shorter than this."""
 
 
 class EventParser(Protocol):
@@ -20,7 +25,7 @@ class EventParser(Protocol):
 
 
 class WholePairs:
-    """A parser around another. An event whose text ends in half a character waits for the one after it."""
+    """A parser around another. An event whose text ends in half a character waits for the next that says anything."""
 
     __slots__ = ("_held", "_parser")
 
@@ -43,6 +48,8 @@ class WholePairs:
         return () if held is None else (held._replace(data=whole_json(held.data)),)
 
     def _take(self, event: SseEvent, ready: list[SseEvent]) -> None:
+        if self._held is not None and _says_nothing(event.data):
+            return
         held, self._held = self._held, None
         data = event.data
         halves = lone_halves(data)
@@ -59,6 +66,37 @@ class WholePairs:
             self._held = event
         else:
             ready.append(event._replace(data=whole_json(data)))
+
+
+def _says_nothing(data: bytes) -> bool:
+    """Whether this is a ping or an empty delta, in the words of any of the APIs."""
+    if len(data) > _NOTHING_BYTES:
+        return False
+    try:
+        event = msgspec.json.decode(data, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    kind, delta = event.get("type"), event.get("delta")
+    if kind is not None:
+        return kind == "ping" or (str(kind).endswith("delta") and not event.get("usage") and _is_empty(delta))
+    choices = event.get("choices")
+    if not isinstance(choices, list) or event.get("usage") or event.get("error"):
+        return False
+    return all(
+        _is_empty(choice, "index", "delta") and _is_empty(_delta(choice), "role")
+        for choice in cast("list[Any]", choices)
+    )
+
+
+def _delta(choice: Any) -> Any:
+    return cast("dict[str, Any]", choice).get("delta") if isinstance(choice, dict) else None
+
+
+def _is_empty(value: Any, *but: str) -> bool:
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        return not any(inner for name, inner in fields.items() if name != "type" and name not in but)
+    return not value
 
 
 def _last_high(data: bytes) -> re.Match[bytes] | None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from weftline.runtime import ids
 from weftline.store.base import RunFilter, RunRow
 
-PATTERN = r"run_[0-9a-f]{1,27}"
+PATTERN = r"run_[0-9a-f]{0,27}"
 _RANDOM_DIGITS = len(ids.new_salt())
 
 
@@ -48,5 +48,5 @@ def _keys(digits: str, length: int) -> tuple[int, int]:
     """The least and the greatest key of `length` digits whose id may begin with `digits`."""
     known = digits[:length]
     unknown = 4 * (length - len(known))
-    low = int(known, 16) << unknown
+    low = int(known or "0", 16) << unknown
     return low, low + (1 << unknown) - 1

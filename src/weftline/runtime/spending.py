@@ -30,12 +30,18 @@ def spent(answer: Assembler, *, estimate: int, unanswered: bool = False) -> Spen
     `unanswered`.
     """
     reported = answer.usage
-    if answer.complete and _says_something(reported):
+    if answer.complete and reported.input > 0 and reported.output > 0:
         return Spent(reported)
     streamed = _output_tokens(answer)
+    if answer.complete and _says_something(reported):
+        # One of the two was not counted: no answer is without input, and this may have output.
+        known = replace(reported, input=reported.input or estimate, output=reported.output or streamed)
+        return Spent(known, known != reported)
     if _says_something(reported):
-        # Some APIs begin with a count of the input and report the output at the end, which did not come.
-        return Spent(reported) if streamed <= reported.output else Spent(replace(reported, output=streamed), True)
+        # Some APIs begin with a count of the input and a token or so, and report the output at the end, which did not
+        # come.
+        is_last = not streamed or streamed < reported.output
+        return Spent(reported) if is_last else Spent(replace(reported, output=streamed), True)
     if streamed or answer.complete or unanswered:
         return Spent(Usage(input=estimate, output=streamed), True)
     return NOTHING

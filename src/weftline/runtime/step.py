@@ -152,7 +152,7 @@ def _ended(work: WorkingSet, head: RunEnded, text: str) -> bytes:
         return bodies.encode(bodies.EndedBody(text=conversation.last_text))
     if head.status == "cancelled":
         return b"{}"
-    if head.code == "truncation":
+    if head.code == "truncation" and not conversation.failure:
         return bodies.encode(bodies.EndedBody(error=TRUNCATED, partial_text=conversation.last_text))
     if head.code == "invalid_output":
         problem = conversation.turn.problem if conversation.turn is not None else ""

@@ -21,6 +21,9 @@ KEEP_ALIVE_S = 15.0
 BACKLOG_BYTES = 16 * 1024 * 1024
 _PIECE_BYTES = 8 * 1024
 """Sent at once to a client that does not keep up."""
+_MAX_DIGITS = 18
+_BEYOND = 10**_MAX_DIGITS
+"""After the end of any run."""
 
 HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -35,18 +38,22 @@ def resume_point(request: Request) -> int:
     return max(_seq(request.query_value("lastSeq")), _seq(request.header(b"last-event-id")))
 
 
-def is_reconnecting(request: Request) -> bool:
-    """Whether this is an `EventSource` that lost its stream: it repeats its address, with a newer `Last-Event-ID`.
+def is_event_source(request: Request) -> bool:
+    """Whether this may be an `EventSource` that continues from an event.
 
-    Other clients send both alike.
+    It has no `Last-Event-ID` before its first event, and later repeats its address with a newer one. Other clients send
+    both alike.
     """
-    return _seq(request.header(b"last-event-id")) > _seq(request.query_value("lastSeq"))
+    last_id, asked = request.header(b"last-event-id"), _seq(request.query_value("lastSeq"))
+    return asked > 0 if last_id is None else _seq(last_id) > asked
 
 
 def _seq(text: str | None) -> int:
-    if text is None or not (text := text.strip()).isascii() or not text.isdigit() or len(text) > 18:
+    if text is None or not (text := text.strip()).isascii() or not text.isdigit():
         return 0
-    return int(text)
+    digits = text.lstrip("0") or "0"
+    # Python refuses to read very long numbers, and the store takes 64 bits.
+    return int(digits) if len(digits) <= _MAX_DIGITS else _BEYOND
 
 
 class Backlog:

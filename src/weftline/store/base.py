@@ -50,7 +50,7 @@ class Item(Struct, frozen=True):
 
 
 class IdempotencyKey(NamedTuple):
-    """What makes a request that creates a run the same one when it comes again."""
+    """What makes a request that creates a run or a thread the same one when it comes again."""
 
     route: str
     key: str

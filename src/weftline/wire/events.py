@@ -62,8 +62,6 @@ ERROR_CLASSES = frozenset(
 RETRYABLE_CLASSES = frozenset({"rate_limit", "overloaded", "server", "timeout", "upstream_deadline"})
 RESULT_SUBTYPES = {"max_tool_turns": "error_max_tool_turns", "local_timeout": "error_local_tool_timeout"}
 """Failures that end in a `result` event; all others end in an `error` event."""
-_COMPLETE_BUT_UNUSABLE = frozenset({"truncation", "invalid_output"})
-"""Failures after an answer that the provider had finished; otherwise the partial text is of one that it had not."""
 TERMINAL_EVENTS = frozenset({"result", "error", "cancelled"})
 
 COPY_LIMIT = 100 * 1024
@@ -284,6 +282,14 @@ def _summary(text: str) -> str:
     return line if len(line) <= SUMMARY_LIMIT else line[: SUMMARY_LIMIT - 1] + "…"
 
 
+def failed_finish(head: RunEnded) -> str | None:
+    """Why the answer that a failed run shows ended; None if it broke off."""
+    if head.code == "truncation":
+        # Some providers raise it as an error; `head.finish` is then that of an earlier turn.
+        return "max_tokens"
+    return head.finish if head.code == "invalid_output" else None
+
+
 def _terminal(head: RunEnded, body: bytes) -> tuple[str, bytes]:
     content = bodies.decode_ended(body)
     payload: dict[str, Any] = {}
@@ -309,8 +315,8 @@ def _terminal(head: RunEnded, body: bytes) -> tuple[str, bytes]:
             payload |= {"errorClass": "unknown", "retryable": False}
         if content.partial_text is not None:
             payload["partialText"] = content.partial_text
-            if head.finish is not None and head.code in _COMPLETE_BUT_UNUSABLE:
-                payload["finishReason"] = head.finish
+            if (finish := failed_finish(head)) is not None:
+                payload["finishReason"] = finish
     if head.reason and head.status != "cancelled":
         payload["terminationReason"] = head.reason
     if head.cost_nusd is not None:

@@ -14,7 +14,7 @@ from weftline.kernel.entries import ModelRef, RunEnded
 from weftline.kernel.state import decode_state
 from weftline.messages import Usage
 from weftline.plan import PlanOutline, decode_outline
-from weftline.wire.events import ERROR_CLASSES
+from weftline.wire.events import ERROR_CLASSES, failed_finish
 from weftline.wire.responses import CallName, RunView, SessionUsage, Status
 
 _decode_metadata = Decoder(dict[str, str]).decode
@@ -109,7 +109,7 @@ def _ended(run: RunView, head: RunEnded, body: bytes) -> RunView:
         error=content.error if failed else None,
         error_code=head.code or "error" if failed else None,
         error_class=error_class,
-        finish_reason=head.finish if head.status == "succeeded" or head.code == "truncation" else None,
+        finish_reason=_finish(head),
         reason=head.reason or None if head.status != "cancelled" else None,
         usage=head.usage,
         turns=head.turns,
@@ -118,6 +118,12 @@ def _ended(run: RunView, head: RunEnded, body: bytes) -> RunView:
         cost_nusd=head.cost_nusd,
         estimated=head.estimated,
     )
+
+
+def _finish(head: RunEnded) -> str | None:
+    if head.status == "succeeded":
+        return head.finish
+    return failed_finish(head) if head.code == "truncation" else None
 
 
 def _status(status: str) -> Status:

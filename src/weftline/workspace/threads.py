@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.json import encode
 
-from weftline.errors import NotFound
-from weftline.store.base import Query
+from weftline.errors import Conflict, NotFound
+from weftline.store.base import IdempotencyKey, Query
 from weftline.store.records import threads
 from weftline.store.records.threads import NewThread, ThreadFilter, ThreadRow
 from weftline.store.secrets import Headers
@@ -33,8 +34,32 @@ class ThreadDraft(Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] = {}
 
 
-async def create(at: Workspaces, workspace: int, draft: ThreadDraft) -> ThreadRow:
-    return await at.records.write(threads.insert(_new(at, workspace, draft), now=at.clock.now_us()))
+async def create(
+    at: Workspaces, workspace: int, draft: ThreadDraft, *, idempotency: IdempotencyKey | None = None
+) -> ThreadRow:
+    """Creates a thread, or returns the one that was created under the same key before; see `created_before`."""
+    new, now = _new(at, workspace, draft), at.clock.now_us()
+    if idempotency is None:
+        return await at.records.write(threads.insert(new, now=now))
+
+    def query(once: IdempotencyKey) -> Query[_Created]:
+        earlier = yield from _under(once, workspace=workspace)
+        if earlier is not None:
+            return earlier
+        row = yield from threads.insert(new, now=now)
+        yield from threads.keep_key(once.key, workspace=workspace, digest=once.digest, thread=row.key, now=now)
+        return _Created(once.digest, row)
+
+    return _same(idempotency, await at.records.write(query(idempotency)))
+
+
+async def created_before(at: Workspaces, workspace: int, idempotency: IdempotencyKey) -> ThreadRow | None:
+    """The thread that was created under this key, if there is one.
+
+    Raises `Conflict` (`idempotency_conflict`) if that request had another body.
+    """
+    earlier = await at.records.read(_under(idempotency, workspace=workspace))
+    return None if earlier is None else _same(idempotency, earlier)
 
 
 async def find(at: Workspaces, caller: Caller, key: int, *, salt: str) -> ThreadRow:
@@ -80,6 +105,28 @@ async def end(at: Workspaces, thread: ThreadRow) -> None:
 async def sealed_headers(at: Workspaces, thread: ThreadRow) -> bytes | None:
     """The secret headers of its tools, sealed, to be stored with a run."""
     return await at.records.read(threads.secrets_of(thread.key))
+
+
+class _Created(NamedTuple):
+    digest: bytes
+    """Of the body that it was created from."""
+    thread: ThreadRow
+
+
+def _under(idempotency: IdempotencyKey, *, workspace: int) -> Query[_Created | None]:
+    found = yield from threads.under(idempotency.key, workspace=workspace)
+    if found is None:
+        return None
+    digest, key = found
+    row = yield from threads.by_key(key)
+    assert row is not None  # threads are never deleted
+    return _Created(digest, row)
+
+
+def _same(idempotency: IdempotencyKey, created: _Created) -> ThreadRow:
+    if created.digest != idempotency.digest:
+        raise Conflict("This Idempotency-Key was used for another request.", code="idempotency_conflict")
+    return created.thread
 
 
 def _new(at: Workspaces, workspace: int, draft: ThreadDraft) -> NewThread:

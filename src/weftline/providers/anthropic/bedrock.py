@@ -209,9 +209,9 @@ def _events_of(frame: Frame) -> Sequence[SseEvent]:
     try:
         data = _decode_chunk(frame.payload).data
     except msgspec.DecodeError:
-        raise ProviderError("server", "Bedrock's answer could not be read.") from None
+        raise ProviderError("server", "Bedrock's answer could not be read.", unanswered=True) from None
     if too_much := excess(data):
-        raise ProviderError("server", f"An event of Bedrock's answer has {too_much}.", retryable=False)
+        raise ProviderError("server", f"An event of Bedrock's answer has {too_much}.", retryable=False, unanswered=True)
     return [SseEvent("", data)]
 
 

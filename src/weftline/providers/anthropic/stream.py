@@ -115,7 +115,9 @@ class Reader:
                     break
                 self._take(event.data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise ProviderError("server", "Anthropic's answer could not be read.") from None
+            if not self._has_said_why():
+                raise ProviderError("server", "Anthropic's answer could not be read.", unanswered=True) from None
+            self._finish()
         return self._taken()
 
     def whole(self, body: bytes) -> list[Chunk]:
@@ -132,7 +134,7 @@ class Reader:
             self._stop_reason = message.stop_reason
             self._finish()
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise ProviderError("server", "Anthropic's answer could not be read.") from None
+            raise ProviderError("server", "Anthropic's answer could not be read.", unanswered=True) from None
         return self._taken()
 
     def end(self) -> list[Chunk]:
@@ -140,10 +142,14 @@ class Reader:
 
         Asking again for an answer that has arrived would cost twice.
         """
-        if self.finished or self.error_body is not None or self._stop_reason is None or self._open:
+        if self.finished or self.error_body is not None or not self._has_said_why():
             return []
         self._finish()
         return self._taken()
+
+    def _has_said_why(self) -> bool:
+        """Whether the answer is complete but for its last event. What fails after that does not invalidate it."""
+        return self._stop_reason is not None and not self._open
 
     def release(self) -> list[Chunk]:
         """What was held back, for an answer that broke off."""
@@ -175,7 +181,10 @@ class Reader:
             case "message_stop":
                 self._finish()
             case "error":
-                self.error_body = data
+                if self._has_said_why():
+                    self._finish()
+                else:
+                    self.error_body = data
             case _:
                 pass
 
@@ -259,7 +268,9 @@ class Reader:
     def _block(self, index: int) -> _Open:
         block = self._open.get(index)
         if block is None:
-            raise ProviderError("server", "Anthropic's answer has a piece of a block that never began.")
+            raise ProviderError(
+                "server", "Anthropic's answer has a piece of a block that never began.", unanswered=True
+            )
         return block
 
     def _stop(self, index: int) -> None:

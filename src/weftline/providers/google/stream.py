@@ -139,7 +139,8 @@ class Reader:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             if self.finished or data.strip() in (b"", b"[DONE]"):
                 return
-            raise ProviderError("server", "Gemini sent an answer that does not have its documented form.") from None
+            why = "Gemini sent an answer that does not have its documented form."
+            raise ProviderError("server", why, unanswered=True) from None
         if document.error is not UNSET:
             if self.finished:
                 return
@@ -190,7 +191,8 @@ class Reader:
         except (msgspec.DecodeError, UnicodeDecodeError):
             if self.finished:
                 return
-            raise ProviderError("server", "Gemini sent a part that does not have its documented form.") from None
+            why = "Gemini sent a part that does not have its documented form."
+            raise ProviderError("server", why, unanswered=True) from None
         if part.thought:
             self._thought(part, out)
             return

@@ -167,7 +167,14 @@ class ChatReader:
             return []
         if data == b"[DONE]":
             return self._finish() if self._answered else []
-        answer = decode(data, _Answer, _answers)
+        # What fails after an answer has said why it stopped does not invalidate it. If it was cut, the error says more.
+        said = None if _REASONS.get(self._reason or "") == "max_tokens" else self._reason
+        try:
+            answer = decode(data, _Answer, _answers)
+        except ProviderError:
+            if said is None:
+                raise
+            return self._finish()
         chunks: list[Chunk] = []
         for choice in answer.choices or ():
             if not choice.index:
@@ -176,7 +183,11 @@ class ChatReader:
             usage = usage_of(answer.usage, reasoning_outside_output=self._profile.reasoning_outside_output)
             if usage is not None:
                 chunks.append(UsageUpdate(usage))
-        if present(answer.error):
+        failed = present(answer.error)
+        if said is not None and (failed or self._reason == "error"):
+            self._reason = said
+            return chunks + self._finish()
+        if failed:
             recovered = self.recover(data)
             if recovered:
                 return chunks + recovered

@@ -340,7 +340,7 @@ def _failing(reader: Reader) -> Generator[None]:
     except ProviderError as error:
         reader.failure = error
     except (msgspec.DecodeError, UnicodeDecodeError):
-        reader.failure = ProviderError("server", UNREADABLE)
+        reader.failure = ProviderError("server", UNREADABLE, unanswered=True)
 
 
 async def _drained(pieces: AsyncIterator[bytes]) -> None:
@@ -360,7 +360,7 @@ def decode(data: bytes, kind: type[T], decoder: msgspec.json.Decoder[T]) -> T:
         loose = json.loads(data, parse_constant=lambda _: None)
         return msgspec.json.decode(msgspec.json.encode(loose), type=kind)
     except (ValueError, RecursionError):
-        raise ProviderError("server", UNREADABLE) from None
+        raise ProviderError("server", UNREADABLE, unanswered=True) from None
 
 
 _NOTHING = frozenset({b"null", b"[]", b"{}", b'""'})

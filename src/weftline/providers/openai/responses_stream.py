@@ -273,13 +273,13 @@ class ResponsesReader:
             self.failure = self._failure(b"" if raw is UNSET else bytes(raw))
             return chunks
         if response.output is None and response.status is None:
-            self.failure = ProviderError("server", UNREADABLE)
+            self.failure = ProviderError("server", UNREADABLE, unanswered=True)
             return chunks
         if response.status in _UNFINISHED:
             # Some gateways work in the background; asking again would only queue another answer.
             state = response.status.replace("_", " ")
             why = f"The model API returned before its answer was finished: it is {state}."
-            self.failure = ProviderError("server", why, retryable=False)
+            self.failure = ProviderError("server", why, retryable=False, unanswered=True)
             return chunks
         for index, item in enumerate(response.output or ()):
             chunks += self._take(index, item)

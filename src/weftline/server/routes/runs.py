@@ -19,7 +19,7 @@ from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.large import LARGE_BYTES
 from weftline.server.parsing import off_loop, parsed
 from weftline.server.router import EventStream, QueryParameter, Route
-from weftline.server.sse import is_reconnecting, resume_point, send_events
+from weftline.server.sse import is_event_source, resume_point, send_events
 from weftline.server.views import cancelled, receipt_view, run_view
 from weftline.store.base import IdempotencyKey, LargeEntry, RunRow
 from weftline.tools.base import ToolOutput
@@ -72,7 +72,7 @@ async def _receipt(app: App, row: RunRow) -> CancelReceipt | None:
 async def stream(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
     run_id = request.params["runId"]
     key = await locate_run(app, request, principal)
-    if is_reconnecting(request):
+    if is_event_source(request):
         row = await app.engine.row(key)
         if row is not None and row.ended_at is not None and resume_point(request) >= row.next_seq - 1:
             # An EventSource reconnects whenever its stream ends, until it is told that there is nothing more.

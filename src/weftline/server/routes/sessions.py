@@ -22,6 +22,7 @@ from weftline.server.routes.runs import idempotency
 from weftline.server.views import session_usage
 from weftline.store.base import IdempotencyKey
 from weftline.store.records.threads import ThreadRow
+from weftline.wire.bodies import SessionBody
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_message, parse_session
 from weftline.wire.responses import (
@@ -35,15 +36,27 @@ from weftline.wire.responses import (
 )
 from weftline.wire.run_spec import MessageModel, SessionModel
 from weftline.wire.sessions import effective_spec
-from weftline.workspace import threads
+from weftline.workspace import agents, threads
 from weftline.workspace.threads import ThreadDraft
 
 PATH = "/api/v1/workspaces/{slug}/agent-sessions"
 
 
 async def create(app: App, request: Request, principal: Principal) -> Response:
-    body = await parsed(parse_session, await request.body())
+    raw = await request.body()
+    once = await idempotency(request, "agent-sessions", raw)
+    body = await parsed(parse_session, raw)
     warnings = app.unknown_fields.warnings(request, body.unknown)
+    agents.require_named(principal, body.agent_id)
+    row = once and await threads.created_before(app.workspaces, principal.workspace, once)
+    if not row:  # otherwise it is the same one, whatever has become of its agent, models and tools since
+        row = await _create(app, principal, body, once)
+    identity = ids.session_id(row.key, row.salt)
+    created = created_session(identity, name=row.name, created_us=row.created_at, warnings=warnings)
+    return Response(created, status=201)
+
+
+async def _create(app: App, principal: Principal, body: SessionBody, once: IdempotencyKey | None) -> ThreadRow:
     app.engine.require_accepting()
     whole = await effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
     plan = await parsed(plan_from_spec, whole.spec)
@@ -51,10 +64,7 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
     draft = ThreadDraft(
         name=plan.name, agent=body.agent_id, spec=whole.spec, headers=whole.headers, metadata=body.metadata
     )
-    row = await threads.create(app.workspaces, principal.workspace, draft)
-    identity = ids.session_id(row.key, row.salt)
-    created = created_session(identity, name=plan.name, created_us=row.created_at, warnings=warnings)
-    return Response(created, status=201)
+    return await threads.create(app.workspaces, principal.workspace, draft, idempotency=once)
 
 
 async def read(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
@@ -151,8 +161,10 @@ ROUTES = (
         summary="Create a session",
         body=SessionModel,
         warns=True,
+        idempotent=True,
         returns=CreatedSession,
         status=201,
+        errors=(409,),
     ),
     Route(
         "GET",

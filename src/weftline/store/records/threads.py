@@ -109,6 +109,25 @@ def insert(new: NewThread, *, now: int) -> Query[ThreadRow]:
     return thread
 
 
+def under(idempotency: str, *, workspace: int) -> Query[tuple[bytes, int] | None]:
+    """The digest of the body, and the thread that was created from it under this idempotency key."""
+    row = yield from one(
+        "SELECT digest, thread FROM thread_keys WHERE workspace = $1 AND key = $2", workspace, idempotency
+    )
+    return None if row is None else (row[0], row[1])
+
+
+def keep_key(idempotency: str, *, workspace: int, digest: bytes, thread: int, now: int) -> Query[None]:
+    yield from statement(
+        "INSERT INTO thread_keys (workspace, key, digest, thread, at) VALUES ($1, $2, $3, $4, $5)",
+        workspace,
+        idempotency,
+        digest,
+        thread,
+        now,
+    )
+
+
 def end(key: int, *, now: int) -> Query[None]:
     """Keeps the time of a thread that ended before."""
     crashpoints.hit(("thread.ended",), "before")

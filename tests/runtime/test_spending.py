@@ -1,0 +1,51 @@
+"""What a model call is said to have used, from what its provider reported and what it streamed."""
+
+from __future__ import annotations
+
+import pytest
+
+from weftline.messages import Usage
+from weftline.providers.assemble import Assembler
+from weftline.providers.base import Chunk, Finish, TextDelta, UsageUpdate
+from weftline.runtime.spending import Spent, spent
+
+END = Finish("end_turn")
+
+
+def answer(text: str, *chunks: Chunk) -> Assembler:
+    assembler = Assembler("stand-in")
+    assembler.feed([TextDelta(text), *chunks])
+    return assembler
+
+
+@pytest.mark.parametrize(
+    ("reported", "expected"),
+    [
+        (Usage(input=7, output=5), Spent(Usage(input=7, output=5))),
+        (Usage(input=7), Spent(Usage(input=7, output=2), estimated=True)),
+        (Usage(output=5), Spent(Usage(input=100, output=5), estimated=True)),
+        (Usage(), Spent(Usage(input=100, output=2), estimated=True)),
+    ],
+)
+def test_what_a_complete_answer_does_not_count_is_estimated(reported: Usage, expected: Spent) -> None:
+    assert spent(answer("abcdefgh", UsageUpdate(reported), END), estimate=100) == expected
+
+
+def test_an_answer_without_output_is_no_estimate() -> None:
+    assert spent(answer("", UsageUpdate(Usage(input=7)), END), estimate=100) == Spent(Usage(input=7))
+
+
+@pytest.mark.parametrize(
+    ("text", "output", "expected"),
+    [
+        ("abc", 1, Spent(Usage(input=7, output=1), estimated=True)),  # the count that the answer began with
+        ("abcdefgh", 1, Spent(Usage(input=7, output=2), estimated=True)),
+        ("abcdefgh", 40, Spent(Usage(input=7, output=40))),
+        ("", 1, Spent(Usage(input=7, output=1))),
+    ],
+)
+def test_an_answer_that_is_cut_off_is_an_estimate_unless_its_report_covers_what_came(
+    text: str, output: int, expected: Spent
+) -> None:
+    cut = answer(text, UsageUpdate(Usage(input=7, output=output)))
+    assert spent(cut, estimate=100, unanswered=True) == expected
