@@ -95,6 +95,11 @@ class Subscription:
                 self._waiter = None
         return None
 
+    @property
+    def complete(self) -> bool:
+        """Whether the reader has everything up to the end of the run."""
+        return self.ended and not self._over and not self._batches
+
     def push(self, batch: EntryBatch) -> None:
         self._announced = batch.last_seq
         if self.behind or batch.last_seq <= self.last_seq:
@@ -215,6 +220,8 @@ class Hub:
             return
         topic.remove(subscription)
         self.give_back(subscription.workspace)
+        if subscription.complete:
+            self._recent.drop(subscription.run)
         if not topic:
             del self._topics[subscription.run]
 
@@ -287,7 +294,8 @@ class _RecentRun:
 class Recent:
     """The batches of new, short runs, so that opening the stream right after creating a run reads no disk.
 
-    A bounded cache of the log, never the only copy of anything.
+    A bounded cache of the log, never the only copy of anything. A run leaves it when a reader has all of it: most runs
+    have one reader, and memory that is used again at once is memory that the processor has at hand.
     """
 
     def __init__(self) -> None:

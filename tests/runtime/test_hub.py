@@ -1,0 +1,47 @@
+"""What is kept of a run's log in memory, and for whom."""
+
+from __future__ import annotations
+
+from weftline.runtime.engine import EntryBatch
+from weftline.runtime.hub import Hub
+from weftline.store.base import Stored
+from weftline.store.memory import MemoryStore
+
+
+def batch(seq: int, *, ended: bool = False) -> EntryBatch:
+    return EntryBatch("run_1", [Stored(seq, 0, "note", b"{}", b"", 1)], size=10, last_seq=seq, ended=ended)
+
+
+def hub_with_a_run() -> Hub:
+    hub = Hub(MemoryStore().log)
+    hub.publish(1, batch(1), workspace=7)
+    hub.publish(1, batch(2, ended=True), workspace=7)
+    return hub
+
+
+async def test_a_new_run_is_read_from_memory_and_leaves_it_when_a_reader_has_all_of_it() -> None:
+    hub = hub_with_a_run()
+    reader = hub.follow(1, "run_1", after=0, workspace=7)
+    found = await reader.next()
+    assert found is not None and [one.last_seq for one in found] == [1, 2]
+    assert await reader.next() is None
+    assert hub.owner(1) == ("run_1", 7)
+    reader.close()
+    assert hub.owner(1) is None
+
+
+async def test_a_reader_that_goes_away_leaves_the_run_to_others() -> None:
+    hub = hub_with_a_run()
+    hub.follow(1, "run_1", after=0, workspace=7).close()
+    assert hub.owner(1) == ("run_1", 7)
+
+
+async def test_a_server_that_stops_has_not_shown_everything() -> None:
+    hub = Hub(MemoryStore().log)
+    hub.publish(1, batch(1), workspace=7)
+    reader = hub.follow(1, "run_1", after=0, workspace=7)
+    await reader.next()
+    hub.end_all()
+    assert await reader.next() is None
+    reader.close()
+    assert hub.owner(1) == ("run_1", 7)
