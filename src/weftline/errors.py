@@ -45,7 +45,7 @@ TABLE: dict[str, Row] = {
     "idempotency_conflict": Row(409, False, "Use a new Idempotency-Key for a different request."),
     "conflict": Row(409, False, "Read the current state and decide again."),
     "unsupported_run": Row(409, False, "Use the version of Weftline that wrote the run, or a newer one."),
-    "not_paused": Row(409, False, "The run is not paused; there is nothing to resume."),
+    "not_paused": Row(409, False, "There is nothing to resume."),
     "request_timeout": Row(408, True, "Send the whole request without pauses."),
     "body_too_large": Row(413, False, "Send a smaller body."),
     "head_too_large": Row(431, False, "Send fewer or shorter headers."),

@@ -122,6 +122,12 @@ def with_agent(**run: Any) -> dict[str, Any]:
     return msgspec.json.decode(agent_spec_merge(msgspec.json.encode(AGENT), spec))
 
 
+def test_a_run_has_the_model_fallbacks_of_its_agent_unless_it_names_its_own() -> None:
+    agent = b'{"modelId":"a","modelFallbacks":["b","c"]}'
+    for own, expected in ((b"{}", ["b", "c"]), (b'{"modelFallbacks":["d"]}', ["d"]), (b'{"modelFallbacks":[]}', [])):
+        assert msgspec.json.decode(agent_spec_merge(agent, own))["modelFallbacks"] == expected
+
+
 def test_an_agents_prompt_wins_and_its_settings_are_defaults() -> None:
     spec = with_agent(systemPrompt="Inline.")
     assert spec["systemPrompt"] == "Stored."

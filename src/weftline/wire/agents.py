@@ -11,6 +11,7 @@ from weftline.wire.plan import NULL, tool_ref
 DEFAULTS = (
     "name",
     "modelId",
+    "modelFallbacks",
     "reasoningLevel",
     "outputSchema",
     "loopDetection",
