@@ -31,11 +31,11 @@ class LoopThread:
         with self._lock:
             if self._stopped:
                 work.close()
-                raise RuntimeError("this client is closed")
+                raise RuntimeError("this loop is closed")
             loop = self._loop or self._start()
         if threading.current_thread() is self._thread:
             work.close()
-            raise RuntimeError("a blocking call on the client's own loop would wait for itself; use AsyncClient there")
+            raise RuntimeError("a blocking call on the background loop would wait for itself; use the async call there")
         return asyncio.run_coroutine_threadsafe(work, loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
