@@ -53,12 +53,14 @@ def positive(answer: OutputReady[Invoice]) -> None:
 
 
 async def main() -> None:
-    script = [
-        calls("supplier", vat="FR40"),
-        '{"number": "7", "total_eur": "-12.50"}',
-        '{"number": "7", "total_eur": "12.50"}',
-    ]
-    with agent.override(model=ScriptedModel(script)):
+    model = ScriptedModel(
+        [
+            calls("supplier", vat="FR40"),
+            '{"number": "7", "total_eur": "-12.50"}',
+            '{"number": "7", "total_eur": "12.50"}',
+        ]
+    )
+    with agent.override(model=model):
         result = await agent.run("Read this: …")
     print(result.output, result.usage, result.cost_usd)
     assert result.output == Invoice(number="7", total_eur=Decimal("12.50"))

@@ -38,7 +38,7 @@ def plain() -> None:
 
 
 if __name__ == "__main__":
-    script = [calls("trains", day="Monday"), {"deltas": ["Take ", "the ", "7:04."]}]
-    with agent.override(model=ScriptedModel(script)):
+    model = ScriptedModel([calls("trains", day="Monday"), {"deltas": ["Take ", "the ", "7:04."]}])
+    with agent.override(model=model):
         asyncio.run(main())
         plain()

@@ -154,3 +154,20 @@ async def test_an_engine_that_is_not_open_says_so(tmp_path: Path) -> None:
     engine = Engine(tmp_path)
     with pytest.raises(Conflict, match="not open"):
         await engine.start(Agent("m", name="a"), "Go.")
+
+
+async def test_a_run_without_a_prompt_goes_on_from_its_thread(tmp_path: Path) -> None:
+    model = ScriptedModel(["One.", "Two."])
+    agent = Agent("lab:script", name="support")
+    async with Engine(tmp_path, agents=[agent], models=catalog(model)) as engine:
+        with pytest.raises(WeftlineError, match="has no messages to go on from"):
+            await engine.start(agent, thread="t")
+        await agent.run("First?", thread="t", engine=engine)
+        again = await agent.run(thread="t", engine=engine)
+    assert len(again.new_messages) == 1
+    assert [type(message) for message in model.requests[1].messages] == [User, Assistant]
+
+
+async def test_a_thread_needs_an_engine() -> None:
+    with pytest.raises(WeftlineError, match="needs an engine"):
+        await Agent(ScriptedModel(["x"])).run("Go.", thread="t")

@@ -182,7 +182,7 @@ class Engine:
         """Starts a run and returns when it is accepted, durably if the engine is. `RunOptions` has what can be set."""
         host = await self.runtime()
         name = self._carried_by(agent, options)
-        thread = await self._place(options)
+        thread = await self._place(prompt, options)
         plan, blobs = await self._plan(agent, prompt, options, code=name)
         key = options.get("key")
         idempotency = None
@@ -285,13 +285,18 @@ class Engine:
         self._tools.register(name, Setup(agent, deps=deps, hooks=options.get("hooks", ())))
         return name
 
-    async def _place(self, options: RunOptions[Any]) -> int | None:
+    async def _place(self, prompt: str | None, options: RunOptions[Any]) -> int | None:
         name = options.get("thread")
         if name is None:
             return None
+        if self.closing is not None:
+            raise InvalidRequest("A thread needs an engine to live on: run(…, thread=…, engine=engine).")
         if options.get("messages"):
             raise InvalidRequest("thread= and messages= exclude each other: a thread has its own messages.")
-        return await self.thread(name).key()
+        thread = self.thread(name)
+        if prompt is None and not options.get("files") and not await thread.messages():
+            raise InvalidRequest(f"The thread {name!r} has no messages to go on from: give the run a prompt.")
+        return await thread.key()
 
     async def _plan(
         self, agent: Definition[Any, Any], prompt: str | None, options: RunOptions[Any], *, code: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -15,6 +16,9 @@ from weftline.background import LoopThread
 from weftline.events import AnyEvent
 
 T = TypeVar("T")
+
+_PATIENCE_S = 2.0
+"""How long the end of the process waits for runs in memory to be cancelled."""
 
 _shared: tuple[int, LoopThread] | None = None
 
@@ -97,6 +101,7 @@ def _loop() -> LoopThread:
     pid = os.getpid()
     if _shared is None or _shared[0] != pid:  # a forked child has no thread of its parent's
         _shared = pid, LoopThread("weftline")
+        atexit.register(_shared[1].stop, patience_s=_PATIENCE_S)
     return _shared[1]
 
 
