@@ -56,10 +56,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.kernel": BASE,
     "weftline.plan": MIDDLE,
     "weftline.prompts": frozenset(),
+    "weftline.prompts_skills": frozenset(),
     "weftline.wire": MIDDLE | {"weftline.plan"},
     "weftline.providers": MIDDLE | {"weftline.net"},
     "weftline.config": MIDDLE | {"weftline.net", "weftline.providers"},
     "weftline.tools": MIDDLE | {"weftline.bounded", "weftline.net", "weftline.prompts", "weftline.providers.base"},
+    "weftline.agent": MIDDLE | {"weftline.plan", "weftline.prompts_skills", "weftline.tools"},
     "weftline.sandbox": MIDDLE | {"weftline.tools.base"},
     "weftline.store": SHELL,
     "weftline.threads": SHELL | {"weftline.store", "weftline.sandbox"},
@@ -220,7 +222,7 @@ def wrong_directions(modules: list[Module], *, root: Path = SRC) -> list[str]:
 def impurities(modules: list[Module], *, root: Path = SRC) -> list[str]:
     found: list[str] = []
     for module in modules:
-        if module.part not in {"weftline.kernel", "weftline.messages", "weftline.prompts"}:
+        if module.part not in {"weftline.kernel", "weftline.messages", "weftline.prompts", "weftline.prompts_skills"}:
             continue
         outside = (one for one in imports(module, root=root) if not is_inside(one.module, "weftline"))
         found += [told(module, one) for one in outside if not is_pure_library(one.module)]
