@@ -116,6 +116,17 @@ def no_files(name: str) -> str:
     return f"The skill {name} has no files."
 
 
+NOT_A_FILE = "it is not a file"
+NOT_A_NAME = "its name has a NUL character"
+NOT_RELATIVE = "its path must be relative to the directory of the skill"
+PATH_TOO_LONG = "its path is too long"
+OUTSIDE = "it is outside of the directory of the skill"
+LINKS_IN_A_CIRCLE = "its links lead in a circle"
+LINK_OUT = "it is a link that leads out of the directory of the skill"
+NOT_OPENED = "it could not be opened"
+"""Reasons for `file_refused`."""
+
+
 def file_refused(path: str, reason: str) -> str:
     return f"{path!r} cannot be read: {reason}."
 

@@ -13,6 +13,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from weftline import prompts_skills as prompts
+
 MAX_LINKS = 40
 MAX_STEPS = 256
 
@@ -53,7 +55,7 @@ def open_inside(root: Path | str, path: str) -> Generator[Opened]:
         fd, real = _walk(root, path, stack)
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
-            raise Refused("it is not a file")
+            raise Refused(prompts.NOT_A_FILE)
         yield Opened(fd, "/".join(real), found.st_mode, found.st_size)
 
 
@@ -70,9 +72,9 @@ def read_inside(root: Path | str, path: str, *, max_bytes: int) -> Read:
 
 def _walk(root: Path | str, path: str, stack: ExitStack) -> tuple[int, list[str]]:
     if "\0" in path:
-        raise Refused("its name has a NUL character")
+        raise Refused(prompts.NOT_A_NAME)
     if os.path.isabs(path):
-        raise Refused("it must be relative to the directory of the skill")
+        raise Refused(prompts.NOT_RELATIVE)
     directories = [_opened(os.fspath(root), _DIRECTORY, None, stack)]
     real: list[str] = []
     waiting = path.split("/")[::-1]
@@ -81,12 +83,12 @@ def _walk(root: Path | str, path: str, stack: ExitStack) -> tuple[int, list[str]
         name = waiting.pop()
         steps += 1
         if steps > MAX_STEPS:
-            raise Refused("its path is too long")
+            raise Refused(prompts.PATH_TOO_LONG)
         if name in ("", "."):
             continue
         if name == "..":
             if not real:
-                raise Refused("it is outside of the directory of the skill")
+                raise Refused(prompts.OUTSIDE)
             real.pop()
             directories.pop()
             continue
@@ -94,9 +96,9 @@ def _walk(root: Path | str, path: str, stack: ExitStack) -> tuple[int, list[str]
         if link is not None:
             links += 1
             if links > MAX_LINKS:
-                raise Refused("its links lead in a circle")
+                raise Refused(prompts.LINKS_IN_A_CIRCLE)
             if os.path.isabs(link):
-                raise Refused("it is a link that leads out of the directory of the skill")
+                raise Refused(prompts.LINK_OUT)
             waiting += link.split("/")[::-1]
             continue
         is_last = not any(step not in ("", ".") for step in waiting)

@@ -42,7 +42,7 @@ def shown_file(directory: str, path: str, *, offset: int, limit: int) -> str:
     except FileNotFoundError:
         raise ToolFailed(prompts.file_missing(path)) from None
     except OSError as error:
-        raise ToolFailed(prompts.file_refused(path, error.strerror or "it cannot be opened")) from None
+        raise ToolFailed(prompts.file_refused(path, error.strerror or prompts.NOT_OPENED)) from None
     content = data.content
     if not content:
         return prompts.file_empty(path)
@@ -93,7 +93,7 @@ def script_command(directory: str, script: str) -> list[str]:
     except FileNotFoundError:
         raise ToolFailed(prompts.file_missing(script)) from None
     except OSError as error:
-        raise ToolFailed(prompts.file_refused(script, error.strerror or "it cannot be opened")) from None
+        raise ToolFailed(prompts.file_refused(script, error.strerror or prompts.NOT_OPENED)) from None
     if command is None:
         raise ToolFailed(prompts.script_not_runnable(script))
     # Never bare: a name without a slash would be looked up in PATH, and one like `-c` taken for an option.
