@@ -52,7 +52,8 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         ("pdf", "Body."),
         FULL,
         '<skill_content name="pdf">\nBody.\n\nDirectory of this skill: /skills/pdf\n'
-        "Paths in this skill are relative to that directory. Read its files with skills_read and run its scripts with skills_run_script.\n"
+        "Paths in this skill are relative to that directory. Read its files with skills_read and run its scripts with "
+        "skills_run_script.\n"
         "Compatibility: Needs &lt;poppler&gt;\nAllowed tools: Read\n"
         "<skill_resources>\n<file>a.md</file>\n<file>b &amp; c</file>\n</skill_resources>\n"
         "(2 more files of this skill are not listed)\n</skill_content>",

@@ -164,6 +164,15 @@ def test_names_that_no_file_system_should_have_do_no_harm(tmp_path: Path) -> Non
             file.write("---\ndescription: d\n---\n")
     found = discover([Place(tmp_path, "inline")])
     assert names(found) == [] and kinds(found) == ["left_out"] * 3
+    assert all(str(one).isprintable() for one in found.diagnostics)
+
+
+def test_a_file_that_is_not_utf_8_throughout_loads_with_a_warning(tmp_path: Path) -> None:
+    directory = write_skill(tmp_path, "pdf")
+    with open(directory / "SKILL.md", "ab") as file:
+        file.write(b"caf\xe9")
+    found = discover([Place(tmp_path, "inline")])
+    assert found.skills[0].body.endswith("caf\ufffd") and kinds(found) == ["warning"]
 
 
 @pytest.mark.requirement("skill.scan.precedence")

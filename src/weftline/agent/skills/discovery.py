@@ -45,7 +45,9 @@ class Diagnostic(Struct, frozen=True):
     message: str
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.message}" if self.path else self.message
+        # A line break in a name must not become one in a log.
+        path = self.path if self.path.isprintable() else ascii(self.path)
+        return f"{path}: {self.message}" if path else self.message
 
 
 class Place(NamedTuple):
@@ -187,16 +189,14 @@ def _load(path: Path, file: str, place: Place, diagnostics: list[Diagnostic]) ->
         size = len(read.content)
         if read.left:
             raise Unreadable(f"it is larger than {MAX_FILE_BYTES // 1024} KiB")
-        loaded: Loaded = parse(
-            read.content.decode("utf-8", "replace"), directory_name=name, directory=real, source=place.source
-        )
+        text = read.content.decode("utf-8", "replace")
+        loaded: Loaded = parse(text, directory_name=name, directory=real, source=place.source)
     except (Unreadable, Refused) as error:
         diagnostics.append(Diagnostic("left_out", where, f"This skill is left out: {error}."))
         return None, size
     except OSError as error:
         diagnostics.append(Diagnostic("left_out", where, f"This skill is left out: {error.strerror}."))
         return None, size
-    diagnostics += [
-        Diagnostic("warning", where, f"This skill is loaded, but {warning}.") for warning in loaded.warnings
-    ]
+    warnings = [*loaded.warnings, *(["it is not UTF-8 throughout"] if text.encode() != read.content else [])]
+    diagnostics += [Diagnostic("warning", where, f"This skill is loaded, but {one}.") for one in warnings]
     return replace(loaded.skill, trusted=place.trusted), size

@@ -22,6 +22,7 @@ ENVIRONMENT = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "TERM", 
 
 _CHUNK = 65_536
 _LAST_BYTES = 1 << 20
+_LAST_WAIT_S = 5.0
 
 
 class Outcome(Protocol):
@@ -94,8 +95,14 @@ class ProcessRuns:
                     await process.wait()
             except TimeoutError:
                 timed_out = True
-            finally:
+            except asyncio.CancelledError:
                 _kill_group(process.pid)
+                # Dead in a moment; the loop may be closed right after this and should not find it half dead.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LAST_WAIT_S):
+                        await process.wait()
+                raise
+            _kill_group(process.pid)
             code = await process.wait()
             exit_code = code if code >= 0 else 128 - code
             # Nothing more is waited for: a child that left the group may hold the pipe open for ever.

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Protocol, cast
 from weftline import prompts_skills as prompts
 from weftline.agent.skills.activation import SkillActivations
 from weftline.agent.skills.catalog import Catalog
-from weftline.agent.skills.content import tail
+from weftline.agent.skills.content import ALL_COMMANDS_TIMEOUT_S, tail
 from weftline.agent.skills.files import script_command, shown_file
 from weftline.agent.skills.format import Skill
 from weftline.agent.skills.running import MAX_OUTPUT_BYTES, Runs
@@ -20,7 +20,7 @@ from weftline.tools.function import FunctionTool
 SCRIPT_TIMEOUT_S = 60.0
 MAX_SCRIPT_TIMEOUT_S = 600.0
 _GRACE_S = 60.0
-"""A call may take longer than its script by this."""
+"""A call may take longer than what it runs by this."""
 
 
 class Offer(Protocol):
@@ -78,7 +78,7 @@ def skill_tools(skills: Offer, names: Sequence[str]) -> tuple[Tool, ...]:
     # The type of an argument that depends on what was found cannot be written down.
     skills_use.__annotations__["name"] = _one_of(names)
     return (
-        FunctionTool(skills_use, effect="idempotent", timeout_s=MAX_SCRIPT_TIMEOUT_S),
+        FunctionTool(skills_use, effect="idempotent", timeout_s=ALL_COMMANDS_TIMEOUT_S + _GRACE_S),
         FunctionTool(skills_read, effect="read", concurrent=True),
         FunctionTool(skills_run_script, effect="once", timeout_s=MAX_SCRIPT_TIMEOUT_S + _GRACE_S),
     )
