@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import UnsetType
 
 from weftline.agent.skills.toolset import SkillActivated, SkillDeactivated, Skills
 from weftline.messages import joined_text
+from weftline.runtime.memory import RunMemory
 from weftline.tools.base import Tool, ToolContext, ToolOutput
 
 
@@ -57,10 +59,13 @@ class SkillRun:
 
     async def call(self, tool: str, **args: object) -> ToolOutput:
         subject = self.tools[tool]
-        context: ToolContext = ToolContext(self.run_id, "0.0", "key", tool, "default", state=self.state)
+        memory = RunMemory(self.state)
+        context: ToolContext = ToolContext(self.run_id, "0.0", "key", tool, "default", state=memory)
         output = await subject.invoke(await subject.prepare(json.dumps(args)), context)
-        # As the runtime stores it between calls.
-        self.state = msgspec.json.decode(msgspec.json.encode(self.state))
+        # As the runtime does it: what the call changed goes through the log.
+        changes = memory.changes()
+        if not isinstance(changes, UnsetType):
+            self.state |= msgspec.json.decode(changes, type=dict[str, Any])
         return output
 
     async def text(self, tool: str, **args: object) -> str:

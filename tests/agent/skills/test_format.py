@@ -174,6 +174,7 @@ def test_values_that_yaml_wants_quoted_are_read_anyway(line: str, description: s
     [
         (("name: other", "description: d"), "other"),
         (("name: " + "x" * 80, "description: d"), "x" * 80),
+        (("name: " + "x" * 300, "description: d"), "pdf"),
         (("name: My Skill!", "description: d"), "My Skill!"),
         (("description: d",), "pdf"),
         (('name: "a\\nb"', "description: d"), "pdf"),

@@ -20,6 +20,7 @@ Source: TypeAlias = Literal["inline", "project", "user", "builtin"]
 FILE_NAMES = ("SKILL.md", "skill.md")
 MAX_FILE_BYTES = 262_144
 MAX_NAME_CHARS = 64
+_MAX_USABLE_CHARS = 256
 MAX_DESCRIPTION_CHARS = 1024
 MAX_COMPATIBILITY_CHARS = 500
 FIELDS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
@@ -177,10 +178,10 @@ def _metadata_faults(value: Value) -> Iterable[Issue]:
 def _usable_name(values: dict[str, Value], directory_name: str, warnings: list[str]) -> str:
     given = _text(values.get("name")).strip()
     name = unicodedata.normalize("NFKC", given)
-    if not name or not _is_printable(name):
+    if not _is_usable(name):
         warnings.append(f"it has no usable name; its directory's, {directory_name!r}, is used")
         name = unicodedata.normalize("NFKC", directory_name)
-        if not name or not _is_printable(name):
+        if not _is_usable(name):
             raise Unreadable("neither it nor its directory has a name that can be used")
         return name
     if not same_name(name, directory_name):
@@ -190,9 +191,9 @@ def _usable_name(values: dict[str, Value], directory_name: str, warnings: list[s
     return name
 
 
-def _is_printable(name: str) -> bool:
+def _is_usable(name: str) -> bool:
     """Whether it can stand in a list of names: no line breaks, control characters or halves of characters."""
-    return name.isprintable()
+    return 0 < len(name) <= _MAX_USABLE_CHARS and name.isprintable()
 
 
 def _text(value: Value | None) -> str:
