@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from weftline.agent.skills import confined
 from weftline.agent.skills.confined import Refused, open_inside, read_inside
 
 
@@ -121,37 +121,30 @@ def test_no_descriptor_is_left_open(root: Path) -> None:
 
 
 @pytest.mark.requirement("skill.files.read")
-def test_a_link_swapped_in_during_the_walk_never_leads_out(root: Path) -> None:
-    (root / "swap").mkdir()
-    (root / "swap/file").write_text("inside")
-    (root / "spare").mkdir()
-    (root / "spare/file").write_text("inside")
-    (root.parent / "evil").mkdir()
-    (root.parent / "evil/file").write_text("secret")
-    done = threading.Event()
+@pytest.mark.parametrize("step", ["swap", "file"])
+@pytest.mark.parametrize("absolute", [True, False])
+def test_a_link_swapped_in_between_look_and_open_does_not_lead_out(
+    root: Path, monkeypatch: pytest.MonkeyPatch, step: str, absolute: bool
+) -> None:
+    inside, evil = root / "swap", root.parent / "evil"
+    for place, text in ((inside, "inside"), (evil, "secret")):
+        place.mkdir()
+        (place / "file").write_text(text)
+    victim, target = (inside, evil) if step == "swap" else (inside / "file", evil / "file")
+    look = confined._link  # pyright: ignore[reportPrivateUsage]
 
-    def swap() -> None:
-        while not done.is_set():
-            os.rename(root / "swap", root / "aside")
-            os.symlink(root.parent / "evil", root / "swap")
-            os.unlink(root / "swap")
-            os.symlink("../evil", root / "swap")
-            os.unlink(root / "swap")
-            os.rename(root / "aside", root / "swap")
+    def look_and_swap(name: str, directory: int) -> str | None:
+        answer = look(name, directory)
+        if name == step:
+            victim.rename(root / "aside")
+            victim.symlink_to(target if absolute else os.path.relpath(target, victim.parent))
+            assert (inside / "file").read_text() == "secret"
+        return answer
 
-    thread = threading.Thread(target=swap)
-    thread.start()
-    seen: set[str] = set()
-    try:
-        for _ in range(2000):
-            try:
-                seen.add(content(root, "swap/file"))
-            except (Refused, OSError):
-                seen.add("refused")
-    finally:
-        done.set()
-        thread.join()
-    assert "secret" not in seen
+    monkeypatch.setattr(confined, "_link", look_and_swap)
+    with pytest.raises(OSError):
+        content(root, "swap/file")
+    assert (root / "aside").exists()
 
 
 @given(
