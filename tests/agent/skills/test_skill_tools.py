@@ -102,10 +102,11 @@ async def test_the_search_is_told_once_and_handlers_decide_what_is_listed(tmp_pa
         event.skills = [skill for skill in event.skills if skill.name == "pdf"]
 
     def broken(event: SkillsCatalog) -> None:
+        event.skills.clear()
         raise RuntimeError("no")
 
     found.on_resolve.append(resolved)
-    found.on_catalog += [broken, catalog]
+    found.on_catalog += [broken, catalog, broken]
     await asyncio.gather(found.open(), found.activate("pdf"), found.begin_run({}))
     assert told == ["resolve ['docx', 'pdf']", "catalog"]
     assert found.catalog.names == ("pdf",) and "docx" not in found.instructions

@@ -117,7 +117,10 @@ class Skills:
                 self._report(found.diagnostics)
                 await _tell(self.on_resolve, SkillsResolved(found.skills, found.diagnostics))
                 draft = SkillsCatalog(list(found.skills))
-                await _tell(self.on_catalog, draft)
+                for handler in tuple(self.on_catalog):
+                    changed = SkillsCatalog(list(draft.skills))
+                    # One that fails half way has changed nothing.
+                    draft = changed if await _tell([handler], changed) else draft
                 self.catalog = Catalog(draft.skills)
                 self._tools = skill_tools(self, self.catalog.names)
             return self._tools
@@ -310,11 +313,15 @@ def _absolute(path: str | os.PathLike[str]) -> Path:
     return Path(path).expanduser().absolute()
 
 
-async def _tell(handlers: Sequence[Callable[[Any], object]], event: object) -> None:
+async def _tell(handlers: Sequence[Callable[[Any], object]], event: object) -> bool:
+    """False if one of the handlers failed; the others are told all the same."""
+    failures = 0
     for handler in tuple(handlers):
         try:
             answer = handler(event)
             if inspect.isawaitable(answer):
                 await answer
         except Exception:
+            failures += 1
             _log.exception("a handler of %s failed", type(event).__name__)
+    return not failures
