@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from weftline import Skill, ToolContext, skills
-from weftline.messages import joined_text
+from weftline import Agent, Skill, skills
+from weftline.testing import ScriptedModel, calls
 
 SKILL = """---
 name: release-notes
@@ -36,18 +36,21 @@ def write_skill(place: Path) -> None:
 
 async def main() -> None:
     write_skill(Path("skills"))
-    found = skills(["./skills", house_style])
-    tools = {tool.spec.name: tool for tool in await found.open()}
-    print(found.instructions)
-
-    # What the runtime does when a model calls the tools.
-    context: ToolContext = ToolContext("run_1", "0.0", "key", "skills_use", "default")
-    taken_up = await tools["skills_use"].invoke(b'{"name":"release-notes"}', context)
-    print(joined_text(taken_up.parts))
-    ran = await tools["skills_run_script"].invoke(
-        b'{"name":"release-notes","script":"scripts/check.py","args":["- Faster."]}', context
+    # A script in place of a model, which would choose for itself.
+    model = ScriptedModel(
+        [
+            calls("skills_use", name="release-notes"),
+            calls("skills_run_script", name="release-notes", script="scripts/check.py", args=["- Faster."]),
+            "- Faster.",
+        ]
     )
-    print(joined_text(ran.parts))
+    found = skills(["./skills", house_style])
+    agent = Agent(model, tools=[found])
+    result = await agent.run("What has changed?")
+    print(found.instructions)
+    for call in result.calls:
+        print(call.name, call.result, sep="\n")
+    print(result.text)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,6 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.providers": MIDDLE | {"weftline.net"},
     "weftline.config": MIDDLE | {"weftline.net", "weftline.providers"},
     "weftline.tools": MIDDLE | {"weftline.bounded", "weftline.net", "weftline.prompts", "weftline.providers.base"},
-    "weftline.agent": MIDDLE | {"weftline.plan", "weftline.prompts_skills", "weftline.tools"},
     "weftline.sandbox": MIDDLE | {"weftline.tools.base"},
     "weftline.store": SHELL,
     "weftline.threads": SHELL | {"weftline.store", "weftline.sandbox"},
@@ -79,7 +78,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     },
     "weftline.events": BASE,
     "weftline.background": frozenset(),
-    "weftline.agent": TOP | {"weftline.events", "weftline.background"},
+    "weftline.agent": TOP | {"weftline.events", "weftline.background", "weftline.prompts_skills"},
     "weftline.server": TOP | {"weftline.events", "weftline.agent"},
     "weftline.client": BASE
     | {"weftline.background", "weftline.events"}
