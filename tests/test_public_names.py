@@ -22,6 +22,7 @@ PUBLIC = [
     "RunInfo",
     "RunResult",
     "Settings",
+    "Skill",
     "SystemRendered",
     "Thread",
     "ToolAfter",
@@ -36,6 +37,7 @@ PUBLIC = [
     "WillNotHappen",
     "__version__",
     "hook",
+    "skills",
     "tool",
 ]
 

@@ -26,6 +26,7 @@ __all__ = [
     "RunInfo",
     "RunResult",
     "Settings",
+    "Skill",
     "SystemRendered",
     "Thread",
     "ToolAfter",
@@ -40,6 +41,7 @@ __all__ = [
     "WillNotHappen",
     "__version__",
     "hook",
+    "skills",
     "tool",
 ]
 
@@ -62,6 +64,8 @@ if TYPE_CHECKING:
     from weftline.agent.results import RunCancelled, RunFailed, RunResult
     from weftline.agent.run import Run
     from weftline.agent.settings import Limits, Settings
+    from weftline.agent.skills.format import Skill
+    from weftline.agent.skills.toolset import skills
     from weftline.agent.threads import Thread
     from weftline.errors import Conflict, WeftlineError
     from weftline.tools.base import Happened, ToolContext, ToolFailed, ToolOutput, Unknown, WillNotHappen
@@ -86,6 +90,7 @@ else:
         "RunInfo": "weftline.agent.context",
         "RunResult": "weftline.agent.results",
         "Settings": "weftline.agent.settings",
+        "Skill": "weftline.agent.skills.format",
         "SystemRendered": "weftline.agent.hooks",
         "Thread": "weftline.agent.threads",
         "ToolAfter": "weftline.agent.hooks",
@@ -99,6 +104,7 @@ else:
         "WeftlineError": "weftline.errors",
         "WillNotHappen": "weftline.tools.base",
         "hook": "weftline.agent.calling",
+        "skills": "weftline.agent.skills.toolset",
         "tool": "weftline.tools.function",
     }
 
