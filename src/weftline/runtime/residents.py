@@ -23,7 +23,7 @@ from weftline.runtime.engine import EntryBatch
 from weftline.runtime.failures import report_failure
 from weftline.runtime.hub import Hub
 from weftline.runtime.limits import WorkspaceLimits
-from weftline.runtime.live import Draft, LiveRun, Residency
+from weftline.runtime.live import BEHIND, DRIVEN, GONE, PARKED, SCHEDULED, Draft, LiveRun
 from weftline.runtime.loading import public_id
 from weftline.runtime.log import Log
 from weftline.runtime.recovery import STORE_RETRY_S, Recovery
@@ -90,7 +90,7 @@ class Residents:
     def add(self, run: LiveRun) -> None:
         """Takes in a new run."""
         self._runs[run.key] = run
-        if run.residency is Residency.BEHIND:
+        if run.residency is BEHIND:
             self._behind.setdefault(run.workspace, set()).add(run.key)
 
     def require_room(self, workspace: int) -> None:
@@ -145,7 +145,7 @@ class Residents:
             raise NotFound("There is no such run.")
         if run.state.ended:
             self._store.release(key, run.log.epoch)
-            run.residency = Residency.GONE
+            run.residency = GONE
         else:
             self._runs[key] = run
             self._keep(run)
@@ -196,7 +196,7 @@ class Residents:
         """Drops a parked run from memory, unless there is something to do for it after all."""
         if run.active or run.gone:
             return
-        if run.log.due_at == 0 and run.residency is Residency.PARKED and not self.recovery.must_wait(run):
+        if run.log.due_at == 0 and run.residency is PARKED and not self.recovery.must_wait(run):
             self.consider(run)
         else:
             self._forget(run)
@@ -204,7 +204,7 @@ class Residents:
 
     def _forget(self, run: LiveRun) -> None:
         self._not_behind(run)
-        run.residency = Residency.GONE
+        run.residency = GONE
         self._kept.pop(run.key, None)
         if self._runs.get(run.key) is run:
             del self._runs[run.key]
@@ -221,6 +221,11 @@ class Residents:
 
     # Moving
 
+    def begin(self, run: LiveRun) -> None:
+        """Schedules a new run, which always has something to do, unless earlier runs of its thread come first."""
+        if run.residency is not BEHIND:
+            self._submit(run)
+
     def consider(self, run: LiveRun) -> None:
         """After an append to a run: ends it right here, wakes its driver, or schedules it."""
         if run.gone or run.state.ended:
@@ -228,7 +233,7 @@ class Residents:
         if run.state.control.cancel:
             self._end_cancelled(run)
             return
-        if run.residency is Residency.BEHIND:
+        if run.residency is BEHIND:
             return  # it accepts nothing before its turn
         if run.active:
             run.poke()
@@ -251,9 +256,9 @@ class Residents:
             logger.exception("run %s could not be ended", run.id)
             self._start_over(run, error)
             return
-        if run.residency is Residency.SCHEDULED:
+        if run.residency is SCHEDULED:
             self._scheduler.withdraw(run)
-            run.residency = Residency.PARKED
+            run.residency = PARKED
         if run.task is not None:
             run.task.cancel()
 
@@ -262,11 +267,11 @@ class Residents:
 
         What it had appended is written first; nothing is lost but what only this memory knew.
         """
-        if run.residency is Residency.SCHEDULED:
+        if run.residency is SCHEDULED:
             self._scheduler.withdraw(run)
         self._not_behind(run)
         self._kept.pop(run.key, None)
-        run.residency = Residency.GONE
+        run.residency = GONE
         del self._runs[run.key]
         self._unsettled[run.key] = run
         if run.task is not None:
@@ -281,7 +286,7 @@ class Residents:
         if run.active or run.gone or self.stopping or self.recovery.must_wait(run):
             return
         self._kept.pop(run.key, None)
-        run.residency = Residency.SCHEDULED
+        run.residency = SCHEDULED
         self._scheduler.submit(run)
 
     def _park(self, run: LiveRun, due_at: int | None) -> None:
@@ -301,7 +306,7 @@ class Residents:
 
     def _start(self, run: LiveRun) -> None:
         if not run.gone:
-            run.residency = Residency.DRIVEN
+            run.residency = DRIVEN
         run.task = self._loop.create_task(self._drive(run))
         run.task.add_done_callback(lambda task: self._left(run, task))
 
@@ -316,7 +321,7 @@ class Residents:
         error = None if task.cancelled() else task.exception()
         if run.gone:
             return
-        run.residency = Residency.PARKED
+        run.residency = PARKED
         if error is not None:
             logger.error("run %s: driver failed", run.id, exc_info=error)
         if run.state.ended:
@@ -344,7 +349,7 @@ class Residents:
         for task in await wait_while_running(left, timeout_s=CUT_S):
             logger.warning("run %s did not stop; whatever it still does is ignored", left[task].id)
             self.driver.abandon(left[task])
-            left[task].residency = Residency.GONE
+            left[task].residency = GONE
         for task in self._tasks:
             task.cancel()
         if self._sweep is not None:
@@ -359,7 +364,7 @@ class Residents:
             self._publish(run, write, heads, result.first_seq, size)
         if write.progress is Progress.ENDED:
             self.recovery.progressed(run.key)
-        if write.new is not None and run.residency is Residency.BEHIND and not result.queued:
+        if write.new is not None and run.residency is BEHIND and not result.queued:
             self._move_up(run)
         elif run.log.due_at and not run.active:
             self.timers.at(run.log.due_at)  # an alarm that rang before this commit did not see it
@@ -387,20 +392,20 @@ class Residents:
         run = self._runs.get(key)
         if run is None:
             self._spawn(self._promote_later(key))
-        elif run.residency is Residency.BEHIND:
+        elif run.residency is BEHIND:
             self._move_up(run)
 
     def _move_up(self, run: LiveRun) -> None:
         """No earlier run of its thread is left."""
         self._not_behind(run)
-        run.residency = Residency.PARKED
+        run.residency = PARKED
         run.log.row_due = 0
         self.consider(run)
 
     async def _promote_later(self, key: int) -> None:
         run = await self.load_surely(key)
-        if run.residency is Residency.BEHIND:
-            run.residency = Residency.PARKED
+        if run.residency is BEHIND:
+            run.residency = PARKED
         self.consider(run)
 
     def lost(self, run: LiveRun) -> None:
