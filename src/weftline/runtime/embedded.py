@@ -214,7 +214,8 @@ class EmbeddedEngine:
                 issues = [issue for model in models for issue in refused_sampling(plan, model)]
                 if issues:
                     raise invalid(issues)
-        await self._tools.check(plan, workspace=workspace)
+        if plan.tools:
+            await self._tools.check(plan, workspace=workspace)
 
     async def create(
         self,

@@ -52,7 +52,7 @@ PARKED, BEHIND, SCHEDULED, DRIVEN, GONE = Residency
 """By these names: the look-up of a member costs as much as ten of an attribute."""
 
 
-class Draft(Struct):
+class Draft(Struct, gc=False):
     """A fact that is not durable yet. `turn` avoids decoding the body of a turn that was just encoded."""
 
     head: Fact

@@ -283,11 +283,10 @@ class Residents:
         run.log.due_at = 0
         if self.stopping:
             self._store_due(run)  # the next process carries it on
-        if run.active or run.gone or self.stopping or self.recovery.must_wait(run):
-            return
-        self._kept.pop(run.key, None)
-        run.residency = SCHEDULED
-        self._scheduler.submit(run)
+        elif run.residency is PARKED and not self.recovery.must_wait(run):
+            self._kept.pop(run.key, None)
+            run.residency = SCHEDULED
+            self._scheduler.submit(run)
 
     def _park(self, run: LiveRun, due_at: int | None) -> None:
         log = run.log

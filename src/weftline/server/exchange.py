@@ -45,7 +45,7 @@ class Exchange(RequestResponseCycle):
         elif not self.keep_alive:
             fields.append(_CLOSE)
         head = STATUS_LINE[status] + b"\r\n".join([*map(b": ".join, fields), b"", b""])
-        if head.count(b"\n") != len(fields) + 2 or head.count(b"\r") != len(fields) + 2 or b"\0" in head:
+        if head.count(b"\n") != len(fields) + 2 or head.count(b"\r") != len(fields) + 2 or 0 in head:
             raise RuntimeError("A header of the response has a line break or a null byte.")
         self.transport.write(head)
 

@@ -93,7 +93,7 @@ class Shape(Struct, frozen=True):
             return True
         known, inside = self.known, self.inside
         for name, field in cast("dict[str, Any]", value).items():
-            if name not in known or (name in inside and not inside[name].fits(field)):
+            if name not in known or (field and name in inside and not inside[name].fits(field)):
                 return False
         return True
 
