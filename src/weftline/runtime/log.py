@@ -47,6 +47,7 @@ WINDOW_BYTES = 1024 * 1024
 ROW_BYTES = 16 * 1024
 """Observations of one commit share a row up to this size: a page of the log has at least one whole row."""
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 5.0
+_ENDED, _STREAMED = Progress.ENDED, Progress.STREAMED
 _ENDINGS: frozenset[type[Fact]] = frozenset({TurnCompleted, CallClosed, RunEnded})
 """Facts that show that a run does not kill the process: something it began has ended."""
 
@@ -105,7 +106,7 @@ class Log:
             write.items.append(Item(at, KIND[kind], encoded, body))
             size += len(encoded) + len(body) + ITEM_BYTES
             if kind in _ENDINGS or (type(head) is AttemptFailed and head.reason == "error"):
-                write.progress = Progress.ENDED
+                write.progress = _ENDED
             if kind is AttemptStarted:
                 log.started_at = log.started_at or at
             elif kind is TurnCompleted or kind is AttemptFailed:
@@ -134,7 +135,7 @@ class Log:
                 write.items.append(Item(self._clock.now_us(), kind, b"", joined, len(some)))
                 log.size += ITEM_BYTES
             log.size += len(joined)
-        write.progress = write.progress or Progress.STREAMED
+        write.progress = write.progress or _STREAMED
         log.next_seq += len(encoded)
 
     def write_row(self, run: LiveRun) -> None:

@@ -34,6 +34,7 @@ from weftline.store.base import LogStore, Progress, Stored, Write, Written
 
 logger = logging.getLogger(__name__)
 
+_ENDED = Progress.ENDED
 KEEP_S = 5.0
 """How long a parked run stays in memory: clients usually answer quickly."""
 MAX_KEPT = 512
@@ -361,7 +362,7 @@ class Residents:
         self._sweep_if_full()
         if write.items:
             self._publish(run, write, heads, result.first_seq, size)
-        if write.progress is Progress.ENDED:
+        if write.progress is _ENDED:
             self.recovery.progressed(run.key)
         if write.new is not None and run.residency is BEHIND and not result.queued:
             self._move_up(run)

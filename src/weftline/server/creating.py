@@ -56,7 +56,9 @@ async def create_run(
     earlier = idempotency and await app.engine.created_before(principal.workspace, idempotency)
     if earlier:  # whatever has become of its agent, models and tools since
         return Made(earlier, warnings)
-    whole = await effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
+    whole = RunSpec(body.spec, body.secrets)
+    if body.agent_id is not None:
+        whole = await effective(app.workspaces, principal, body.agent_id, whole)
     run_id = await app.engine.create(
         principal.workspace,
         await parsed(plan_from_spec, whole.spec),

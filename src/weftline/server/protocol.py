@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 
 import httptools
@@ -236,7 +236,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
 
     def _begin(self, exchange: Exchange) -> None:
         """Answers it, or has it wait for the answers to those before it."""
-        app: Any = self.app  # pyright: ignore[reportUnknownMemberType]
+        app = cast(Any, self.app)  # pyright: ignore[reportUnknownMemberType]
         waits = not self._answered
         self.cycle = exchange
         if waits:

@@ -126,13 +126,13 @@ class Router:
         node = self._root
         params: dict[str, str] = {}
         for part in _parts(path):
-            child = node.exact.get(part)
-            if child is None:
-                if node.any is None or not part:
-                    return None
-                child = node.any
-                params[child.name] = part
-            node = child
+            if part in node.exact:
+                node = node.exact[part]
+            elif node.any is None or not part:
+                return None
+            else:
+                node = node.any
+                params[node.name] = part
         if not node.routes:
             return None
         found = node.routes.get("GET" if method == "HEAD" else method)
