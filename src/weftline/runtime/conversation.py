@@ -26,7 +26,10 @@ from weftline.kernel.entries import (
     TurnCompleted,
     decode_fact,
 )
-from weftline.messages import Assistant, File, Image, Message, Text, ToolResult, ToolResults, User, UserPart
+from weftline.messages import Assistant, File, Image, Message, System, Text, ToolResult, ToolResults, User, UserPart
+from weftline.plan import RunPlan
+from weftline.runtime.spending import BYTES_PER_TOKEN
+from weftline.runtime.toolbox import Toolbox
 from weftline.store.base import Stored
 
 _PARTS = (
@@ -43,12 +46,13 @@ KINDS: tuple[str, ...] = tuple([KIND[cls] for cls in _PARTS])
 """The entries that a conversation is built from, in addition to the plan in `run.created`."""
 _TYPES = frozenset(_PARTS)
 
-_BYTES_PER_TOKEN = 4
+_OTHER_PART_BYTES = 100
+"""An image or a file is counted as little more than its name: what it costs depends on the model."""
 
 
 class Conversation:
     def __init__(self, messages: Iterable[Message], *, size: int = 0) -> None:
-        """`size` is roughly the number of bytes in the messages."""
+        """`size` is roughly the number of bytes that a model reads."""
         self.messages: list[Message] = list(messages)
         self.native: list[bytes | None] = []
         self.native_for = ""
@@ -79,10 +83,9 @@ class Conversation:
                 return message.text
         return ""
 
-    @property
-    def estimate(self) -> int:
-        """A rough count of the tokens in the whole conversation, at least 1."""
-        return self.size // _BYTES_PER_TOKEN or 1
+    def estimate(self, tools: Toolbox) -> int:
+        """A rough count of the tokens in a request with the whole conversation and these tools, at least 1."""
+        return -(-(self.size + tools.size) // BYTES_PER_TOKEN) or 1
 
     def for_model(self, *, vision: bool | None) -> list[Message]:
         """The messages for a model. One known to have no vision reads a note in place of each image."""
@@ -164,6 +167,24 @@ class Conversation:
     def _add(self, message: Message, size: int) -> None:
         self.messages.append(message)
         self.size += size
+
+
+def input_bytes(plan: RunPlan) -> int:
+    """Roughly the bytes of what a plan has a model read, besides its tools."""
+    size = _bytes_of(plan.system or "")
+    for message in plan.messages:
+        match message:
+            case System(content):
+                size += _bytes_of(content)
+            case User(parts) | Assistant(parts):
+                size += sum([_bytes_of(part.text) if isinstance(part, Text) else _OTHER_PART_BYTES for part in parts])
+            case ToolResults(results):
+                size += sum([_bytes_of(result.text) for result in results])
+    return size if plan.output_schema is None else size + memoryview(plan.output_schema.schema).nbytes
+
+
+def _bytes_of(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
 def blobs_of(messages: Iterable[Message]) -> set[str]:

@@ -42,7 +42,7 @@ from weftline.runtime import ids
 from weftline.runtime import step as stepping
 from weftline.runtime.answers import was_answered
 from weftline.runtime.clock import Clock, SystemClock
-from weftline.runtime.conversation import Conversation
+from weftline.runtime.conversation import Conversation, input_bytes
 from weftline.runtime.created_once import CreatedOnce
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
@@ -245,7 +245,7 @@ class EmbeddedEngine:
             await self.check(plan, workspace=workspace)
             # About as large as what was sent, and a request of many megabytes would hold up everybody else's.
             large = sent is not None and len(sent) > _ENCODED_HERE_BYTES
-            encoded = await asyncio.to_thread(encode_plan, plan) if large else encode_plan(plan)
+            encoded, size = await asyncio.to_thread(_encoded, plan) if large else _encoded(plan)
             self.require_accepting()
             self._residents.require_room(workspace)
             now = self.clock.now_us()
@@ -262,7 +262,7 @@ class EmbeddedEngine:
                 secrets=secrets,
                 blobs=tuple(blobs),
             )
-            run = self._new_run(plan, encoded, new, sent)
+            run = self._new_run(plan, encoded, new, sent, size=size)
             durable = self._log.mark(run, outside=True)
         except BaseException:
             if slot is not None:
@@ -278,9 +278,9 @@ class EmbeddedEngine:
             await asyncio.shield(durable)
         return run.id
 
-    def _new_run(self, plan: RunPlan, encoded: bytes, new: NewRun, sent: bytes | None) -> LiveRun:
+    def _new_run(self, plan: RunPlan, encoded: bytes, new: NewRun, sent: bytes | None, *, size: int) -> LiveRun:
         key, self._next_key = self._next_key, self._next_key + 1
-        conversation = Conversation(plan.messages, size=len(encoded))
+        conversation = Conversation(plan.messages, size=size)
         work = WorkingSet(ids.run_id(key, new.salt), plan, conversation, secrets=new.secrets)
         work.blobs = {blob.id: blob.data for blob in new.blobs}
         log = RunLog(self._log_store.next_epoch())
@@ -487,6 +487,11 @@ class EmbeddedEngine:
         found = await self._log_store.trim(before=before, after=after, workspace=workspace)
         self._hub.forget()
         return found
+
+
+def _encoded(plan: RunPlan) -> tuple[bytes, int]:
+    """The plan's bytes, and how many of what it says a model reads."""
+    return encode_plan(plan), input_bytes(plan)
 
 
 def _let_go_of_blobs(run: LiveRun, durable: asyncio.Future[None]) -> None:

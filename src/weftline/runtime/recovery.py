@@ -28,22 +28,24 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from weftline.errors import Conflict, NotFound, StoreError, WeftlineError
-from weftline.kernel.bodies import ClosedBody, EndedBody, FailedBody, OpenedBody, encode
+from weftline.kernel.bodies import ClosedBody, EndedBody, OpenedBody, encode
 from weftline.kernel.decide import decide
+from weftline.kernel.endings import settled
 from weftline.kernel.entries import (
     FORMAT,
     KNOWN_RULES,
-    AttemptFailed,
     CallClosed,
     CallOpened,
     Effect,
     RunAdopted,
     RunEnded,
 )
+from weftline.kernel.evolve import evolve
 from weftline.kernel.state import New
 from weftline.messages import Text
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.loading import load_run, public_id
+from weftline.runtime.step import write_down
 from weftline.store.base import LogStore, UnderWay
 
 logger = logging.getLogger(__name__)
@@ -394,8 +396,15 @@ class Recovery:
             return
         logger.error("giving up run %s after repeated failures", run.id)
         # The kernel still says what has to be closed; the texts are generic, since the run's content must not be read.
-        damaged = replace(run.state, broken=run.state.broken or "its recovery failed repeatedly")
-        self._fleet.end_by_force(run, [Draft(new.head, _plain_body(new)) for new in decide(damaged).append])
+        facts: list[Draft] = []
+        state = run.state
+        if state.attempt.open:
+            lost = write_down(state, run.work, New(settled(state, "abandoned")))
+            facts.append(lost)
+            state = evolve(state, lost.head, state.now)
+        damaged = replace(state, broken=state.broken or "its recovery failed repeatedly")
+        facts += [Draft(new.head, _plain_body(new)) for new in decide(damaged).append]
+        self._fleet.end_by_force(run, facts)
 
 
 class Note(Protocol):
@@ -420,8 +429,6 @@ def _plain_body(new: New) -> bytes:
             return encode(OpenedBody(Raw(b"{}")))
         case CallClosed():
             return encode(ClosedBody((Text(new.text),)))
-        case AttemptFailed():
-            return encode(FailedBody(new.head.reason))
         case RunEnded():
             return encode(EndedBody(error="The run could not continue: its recovery failed repeatedly."))
         case _:

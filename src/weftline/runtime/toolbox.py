@@ -33,9 +33,15 @@ class Toolbox:
     def __init__(self, tools: Mapping[str, Tool]) -> None:
         self.tools = dict(tools)
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in tools.values())
+        self.size = sum([_size(spec) for spec in self.specs])
+        """Roughly the bytes that a model reads about them."""
 
     def get(self, name: str) -> Tool | None:
         return self.tools.get(name)
+
+
+def _size(spec: ToolSpec) -> int:
+    return len(spec.name) + len(spec.description) + memoryview(spec.parameters).nbytes
 
 
 EMPTY = Toolbox({})
