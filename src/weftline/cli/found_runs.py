@@ -23,6 +23,7 @@ from weftline.runtime.prefixes import is_prefix, runs_with_prefix
 from weftline.server.cursors import cursor_of, key_of
 from weftline.server.views import run_summary, run_view
 from weftline.store.base import ReadStore, RunFilter, RunRow, Stored
+from weftline.store.records.agents import ids_by_slug
 from weftline.wire.responses import listed_run, snapshot
 from weftline.workspace import workspaces
 from weftline.workspace.context import Workspaces
@@ -150,7 +151,7 @@ class StoredRuns:
             workspace=await self._key(),
             statuses=statuses,
             thread=thread,
-            agents=(wanted.agent,) if wanted.agent else (),
+            agents=(wanted.agent, *await self._store.records.read(ids_by_slug(wanted.agent))) if wanted.agent else (),
         )
         before = None if wanted.cursor is None else key_of(wanted.cursor)
         found: list[dict[str, Any]] = []

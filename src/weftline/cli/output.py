@@ -11,11 +11,10 @@ from typing import Any, cast
 import click
 
 from weftline.cli.terminal import is_terminal, show_table
+from weftline.store.naming import DEFAULT_DB
 
 _MAX_COLUMNS = 6
 
-DEFAULT_DB = "weftline-data"
-"""In the current directory."""
 DB = click.option(
     "--db",
     envvar="WEFTLINE_DB",

@@ -46,6 +46,7 @@ from weftline.runtime.conversation import Conversation, input_bytes
 from weftline.runtime.created_once import CreatedOnce
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
+from weftline.runtime.engine import Resumed
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun, Residency, RunLog, WorkingSet
@@ -61,6 +62,7 @@ from weftline.runtime.step import closed_body
 from weftline.runtime.toolbox import ServerTools, ToolSource
 from weftline.store import open_store
 from weftline.store.base import IdempotencyKey, NewRun, RunFilter, RunRow, Store, Stored
+from weftline.store.naming import db_option
 from weftline.store.records import workspaces
 from weftline.tools.base import Tool, ToolOutput
 
@@ -120,7 +122,8 @@ class EmbeddedEngine:
         self._recovery = self._residents.recovery
         self._next_key = await store.last_key() + 1
         if store.held:
-            logger.warning("the store comes from a backup: its runs are held until `weftline resume --all`")
+            command = f"weftline resume --all{db_option(self._store.folder)}"
+            logger.warning("the store comes from a backup: its runs are held until `%s`", command)
         else:
             await self._carry_on()
         self.ready = True
@@ -145,15 +148,15 @@ class EmbeddedEngine:
     async def moving(self) -> None:
         await self._moving.wait()
 
-    async def resume_all(self) -> int:
-        """Lets the runs of a restored store continue; returns how many have not ended."""
-        count = await self._log_store.unfinished()
-        if self._recovery.held:
+    async def resume_all(self) -> Resumed:
+        """Lets the runs of a restored store continue."""
+        resumed = Resumed(self._recovery.held, await self._log_store.unfinished())
+        if resumed.held:
             await self._log_store.lift_hold()
             if self._recovery.held:  # no other caller was quicker
                 self._residents.timers.was_away()
                 await self._carry_on()
-        return count
+        return resumed
 
     async def stop(self, *, drain_s: float = DRAIN_S) -> None:
         """Starts nothing new, gives work under way `drain_s` to finish, cuts off the rest, and closes the store."""
@@ -188,7 +191,9 @@ class EmbeddedEngine:
             raise Unavailable("The server is starting or stopping.", retry_after_s=1)
         if self._recovery.held:
             raise Unavailable(
-                "The store was restored from a backup and is held until `weftline resume --all`.", retry_after_s=60
+                "The store was restored from a backup and is held until somebody releases its runs: the server's log"
+                " has the command.",
+                retry_after_s=60,
             )
         self._log.require_well()
 

@@ -97,7 +97,8 @@ class HostedMcp:
                 raise Unavailable("The server is stopping.", retry_after_s=1)
             if importlib.util.find_spec("mcp") is None:
                 raise Unavailable(
-                    "This server has no MCP support.", hint="Install it with: pip install 'weftline[mcp]'"
+                    "This server has no MCP support.",
+                    hint="Install it with the extra `mcp`: pip install '.[mcp]' in a checkout of Weftline.",
                 )
             await asyncio.to_thread(_load)
             from mcp.server.lowlevel.server import Server

@@ -17,6 +17,7 @@ from msgspec import Struct, convert
 from weftline.errors import Conflict, NotFound, WeftlineError
 from weftline.plan import RunPlan
 from weftline.runtime import ids
+from weftline.runtime.engine import Resumed
 from weftline.runtime.receipts import CancelReceipt
 from weftline.runtime.supported import unsupported
 from weftline.server.control import Operation
@@ -73,7 +74,7 @@ class Logs(Protocol):
 
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]: ...
     async def cancel(self, key: int, *, requested_by: str = "") -> CancelReceipt: ...
-    async def resume_all(self) -> int: ...
+    async def resume_all(self) -> Resumed: ...
 
 
 class StoredLogs:
@@ -97,9 +98,11 @@ class StoredLogs:
     async def cancel(self, key: int, *, requested_by: str = "") -> CancelReceipt:
         raise Conflict("No server has this store open: start `weftline serve`, then cancel the run.")
 
-    async def resume_all(self) -> int:
-        await self._store.lift_hold()
-        return await self._store.unfinished()
+    async def resume_all(self) -> Resumed:
+        held = self._store.held
+        if held:
+            await self._store.lift_hold()
+        return Resumed(held, await self._store.unfinished())
 
 
 def operations(at: Workspaces, logs: Logs, store: Store) -> dict[str, Operation]:

@@ -43,7 +43,9 @@ async def advise(at: Workspaces, *, db: Path, models: Catalog) -> None:
             program(),
         )
     elif find_spec("genai_prices") is None and any(entry.provider != "scripted" for entry in models.entries()):
-        logger.info("model prices are not known, so runs show no cost: pip install 'weftline[prices]'")
+        logger.info(
+            "model prices are not known, so runs show no cost: pip install '.[prices]' in a checkout of Weftline"
+        )
     if not await is_anybody_let_in(at):
         logger.warning("there is no API key yet; make one with: %s", key_command(db))
 
