@@ -11,12 +11,13 @@ from weftline.client import AssistantDelta, CallName, Client, ToolCall, ToolResu
 from weftline.testing import ServerProcess
 
 SCRIPTS: dict[str, Any] = {
+    "hello": {"turns": [{"text": "hi"}]},
     "pays": {
         "turns": [
             {"tool_calls": [{"name": "pay", "args": {}}]},
             {"deltas": ["It is ", "uncertain."], "delay_ms": 600_000},
         ]
-    }
+    },
 }
 TOOLS = """
 import asyncio
@@ -38,6 +39,7 @@ def test_a_call_in_doubt_is_marked_in_events_snapshot_client_and_command(tmp_pat
         with Client(api_key=key, workspace="acme", base_url=server.url) as client:
             run = client.start("hi", model_id="scripted:pays", tools=[server_tool("pay")])
             call = next(event for event in run if isinstance(event, ToolCall))
+            harmless = client.run("hi", model_id="scripted:hello").run_id
             assert client.get_run(run.id).in_doubt == ()
             server.kill()
             server.start()
@@ -57,10 +59,16 @@ def test_a_call_in_doubt_is_marked_in_events_snapshot_client_and_command(tmp_pat
             assert (going_on.status, going_on.in_doubt) == ("running", doubted)
             client.cancel_run(run.id)
             assert client.get_run(run.id).in_doubt == doubted
-            (listed,) = client.list_runs().items
-            assert listed.in_doubt == doubted
+            assert {one.id: one.in_doubt for one in client.list_runs().items} == {run.id: doubted, harmless: ()}
             seen.detach()
             run.detach()
+
+        lines = [line for line in server.log if "is in doubt" in line]
+        assert len(lines) == 1 and all(word in lines[0] for word in (run.id, "pay", call.tool_use_id)), lines
+        environment = {"WEFTLINE_API_KEY": key, "WEFTLINE_BASE_URL": server.url, "WEFTLINE_DB": None}
+        for options, env in ((("--db", str(server.db)), {}), ((), environment)):
+            assert weftline("runs", "list", "--in-doubt", *options, env=env).out.split() == [run.id]
+            assert harmless not in weftline("runs", "list", "--in-doubt", "--limit", "1", *options, env=env).out
 
         shown = weftline("runs", "show", run.id, "--db", str(server.db))
         (line,) = [line for line in shown.out.splitlines() if line.startswith("in doubt")]

@@ -109,8 +109,8 @@ def _prompt(given: str | None) -> str:
         raise click.UsageError("Give a prompt, or pipe one in.")
     try:
         # Bytes that are not UTF-8 become lone surrogates, which cannot be sent.
-        piped = given is None or given == "-"
-        prompt = (_without_final_newline(sys.stdin.read()) if piped else given).encode().decode()
+        text = given if given is not None and given != "-" else _without_final_newline(sys.stdin.read())
+        prompt = text.encode().decode()
     except UnicodeError:
         raise click.UsageError("The prompt is not valid UTF-8.") from None
     if not prompt.strip():

@@ -44,6 +44,7 @@ def command() -> None:
 )
 @click.option("--all", "everything", is_flag=True, help="All of them, however many.")
 @click.option("--cursor", metavar="CURSOR", help="Where an earlier list ended.")
+@click.option("--in-doubt", is_flag=True, help="Only runs with a call that may or may not have happened.")
 @click.option("--unsupported", is_flag=True, help="Unfinished runs written by a newer version, and why.")
 @URL
 @WORKSPACE
@@ -56,6 +57,7 @@ def list_runs(
     limit: int,
     everything: bool,
     cursor: str | None,
+    in_doubt: bool,
     unsupported: bool,
     url: str | None,
     workspace: str | None,
@@ -75,7 +77,7 @@ def list_runs(
     from weftline.cli.terminal import is_terminal
 
     max_runs = None if everything else limit
-    wanted = Wanted(limit=max_runs, cursor=cursor, status=status, agent=agent, session=session)
+    wanted = Wanted(limit=max_runs, cursor=cursor, status=status, agent=agent, session=session, in_doubt=in_doubt)
 
     async def find() -> Listed:
         async with _runs(chosen_url(url), workspace, db) as runs:

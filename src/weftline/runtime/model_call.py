@@ -22,6 +22,7 @@ from weftline.kernel.entries import (
 )
 from weftline.kernel.guards import signature
 from weftline.kernel.state import CallModel, State
+from weftline.log_context import fields
 from weftline.messages import Assistant, AssistantPart, ProviderCall, ToolCall, joined_text
 from weftline.providers.assemble import Assembler
 from weftline.providers.base import ModelRequest, Provider, ProviderError
@@ -172,6 +173,17 @@ class _ModelCall:
             command.attempt,
             next_step,
             error.message,
+            extra=fields(
+                run=self._work.run_id,
+                provider="unknown" if self.model is None else self.model.provider.name,
+                model=self._model_name(),
+                status=error.status,
+                class_=error.cls,
+                code=error.code or None,
+                turn=command.turn,
+                attempt=command.attempt,
+                next=next_step,
+            ),
         )
 
     def _model_name(self) -> str:
@@ -189,6 +201,7 @@ class _ModelCall:
                 self._model_name(),
                 active_us / 1e6,
                 command.turn,
+                extra=fields(run=work.run_id, model=self._model_name(), seconds=active_us / 1e6, turn=command.turn),
             )
         message = _with_own_ids(message, command.turn, work.conversation)
         asked, turn = await prepare_calls(message, work.toolbox or EMPTY)

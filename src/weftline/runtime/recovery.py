@@ -175,13 +175,18 @@ class Recovery:
     def _report(self, fresh: Sequence[int]) -> None:
         """One line, if there is anything to report."""
         if self._store.unclean:
-            logger.warning(
-                "the last server did not stop cleanly; runs carried on (on trial): %d, suspects waiting for trial: %d",
-                len(fresh),
-                len(self._waiting),
-            )
+            logger.warning("the last server did not stop cleanly; %s", self._recovering(fresh))
         elif fresh or self._waiting:
-            logger.info("runs carried on: %d, suspects waiting for trial: %d", len(fresh), len(self._waiting))
+            logger.info("%s", self._recovering(fresh))
+
+    def _recovering(self, fresh: Sequence[int]) -> str:
+        last = len(self._waiting)
+        count = len(fresh) + last
+        line = f"recovering {count} {'run' if count == 1 else 'runs'}"
+        if not last:
+            return line
+        were = "that was" if last == 1 else "that were"
+        return f"{line}; {last} {were} being recovered when the process died {'is' if last == 1 else 'are'} tried last"
 
     def stop(self) -> None:
         for task in self._tasks:

@@ -37,6 +37,7 @@ from weftline.server.schemas.webhooks import (
 from weftline.server.views import cancelled
 from weftline.store.base import LogStore, RunFilter, RunRow, Store
 from weftline.store.records.agents import AgentRow
+from weftline.suggestions import did_you_mean
 from weftline.tools.mcp.login import Login
 from weftline.wire.agents import dialled_urls
 from weftline.wire.plan import plan_from_spec
@@ -223,7 +224,7 @@ async def _create_agent(at: Workspaces, logs: Logs, *, workspace: str, definitio
 
 async def _update_agent(at: Workspaces, logs: Logs, *, workspace: str, id: str, definition: str) -> Agent:
     draft, unknown = parse_agent(definition.encode())
-    known = await agents.find(at, await workspaces.find(at, workspace), id)
+    known = await _find_agent(at, workspace, id)
     row = await agents.replace(at, known.workspace, known.id, draft, dialled_urls=dialled_urls)
     return agent_json(row, await _agent_warnings(logs, row, unknown))
 
@@ -246,11 +247,22 @@ async def _list_agents(at: Workspaces, *, workspace: str, after: int = 0) -> Lis
 
 
 async def _show_agent(at: Workspaces, *, workspace: str, id: str) -> Agent:
-    return agent_json(await agents.find(at, await workspaces.find(at, workspace), id))
+    return agent_json(await _find_agent(at, workspace, id))
+
+
+async def _find_agent(at: Workspaces, workspace: str, name: str) -> AgentRow:
+    """By its id or slug; the error suggests the nearest slugs."""
+    key = await workspaces.find(at, workspace)
+    try:
+        return await agents.find(at, key, name)
+    except NotFound as error:
+        slugs = [row.slug for row in await agents.of_workspace(at, key)]
+        near = await asyncio.to_thread(did_you_mean, name, slugs)
+        raise NotFound(f"{error.message}{near}", **error.details) from None
 
 
 async def _delete_agent(at: Workspaces, *, workspace: str, id: str) -> str:
-    row = await agents.find(at, await workspaces.find(at, workspace), id)
+    row = await _find_agent(at, workspace, id)
     await agents.delete(at, row.workspace, row.id)
     return row.id
 
