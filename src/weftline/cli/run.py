@@ -196,12 +196,13 @@ async def _here(asked: Asked, screen: Screen, *, db: Path | None, config: Path |
     from weftline.cli.events import live_events
     from weftline.cli.in_process import engine_here
     from weftline.cli.interrupts import Interrupts
+    from weftline.store.naming import db_option
 
     async with engine_here(db=db, config=config, scripts=scripts, tools=asked.tools) as here:
         run_id, key = await _created(here, asked)
 
         def say() -> None:
-            kept = f"To see it later: weftline runs show {run_id} --db {db}\n" if db is not None else ""
+            kept = f"To see it later: weftline runs show {run_id}{db_option(db)}\n" if db is not None else ""
             screen.note(f"\n{run_id} runs in this process.\n{kept}Press Ctrl-C again to cancel it.")
 
         async def leave() -> bool:

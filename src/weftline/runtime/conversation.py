@@ -171,15 +171,15 @@ class Conversation:
 
 def input_bytes(plan: RunPlan) -> int:
     """Roughly the bytes of what a plan has a model read, besides its tools."""
-    size = _bytes_of(plan.system or "")
+    size = _bytes_of(plan.system) if plan.system else 0
     for message in plan.messages:
-        match message:
-            case System(content):
-                size += _bytes_of(content)
-            case User(parts) | Assistant(parts):
-                size += sum([_bytes_of(part.text) if isinstance(part, Text) else _OTHER_PART_BYTES for part in parts])
-            case ToolResults(results):
-                size += sum([_bytes_of(result.text) for result in results])
+        if type(message) is User or type(message) is Assistant:
+            for part in message.parts:
+                size += _bytes_of(part.text) if type(part) is Text else _OTHER_PART_BYTES
+        elif type(message) is System:
+            size += _bytes_of(message.content)
+        elif type(message) is ToolResults:
+            size += sum([_bytes_of(result.text) for result in message.results])
     return size if plan.output_schema is None else size + memoryview(plan.output_schema.schema).nbytes
 
 

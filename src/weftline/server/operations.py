@@ -36,6 +36,7 @@ from weftline.server.schemas.webhooks import (
 )
 from weftline.server.views import cancelled
 from weftline.store.base import LogStore, RunFilter, RunRow, Store
+from weftline.store.naming import db_option
 from weftline.store.records.agents import AgentRow
 from weftline.suggestions import did_you_mean
 from weftline.tools.mcp.login import Login
@@ -81,8 +82,9 @@ class Logs(Protocol):
 class StoredLogs:
     """The logs of a store without an engine."""
 
-    def __init__(self, store: LogStore) -> None:
+    def __init__(self, store: LogStore, *, folder: Path | None = None) -> None:
         self._store = store
+        self._folder = folder
 
     async def row(self, key: int) -> RunRow | None:
         return await self._store.run(key)
@@ -97,7 +99,8 @@ class StoredLogs:
         return await self._store.trim(before=before, after=after, workspace=workspace)
 
     async def cancel(self, key: int, *, requested_by: str = "") -> CancelReceipt:
-        raise Conflict("No server has this store open: start `weftline serve`, then cancel the run.")
+        command = f"weftline serve{db_option(self._folder)}"
+        raise Conflict(f"No server has this store open: start `{command}`, then cancel the run.")
 
     async def resume_all(self) -> Resumed:
         held = self._store.held

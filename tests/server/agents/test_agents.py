@@ -150,7 +150,8 @@ async def test_an_agent_is_named_by_its_slug_wherever_its_id_is_taken(api: Api) 
         listed = (await api.get(f"agent-sessions?agentId={name}")).json["sessions"]
         assert [(one["sessionId"], one["agentId"]) for one in listed] == [(session, agent["id"])]
 
-    key = await narrowed(api, agent["id"])
+    key = await narrowed(api, "helper")
+    assert (await api.get("api-keys")).json["keys"][-1]["agentIds"] == [agent["id"]]
     assert (await api.post("agent-runs", {"agentId": "helper", "prompt": "hi"}, key=key)).status == 202
     assert (await api.post("agent-sessions", {"agentId": "helper"}, key=key)).status == 201
     assert (await api.get("agent-runs?agentId=helper-2", key=key)).json["runs"] == []
