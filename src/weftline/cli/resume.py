@@ -26,7 +26,7 @@ def command(everything: bool, db: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(resumed))
     elif not resumed["held"]:
-        click.echo(f"The store at {db} is not held: nothing in it waits for this.")
+        click.echo(f"The store at {db} is not held: there is nothing to resume.")
     elif count:
         click.echo(f"Runs may continue: {count} {'has' if count == 1 else 'have'} not ended.")
     else:

@@ -177,7 +177,7 @@ def with_typos(error: InvalidRequest, unknown: Sequence[UnknownField]) -> Invali
     typos = [field for field in unknown if field.nearest]
     if not typos:
         return error
-    *others, last = [f"{field.nearest} by {field.path}" for field in typos[:_TYPOS_IN_MESSAGE]]
+    *others, last = [f"{field.nearest} instead of {field.path}" for field in typos[:_TYPOS_IN_MESSAGE]]
     meant = f"{', '.join(others)} and {last}" if others else last
     details = error.details | {
         "issues": [

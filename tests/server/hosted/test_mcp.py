@@ -136,10 +136,10 @@ async def test_credentials_are_judged_first(api: Api, other_api: Api) -> None:
 async def test_a_misspelt_argument_is_named(api: Api) -> None:
     await stored(api)
     async with connected(api) as client:
-        with pytest.raises(MCPError, match="Did you mean message by mesage"):
+        with pytest.raises(MCPError, match="Did you mean message instead of mesage"):
             await client.call_tool("helper", {"mesage": "hi"})
         result = await client.call_tool("helper", {"message": "hi", "attachments": [{"base64": "aGk="}]})
-        assert result.is_error and text_of(result).endswith("Did you mean data by attachments[0].base64?")
+        assert result.is_error and text_of(result).endswith("Did you mean data instead of attachments[0].base64?")
 
 
 async def test_answers_have_the_id_of_their_request_and_refusals_are_logged_under_it(

@@ -111,7 +111,7 @@ async def test_a_refusal_names_the_slip_that_may_be_its_cause(api: Api) -> None:
     ]
     for path, body, code, slip, meant in refused:
         shown = check_error(await api.post(path, body), 400, code)
-        assert shown["message"].endswith(f" Did you mean {meant} by {slip}?"), shown
+        assert shown["message"].endswith(f" Did you mean {meant} instead of {slip}?"), shown
         assert {"path": slip, "message": f"is not a known field; did you mean {meant}?"} in shown["issues"]
 
     run = await api.start("lookup", tools=[local_tool()])
@@ -122,5 +122,5 @@ async def test_a_refusal_names_the_slip_that_may_be_its_cause(api: Api) -> None:
         400,
         "invalid_request",
     )
-    assert "Did you mean toolUseId by toolUseID?" in shown["message"]
+    assert "Did you mean toolUseId instead of toolUseID?" in shown["message"]
     await api.cancel(run)
