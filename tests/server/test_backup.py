@@ -20,7 +20,7 @@ from weftline.store import open_store
 from weftline.store.secrets import KEY_FILE
 from weftline.testing import ServerProcess
 
-from .kit import TIMEOUT_S, Api, check_error, local_tool, of_type, types
+from .kit import TIMEOUT_S, Api, check_error, local_tool, logged, of_type, types
 
 CALLS: list[dict[str, Any]] = [{"name": name, "args": {}} for name in ("put", "pay")]
 SCRIPTS: dict[str, Any] = {
@@ -103,7 +103,7 @@ async def test_a_restored_store_moves_nothing_before_it_is_let_go_and_repeats_no
         command = f"`weftline resume --all --db {unused.db}`"
         assert command in (await run("restore", backup, "--db", unused.db)).err
         again = unused.start()
-        assert any(command in line for line in again.log)
+        assert await logged(again, command)
         api = Api(http, again.url, "acme", key)
         assert await api.events(ended) == whole
         check_error(await api.get("/readyz"), 503, "unavailable")

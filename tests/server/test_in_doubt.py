@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from commands import weftline
 from weftline.client import AssistantDelta, CallName, Client, ToolCall, ToolResult, server_tool
 from weftline.testing import ServerProcess
+
+from .kit import logged
 
 SCRIPTS: dict[str, Any] = {
     "hello": {"turns": [{"text": "hi"}]},
@@ -63,8 +66,7 @@ def test_a_call_in_doubt_is_marked_in_events_snapshot_client_and_command(tmp_pat
             seen.detach()
             run.detach()
 
-        lines = [line for line in server.log if "is in doubt" in line]
-        assert len(lines) == 1 and all(word in lines[0] for word in (run.id, "pay", call.tool_use_id)), lines
+        assert len(asyncio.run(logged(server, "is in doubt", run.id, "pay", call.tool_use_id))) == 1
         environment = {"WEFTLINE_API_KEY": key, "WEFTLINE_BASE_URL": server.url, "WEFTLINE_DB": None}
         for options, env in ((("--db", str(server.db)), {}), ((), environment)):
             assert weftline("runs", "list", "--in-doubt", *options, env=env).out.split() == [run.id]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
-from msgspec import UNSET, to_builtins
+from msgspec import UNSET, Struct, to_builtins
 from msgspec.json import encode
 
 from weftline.errors import Forbidden, InvalidRequest
@@ -30,7 +30,7 @@ READ_SCOPE = "runs:read"
 _MAX_WARNINGS_CHARS = 4096
 
 
-class Made(NamedTuple):
+class Made(Struct, frozen=True):
     """A run that was created, and the warnings about its request."""
 
     run_id: str
@@ -52,12 +52,16 @@ async def create_run(
     """Creates the run that a request's body describes."""
     body = await parsed(parse_run, raw)
     warnings = warn(body.unknown)
-    agent_id = await agents.id_of(app.workspaces, principal.workspace, body.agent_id)
+    agent_id = body.agent_id
+    if agent_id is not None:
+        agent_id = await agents.id_of(app.workspaces, principal.workspace, agent_id)
     agents.require_named(principal, agent_id)
     earlier = idempotency and await app.engine.created_before(principal.workspace, idempotency)
     if earlier:  # whatever has become of its agent, models and tools since
         return Made(earlier, warnings)
-    whole = await effective(app.workspaces, principal, agent_id, RunSpec(body.spec, body.secrets))
+    whole = RunSpec(body.spec, body.secrets)
+    if agent_id is not None:
+        whole = await effective(app.workspaces, principal, agent_id, whole)
     try:
         run_id = await app.engine.create(
             principal.workspace,

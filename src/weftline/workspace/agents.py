@@ -135,12 +135,12 @@ async def read(at: Workspaces, agent: AgentSummary) -> AgentRow | None:
     return await at.records.read(agents.by_id(agent.id, workspace=agent.workspace))
 
 
-async def id_of(at: Workspaces, workspace: int, name: str | None) -> str | None:
+async def id_of(at: Workspaces, workspace: int, name: str) -> str:
     """The id of the agent that a request names by its id or slug; what is neither is returned as it is.
 
     Nothing about the caller is checked here: what it may use, it may use by its id.
     """
-    if name is None or not _SLUG.fullmatch(name):  # no id is a slug: they have an underscore
+    if not _SLUG.fullmatch(name):  # no id is a slug: they have an underscore
         return name
     return await at.records.read(agents.id_by_slug(name, workspace=workspace)) or name
 

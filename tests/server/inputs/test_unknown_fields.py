@@ -8,7 +8,7 @@ import aiohttp
 
 from weftline.testing import ServerProcess
 
-from ..kit import Api, Json, check_error, local_tool
+from ..kit import Api, Json, check_error, local_tool, logged
 
 SLIPS = {"modelid": "scripted:hello", "system_prompt": "Be brief.", "max_tokens": 3}
 STRICT = {"Prefer": 'respond-async, handling="strict"'}
@@ -35,7 +35,7 @@ async def test_unknown_fields_of_a_run_are_named_in_the_202(api: Api, server: Se
         ]
     ]
     assert (await api.snapshot(reply.json["runId"]))["spec"]["modelid"] == "scripted:hello"
-    (line,) = [line for line in server.log if "modelid (modelId?)" in line and reply.headers["X-Request-Id"] in line]
+    (line,) = await logged(server, "modelid (modelId?)", reply.headers["X-Request-Id"])
     assert "\n" not in line.strip()
 
 

@@ -149,7 +149,8 @@ async def _common(app: App, request: Request, principal: Principal) -> _Common:
             thread = 0
     if agent is not None and not re.fullmatch(ID_PATTERN, agent):
         raise _unusable("agentId", "is neither the id nor the slug of an agent")
-    agent = await agents.id_of(app.workspaces, principal.workspace, agent)
+    if agent is not None:
+        agent = await agents.id_of(app.workspaces, principal.workspace, agent)
     return _Common(
         None if cursor is None else key_of(cursor),
         page_limit(request),

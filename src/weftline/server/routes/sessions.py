@@ -48,7 +48,9 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
     once = await idempotency(request, "agent-sessions", raw)
     body = await parsed(parse_session, raw)
     warnings = app.unknown_fields.warnings(request, body.unknown)
-    agent_id = await agents.id_of(app.workspaces, principal.workspace, body.agent_id)
+    agent_id = body.agent_id
+    if agent_id is not None:
+        agent_id = await agents.id_of(app.workspaces, principal.workspace, agent_id)
     agents.require_named(principal, agent_id)
     row = once and await threads.created_before(app.workspaces, principal.workspace, once)
     if not row:  # otherwise it is the same one, whatever has become of its agent, models and tools since
