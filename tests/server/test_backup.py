@@ -20,7 +20,7 @@ from weftline.store import open_store
 from weftline.store.secrets import KEY_FILE
 from weftline.testing import ServerProcess
 
-from .kit import TIMEOUT_S, Api, check_error, local_tool, of_type, types
+from .kit import TIMEOUT_S, Api, check_error, local_tool, logged, of_type, types
 
 CALLS: list[dict[str, Any]] = [{"name": name, "args": {}} for name in ("put", "pay")]
 SCRIPTS: dict[str, Any] = {
@@ -100,8 +100,10 @@ async def test_a_restored_store_moves_nothing_before_it_is_let_go_and_repeats_no
         unused.terminate()
         for path in unused.db.iterdir():
             path.unlink()
-        await run("restore", backup, "--db", unused.db)
+        command = f"`weftline resume --all --db {unused.db}`"
+        assert command in (await run("restore", backup, "--db", unused.db)).err
         again = unused.start()
+        assert await logged(again, command)
         api = Api(http, again.url, "acme", key)
         assert await api.events(ended) == whole
         check_error(await api.get("/readyz"), 503, "unavailable")
@@ -115,6 +117,7 @@ async def test_a_restored_store_moves_nothing_before_it_is_let_go_and_repeats_no
         assert (await api.events(doomed))[-1].type == "cancelled"
         assert await noted(notes, 2) == before
         assert (await run("resume", "--all", "--db", again.db)).out == "Runs may continue: 2 have not ended.\n"
+        assert "is not held" in (await run("resume", "--all", "--db", again.db)).out
         assert (await api.get("/readyz")).status == 200
         assert (await api.events(parked))[-1]["text"] == "late"
         results = {frame["name"]: frame for frame in of_type(await api.events(working), "tool_result")}
@@ -174,7 +177,8 @@ async def test_nothing_is_copied_over_what_is_there_or_from_what_is_not_a_store(
         return done.err
 
     assert str(taken) in await refused(store, taken)
-    assert "There is no store" in await refused(taken, tmp_path / "new")
+    what = "store" if command == "backup" else "backup"
+    assert f"There is no {what} at {taken}" in await refused(taken, tmp_path / "new")
     assert os.listdir(taken) == ["mine"] and sorted(os.listdir(tmp_path)) == ["store", "taken"]
 
 

@@ -20,10 +20,12 @@ def command(backup: Path, db: Path, as_json: bool) -> None:
     The store is held: a server on it answers reads, but does not continue runs until `weftline resume --all`.
     """
     from weftline.store import restore_store
+    from weftline.store.naming import db_option
 
     size = restore_store(backup.absolute(), db.absolute())
     click.echo(json.dumps({"path": str(db.absolute()), "bytes": size}) if as_json else db.absolute())
     click.echo(
-        f"Restored {size:,} bytes. No run continues before `weftline resume --all`; cancel those that must not first.",
+        f"Restored {size:,} bytes. No run continues before `weftline resume --all{db_option(db)}`; cancel those that"
+        " must not first.",
         err=True,
     )

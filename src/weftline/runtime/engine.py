@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from msgspec import Struct
+
 from weftline.kernel.entries import Fact
 from weftline.messages import Blob
 from weftline.plan import RunPlan
@@ -57,6 +59,15 @@ class EntryBatch:
         if project not in self._views:
             self._views[project] = project(self)
         return self._views[project]
+
+
+class Resumed(Struct, frozen=True):
+    """What became of an order to let the runs of a store continue."""
+
+    held: bool
+    """Whether they were held until then."""
+    runs: int
+    """How many have not ended."""
 
 
 class Follower(Protocol):
@@ -109,8 +120,8 @@ class Engine(Protocol):
         """Returns when runs may proceed: at once, unless the store comes from a backup and is held."""
         ...
 
-    async def resume_all(self) -> int:
-        """Lets the runs of a restored store continue; returns how many have not ended."""
+    async def resume_all(self) -> Resumed:
+        """Lets the runs of a restored store continue."""
         ...
 
     def require_well(self) -> None:

@@ -166,7 +166,8 @@ class WorkingSet:
         self.workspace_slug = ""
         self.session_id: str | None = None
         self.answering: Assembler | None = None
-        """What the current attempt has brought so far; None before its first byte."""
+        """What the current attempt has brought so far, or one that an earlier process began; None before its first
+        byte."""
 
 
 class Driving:

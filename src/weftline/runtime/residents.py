@@ -21,7 +21,7 @@ from weftline.plan import RunPlan
 from weftline.runtime.clock import Clock
 from weftline.runtime.driver import Driver
 from weftline.runtime.engine import EntryBatch
-from weftline.runtime.failures import report_failure
+from weftline.runtime.failures import report_doubts, report_failure
 from weftline.runtime.hub import Hub
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import BEHIND, DRIVEN, GONE, PARKED, SCHEDULED, Draft, LiveRun
@@ -387,6 +387,8 @@ class Residents:
             self._publish(run, write, heads, result.first_seq, size)
         if write.progress is _ENDED:
             self.recovery.progressed(run.key)
+        if run.state.guards.doubts:
+            report_doubts(run.work, heads)
         if write.new is not None and run.residency is BEHIND and not result.queued:
             self._move_up(run)
         elif run.log.due_at and not run.active:

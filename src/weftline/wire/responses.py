@@ -14,6 +14,7 @@ from weftline.errors import TABLE, WeftlineError
 from weftline.kernel.entries import ModelRef
 from weftline.messages import Assistant, Message, System, Text, Usage, User
 from weftline.plan import PlanOutline
+from weftline.suggestions import sentence
 from weftline.wire.limits import DEFAULT_RUN_NAME, LOW_EFFORT_MAX, MEDIUM_EFFORT_MAX
 from weftline.wire.unknown_fields import UnknownField
 
@@ -61,10 +62,10 @@ def error_body(err: WeftlineError, request_id: str) -> bytes:
     row = TABLE.get(err.code)
     hint = err.hint or (row.remedy if row else "")
     message = err.message or hint or err.code
-    sentence = err.code in _SENTENCES or "correctSlug" in err.details or "correct_slug" in err.details
-    body: dict[str, Any] = {"error": message if sentence else err.code, "code": err.code, "message": message}
+    shown = err.code in _SENTENCES or "correctSlug" in err.details or "correct_slug" in err.details
+    body: dict[str, Any] = {"error": message if shown else err.code, "code": err.code, "message": message}
     if hint:
-        body["hint"] = hint if sentence or hint == message else f"{message.removesuffix('.')}. {hint}"
+        body["hint"] = hint if shown or hint == message else f"{sentence(message)} {hint}"
     if request_id:
         body["requestId"] = request_id
     for name, value in err.details.items():

@@ -31,6 +31,8 @@ _PAGES = 2000
 
 def restore(backup: Path, to: Path) -> int:
     """Turns a backup into a store; returns its size in bytes."""
+    if not (backup / DATABASE).exists():
+        raise StoreError(f"There is no backup at {backup}; `weftline backup` makes one of a store.")
     return copy_store(StoreDirectory(backup, create=False).path, to)
 
 
