@@ -61,6 +61,7 @@ class SqliteStore:
             if check and not find_damage(db, path=self._directory.path, limit_s=CHECK_S):
                 logger.info("the store is too large to be checked completely at start-up: only part of it was")
             self._ownership = _take_over(db, self._directory.path)
+            self._directory.opened(self._ownership.id)
             reader = connect(database, read_only=True)
             undo.callback(reader.close)
             threads = ReaderThreads(database)
