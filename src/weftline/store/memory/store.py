@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from weftline.errors import StoreError
+from weftline.store.base import Copied
 from weftline.store.memory.disk import MemoryDisk
 from weftline.store.memory.log import MemoryLog
 from weftline.store.secrets import Vault
@@ -29,7 +30,7 @@ class MemoryStore:
     def announce(self, *, admin_socket: str) -> None:
         """No other process can open a store in memory, so there is no one to tell."""
 
-    async def back_up(self, to: Path) -> int:
+    async def back_up(self, to: Path) -> Copied:
         raise StoreError("A store in memory has no backup.")
 
     async def shrink(self) -> int:

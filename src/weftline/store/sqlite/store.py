@@ -16,6 +16,7 @@ import apsw
 
 from weftline.errors import StoreError
 from weftline.store import crashpoints
+from weftline.store.base import Copied
 from weftline.store.secrets import Vault
 from weftline.store.sqlite import retention
 from weftline.store.sqlite.backup import copy_store
@@ -80,7 +81,7 @@ class SqliteStore:
     def owner_epoch(self) -> int:
         return self._ownership.epoch
 
-    async def back_up(self, to: Path) -> int:
+    async def back_up(self, to: Path) -> Copied:
         return await asyncio.to_thread(copy_store, self.folder, to, stop=lambda: self._closing)
 
     async def shrink(self) -> int:
