@@ -9,7 +9,6 @@ long since happened. Nothing in it moves before someone says so, however it was 
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 from collections.abc import Callable, Iterable
 from contextlib import closing
@@ -25,6 +24,7 @@ from weftline.store.sqlite.checking import find_damage
 from weftline.store.sqlite.connection import check_version, connect, migrations, schema_version
 from weftline.store.sqlite.contents import unreadable
 from weftline.store.sqlite.directory import DATABASE, StoreDirectory
+from weftline.store.sqlite.drafts import check_finished, complete, draft_of, sync
 
 _KEYS = (sealing.KEY_FILE, hashing.KEY_FILE)
 _PAGES = 2000
@@ -36,6 +36,7 @@ _EXAMPLES = 5
 
 def restore(backup: Path, to: Path) -> Copied:
     """Turns a backup into a store."""
+    check_finished(backup)
     return copy_store(StoreDirectory(backup, create=False).path, to)
 
 
@@ -45,28 +46,22 @@ def copy_store(source: Path, to: Path, *, stop: Callable[[], bool] = lambda: Fal
     A copy with values that cannot be read is kept, since there may be no better one, and tells about them. Raises
     `StoreError` if the database itself is damaged, if `to` already exists, or when `stop` says so.
     """
-    draft = to.with_name(f".{to.name}.{secrets.token_hex(4)}")
     try:
         if to.exists() and (not to.is_dir() or any(to.iterdir())):
             raise StoreError(f"{to} already exists.")
-        draft.mkdir(mode=0o700, parents=True)
-        count, examples = _copy_database(source / DATABASE, draft / DATABASE, stop)
-        # After the database: a key is made before the first thing that depends on it, and never changes.
-        for name in _KEYS:
-            if (source / name).exists():
-                shutil.copyfile(source / name, draft / name)
-                os.chmod(draft / name, 0o600)
-                _sync(draft / name)
-        size = sum(file.stat().st_size for file in draft.iterdir())
-        _sync(draft)
-        os.rename(draft, to)
-        _sync(to.parent)
+        with draft_of(to) as draft:
+            count, examples = _copy_database(source / DATABASE, draft / DATABASE, stop)
+            # After the database: a key is made before the first thing that depends on it, and never changes.
+            for name in _KEYS:
+                if (source / name).exists():
+                    shutil.copyfile(source / name, draft / name)
+                    os.chmod(draft / name, 0o600)
+                    sync(draft / name)
+            size = complete(draft, to)
     except OSError as error:
         raise StoreError(f"The store cannot be copied to {to}: {error.strerror}.") from None
     except apsw.Error as error:
         raise StoreError(f"The store {source} cannot be copied to {to}: {error}.") from None
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     return Copied(size, count, tuple(examples))
 
 
@@ -95,7 +90,7 @@ def _copy_database(source: Path, to: Path, stop: Callable[[], bool]) -> tuple[in
         except apsw.InterruptError:
             _go_on(stop)
             raise
-    _sync(to)
+    sync(to)
     return found
 
 
@@ -112,11 +107,3 @@ def _counted(found: Iterable[Unreadable]) -> tuple[int, list[Unreadable]]:
 def _go_on(stop: Callable[[], bool]) -> None:
     if stop():
         raise StoreError("The store is being closed; there is no backup.")
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
