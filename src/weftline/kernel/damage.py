@@ -11,7 +11,15 @@ from msgspec import DecodeError, Struct
 from msgspec.json import Decoder
 
 from weftline.kernel import bodies
-from weftline.kernel.entries import KIND, PROVIDER_CALL, TEXT_DELTA, THINKING_DELTA, TOOL_PROGRESS, decode_fact
+from weftline.kernel.entries import (
+    KIND,
+    PROVIDER_CALL,
+    TEXT_DELTA,
+    THINKING_DELTA,
+    TOOL_NOTE,
+    TOOL_PROGRESS,
+    decode_fact,
+)
 
 
 class _Delta(Struct):
@@ -21,11 +29,13 @@ class _Delta(Struct):
 UNREADABLE = (DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises."""
 
-_BODIES: dict[str, Callable[[bytes], object]] = {
+BODIES: dict[str, Callable[[bytes], object]] = {
     "run.created": bodies.decode_created,
     "attempt.failed": bodies.decode_failed,
     "turn.completed": bodies.decode_turn,
+    "instructions.rendered": bodies.decode_text,
     "output.rejected": bodies.decode_text,
+    "call.gated": bodies.decode_gated,
     "call.opened": bodies.decode_opened,
     "call.closed": bodies.decode_closed,
     "loop.detected": bodies.decode_text,
@@ -33,11 +43,12 @@ _BODIES: dict[str, Callable[[bytes], object]] = {
     "message.queued": bodies.decode_queued,
     "run.ended": bodies.decode_ended,
 }
-_OBSERVATIONS: dict[str, Callable[[bytes], list[object]]] = {
+OBSERVATIONS: dict[str, Callable[[bytes], list[object]]] = {
     TEXT_DELTA: Decoder(list[_Delta]).decode,
     THINKING_DELTA: Decoder(list[_Delta]).decode,
     PROVIDER_CALL: Decoder(list[bodies.ProviderNote]).decode,
     TOOL_PROGRESS: Decoder(list[bodies.ProgressNote]).decode,
+    TOOL_NOTE: Decoder(list[bodies.ToolNote]).decode,
 }  # pyright: ignore[reportAssignmentType]  # a list that is only counted
 
 
@@ -45,7 +56,7 @@ def fact_is_readable(kind: str, head: bytes, body: bytes) -> bool:
     try:
         if KIND[type(decode_fact.decode(head))] != kind:
             return False
-        decode_body = _BODIES.get(kind)
+        decode_body = BODIES.get(kind)
         if decode_body is not None and body:
             decode_body(body)
     except UNREADABLE:
@@ -55,7 +66,7 @@ def fact_is_readable(kind: str, head: bytes, body: bytes) -> bool:
 
 def observations_are_readable(kind: str, bodies_joined: bytes, count: int) -> bool:
     """Whether these are so many observations of that kind. JSON has no newlines of its own, so they are one list."""
-    decode_list = _OBSERVATIONS.get(kind)
+    decode_list = OBSERVATIONS.get(kind)
     try:
         return decode_list is not None and len(decode_list(b"[%b]" % bodies_joined.replace(b"\n", b","))) == count
     except UNREADABLE:

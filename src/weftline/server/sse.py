@@ -226,7 +226,8 @@ def sse_frames(batch: EntryBatch) -> bytes:
             logger.warning("run %s: entry %d is of newer code and is not shown", batch.run_id, item.seq)
             continue
         if event is not None:
-            frames.append(frame(item.seq, *event))
+            name, payload = event
+            frames.append(frame(item.seq, name, payload))
     return b"".join(frames)
 
 
