@@ -22,7 +22,7 @@ from weftline.kernel.entries import (
 )
 
 
-class _Delta(Struct):
+class _Delta(Struct, gc=False):
     text: str
 
 
