@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import stat
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 from commands import Done, weftline_beside
 from weftline.store import open_store
 from weftline.store.secrets import KEY_FILE
+from weftline.store.sqlite.drafts import draft_of
 from weftline.testing import ServerProcess
 
 from .kit import TIMEOUT_S, Api, check_error, local_tool, logged, of_type, types
@@ -161,6 +163,24 @@ async def test_a_backup_has_the_keys_that_its_secrets_need(tmp_path: Path) -> No
     assert json.loads(done.out)["bytes"] == sum(path.stat().st_size for path in backup.iterdir())
     await run("restore", backup, "--db", other)
     assert (other / KEY_FILE).read_bytes() == (db / KEY_FILE).read_bytes()
+
+
+async def test_a_copy_that_was_cut_off_is_known_as_one_and_removed_by_the_next(tmp_path: Path) -> None:
+    store, backups = tmp_path / "store", tmp_path / "backups"
+    await open_store(store).close()
+    backups.mkdir()
+    (backups / ".mine").mkdir()
+    with draft_of(backups / "monday") as draft:
+        (draft / "weftline.db").write_bytes(b"half")
+        shutil.copytree(draft, backups / ".monday.killed")  # what a kill leaves: nobody holds the lock of the copy
+        shutil.copytree(draft, backups / ".monday.with-more")
+        (backups / ".monday.with-more" / "mine").touch()
+        done = await weftline_beside("restore", str(draft), "--db", str(tmp_path / "new"))
+        assert (done.code, done.out) == (1, "") and "is an unfinished copy" in done.err
+        await run("backup", backups / "tuesday", "--db", store)
+        assert sorted(os.listdir(backups)) == sorted([draft.name, ".mine", ".monday.with-more", "tuesday"])
+    assert sorted(os.listdir(backups)) == [".mine", ".monday.with-more", "tuesday"]
+    assert sorted(os.listdir(backups / "tuesday")) == ["weftline.db"]
 
 
 @pytest.mark.parametrize("command", ["backup", "restore"])

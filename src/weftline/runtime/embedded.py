@@ -172,10 +172,14 @@ class EmbeddedEngine:
         self._recovery.stop()
         await self._residents.shut_down(drain_s)
 
-    async def cut(self) -> None:
-        """Cuts off what is still under way, makes everything appended durable, and ends all streams."""
-        await self._residents.cut()
+    async def cut(self) -> bool:
+        """Cuts off what is still under way, makes everything appended durable, and ends all streams.
+
+        Returns False if the store refused some of it to the last.
+        """
+        whole = await self._residents.cut()
         self._hub.end_all()
+        return whole
 
     async def __aenter__(self) -> Self:
         return await self.start()

@@ -26,10 +26,11 @@ class EntryBatch:
     """Consecutive entries of one run, from one commit or from one page of its log.
 
     `heads` has the decoded facts, in order, of a batch that comes from a commit; None for one read from the log.
-    `missing` is the range of seqs that retention has removed before the first item.
+    `missing` is the range of seqs that retention has removed before the first item. `newer` says that newer code has
+    written to the run; otherwise what cannot be decoded is damaged.
     """
 
-    __slots__ = ("_views", "after", "ended", "heads", "items", "last_seq", "missing", "run_id", "size")
+    __slots__ = ("_views", "after", "ended", "heads", "items", "last_seq", "missing", "newer", "run_id", "size")
 
     def __init__(
         self,
@@ -42,6 +43,7 @@ class EntryBatch:
         after: int = 0,
         heads: Sequence[Fact] | None = None,
         missing: tuple[int, int] | None = None,
+        newer: bool = False,
     ) -> None:
         self.run_id = run_id
         self.items = items
@@ -51,6 +53,7 @@ class EntryBatch:
         """Observations of the first item up to this seq were already seen."""
         self.heads = heads
         self.missing = missing
+        self.newer = newer
         self.size = size
         self._views: dict[Any, Any] = {}
 

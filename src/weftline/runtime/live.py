@@ -79,6 +79,7 @@ class RunLog:
         "flight",
         "flight_seq",
         "flight_size",
+        "latest",
         "next_seq",
         "outcome_seq",
         "pending",
@@ -106,6 +107,8 @@ class RunLog:
         """For the row: 0 for now, a time, or None if only someone outside can move the run."""
         self.started_at: int | None = None
         self.ended_at: int | None = None
+        self.latest = 0
+        """The latest of the row's times: none of the others may come before it, even if the clock is set back."""
         self.pending: Write | None = None
         self.flight: Write | None = None
         self.drafts: list[Draft] = []

@@ -35,7 +35,7 @@ from weftline.server.schemas.webhooks import (
     webhook_json,
 )
 from weftline.server.views import cancelled
-from weftline.store.base import LogStore, RunFilter, RunRow, Store
+from weftline.store.base import Copied, LogStore, RunFilter, RunRow, Store
 from weftline.store.naming import db_option
 from weftline.store.records.agents import AgentRow
 from weftline.suggestions import did_you_mean
@@ -372,7 +372,7 @@ async def _gently(work: Awaitable[T]) -> T:
     return value
 
 
-async def _back_up(store: Store, *, to: str) -> int:
+async def _back_up(store: Store, *, to: str) -> Copied:
     return await store.back_up(Path(to))
 
 

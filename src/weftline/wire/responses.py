@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 from msgspec.json import Encoder
 from msgspec.structs import asdict, replace
 
-from weftline.errors import TABLE, WeftlineError
+from weftline.errors import LOG_DAMAGED, TABLE, WeftlineError
 from weftline.kernel.entries import ModelRef
 from weftline.messages import Assistant, Message, System, Text, Usage, User
 from weftline.plan import PlanOutline
@@ -308,6 +308,7 @@ def listed_run(run: RunView, *, agent_id: str | None) -> ListedRun:
 
 def _summary(run: RunView) -> RunSummary:
     failed = run.status == "failed"
+    damaged = run.error_code == LOG_DAMAGED
     ended = run.status in TERMINAL
     used = usage_triple(run.usage, run.turns, run.model, attempts=run.attempts) if ended else None
     return RunSummary(
@@ -318,8 +319,8 @@ def _summary(run: RunView) -> RunSummary:
         paused=run.status == "paused",
         reason=run.reason,
         final_text=_final_text(run),
-        error=run.error if failed else None,
-        error_code=run.error_code if failed else None,
+        error=run.error if failed or damaged else None,
+        error_code=run.error_code if failed or damaged else None,
         failure_reason=FailureReason(run.error_class, run.finish_reason) if failed and run.error_class else None,
         finish_reason=run.finish_reason,
         metadata=run.metadata,
