@@ -42,12 +42,14 @@ class AgentCode:
         deps: object,
         resources: AsyncExitStack,
         problem: str = "",
+        on_left: Callable[[AgentCode], object] = lambda _: None,
     ) -> None:
         """`problem` is why the run cannot go on: what it needs could not be made."""
         self.info = info
         self.context = RunContext(info, deps)
         self.left = asyncio.Event()
         """Set when the run has left memory, or has ended and the last hook has returned."""
+        self._on_left = on_left
         self._hooks = hooks
         self._output = output
         self._instructions = instructions
@@ -292,6 +294,7 @@ class AgentCode:
             logger.exception("run %s: the deps could not be closed", self.info.id)
         finally:
             self.left.set()
+            self._on_left(self)
 
     async def _watched(self, point: points.Point) -> None:
         try:

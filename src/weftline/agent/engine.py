@@ -23,11 +23,11 @@ from msgspec.structs import replace
 
 from weftline.agent.attached import part_of
 from weftline.agent.definition import Definition, DepsT, OutputT
-from weftline.agent.hooks import OutputReady
 from weftline.agent.options import RunOptions
+from weftline.agent.plans import plan_of
 from weftline.agent.run import Run
 from weftline.agent.settings import Settings
-from weftline.agent.sources import NO_DEPS, AgentTools, Setup
+from weftline.agent.sources import NO_DEPS, AgentTools, Setup, require_durable
 from weftline.agent.threads import Thread
 from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel.bodies import decode_created, decode_message
@@ -112,10 +112,8 @@ class Engine:
         name = name or agent.name
         if name is None:
             raise InvalidRequest("An agent that an engine carries on needs a name: Agent(…, name='billing').")
-        if agent.deps is not None and isinstance(agent.deps, type) and self.durable:
-            raise InvalidRequest(
-                f"The deps of the agent {name!r} are a type. Values cannot be stored: give a factory that makes them."
-            )
+        if self.durable:
+            require_durable(agent, name)
         self._tools.register(name, Setup(agent))
 
     # Life
@@ -207,13 +205,12 @@ class Engine:
             RunFilter(workspace=self._workspace, statuses=_UNFINISHED, before=before, limit=_PAGE)
         ):
             before = rows[-1].key
-            strange = [row for row in rows if self._tools.find(row.name) is None]
-            found += [ids.run_id(row.key, row.salt) for row in strange if await self._needs_code(host, row.key)]
+            found += [ids.run_id(row.key, row.salt) for row in rows if not await self._is_known(host, row.key)]
         return found
 
-    async def _needs_code(self, host: EmbeddedEngine, key: int) -> bool:
+    async def _is_known(self, host: EmbeddedEngine, key: int) -> bool:
         created = await host.entry(key, 1)
-        return created is not None and decode_plan(decode_created(created.body).plan).code is not None
+        return created is None or self._tools.knows(decode_plan(decode_created(created.body).plan))
 
     def thread(self, name: str) -> Thread:
         """A conversation by its name."""
@@ -311,25 +308,16 @@ class Engine:
                 await asyncio.to_thread(_parts, prompt, tuple(files)) if files else ((Text(prompt or ""),), ())
             )
             messages = (*given, User(parts))
-        settings = options.get("settings", _NO_SETTINGS).over(agent.settings)
-        limits = options.get("limits", agent.limits)
-        output = agent.output_type
-        checks = output is not None or any(
-            one.point is OutputReady for one in (*agent.hooks, *options.get("hooks", ()))
-        )
-        plan = RunPlan(
-            messages=messages,
-            name=code,
-            model=self._model_id(options.get("model", agent.present_model)),
-            fallbacks=agent.fallbacks,
-            system=agent.instructions if isinstance(agent.instructions, str) else None,
-            reasoning=settings.level,
-            sampling=settings.sampling,
-            output_schema=None if output is None else output.schema,
-            limits=limits.stored(fallbacks=len(agent.fallbacks), check_output=checks),
-            metadata=dict(options.get("metadata", {})),
-            given=len(given),
+        plan = plan_of(
+            agent,
             code=code,
+            model=self._model_id(options.get("model", agent.present_model)),
+            messages=messages,
+            given=len(given),
+            settings=options.get("settings", _NO_SETTINGS),
+            limits=options.get("limits"),
+            hooks=options.get("hooks", ()),
+            metadata=options.get("metadata"),
         )
         return plan, blobs
 

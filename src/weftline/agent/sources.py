@@ -12,7 +12,7 @@ from weftline.agent.calling import Hook, Hooks
 from weftline.agent.code import AgentCode
 from weftline.agent.context import RunInfo
 from weftline.agent.definition import AgentTool, Definition
-from weftline.errors import Conflict
+from weftline.errors import Conflict, InvalidRequest
 from weftline.plan import RunPlan
 from weftline.runtime.toolbox import RunName, ServerTools, Toolbox, ToolSource
 from weftline.tools.base import Tool, Toolset
@@ -67,6 +67,13 @@ class AgentTools:
 
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
         await self._others.check(plan, workspace=workspace)
+        agent = None if plan.code is None else self.find(plan.code)
+        own = set[str]() if agent is None else {as_tool(one).spec.name for one in agent.tools if not is_toolset(one)}
+        for index, ref in enumerate(plan.tools):
+            # What is only known when it is opened is found out then.
+            name = getattr(ref, "name", None)
+            if name in own:
+                raise InvalidRequest(f"tools[{index}].name: the agent {plan.code!r} has a tool {name!r} of its own.")
 
     async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:
         base = await self._others.open(plan, run=run, secrets=secrets)
@@ -98,9 +105,14 @@ class AgentTools:
             deps=deps,
             resources=resources,
             problem=problem,
+            on_left=self._left,
         )
         self.running[run.id] = code
         return Toolbox(tools, code=code)
+
+    def _left(self, code: AgentCode) -> None:
+        if self.running.get(code.info.id) is code:  # the run may be back in memory, with code of its own
+            del self.running[code.info.id]
 
     async def _add(self, given: Sequence[AgentTool], tools: dict[str, Tool]) -> None:
         for one in given:
@@ -117,6 +129,14 @@ class AgentTools:
                 known = self._opened[id(one)] = (one, await one.open())
             return known[1]
         return (as_tool(one),)
+
+
+def require_durable(agent: Definition[Any, Any], name: str) -> None:
+    """Raises `InvalidRequest` for an agent whose runs the next process could not carry on."""
+    if isinstance(agent.deps, type):
+        raise InvalidRequest(
+            f"The deps of the agent {name!r} are a type. Values cannot be stored: give a factory that makes them."
+        )
 
 
 def as_tool(one: AgentTool) -> Tool:

@@ -17,10 +17,10 @@ from weftline.server.app import App
 from weftline.server.following import Host
 from weftline.server.http import Headers, Request, Response, StreamedResponse
 from weftline.server.parsing import parsed
+from weftline.server.planning import plan_of
 from weftline.server.principal import Principal
 from weftline.server.sse import resume_point, send_events
 from weftline.store.base import IdempotencyKey
-from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_run
 from weftline.wire.responses import Warnings, created_run, request_warnings, run_url
 from weftline.wire.unknown_fields import UnknownField, with_typos
@@ -65,7 +65,7 @@ async def create_run(
     try:
         run_id = await app.engine.create(
             principal.workspace,
-            await parsed(plan_from_spec, whole.spec),
+            await parsed(partial(plan_of, app.workspaces), whole.spec),
             sent=whole.spec,
             metadata=encode(body.metadata).decode(),
             idempotency=idempotency,
