@@ -40,6 +40,7 @@ __all__ = [
     "WeftlineError",
     "WillNotHappen",
     "__version__",
+    "asgi",
     "hook",
     "skills",
     "tool",
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from weftline.agent.skills.toolset import skills
     from weftline.agent.threads import Thread
     from weftline.errors import Conflict, WeftlineError
+    from weftline.server.mounted import asgi
     from weftline.tools.base import Happened, ToolContext, ToolFailed, ToolOutput, Unknown, WillNotHappen
     from weftline.tools.function import tool
 else:
@@ -103,6 +105,7 @@ else:
         "Unknown": "weftline.tools.base",
         "WeftlineError": "weftline.errors",
         "WillNotHappen": "weftline.tools.base",
+        "asgi": "weftline.server.mounted",
         "hook": "weftline.agent.calling",
         "skills": "weftline.agent.skills.toolset",
         "tool": "weftline.tools.function",

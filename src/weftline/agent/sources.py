@@ -36,7 +36,7 @@ class AgentTools:
     """The tools of agents, besides those of `others`."""
 
     def __init__(self, others: ToolSource | None = None) -> None:
-        self._others: ToolSource = others or ServerTools({})
+        self.others: ToolSource = others or ServerTools({})
         self._setups: dict[str, Setup] = {}
         self._opened: dict[int, tuple[Toolset, Sequence[Tool]]] = {}
         self.running: dict[str, AgentCode] = {}
@@ -55,6 +55,11 @@ class AgentTools:
         setup = self._setups.get(name)
         return None if setup is None else setup.agent
 
+    @property
+    def agents(self) -> dict[str, Definition[Any, Any]]:
+        """By the name that they are registered under."""
+        return {name: setup.agent for name, setup in self._setups.items()}
+
     async def close(self) -> None:
         opened, self._opened = list(self._opened.values()), {}
         for toolset, _ in opened:
@@ -66,7 +71,7 @@ class AgentTools:
         return plan.code is None or plan.code in self._setups
 
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
-        await self._others.check(plan, workspace=workspace)
+        await self.others.check(plan, workspace=workspace)
         agent = None if plan.code is None else self.find(plan.code)
         own = set[str]() if agent is None else {as_tool(one).spec.name for one in agent.tools if not is_toolset(one)}
         for index, ref in enumerate(plan.tools):
@@ -76,7 +81,7 @@ class AgentTools:
                 raise InvalidRequest(f"tools[{index}].name: the agent {plan.code!r} has a tool {name!r} of its own.")
 
     async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:
-        base = await self._others.open(plan, run=run, secrets=secrets)
+        base = await self.others.open(plan, run=run, secrets=secrets)
         if plan.code is None:
             return base
         setup = self._setups[plan.code]

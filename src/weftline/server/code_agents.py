@@ -15,19 +15,23 @@ from weftline.providers.catalog import Catalog
 from weftline.workspace.code_agents import CodeAgent, CodeAgents
 
 
-def code_agents(agents: Mapping[str, Definition[Any, Any]], models: Catalog, *, now_us: int) -> CodeAgents:
-    """What clients see of agents, by the names they are registered under.
-
-    A model that is an object of the file's own becomes a provider of the server, `agent-<name>`.
+def code_agents(
+    agents: Mapping[str, Definition[Any, Any]], models: Mapping[str, str | None], *, now_us: int
+) -> CodeAgents:
+    """What clients see of agents, by the names they are registered under. `models` are the ids of their models.
 
     Raises:
         WeftlineError: for a name that a client could not send, and for two that are the same in a URL.
     """
-    return CodeAgents([_code_agent(name, agent, models) for name, agent in agents.items()], now_us=now_us)
+    return CodeAgents([_code_agent(name, agent, models[name]) for name, agent in agents.items()], now_us=now_us)
 
 
-def _code_agent(name: str, agent: Definition[Any, Any], models: Catalog) -> CodeAgent:
-    model = _model_id(name, agent.model, models)
+def models_of(agents: Mapping[str, Definition[Any, Any]], catalog: Catalog) -> dict[str, str | None]:
+    """The ids of agents' models. One that is an object becomes a provider of the catalog, `agent-<name>`."""
+    return {name: _model_id(name, agent.model, catalog) for name, agent in agents.items()}
+
+
+def _code_agent(name: str, agent: Definition[Any, Any], model: str | None) -> CodeAgent:
     output = agent.output_type
     shown: dict[str, object] = {} if model is None else {"modelId": model}
     if isinstance(agent.instructions, str):

@@ -92,8 +92,8 @@ async def answer_created(
         )
     if not want.events or not may_read:
         made = await create()
-        body = created_run(made.run_id, principal.slug, made.warnings)
-        return Response(body, status=202, headers=_headers(made.run_id, principal.slug))
+        body = created_run(made.run_id, principal.slug, made.warnings, root=request.root)
+        return Response(body, status=202, headers=_headers(made.run_id, principal.slug, request.root))
     place = app.engine.reserve_stream(principal.workspace)
     try:
         made = await create()
@@ -103,12 +103,12 @@ async def answer_created(
     except BaseException:
         place.release()
         raise
-    headers = (*_headers(run_id, principal.slug), *_warnings(made.warnings))
+    headers = (*_headers(run_id, principal.slug, request.root), *_warnings(made.warnings))
     return partial(send_events, request, app.engine, key, follower, app.backlog, headers=headers)
 
 
-def _headers(run_id: str, slug: str) -> Headers:
-    return ((b"location", run_url(run_id, slug).encode()), (b"x-run-id", run_id.encode()))
+def _headers(run_id: str, slug: str, root: str) -> Headers:
+    return ((b"location", (root + run_url(run_id, slug)).encode()), (b"x-run-id", run_id.encode()))
 
 
 def _warnings(warnings: Warnings) -> Headers:

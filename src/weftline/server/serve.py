@@ -35,7 +35,7 @@ from weftline.runtime.embedded import DRAIN_S, EmbeddedEngine
 from weftline.runtime.engine import Engine
 from weftline.runtime.tool_source import DialledTools
 from weftline.server.app import App
-from weftline.server.code_agents import code_agents
+from weftline.server.code_agents import code_agents, models_of
 from weftline.server.connections import Connections
 from weftline.server.control import Control
 from weftline.server.listener import Listener
@@ -165,7 +165,7 @@ def read_app(path: Path | None, models: Catalog) -> tuple[AgentsFile, CodeAgents
     file = load_agents_file(path)
     for name, agent in file.agents.items():
         require_durable(agent, name)
-    return file, code_agents(file.agents, models, now_us=SystemClock().now_us())
+    return file, code_agents(file.agents, models_of(file.agents, models), now_us=SystemClock().now_us())
 
 
 async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
