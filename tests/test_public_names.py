@@ -36,6 +36,7 @@ PUBLIC = [
     "WeftlineError",
     "WillNotHappen",
     "__version__",
+    "asgi",
     "hook",
     "skills",
     "tool",

@@ -59,9 +59,9 @@ class _FollowerElsewhere:
         self._follower: Follower | None = None
 
     async def next(self) -> Sequence[EntryBatch] | None:
-        return await call(self._loop, self._next)
+        return await call(self._loop, self._following)
 
-    async def _next(self) -> Sequence[EntryBatch] | None:
+    async def _following(self) -> Sequence[EntryBatch] | None:
         if self._follower is None:
             self._follower = self._follow()
         return await self._follower.next()

@@ -158,7 +158,7 @@ class Engine:
             for beside in self._beside:
                 await self._guests.enter_async_context(beside())
         except BaseException:
-            await self._close()
+            await self._shut_down()
             raise
         return self
 
@@ -174,9 +174,9 @@ class Engine:
         if self._pid != os.getpid():
             self._host = None  # it is the parent's to close
             return
-        await self.at_home(self._close)
+        await self.at_home(self._shut_down)
 
-    async def _close(self) -> None:
+    async def _shut_down(self) -> None:
         await self._guests.aclose()
         host, self._host = self._host, None
         if host is not None:
@@ -261,9 +261,9 @@ class Engine:
         self, agent: Definition[OutputT, DepsT], prompt: str | None = None, **options: Unpack[RunOptions[DepsT]]
     ) -> Run[OutputT]:
         """Starts a run and returns when it is accepted, durably if the engine is. `RunOptions` has what can be set."""
-        return await self.at_home(lambda: self._start(agent, prompt, options))
+        return await self.at_home(lambda: self._begin(agent, prompt, options))
 
-    async def _start(
+    async def _begin(
         self, agent: Definition[OutputT, DepsT], prompt: str | None, options: RunOptions[DepsT]
     ) -> Run[OutputT]:
         host = await self.runtime()

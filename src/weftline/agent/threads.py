@@ -47,9 +47,9 @@ class Thread:
 
     async def messages(self) -> list[Message]:
         """What the runs that have succeeded left, oldest first."""
-        return await self._engine.at_home(self._messages)
+        return await self._engine.at_home(self._read)
 
-    async def _messages(self) -> list[Message]:
+    async def _read(self) -> list[Message]:
         host = await self._engine.runtime()
         return [decode_message(message) for message in await host.thread_messages(await self.key())]
 

@@ -44,16 +44,16 @@ class OwnNames:
         self._local = local
         self._cors = cors
         self._closed = local or bool(public_url) or bool(self._hosts)
-        self._learn(url, public_url)
+        self._know(url, public_url)
 
     def learn(self, url: str) -> None:
         """The address that the server listens on, if it is only known now: the first is kept."""
         if not self._learned:
             self._learned = True
             self.url = url
-            self._learn(url)
+            self._know(url)
 
-    def _learn(self, url: str, public_url: str = "") -> None:
+    def _know(self, url: str, public_url: str = "") -> None:
         self._bases = {origin_of(base): base for base in (*_aliases(url), url, public_url) if base}
 
     def base(self, request: Request) -> str:

@@ -120,10 +120,13 @@ async def test_a_mounted_engine_serves_its_agents_below_its_path(
 
 async def test_mcp_callers_reach_a_mounted_engine(tmp_path: Path) -> None:
     engine = new_engine(tmp_path)
-    async with listening(in_starlette(engine)) as url, joined(f"{url}/agents", tmp_path / "data") as api:
-        async with connected(api) as client:
-            assert [one.name for one in (await client.list_tools()).tools] == ["support"]
-            assert text_of(await client.call_tool("support", {"message": "hi"})) == "Be kind. Lyon: sunny"
+    async with (
+        listening(in_starlette(engine)) as url,
+        joined(f"{url}/agents", tmp_path / "data") as api,
+        connected(api) as client,
+    ):
+        assert [one.name for one in (await client.list_tools()).tools] == ["support"]
+        assert text_of(await client.call_tool("support", {"message": "hi"})) == "Be kind. Lyon: sunny"
 
 
 async def test_a_public_url_is_what_cards_and_metadata_name(tmp_path: Path) -> None:
