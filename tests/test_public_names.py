@@ -9,6 +9,7 @@ PUBLIC = [
     "Happened",
     "ToolContext",
     "ToolFailed",
+    "ToolInDoubt",
     "ToolOutput",
     "Unknown",
     "WeftlineError",

@@ -13,6 +13,7 @@ __all__ = [
     "Happened",
     "ToolContext",
     "ToolFailed",
+    "ToolInDoubt",
     "ToolOutput",
     "Unknown",
     "WeftlineError",
@@ -24,7 +25,7 @@ __all__ = [
 if TYPE_CHECKING:
     from weftline.errors import WeftlineError
     from weftline.runtime.embedded import EmbeddedEngine as Engine
-    from weftline.tools.base import Happened, ToolContext, ToolFailed, ToolOutput, Unknown, WillNotHappen
+    from weftline.tools.base import Happened, ToolContext, ToolFailed, ToolInDoubt, ToolOutput, Unknown, WillNotHappen
     from weftline.tools.function import tool
 else:
     # Hidden from type checkers, which take a module `__getattr__` to mean that every name exists.
@@ -33,6 +34,7 @@ else:
         "Happened": ("weftline.tools.base", "Happened"),
         "ToolContext": ("weftline.tools.base", "ToolContext"),
         "ToolFailed": ("weftline.tools.base", "ToolFailed"),
+        "ToolInDoubt": ("weftline.tools.base", "ToolInDoubt"),
         "ToolOutput": ("weftline.tools.base", "ToolOutput"),
         "Unknown": ("weftline.tools.base", "Unknown"),
         "WeftlineError": ("weftline.errors", "WeftlineError"),

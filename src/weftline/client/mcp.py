@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -22,9 +23,12 @@ from weftline.client.errors import ClientError, InvalidSpec, NetworkError, ToolE
 from weftline.client.events import LocalToolCall
 from weftline.client.tools import Handler
 from weftline.client.workers import HandlerWorkers
+from weftline.mcp_answers import read_leniently
 
 if TYPE_CHECKING:
     from mcp import Client as McpClient
+
+logger = logging.getLogger("weftline.client")
 
 _MAX_PAGES = 1000
 _MAX_NAME = 64
@@ -172,10 +176,12 @@ class LocalMcp:
         """The tools as sent to the server, and the mapping back from the names that the model sees."""
         shipped: list[dict[str, Any]] = []
         names: dict[str, str] = {}
-        for one in tools:
-            if self._only is not None and one.name not in self._only:
-                continue
-            visible = model_name(self._prefix + one.name, taken=names)
+        chosen = [one for one in tools if self._only is None or one.name in self._only]
+        # A tool whose name needs no change keeps it, whatever the names of the others become.
+        exact = {whole for one in chosen if model_name(whole := self._prefix + one.name, taken=()) == whole}
+        for one in chosen:
+            whole = self._prefix + one.name
+            visible = model_name(whole, taken=names if whole in exact else names.keys() | exact)
             names[visible] = one.name
             shipped.append({**one.model_dump(mode="json", by_alias=True, exclude_none=True), "name": visible})
         return shipped, names
@@ -220,6 +226,7 @@ class _Connection:
             async with AsyncExitStack() as stack:
                 try:
                     client = await self._server.open(stack)
+                    read_leniently(client, server=self._server.name)
                     reference = await self._listed(client)
                 except ClientError as error:
                     self._opened.set_exception(error)
@@ -256,6 +263,8 @@ class _Connection:
             cursor = page.next_cursor
             if not cursor:
                 break
+        else:
+            logger.warning("the MCP server %s has more than %d pages of tools", self._server.name, _MAX_PAGES)
         shipped, self._names = self._server.offered(tools)
         if not shipped:
             raise NetworkError(f"the MCP server {self._server.name!r} offers no tools")
@@ -312,7 +321,7 @@ def content_text(result: Any) -> str:
     return "\n".join(lines)
 
 
-def model_name(name: str, *, taken: Mapping[str, str]) -> str:
+def model_name(name: str, *, taken: Collection[str]) -> str:
     """A name for the model: unchanged if valid and free, otherwise the nearest that is."""
     visible = re.sub(r"[^a-zA-Z0-9_]", "_", name) or "tool"
     if len(visible) <= _MAX_NAME and visible not in taken:
