@@ -19,12 +19,12 @@ from weftline.server import following
 from weftline.server.following import Host, What
 from weftline.server.http import NO_SNIFFING, Receive, Request
 from weftline.server.large import LARGE_BYTES, LargeResponses, RequestRoom
-from weftline.server.mcp_input import INPUT, read_attachments
+from weftline.server.mcp_input import INPUT, read_input
 from weftline.server.principal import Principal
 from weftline.server.unattended import UnattendedAgents
 from weftline.server.views import run_summary
 from weftline.store.base import LargeEntry, RunRow
-from weftline.wire.responses import RunView
+from weftline.wire.responses import TERMINAL, RunView
 from weftline.workspace import agents
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _PRINCIPAL = "weftline.principal"
 _ROOM = "weftline.room"
 _SHOWN_TOOLS = 5
+_TOLD_IN_RESULTS = "2025-11-25"
+"""The revision from which on arguments that do not fit are told in a result (SEP-1303), and not as a protocol error."""
 _MAX_BODY_BYTES = 4 * 1024 * 1024
 SESSION_IDLE_S = 1800.0
 """How long a session lives without a request."""
@@ -132,18 +134,15 @@ class HostedMcp:
 
     async def _call(self, context: ServerRequestContext[Any], params: CallToolRequestParams) -> CallToolResult:
         from mcp.shared.exceptions import MCPError
-        from mcp_types import INVALID_PARAMS, CallToolResult, TextContent
+        from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, CallToolResult, TextContent
 
         principal = _principal(context)
         try:
             agent = await agents.use_by_slug(self._app.workspaces, principal, params.name)
         except (NotFound, Forbidden):
             agent = None
-        message = (params.arguments or {}).get("message")
         if agent is None:
             raise MCPError(INVALID_PARAMS, f"There is no tool {params.name[:100]!r}.")
-        if not isinstance(message, str) or not message.strip():
-            raise MCPError(INVALID_PARAMS, "message: must be a non-empty string.")
         if for_client := await self._unattended.client_side_tools(agent):
             # A call of such a tool would wait for a result that no MCP client can give.
             text = (
@@ -151,8 +150,14 @@ class HostedMcp:
             )
             return CallToolResult(content=[TextContent(text=text)], is_error=True)
         try:
-            attachments = await read_attachments((params.arguments or {}).get("attachments"))
-            run_id = await following.start(self._app, agent, message, attachments=attachments)
+            given = await read_input(params.arguments or {})
+        except InvalidRequest as error:
+            if context.protocol_version < _TOLD_IN_RESULTS:
+                raise MCPError(INVALID_PARAMS, error.message) from None
+            # The model that made the call reads a result, and can correct itself.
+            return CallToolResult(content=[TextContent(text=error.message)], is_error=True)
+        try:
+            run_id = await following.start(self._app, agent, given.message, attachments=given.attachments)
         except WeftlineError as error:
             return CallToolResult(content=[TextContent(text=error.message)], is_error=True)
         row = await self._app.engine.find(run_id, workspace=principal.workspace)
@@ -172,6 +177,13 @@ class HostedMcp:
         except RateLimited as error:
             meta = {"weftline/runId": run_id}
             return CallToolResult(content=[TextContent(text=error.message)], is_error=True, _meta=meta)
+        if run.status not in TERMINAL:
+            # Whoever follows a run is let go when the server stops.
+            raise MCPError(
+                CONNECTION_CLOSED,
+                f"The server is stopping. The run {run_id} goes on at its next start; another call begins another run.",
+                {"retryable": True, "weftline/runId": run_id},
+            )
         text = run.final_text if run.status == "succeeded" else run.error or f"The run is {run.status}."
         return CallToolResult(
             content=[TextContent(text=text or "")],
