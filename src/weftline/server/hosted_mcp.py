@@ -10,6 +10,7 @@ import asyncio
 import importlib
 import importlib.util
 from collections.abc import MutableMapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from weftline._version import __version__
@@ -20,6 +21,7 @@ from weftline.server.following import Host, What
 from weftline.server.http import NO_SNIFFING, Receive, Request
 from weftline.server.large import LARGE_BYTES, LargeResponses, RequestRoom
 from weftline.server.mcp_input import INPUT, read_input
+from weftline.server.open_streams import OpenStream, OpenStreams
 from weftline.server.principal import Principal
 from weftline.server.unattended import UnattendedAgents
 from weftline.server.views import run_summary
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 _PRINCIPAL = "weftline.principal"
 _ROOM = "weftline.room"
+_STREAM = "weftline.stream"
 _SHOWN_TOOLS = 5
 _TOLD_IN_RESULTS = "2025-11-25"
 """The revision from which on arguments that do not fit are told in a result (SEP-1303), and not as a protocol error."""
@@ -48,6 +51,8 @@ class McpHost(Host, Protocol):
 
     @property
     def large(self) -> LargeResponses: ...
+    @property
+    def streams(self) -> OpenStreams: ...
 
 
 class HostedMcp:
@@ -71,12 +76,15 @@ class HostedMcp:
         # The package binds a session to the caller that opened it; for others it does not exist.
         user = AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=[]))
         room = RequestRoom(self._app.large, principal.slug)
-        scope = {**request.scope, "user": user, _PRINCIPAL: principal, _ROOM: room}
+        stream = OpenStream(principal)
+        scope = {**request.scope, "user": user, _PRINCIPAL: principal, _ROOM: room, _STREAM: stream}
         receive = await _checked(request) if request.method == "POST" else request.receive
         # A stream that only listens is open for as long as the client likes.
         place = self._app.engine.reserve_stream(principal.workspace) if request.method == "GET" else None
+        send = _Sending(self._app.large, room, request).send
+        handle = partial(manager.handle_request, scope, receive, send)
         try:
-            await manager.handle_request(scope, receive, _Sending(self._app.large, room, request).send)
+            await self._app.streams.carry(principal, handle, stream=stream)
         except ExceptionGroup as group:
             # The package wraps the exception that `send` raises when the client is too slow.
             if group.split(ConnectionResetError)[1] is not None:
@@ -168,7 +176,7 @@ class HostedMcp:
                     reported += 1
                     await context.session.report_progress(reported, message=event.text)
         except asyncio.CancelledError:
-            await self._cancel(row.key, principal)
+            await self._cancel(row.key, _stream(context))
             raise
         after = await self._app.engine.row(row.key)
         assert after is not None
@@ -198,13 +206,14 @@ class HostedMcp:
             await room.need(large.size)
             return await run_summary(self._app.engine, row)
 
-    async def _cancel(self, key: int, principal: Principal) -> None:
-        """The caller cancelled the call. If the server is stopping instead, the run continues at its next start."""
+    async def _cancel(self, key: int, stream: OpenStream) -> None:
+        """The caller cancelled the call. If the server is stopping instead, the run continues at its next start; if the
+        credential was revoked, it simply continues."""
         import anyio
 
-        if not self._stop.is_set():
+        if not self._stop.is_set() and not stream.revoked:
             with anyio.CancelScope(shield=True):
-                await self._app.engine.cancel(key, requested_by=principal.id)
+                await self._app.engine.cancel(key, requested_by=stream.principal.id)
 
 
 class _Sending:
@@ -259,6 +268,13 @@ def _principal(context: ServerRequestContext[Any]) -> Principal:
     principal = context.request.scope[_PRINCIPAL]
     assert isinstance(principal, Principal)
     return principal
+
+
+def _stream(context: ServerRequestContext[Any]) -> OpenStream:
+    assert context.request is not None
+    stream = context.request.scope[_STREAM]
+    assert isinstance(stream, OpenStream)
+    return stream
 
 
 def _room(context: ServerRequestContext[Any]) -> RequestRoom:
