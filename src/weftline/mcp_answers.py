@@ -49,6 +49,11 @@ def read_leniently(client: Client, *, server: str, redact: Callable[[str], str] 
     dispatcher.send_raw_request = answered
 
 
+def is_closed(client: Client) -> bool:
+    """Whether the other side has ended the connection."""
+    return getattr(getattr(client.session, "_dispatcher", None), "_closed", False)
+
+
 def _described(block: object) -> dict[str, str]:
     kind = cast("dict[str, object]", block).get("type") if isinstance(block, dict) else None
     return {"type": "text", "text": unreadable_block(kind)}

@@ -102,8 +102,9 @@ async def test_a_tool_that_is_not_there_is_refused_and_wrong_arguments_are_told_
             result = await client.call_tool("helper", arguments)
             assert result.is_error and told in text_of(result)
     # Older revisions want a protocol error.
-    call = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18"}}
-    call["params"] |= {"capabilities": {}, "clientInfo": {"name": "old", "version": "1"}}
+    client_info = {"name": "old", "version": "1"}
+    params: Json = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client_info}
+    call: Json = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
     both = {"Accept": "application/json, text/event-stream"}
     session = (await api.post(f"/api/mcp/{api.slug}", call, headers=both)).headers["mcp-session-id"]
     old = {**both, "Mcp-Session-Id": session, "MCP-Protocol-Version": "2025-06-18"}

@@ -103,8 +103,8 @@ def consent_page(question: ConsentForm) -> Response:
 def unknown_app_page() -> Response:
     text = (
         '<p class="error" role="alert">The app that sent you here is not registered, or no longer.</p>\n'
-        '<p class="note">Connect it again: it then registers itself anew. An app that was given a client id needs another'
-        " one.</p>"
+        '<p class="note">Connect it again: it then registers itself anew. An app that was given a client id needs'
+        " another.</p>"
     )
     return page("This app is not known here", text, status=400)
 
