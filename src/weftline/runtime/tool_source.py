@@ -24,13 +24,13 @@ from weftline.plan import (
 )
 from weftline.redaction import SEALED_URL
 from weftline.runtime.mcp_logins import StoredLogins
-from weftline.runtime.toolbox import EMPTY, ServerTools, Toolbox
+from weftline.runtime.toolbox import EMPTY, RunName, ServerTools, Toolbox
 from weftline.store.base import Database
 from weftline.store.records import tools
 from weftline.store.records.tools import ToolRow
 from weftline.store.secrets import Headers, Vault
 from weftline.tools.a2a import A2AForms, A2ATool, default_description
-from weftline.tools.a2a_tasks import A2ATasks
+from weftline.tools.a2a_tasks import Cancellations
 from weftline.tools.base import Tool
 from weftline.tools.http import HttpSpec, HttpTool, whole_tool
 from weftline.tools.mcp.pool import McpAddress, McpPool
@@ -68,7 +68,7 @@ class DialledTools:
         self._logins = StoredLogins(records, vault, dialer)
         self._pool = pool or McpPool(dialer, credentials=self._logins.find)
         self._forms = A2AForms()
-        self._tasks = A2ATasks()
+        self._cancellations = Cancellations()
         self._catalogs: OrderedDict[tuple[int, str], tuple[McpEntry, ...]] = OrderedDict()
         """What runs were offered at their start, so that a server that goes down later takes no tools from them."""
 
@@ -78,9 +78,12 @@ class DialledTools:
 
     async def aclose(self) -> None:
         await self._pool.aclose()
-        await self._tasks.aclose()
+        await self._cancellations.aclose()
         await self._logins.aclose()
         await self._dialer.aclose()
+
+    def knows(self, plan: RunPlan) -> bool:
+        return self._own.knows(plan)
 
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
         """Refuses unknown stored and plugin tools, and stored ones that share a name with another tool of the plan."""
@@ -98,15 +101,16 @@ class DialledTools:
                     )
                 taken.add(row.name)
 
-    async def open(self, plan: RunPlan, *, workspace: int, run: int, secrets: bytes | None = None) -> Toolbox:
+    async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:
+        workspace = run.workspace
         if not plan.tools:
             return EMPTY
         if not any(isinstance(ref, A2ARef | McpRef | StoredRef) for ref in plan.tools):
-            return await self._own.open(plan, workspace=workspace, run=run, secrets=secrets)
+            return await self._own.open(plan, run=run, secrets=secrets)
         headers = self._headers(plan, secrets, workspace=workspace)
         servers = [ref for ref in plan.tools if isinstance(ref, McpRef)]
         addresses = {ref.name: _address(workspace, ref, headers) for ref in servers}
-        catalogs = dict(zip(addresses, await self._listed(run, addresses), strict=True))
+        catalogs = dict(zip(addresses, await self._listed(run.key, addresses), strict=True))
         found: list[tuple[ToolRef, list[Tool]]] = []
         taken: set[str] = set()
         for ref in plan.tools:
@@ -153,7 +157,7 @@ class DialledTools:
                         workspace=workspace,
                         description=ref.description,
                         context_id=ref.context_id,
-                        tasks=self._tasks,
+                        cancellations=self._cancellations,
                     )
                 ]
             case _:

@@ -27,7 +27,7 @@ from weftline.net.errors import BodyTooLarge, RequestFailed
 from weftline.providers.base import ToolSpec
 from weftline.redaction import Redactor, shown_url
 from weftline.surrogates import whole_json
-from weftline.tools.a2a_tasks import A2ATasks, Asker, OpenTask
+from weftline.tools.a2a_tasks import Cancellations, OpenTask, OpenTasks
 from weftline.tools.base import ToolContext, ToolOutput
 from weftline.tools.client_side import A2A_PARAMETERS
 from weftline.tools.remote import RemoteTool
@@ -118,7 +118,7 @@ class A2ATool(RemoteTool):
         headers: Sent with every request to the origin of `url`, and to no other origin that the agent's card names.
         workspace: Whose tool it is.
         context_id: Sent with every message, to continue a conversation.
-        tasks: The peers' tasks that wait for an answer, so that the next call of the same run gives it.
+        cancellations: Sends those of tasks for which nobody waits any longer.
     """
 
     effect: Effect = "once"
@@ -135,7 +135,7 @@ class A2ATool(RemoteTool):
         workspace: int = 0,
         description: str | None = None,
         context_id: str | None = None,
-        tasks: A2ATasks | None = None,
+        cancellations: Cancellations | None = None,
     ) -> None:
         super().__init__(
             ToolSpec(name, description or default_description(name), A2A_PARAMETERS),
@@ -149,12 +149,12 @@ class A2ATool(RemoteTool):
         self._forms = forms
         self._headers = dict(headers)
         self._context_id = context_id
-        self._tasks = tasks or A2ATasks()
+        self._cancellations = cancellations or Cancellations()
 
     async def ask(self, args: bytes, context: ToolContext) -> ToolOutput:
         text = msgspec.json.decode(args, type=dict[str, str])["message"]
-        asker = (context.run_id, self.name)
-        open_task = self._tasks.waiting(asker)
+        tasks = OpenTasks(context.state, tool=self.name)
+        open_task = tasks.waiting()
         message = _Message(
             text=text,
             id=str(uuid5(NAMESPACE_URL, f"weftline:{context.idempotency_key}")),
@@ -177,11 +177,11 @@ class A2ATool(RemoteTool):
                 form = queue.pop(0)
                 tried.add(form)
                 try:
-                    output = await self._send(form, message, asker)
+                    output = await self._send(form, message, tasks)
                 except _Rejected as error:
                     if open_task is not None and error.answered:
                         # It may have meant the task, not the form: the next call begins a new one.
-                        self._tasks.forget(asker)
+                        tasks.forget()
                     reasons.append(str(error))
                     answered = answered or error.answered
                     if error.newer is not None and error.newer not in tried:
@@ -249,7 +249,7 @@ class A2ATool(RemoteTool):
             forms += _forms(target, target.rstrip("/"))
         return forms[:_MAX_FORMS]
 
-    async def _send(self, form: Form, message: _Message, asker: Asker) -> ToolOutput:
+    async def _send(self, form: Form, message: _Message, tasks: OpenTasks) -> ToolOutput:
         """One try. Raises `_Rejected` if another form may work, `RequestFailed` if none should be tried."""
         try:
             result = await self._exchange(form, self._body(form, message))
@@ -258,12 +258,12 @@ class A2ATool(RemoteTool):
             # The peer has done what it was asked, as far as anybody can tell.
             return ToolOutput.of(prompts.answer_too_large(self.name), is_error=True, in_doubt=True)
         except _Refused as refused:
-            self._tasks.forget(asker)
+            tasks.forget()
             return ToolOutput.of(prompts.agent_refused(self.name, str(refused)), is_error=True)
         except _TaskLost as lost:
-            self._tasks.forget(asker)
+            tasks.forget()
             return ToolOutput.of(prompts.agent_task_lost(self.name, str(lost)), is_error=True, in_doubt=True)
-        return self._read(result, asker)
+        return self._read(result, tasks)
 
     async def _finished(self, form: Form, result: Fields) -> Fields:
         """The task once it is no longer under way. It is cancelled if nobody waits for it any longer."""
@@ -277,7 +277,7 @@ class A2ATool(RemoteTool):
                 await asyncio.sleep(pause_s)
                 result = unwrapped(await self._exchange(form, _about_task(form, "get", task)))
             except asyncio.CancelledError:
-                self._tasks.give_up(self._exchange(form, _about_task(form, "cancel", task)))
+                self._cancellations.send(self._exchange(form, _about_task(form, "cancel", task)))
                 raise
             except _Refused as error:
                 raise _TaskLost(str(error)) from None
@@ -361,16 +361,16 @@ class A2ATool(RemoteTool):
             call["message"] = sent
         return msgspec.json.encode(call)
 
-    def _read(self, result: Fields, asker: Asker) -> ToolOutput:
+    def _read(self, result: Fields, tasks: OpenTasks) -> ToolOutput:
         state = state_of(result)
         text = answer_text(result)
         if text is None:
             text = prompts.agent_said_nothing(self.name, state or "")
         task, context_id = result.get("id"), result.get("contextId")
         if state == WAITS and isinstance(task, str):
-            self._tasks.remember(asker, OpenTask(task, context_id if isinstance(context_id, str) else None))
+            tasks.remember(OpenTask(task, context_id if isinstance(context_id, str) else None))
             return ToolOutput.of(prompts.agent_waits(self.name, text))
-        self._tasks.forget(asker)
+        tasks.forget()
         return ToolOutput.of(text, is_error=state in FAILED)
 
 

@@ -1,60 +1,61 @@
-"""What is remembered about the tasks of A2A peers: questions that wait for an answer, and tasks to be cancelled."""
+"""The tasks of A2A peers: questions that wait for an answer, and tasks to be cancelled."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import Coroutine
-from typing import Any, TypeAlias
+from collections.abc import Coroutine, MutableMapping
+from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 logger = logging.getLogger(__name__)
 
 CANCEL_S = 5.0
-_REMEMBERED = 4096
 
 
-class OpenTask(Struct, frozen=True):
-    """A peer's task that waits for an answer."""
+class OpenTask(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A peer's task that waits for an answer. The run remembers it, over a restart too."""
 
     id: str
-    context_id: str | None
+    context_id: str | None = None
 
 
-Asker: TypeAlias = tuple[str, str]
-"""A run, and the tool by which it asks the peer."""
+class OpenTasks:
+    """Those of one run, in its memory."""
+
+    def __init__(self, memory: MutableMapping[str, Any], *, tool: str) -> None:
+        self._memory = memory
+        self._key = f"weftline:a2a:{tool}"
+
+    def waiting(self) -> OpenTask | None:
+        try:
+            return msgspec.convert(self._memory.get(self._key), OpenTask | None)
+        except msgspec.ValidationError:  # somebody else's
+            return None
+
+    def remember(self, task: OpenTask) -> None:
+        self._memory[self._key] = msgspec.to_builtins(task)
+
+    def forget(self) -> None:
+        self._memory.pop(self._key, None)
 
 
-class A2ATasks:
-    """Kept in memory: after a restart, the answer to a question starts a new task."""
+class Cancellations:
+    """Sent for callers that, being cancelled themselves, cannot wait for them."""
 
     def __init__(self) -> None:
-        self._open: OrderedDict[Asker, OpenTask] = OrderedDict()
-        self._giving_up: set[asyncio.Task[None]] = set()
+        self._under_way: set[asyncio.Task[None]] = set()
 
-    def waiting(self, asker: Asker) -> OpenTask | None:
-        return self._open.get(asker)
-
-    def remember(self, asker: Asker, task: OpenTask) -> None:
-        self._open[asker] = task
-        self._open.move_to_end(asker)
-        if len(self._open) > _REMEMBERED:
-            self._open.popitem(last=False)
-
-    def forget(self, asker: Asker) -> None:
-        self._open.pop(asker, None)
-
-    def give_up(self, cancel: Coroutine[Any, Any, object]) -> None:
-        """Sends a cancellation, for which its caller, being cancelled itself, cannot wait."""
+    def send(self, cancel: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(_within(cancel), name="cancel an A2A task")
-        self._giving_up.add(task)
-        task.add_done_callback(self._giving_up.discard)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
 
     async def aclose(self) -> None:
-        if self._giving_up:
-            await asyncio.wait(self._giving_up, timeout=CANCEL_S)
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=CANCEL_S)
 
 
 async def _within(cancel: Coroutine[Any, Any, object]) -> None:

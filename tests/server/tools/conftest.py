@@ -51,6 +51,9 @@ SCRIPTS: dict[str, Any] = {
     "delegates_twice": {"turns": [calls("peer", message="pay"), calls("peer", message="pay"), HEARD]},
     "stuck_twice": {"turns": [calls("stuck"), calls("stuck"), HEARD]},
     "lost_twice": {"turns": [calls("lost"), calls("lost"), HEARD]},
+    "answers_later": {
+        "turns": [calls("peer", message="a car"), calls("lookup", q="x"), calls("peer", message="red"), HEARD]
+    },
     "answers": {
         "turns": [calls("peer", message="a car"), calls("peer", message="red"), calls("peer", message="x"), HEARD]
     },

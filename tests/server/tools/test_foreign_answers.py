@@ -10,12 +10,13 @@ from aiohttp import web
 
 from weftline.client import local_mcp
 from weftline.messages import joined_text
+from weftline.testing import ServerProcess
 from weftline.tools.base import ToolContext
 from weftline.tools.mcp import tools as mcp_tools
 from weftline.tools.mcp.pool import McpAddress, McpPool
 from weftline.tools.mcp.tools import McpUnavailable, list_tools, offered
 
-from ..kit import Api, Frame, Json, of_type
+from ..kit import Api, Frame, Json, local_tool, of_type
 from .peers import answering, serving
 
 OBJECT = {"type": "object"}
@@ -108,16 +109,30 @@ def task(call: Json, state: str, **fields: Any) -> web.Response:
     return web.json_response({"jsonrpc": "2.0", "id": call["id"], "result": result})
 
 
-async def test_the_next_call_answers_the_question_of_a_peer(api: Api) -> None:
-    async def peer(request: web.Request) -> web.Response:
-        call = await request.json()
-        sent = call["params"]["message"]
-        if "taskId" in sent:
-            return task(call, "completed", artifacts=[{"parts": [{"kind": "text", "text": "a red car"}]}])
-        asked = {"role": "agent", "parts": [{"kind": "text", "text": "Which colour?"}]}
-        return task(call, "input-required", status={"state": "input-required", "message": asked})
+async def asks_back(request: web.Request) -> web.Response:
+    call = await request.json()
+    sent = call["params"]["message"]
+    if "taskId" in sent:
+        return task(call, "completed", artifacts=[{"parts": [{"kind": "text", "text": "a red car"}]}])
+    asked = {"role": "agent", "parts": [{"kind": "text", "text": "Which colour?"}]}
+    return task(call, "input-required", status={"state": "input-required", "message": asked})
 
-    async with serving(peer) as running:
+
+async def test_a_question_is_answered_after_a_restart_too(server: ServerProcess, api: Api) -> None:
+    async with serving(asks_back) as running:
+        ref = {"kind": "a2a", "name": "peer", "agentCardUrl": running.url}
+        run = await api.start("answers_later", tools=[ref, local_tool()])
+        async with api.stream(run) as stream:
+            call = await stream.until("local_tool_call")
+        await asyncio.to_thread(server.kill)
+        await asyncio.to_thread(server.start)
+        await api.answer(run, call["toolUseId"], result="found")
+        assert text_of(await api.events(run)).endswith(" || a red car")
+    assert running.requests[-1].json["params"]["message"]["taskId"] == "t-1"
+
+
+async def test_the_next_call_answers_the_question_of_a_peer(api: Api) -> None:
+    async with serving(asks_back) as running:
         ref = {"kind": "a2a", "name": "peer", "agentCardUrl": running.url}
         frames = await api.play("answers", tools=[ref])
     question, answer, anew = of_type(frames, "tool_result")
