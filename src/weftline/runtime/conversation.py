@@ -32,7 +32,7 @@ from weftline.kernel.entries import (
     TurnCompleted,
     decode_fact,
 )
-from weftline.messages import Assistant, File, Image, Message, Text, ToolResult, ToolResults, User, UserPart
+from weftline.messages import Assistant, Image, Message, Text, ToolResult, ToolResults, User, UserPart
 from weftline.store.base import Stored
 
 _PARTS = (
@@ -209,7 +209,7 @@ class Conversation:
 def blobs_of(messages: Iterable[Message]) -> set[str]:
     """The blobs that messages name."""
     users = [message for message in messages if isinstance(message, User)]
-    return {part.blob for user in users for part in user.parts if isinstance(part, Image | File) and part.blob}
+    return {part.blob for user in users for part in user.parts if not isinstance(part, Text) and part.blob}
 
 
 def _changed(message: Message, change: Callable[[UserPart], UserPart]) -> Message:

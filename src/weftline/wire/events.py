@@ -102,8 +102,10 @@ def delta_frames(first_seq: int, kind: str, bodies_joined: bytes, *, after: int,
     """
     event, type_ = _OBSERVATIONS[kind]
     first_seq, payloads = _payloads(first_seq, kind, bodies_joined, after=after, upto=upto)
+    seqs = map(str, range(first_seq, first_seq + len(payloads)))
     return [
-        f'id: {seq}{event}{seq}{type_}{body[1:-1]},"data":{body}}}\n\n' for seq, body in enumerate(payloads, first_seq)
+        f'id: {seq}{event}{seq}{type_}{body[1:-1]},"data":{body}}}\n\n'
+        for seq, body in zip(seqs, payloads, strict=True)
     ]
 
 
