@@ -20,7 +20,7 @@ MAX_LINES = 600
 BASE = frozenset(
     {"weftline.messages", "weftline.errors", "weftline.canonical", "weftline.json_size", "weftline.prompts"}
     | {"weftline.framing", "weftline.log_context", "weftline.redaction", "weftline.schema_cost", "weftline.suggestions"}
-    | {"weftline.surrogates"}
+    | {"weftline.a2a_answers", "weftline.mcp_answers", "weftline.surrogates"}
 )
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
 SHELL = MIDDLE | {"weftline.net", "weftline.plan", "weftline.prompts", "weftline.providers", "weftline.tools"}
@@ -48,10 +48,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.log_context": frozenset(),
     "weftline.redaction": frozenset(),
     "weftline.json_size": frozenset(),
+    "weftline.mcp_answers": frozenset(),
     "weftline.schema_cost": frozenset(),
     "weftline.suggestions": frozenset(),
     "weftline.surrogates": frozenset(),
     "weftline.bounded": frozenset(),
+    "weftline.a2a_answers": frozenset(),
     "weftline.net": BASE | {"weftline._version"},
     "weftline.kernel": BASE,
     "weftline.plan": MIDDLE,

@@ -30,6 +30,7 @@ PUBLIC = [
     "ToolContext",
     "ToolFailed",
     "ToolGate",
+    "ToolInDoubt",
     "ToolOutput",
     "ToolTransform",
     "Unknown",

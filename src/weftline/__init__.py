@@ -34,6 +34,7 @@ __all__ = [
     "ToolContext",
     "ToolFailed",
     "ToolGate",
+    "ToolInDoubt",
     "ToolOutput",
     "ToolTransform",
     "Unknown",
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
     from weftline.agent.skills.toolset import skills
     from weftline.agent.threads import Thread
     from weftline.errors import Conflict, WeftlineError
-    from weftline.tools.base import Happened, ToolContext, ToolFailed, ToolOutput, Unknown, WillNotHappen
+    from weftline.tools.base import Happened, ToolContext, ToolFailed, ToolInDoubt, ToolOutput, Unknown, WillNotHappen
     from weftline.tools.function import tool
 else:
     # Hidden from type checkers, which take a module `__getattr__` to mean that every name exists.
@@ -98,6 +99,7 @@ else:
         "ToolContext": "weftline.tools.base",
         "ToolFailed": "weftline.tools.base",
         "ToolGate": "weftline.agent.hooks",
+        "ToolInDoubt": "weftline.tools.base",
         "ToolOutput": "weftline.tools.base",
         "ToolTransform": "weftline.agent.hooks",
         "Unknown": "weftline.tools.base",

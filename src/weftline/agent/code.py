@@ -206,7 +206,7 @@ class AgentCode:
         if output.is_error and points.ToolError in hooks:
             failed = points.ToolError(call.turn, call.id, call.name, output.parts, raised)
             await self._shaped_point(failed)
-            output = ToolOutput(_parts(failed.result, call.name), is_error=True)
+            output = replace(output, parts=_parts(failed.result, call.name))
         kind = points.ToolAfterFailure if output.is_error else points.ToolAfterSuccess
         if kind in hooks:
             await self._watched(kind(call.turn, call.id, call.name, output.parts))
@@ -219,7 +219,7 @@ class AgentCode:
             size = output_bytes(output.parts)
             point = points.ToolTransform(call.turn, call.id, call.name, output.parts, output.is_error, size)
             await self._shaped_point(point)
-            output = ToolOutput(_parts(point.result, call.name), is_error=bool(point.is_error))
+            output = replace(output, parts=_parts(point.result, call.name), is_error=bool(point.is_error))
         if points.ToolAfter in hooks:
             size = output_bytes(output.parts)
             await self._watched(

@@ -11,6 +11,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias
 
 from msgspec import Raw, Struct, field
+from msgspec.structs import replace
 
 from weftline.kernel.entries import Effect
 from weftline.messages import Text, UserPart
@@ -31,6 +32,13 @@ ClientKind: TypeAlias = Literal["local", "a2a_local", "mcp_local"]
 
 class ToolFailed(Exception):
     """A tool failed in a way that the model should read; the message is the result's text."""
+
+
+class ToolInDoubt(ToolFailed):
+    """Nobody knows whether the call took effect: it began, and its outcome is lost. The message is the result's text.
+
+    Unless the tool's effect is `read` or `idempotent`, the call is closed as in doubt and not carried out again.
+    """
 
 
 class ToolProgress(Struct, frozen=True, omit_defaults=True):
@@ -85,15 +93,17 @@ class ToolOutput(Struct, frozen=True, omit_defaults=True):
 
     parts: tuple[UserPart, ...]
     is_error: bool = False
+    in_doubt: bool = False
+    """Nobody knows whether the call took effect. Such a result is an error, too."""
 
     @classmethod
-    def of(cls, text: str, *, is_error: bool = False) -> ToolOutput:
-        return cls((Text(text),), is_error)
+    def of(cls, text: str, *, is_error: bool = False, in_doubt: bool = False) -> ToolOutput:
+        return cls((Text(text),), is_error or in_doubt, in_doubt)
 
     def whole(self) -> ToolOutput:
         """The same, in texts that can be stored: half a character becomes U+FFFD."""
         parts = [Text(whole(part.text)) if isinstance(part, Text) else part for part in self.parts]
-        return ToolOutput(tuple(parts), self.is_error)
+        return replace(self, parts=tuple(parts))
 
 
 class Happened(Struct, frozen=True):
