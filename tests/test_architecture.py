@@ -20,7 +20,7 @@ MAX_LINES = 600
 BASE = frozenset(
     {"weftline.messages", "weftline.errors", "weftline.canonical", "weftline.json_size", "weftline.prompts"}
     | {"weftline.framing", "weftline.log_context", "weftline.redaction", "weftline.schema_cost", "weftline.suggestions"}
-    | {"weftline.surrogates"}
+    | {"weftline.prompts_files", "weftline.surrogates"}
 )
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
 SHELL = MIDDLE | {"weftline.net", "weftline.plan", "weftline.prompts", "weftline.providers", "weftline.tools"}
@@ -56,6 +56,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.kernel": BASE,
     "weftline.plan": MIDDLE,
     "weftline.prompts": frozenset(),
+    "weftline.prompts_files": frozenset(),
     "weftline.wire": MIDDLE | {"weftline.plan"},
     "weftline.providers": MIDDLE | {"weftline.net"},
     "weftline.config": MIDDLE | {"weftline.net", "weftline.providers"},
@@ -214,7 +215,7 @@ def wrong_directions(modules: list[Module], *, root: Path = SRC) -> list[str]:
 def impurities(modules: list[Module], *, root: Path = SRC) -> list[str]:
     found: list[str] = []
     for module in modules:
-        if module.part not in {"weftline.kernel", "weftline.messages", "weftline.prompts"}:
+        if module.part not in {"weftline.kernel", "weftline.messages", "weftline.prompts", "weftline.prompts_files"}:
             continue
         outside = (one for one in imports(module, root=root) if not is_inside(one.module, "weftline"))
         found += [told(module, one) for one in outside if not is_pure_library(one.module)]
