@@ -170,7 +170,7 @@ TOO_MUCH_TEXT = "there is too much text; name a directory in `path`"
 
 
 def large_files_skipped(count: int) -> str:
-    return f"{count} very large files were left out"
+    return f"{_counted(count, 'very large file')} left out"
 
 
 def bad_pattern(reason: str) -> str:

@@ -28,8 +28,15 @@ _RIPGREP = (
 )
 _RIPGREP_TIMEOUT_S = 20.0
 _MAX_OUTPUT_BYTES = 64 * 1024 * 1024
-_DIGIT, _WORD, _SPACE = "0-9", "0-9A-Za-z_", r"\x{9}-\x{d}\x{1c}-\x{20}"
-_CATEGORIES = {"DIGIT": _DIGIT, "WORD": _WORD, "SPACE": _SPACE}
+_CATEGORIES = {
+    "CATEGORY_DIGIT": "0-9",
+    "CATEGORY_NOT_DIGIT": r"\x{0}-\x{2f}\x{3a}-\x{7f}",
+    "CATEGORY_WORD": "0-9A-Z_a-z",
+    "CATEGORY_NOT_WORD": r"\x{0}-\x{2f}\x{3a}-\x{40}\x{5b}-\x{5e}\x{60}\x{7b}-\x{7f}",
+    "CATEGORY_SPACE": r"\x{9}-\x{d}\x{1c}-\x{20}",
+    "CATEGORY_NOT_SPACE": r"\x{0}-\x{8}\x{e}-\x{1b}\x{21}-\x{7f}",
+}
+"""As far as ASCII goes; beyond it, ripgrep and Python disagree."""
 _ANCHORS = {
     "AT_BEGINNING": "^",
     "AT_BEGINNING_STRING": "^",
@@ -108,7 +115,7 @@ def for_ripgrep(pattern: str, *, ignore_case: bool) -> tuple[str, bool] | None:
         re.compile(pattern, flags)
         # The only way to what a pattern means is the parser of `re`, which is not public.
         parsed: Any = cast(Any, import_module("re._parser")).parse(pattern, flags)
-    except (re.error, OverflowError, RecursionError) as error:
+    except (re.error, ValueError, OverflowError, RecursionError) as error:
         raise ToolFailed(prompts.bad_pattern(str(error))) from None
     except ImportError:
         return None
@@ -185,11 +192,9 @@ class _Writer:
 
     def _category(self, name: str) -> str:
         self.for_ascii_only = True
-        kind = name.removeprefix("CATEGORY_")
-        members = _CATEGORIES.get(kind.removeprefix("NOT_"))
-        if members is None:
+        if name not in _CATEGORIES:
             raise _NoEqual
-        return f"[^{members}]" if kind.startswith("NOT_") else members
+        return _CATEGORIES[name]
 
     def _range(self, first: int, last: int) -> str:
         if first <= 10 <= last:

@@ -103,7 +103,7 @@ def whole_characters(head: bytes) -> bytes:
 
 def whole_tail(tail: bytes) -> bytes:
     """Without the rest of a code point that the cut at the beginning went through."""
-    for start in range(min(4, len(tail))):
-        if tail[start] & 0xC0 != 0x80:
+    for start in range(4):
+        if start == len(tail) or tail[start] & 0xC0 != 0x80:
             return tail[start:]
-    return tail
+    return tail  # no character has four bytes like these: it was not text to begin with

@@ -157,10 +157,11 @@ def _started(order: Order, stdin: int) -> tuple[list[int], subprocess.Popen[byte
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     pipes = [os.pipe(), os.pipe()]
-    argv = [sys.executable, "-I", "-S", _SUPERVISOR]
+    locale = order.env.get("LC_CTYPE", "")
+    supervisor = [sys.executable, "-I", "-S", _SUPERVISOR, str(theirs.fileno()), str(order.stop_grace_s), locale]
     try:
         process = subprocess.Popen(
-            [*argv, str(theirs.fileno()), str(order.stop_grace_s), order.cwd, *order.argv],
+            [*supervisor, order.cwd, *order.argv],
             stdin=stdin,
             stdout=pipes[0][1],
             stderr=pipes[1][1],

@@ -27,7 +27,9 @@ _REAP_S = 1.0
 def main() -> None:
     control = int(sys.argv[1])
     os.set_inheritable(control, False)
-    grace_s, cwd, command = float(sys.argv[2]), sys.argv[3], sys.argv[4:]
+    grace_s, locale, cwd, command = float(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5:]
+    if not locale:
+        os.environ.pop("LC_CTYPE", None)  # Python sets it for itself where it finds no locale
     _adopt_orphans()
     try:
         os.chdir(cwd)
