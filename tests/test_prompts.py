@@ -47,6 +47,10 @@ INSTRUCTIONS: dict[FinalReason, str] = {
     "answer now, using what you already know.",
     "max_tool_turns": "This run has reached its limit of tool turns, so tools are no longer available. Give your "
     "best final answer now, using what you already know.",
+    "max_turns": "This run has reached its limit of turns, so tools are no longer available. Give your best final "
+    "answer now, using what you already know.",
+    "max_cost": "This run has reached its limit of cost, so tools are no longer available. Give your best final "
+    "answer now, using what you already know.",
 }
 FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
     (
@@ -88,6 +92,12 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
         "Not executed: an earlier call to pay with the same arguments may already have taken effect, "
         "so making it again could do the same thing twice. Find out in another way whether it took "
         "effect, or say in your answer that this is uncertain.",
+    ),
+    (
+        "tool_in_doubt",
+        ("pay",),
+        "Not executed: many earlier calls to pay may already have taken effect, so calling it again could do the same "
+        "thing twice. Find out in another way what took effect, or say in your answer that this is uncertain.",
     ),
     ("tool_gone", ("look",), "Not executed: look is no longer available. Use another tool, or answer without it."),
     (

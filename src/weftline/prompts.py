@@ -87,6 +87,14 @@ def repeat_of_doubt(tool: str) -> str:
     )
 
 
+def tool_in_doubt(tool: str) -> str:
+    return (
+        f"Not executed: many earlier calls to {tool} may already have taken effect, "
+        "so calling it again could do the same thing twice. "
+        "Find out in another way what took effect, or say in your answer that this is uncertain."
+    )
+
+
 def tool_gone(tool: str) -> str:
     return f"Not executed: {tool} is no longer available. Use another tool, or answer without it."
 
@@ -145,6 +153,8 @@ def repeating_results(count: int) -> str:
 FINAL_TURN = {
     "loop_detected": f"You keep making the same tool calls, so tools are no longer available. {_LAST_ANSWER}",
     "max_tool_turns": f"This run has reached its limit of tool turns, so tools are no longer available. {_LAST_ANSWER}",
+    "max_turns": f"This run has reached its limit of turns, so tools are no longer available. {_LAST_ANSWER}",
+    "max_cost": f"This run has reached its limit of cost, so tools are no longer available. {_LAST_ANSWER}",
 }
 """The instruction for a forced final turn, by its reason."""
 

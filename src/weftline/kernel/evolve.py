@@ -20,6 +20,7 @@ from weftline.kernel.entries import (
     AttemptStarted,
     BudgetExceeded,
     CallClosed,
+    CallGated,
     CallOpened,
     CallStarted,
     CancelRequested,
@@ -29,6 +30,7 @@ from weftline.kernel.entries import (
     LoopDetected,
     MessageQueued,
     MessagesTaken,
+    OutputAccepted,
     OutputRejected,
     RunAdopted,
     RunCreated,
@@ -143,7 +145,7 @@ def _turn_completed(s: State, head: TurnCompleted, at: int) -> State:
         turn=head.turn + 1,
         step="batch" if head.calls else "answered",
         attempt=Attempt(choice=s.attempt.choice, model=s.attempt.model),
-        answer=Answer(head.finish, head.has_text, head.output_invalid, s.answer.asked_again),
+        answer=Answer(head.finish, head.has_text, head.output_invalid, s.answer.rejections),
         batch=batch,
         guards=replace(s.guards, tool_turns=s.guards.tool_turns + bool(head.calls), streak=streak),
         totals=_spent(s.totals, head, True),
@@ -164,7 +166,18 @@ def _spent(totals: Totals, head: AttemptFailed | TurnCompleted, by_provider: boo
 
 
 def _output_rejected(s: State, head: OutputRejected, at: int) -> State:
-    return _next(s, step="model", answer=replace(s.answer, asked_again=True))
+    rejections = s.answer.rejections + 1
+    if rejections > s.limits.output_retries or s.guards.final:
+        return _next(s, answer=replace(s.answer, invalid=True, rejections=rejections))
+    return _next(s, step="model", answer=replace(s.answer, rejections=rejections))
+
+
+def _output_accepted(s: State, head: OutputAccepted, at: int) -> State:
+    return _next(s, answer=replace(s.answer, accepted=True))
+
+
+def _call_gated(s: State, head: CallGated, at: int) -> State:
+    return calls.gated(s, head) or _stray(s, head)
 
 
 def _call_opened(s: State, head: CallOpened, at: int) -> State:
@@ -179,7 +192,7 @@ def _call_closed(s: State, head: CallClosed, at: int) -> State:
     return calls.closed(s, head) or _stray(s, head)
 
 
-def _stray(s: State, head: CallOpened | CallStarted | CallClosed) -> State:
+def _stray(s: State, head: CallGated | CallOpened | CallStarted | CallClosed) -> State:
     return _broken(s, f"a fact about call {head.turn}.{head.index} that does not fit it")
 
 
@@ -203,8 +216,10 @@ def _message_queued(s: State, head: MessageQueued, at: int) -> State:
 
 def _messages_taken(s: State, head: MessagesTaken, at: int) -> State:
     left = [message for message in s.control.queue if message.id not in head.ids]
-    step = "model" if s.step == "answered" else s.step
-    return _next(s, step=step, control=replace(s.control, queue=tuple(left)))
+    control = replace(s.control, queue=tuple(left))
+    if s.step != "answered":
+        return _next(s, control=control)
+    return _next(s, step="model", control=control, answer=replace(s.answer, rejections=0))
 
 
 def _run_paused(s: State, head: RunPaused, at: int) -> State:
@@ -250,6 +265,8 @@ FOLDS: dict[type[Fact], Callable[[State, Any, int], State]] = {
     AttemptFailed: _attempt_failed,
     TurnCompleted: _turn_completed,
     OutputRejected: _output_rejected,
+    OutputAccepted: _output_accepted,
+    CallGated: _call_gated,
     CallOpened: _call_opened,
     CallStarted: _call_started,
     CallClosed: _call_closed,

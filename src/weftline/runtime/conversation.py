@@ -7,16 +7,20 @@ it is appended. Messages are only ever added at the end; `native` keeps each one
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+from msgspec import UNSET, Raw, UnsetType
+from msgspec.json import decode
 from msgspec.structs import replace
 
 from weftline import prompts
 from weftline.kernel import bodies
-from weftline.kernel.bodies import TurnBody
+from weftline.kernel.bodies import GatedBody, TurnBody
 from weftline.kernel.entries import (
     KIND,
     AttemptFailed,
     CallClosed,
+    CallGated,
     Fact,
     FinalForced,
     LoopDetected,
@@ -31,6 +35,7 @@ from weftline.store.base import Stored
 
 _PARTS = (
     TurnCompleted,
+    CallGated,
     CallClosed,
     LoopDetected,
     FinalForced,
@@ -58,6 +63,10 @@ class Conversation:
         """The latest completed turn: the final arguments of its calls, and what is wrong with its answer."""
         self.args: list[bytes] = []
         """The final arguments of the latest turn's calls, by index."""
+        self.gated: dict[int, GatedBody] = {}
+        """What the gates made of the latest turn's calls, by index."""
+        self.memory: dict[str, Any] = {}
+        """What the run's tools remember from call to call."""
         self.failure = ""
         """The error that ended the latest model call, if it failed."""
         self.partial = ""
@@ -124,9 +133,12 @@ class Conversation:
         match head:
             case TurnCompleted():
                 self._complete(head, turn or bodies.decode_turn(body), len(body))
+            case CallGated():
+                self._gate(head.index, bodies.decode_gated(body))
             case CallClosed():
-                parts = bodies.decode_closed(body).parts
-                self._results.append((head.index, ToolResult(head.id, head.name, parts, head.is_error)))
+                closed = bodies.decode_closed(body)
+                self._remember(closed.state)
+                self._results.append((head.index, ToolResult(head.id, head.name, closed.parts, head.is_error)))
                 self.size += len(body)
                 if len(self._results) == self._open:
                     ordered = sorted(self._results, key=lambda result: result[0])
@@ -156,10 +168,26 @@ class Conversation:
         assert isinstance(message, Assistant)
         self.turn, self.args = turn, bodies.turn_args(turn)
         self.failure = self.partial = ""
+        self.gated = {}
         self._open = len(head.calls)
         self._results = []
         self.call_ids.update([call.id for call in head.calls])
         self._add(message, size)
+
+    def _gate(self, index: int, gated: GatedBody) -> None:
+        self.gated[index] = gated
+        self._remember(gated.state)
+        if gated.args is not UNSET:
+            self.args[index] = bytes(gated.args)
+
+    def _remember(self, changes: Raw | UnsetType) -> None:
+        if changes is UNSET:
+            return
+        for key, value in decode(changes, type=dict[str, Any]).items():
+            if value is None:
+                self.memory.pop(key, None)
+            else:
+                self.memory[key] = value
 
     def _add(self, message: Message, size: int) -> None:
         self.messages.append(message)

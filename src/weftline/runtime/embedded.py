@@ -115,7 +115,9 @@ class EmbeddedEngine:
         def new_driver(log: Log, on_deadline: Callable[[LiveRun, int], None]) -> Driver:
             return Driver(log, services, opener, on_deadline=on_deadline, step=self._step, carry_out=self._carry_out)
 
-        self._residents = Residents(store, clock=self.clock, hub=self._hub, limits=self._limits, new_driver=new_driver)
+        self._residents = Residents(
+            store, clock=self.clock, hub=self._hub, limits=self._limits, new_driver=new_driver, knows=self._tools.knows
+        )
         self._log, self._driver = self._residents.log, self._residents.driver
         self._recovery = self._residents.recovery
         self._next_key = await store.last_key() + 1

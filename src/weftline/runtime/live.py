@@ -169,7 +169,7 @@ class WorkingSet:
 class Driving:
     """What only the driver of a run needs."""
 
-    __slots__ = ("due_at", "opened", "tasks", "wake")
+    __slots__ = ("due_at", "facts", "opened", "tasks", "wake")
 
     def __init__(self) -> None:
         self.opened = False
@@ -179,6 +179,12 @@ class Driving:
         self.tasks: dict[tuple[int, int, int], asyncio.Task[None]] = {}
         """Commands under way by (turn, index, attempt), if there may be several."""
         self.wake: asyncio.Future[None] | None = None
+        self.facts: list[Fact] = []
+        """What was appended and the code of the run's agent has not seen yet."""
+
+    def taken_facts(self) -> list[Fact]:
+        facts, self.facts = self.facts, []
+        return facts
 
 
 _GONE = Residency.GONE

@@ -17,6 +17,7 @@ from weftline.kernel.accept import accepts
 from weftline.kernel.calls import earliest_deadline
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import TimerFired
+from weftline.plan import RunPlan
 from weftline.runtime.clock import Clock
 from weftline.runtime.driver import Driver
 from weftline.runtime.engine import EntryBatch
@@ -53,7 +54,14 @@ class NewDriver(Protocol):
 
 class Residents:
     def __init__(
-        self, store: LogStore, *, clock: Clock, hub: Hub, limits: WorkspaceLimits, new_driver: NewDriver
+        self,
+        store: LogStore,
+        *,
+        clock: Clock,
+        hub: Hub,
+        limits: WorkspaceLimits,
+        new_driver: NewDriver,
+        knows: Callable[[RunPlan], bool],
     ) -> None:
         self._store = store
         self._hub = hub
@@ -72,6 +80,7 @@ class Residents:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.on_ended: Callable[[], None] | None = None
         """Called after a commit that ended a run."""
+        self._knows = knows
         self._scheduler = Scheduler(self._start, max_per_workspace=limits.max_runs_per_workspace)
         self.timers = Timers(store, self, clock=clock)
         self.log = Log(store, clock=clock, observer=self)
@@ -196,7 +205,9 @@ class Residents:
         """Drops a parked run from memory, unless there is something to do for it after all."""
         if run.active or run.gone:
             return
-        if run.log.due_at == 0 and run.residency is Residency.PARKED and not self.recovery.must_wait(run):
+        unclaimed = run.work.plan.code is not None and not self._knows(run.work.plan)
+        due = run.log.due_at == 0 and run.residency is Residency.PARKED
+        if due and not unclaimed and not self.recovery.must_wait(run):
             self.consider(run)
         else:
             self._forget(run)
@@ -206,11 +217,18 @@ class Residents:
         self._not_behind(run)
         run.residency = Residency.GONE
         self._kept.pop(run.key, None)
+        self._leave(run)
         if self._runs.get(run.key) is run:
             del self._runs[run.key]
             self._store.release(run.key, run.log.epoch)
             if not run.state.ended:
                 self._hub.forget(run.key)
+
+    def _leave(self, run: LiveRun) -> None:
+        """Tells the code of the run's agent that the run leaves memory."""
+        toolbox = run.work.toolbox
+        if toolbox is not None and toolbox.code is not None:
+            self._spawn(toolbox.code.leave())
 
     def _not_behind(self, run: LiveRun) -> None:
         behind = self._behind.get(run.workspace)
@@ -267,6 +285,7 @@ class Residents:
         self._not_behind(run)
         self._kept.pop(run.key, None)
         run.residency = Residency.GONE
+        self._leave(run)
         del self._runs[run.key]
         self._unsettled[run.key] = run
         if run.task is not None:
@@ -279,6 +298,10 @@ class Residents:
         if self.stopping:
             self._store_due(run)  # the next process carries it on
         if run.active or run.gone or self.stopping or self.recovery.must_wait(run):
+            return
+        if run.work.plan.code is not None and not self._knows(run.work.plan):
+            self._store_due(run)
+            self._keep(run)  # it waits for a process that has its agent
             return
         self._kept.pop(run.key, None)
         run.residency = Residency.SCHEDULED
@@ -367,6 +390,9 @@ class Residents:
             self._promote(result.promoted)
         if write.ended_at is not None:
             report_failure(run.work, heads)
+            toolbox = run.work.toolbox
+            if toolbox is not None and toolbox.code is not None:
+                self._spawn(toolbox.code.ended(heads[-1].head))
             if self.on_ended is not None:
                 self.on_ended()
             if not run.active and run.log.idle:

@@ -79,6 +79,9 @@ class DialledTools:
         await self._logins.aclose()
         await self._dialer.aclose()
 
+    def knows(self, plan: RunPlan) -> bool:
+        return self._own.knows(plan)
+
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
         """Refuses unknown stored and plugin tools, and stored ones that share a name with another tool of the plan."""
         taken = {name for ref in plan.tools for name in self._names(ref)}

@@ -22,6 +22,7 @@ from weftline.plan import (
     ToolRef,
 )
 from weftline.providers.base import ToolSpec
+from weftline.runtime.code import RunCode
 from weftline.suggestions import did_you_mean
 from weftline.tools.base import Tool
 from weftline.tools.client_side import A2ALocalTool, LocalTool, McpLocalTool
@@ -30,8 +31,10 @@ _BOXES = 512
 
 
 class Toolbox:
-    def __init__(self, tools: Mapping[str, Tool]) -> None:
+    def __init__(self, tools: Mapping[str, Tool], *, code: RunCode | None = None) -> None:
         self.tools = dict(tools)
+        self.code = code
+        """What the run's agent brings along besides."""
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in tools.values())
 
     def get(self, name: str) -> Tool | None:
@@ -43,6 +46,10 @@ EMPTY = Toolbox({})
 
 class ToolSource(Protocol):
     """Where the tools of runs come from."""
+
+    def knows(self, plan: RunPlan) -> bool:
+        """Whether the plan's agent is here, if the run needs the code of one. A run without it waits."""
+        ...
 
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
         """Refuses a plan whose tools do not exist, before there is a run. Asks nothing but the store."""
@@ -62,6 +69,9 @@ class ServerTools:
     def __init__(self, tools: Mapping[str, Tool]) -> None:
         self.tools = tools
         self._boxes: OrderedDict[bytes, Toolbox] = OrderedDict()
+
+    def knows(self, plan: RunPlan) -> bool:
+        return plan.code is None
 
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
         for index, ref in enumerate(plan.tools):

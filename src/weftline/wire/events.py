@@ -17,11 +17,13 @@ from weftline.kernel.entries import (
     PROVIDER_CALL,
     TEXT_DELTA,
     THINKING_DELTA,
+    TOOL_NOTE,
     TOOL_PROGRESS,
     AttemptFailed,
     AttemptStarted,
     BudgetExceeded,
     CallClosed,
+    CallGated,
     CallOpened,
     CallStarted,
     CancelRequested,
@@ -31,6 +33,7 @@ from weftline.kernel.entries import (
     LoopDetected,
     MessageQueued,
     MessagesTaken,
+    OutputAccepted,
     OutputRejected,
     RunAdopted,
     RunCreated,
@@ -75,6 +78,7 @@ OBSERVED = {
     THINKING_DELTA: "thinking_delta",
     PROVIDER_CALL: "tool_result",
     TOOL_PROGRESS: "tool_progress",
+    TOOL_NOTE: "note",
 }
 """The events of what is not folded."""
 _OBSERVATIONS = {kind: (f'\nevent: {event}\ndata: {{"seq":', f',"type":"{event}",') for kind, event in OBSERVED.items()}
@@ -121,6 +125,8 @@ def _payloads(first_seq: int, kind: str, bodies_joined: bytes, *, after: int, up
         split = [provider_call(body.encode()).decode() for body in split]
     elif kind == TOOL_PROGRESS:
         split = [tool_progress(body.encode()).decode() for body in split]
+    elif kind == TOOL_NOTE:
+        split = [tool_note(body.encode()).decode() for body in split]
     return first_seq, split
 
 
@@ -211,6 +217,12 @@ def tool_progress(body: bytes) -> bytes:
     if note.message:
         payload["message"] = note.message
     return encode(payload)
+
+
+def tool_note(body: bytes) -> bytes:
+    """The payload of a `note`, from what is stored."""
+    note = bodies.decode_tool_note(body)
+    return encode({"toolUseId": note.call, "name": note.name, "kind": note.kind, "note": note.data})
 
 
 def _json(raw: Raw) -> Any:
@@ -345,6 +357,8 @@ INTERNAL: frozenset[type[Fact]] = frozenset(
         RunAdopted,
         AttemptFailed,
         OutputRejected,
+        OutputAccepted,
+        CallGated,
         CallStarted,
         FinalForced,
         MessageQueued,
