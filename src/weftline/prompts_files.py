@@ -38,12 +38,12 @@ def negative(name: str) -> str:
     return f"{name} must not be negative."
 
 
-def offset_from_one() -> str:
-    return "offset must be 1 or more: it is the number of the first line to read."
+OFFSET_FROM_ONE = "offset must be 1 or more: it is the number of the first line to read."
 
 
-def binary_file(path: str, size: int) -> str:
-    return f"[{path} is a binary file ({size} bytes), which is not shown as text.]"
+def binary_file(path: str, size: int, *, more: bool = False) -> str:
+    """`more`: there are more bytes than these."""
+    return f"[{path} is a binary file ({'over ' if more else ''}{size} bytes), which is not shown as text.]"
 
 
 def offset_past_end(path: str, offset: int, lines: int) -> str:

@@ -109,7 +109,7 @@ def _read_file(place: Workplace, *, line_numbers: bool, dedup: bool) -> Tool:
         async with told_to_the_model():
             file = await place.context.read_file(await place.handle(), meant(path))
         if await off_the_loop(lambda: is_binary(file.data), size=len(file.data)):
-            return prompts.binary_file(shown(path), len(file.data))
+            return prompts.binary_file(shown(path), len(file.data), more=not file.complete)
         memory = FileMemory(context.state)
         part = await off_the_loop(
             lambda: page(file.data, wanted, path=shown(path), numbered=line_numbers, complete=file.complete),

@@ -29,7 +29,7 @@ class Page(Struct, frozen=True):
 
 def checked_slice(offset: int, limit: int, max_bytes: int) -> Slice:
     if offset < 1:
-        raise ToolFailed(prompts.offset_from_one())
+        raise ToolFailed(prompts.OFFSET_FROM_ONE)
     for name, value in (("limit", limit), ("max_bytes", max_bytes)):
         if value < 0:
             raise ToolFailed(prompts.negative(name))
