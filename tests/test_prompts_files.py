@@ -12,6 +12,8 @@ from weftline import prompts_files as prompts
 from weftline.tools.contexts.base import Trouble
 
 CONSTANTS: dict[str, str] = {
+    "READ_FILE": "Reads a text file, from its beginning or from a line on.",
+    "NUMBERED": "Each line comes after its number and a tab, which are not part of the file.",
     "EMPTY_FILE": "(The file is empty.)",
     "OFFSET_FROM_ONE": "offset must be 1 or more: it is the number of the first line to read.",
     "NO_EDITS": "There are no edits. Give at least one.",

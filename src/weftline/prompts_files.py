@@ -31,6 +31,9 @@ def file_trouble(path: str, kind: str, reason: str = "") -> str:
 
 # Reading
 
+READ_FILE = "Reads a text file, from its beginning or from a line on."
+NUMBERED = "Each line comes after its number and a tab, which are not part of the file."
+"""Descriptions of `read_file`, the second one where it numbers lines."""
 EMPTY_FILE = "(The file is empty.)"
 
 

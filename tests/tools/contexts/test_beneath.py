@@ -119,9 +119,12 @@ def test_writing_to_a_hard_link_leaves_the_file_outside_alone(root: Path) -> Non
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="everything is allowed to root")
-def test_what_may_not_be_read_is_told(root: Path) -> None:
+def test_what_may_not_be_read_or_written_is_told(root: Path) -> None:
     (root / "file").chmod(0)
     assert read_trouble(Beneath(root), "file") == "denied"
+    (root / "file").chmod(0o444)
+    assert write_trouble(Beneath(root), "file") == "denied"
+    assert (root / "file").read_bytes() == b"inside"
 
 
 def test_names_of_any_bytes_can_be_used(root: Path) -> None:

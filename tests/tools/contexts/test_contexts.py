@@ -134,7 +134,8 @@ async def test_a_container_has_image_limits_and_five_seconds_to_stop(docker: Fak
     await context.destroy(handle)
     run, stop, remove = docker.commands
     assert run == [
-        *("run", "--detach", "--init", "--name", handle.id, "--workdir", workdir, "--env", "A=b c"),
+        *("run", "--detach", "--init", "--label", "weftline", "--name", handle.id, "--workdir", workdir),
+        *("--env", "A=b c"),
         *("--network", "none", "--memory", "512m", "--cpus", "1.5", "--volume", f"{tmp_path}:{workdir}"),
         *("python:3.12", "sleep", "infinity"),
     ]

@@ -93,11 +93,13 @@ def files(
 
 
 def _read_file(place: Workplace, *, line_numbers: bool, dedup: bool) -> Tool:
-    @tool(effect="read", concurrent=True, timeout_s=TIMEOUT_S)
+    description = f"{prompts.READ_FILE} {prompts.NUMBERED}" if line_numbers else prompts.READ_FILE
+
+    @tool(description=description, effect="read", concurrent=True, timeout_s=TIMEOUT_S)
     async def read_file(
         context: ToolContext, path: str, offset: int = 1, limit: int = LIMIT, max_bytes: int = MAX_BYTES
     ) -> str:
-        """Reads a text file. Lines are numbered if the tool is set up so: a number, a tab, then the line.
+        """One page of a file.
 
         Args:
             path: The file, relative to the working directory.

@@ -67,7 +67,7 @@ class Search:
     async def lines(self, path: str, *, glob: str, skip: Collection[str]) -> AsyncIterator[Found]:
         """The lines that match, in the order of paths and numbers."""
         batch = _Batch()
-        async for name, text in self._texts(await self._paths(path, glob=glob, skip=skip)):
+        async for name, text in self._texts(path, await self._paths(path, glob=glob, skip=skip)):
             batch.add(name, text)
             if batch.size >= BATCH_BYTES:
                 for found in await batch.matching(self._matcher):
@@ -89,13 +89,12 @@ class Search:
         files = [entry for entry in listing.entries if entry.kind == "file"]
         return [file.path for file in files if wanted is None or wanted.matches(inside(file, listing.path))]
 
-    async def _texts(self, paths: list[str]) -> AsyncIterator[tuple[str, bytes]]:
+    async def _texts(self, asked: str, paths: list[str]) -> AsyncIterator[tuple[str, bytes]]:
         """The files that are text, as valid UTF-8 with plain line breaks: what matches must not depend on who looks."""
         left = MAX_SEARCHED_BYTES
-        single = len(paths) == 1
         for start in range(0, len(paths), _AT_ONCE):
             some = paths[start : start + _AT_ONCE]
-            read = await asyncio.gather(*(self._read(path, must=single) for path in some))
+            read = await asyncio.gather(*(self._read(path, must=path == asked) for path in some))
             for file in read:
                 if file is None or b"\0" in file.data:
                     continue

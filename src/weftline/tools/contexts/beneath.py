@@ -98,6 +98,9 @@ class Beneath:
                 before = None
             else:
                 self._check(before, path)
+                # Replacing would need no leave of the file itself, only of its directory.
+                if not os.access(place.name, os.W_OK, dir_fd=place.folder, effective_ids=True, follow_symlinks=False):
+                    raise FileTrouble("denied", path)
             _replace(place.folder, place.name, data, before)
             return place.path
 

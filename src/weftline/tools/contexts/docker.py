@@ -94,7 +94,19 @@ class DockerContext:
         name = f"weftline-{secrets.token_hex(6)}"
         folder = self._workdir if cwd is None else posixpath.normpath(posixpath.join(self._workdir, os.fspath(cwd)))
         variables = _variables({**self._env, **(env or {})})
-        argv = ["run", "--detach", "--init", "--name", name, "--workdir", folder, *variables, *self._options]
+        argv = [
+            "run",
+            "--detach",
+            "--init",
+            "--label",
+            "weftline",
+            "--name",
+            name,
+            "--workdir",
+            folder,
+            *variables,
+            *self._options,
+        ]
         result = await self._docker([*argv, self._image, "sleep", "infinity"], timeout_s=START_TIMEOUT_S)
         if result.exit_code:
             said = result.stderr.decode(errors="replace").strip()[-500:]

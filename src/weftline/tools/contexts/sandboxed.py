@@ -81,7 +81,22 @@ class SandboxedContext(ProcessContext):
         sandbox += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
         for path in self._readable:
             sandbox += ["--ro-bind-try", path, path]
-        return [*sandbox, "--bind", root, root, "--setenv", "HOME", root, "--chdir", cwd, "--", *argv]
+        return [
+            *sandbox,
+            "--bind",
+            root,
+            root,
+            "--setenv",
+            "HOME",
+            root,
+            "--setenv",
+            "TMPDIR",
+            "/tmp",
+            "--chdir",
+            cwd,
+            "--",
+            *argv,
+        ]
 
     def starts_in(self, root: str, cwd: str) -> str:
         return root

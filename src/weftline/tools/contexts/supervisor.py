@@ -53,7 +53,7 @@ def _until_it_ends(child: int, control: int, grace_s: float) -> int:
     watched, look_again_s = _watch(child)
     kill_at: float | None = None
     while True:
-        code = _reap(child)
+        code, _ = _reap(child)
         if code is not None:
             return code
         if kill_at is None:
@@ -78,16 +78,19 @@ def _watch(child: int) -> tuple[list[int], float]:
         return [], _LOOK_AGAIN_S
 
 
-def _reap(child: int) -> int | None:
-    """Takes leave of everything that has ended; the exit code of `child` if it was among them."""
+def _reap(child: int) -> tuple[int | None, bool]:
+    """Takes leave of everything that has ended: the exit code of `child` if it was among them, and whether any is left.
+
+    Once its parent is gone, everything that descends from us is our child.
+    """
     code: int | None = None
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return code
+            return code, False
         if not pid:
-            return code
+            return code, True
         if pid == child:
             code = os.waitstatus_to_exitcode(status)
             code = code if code >= 0 else 128 - code
@@ -96,8 +99,7 @@ def _reap(child: int) -> int | None:
 def _kill_the_rest(child: int) -> None:
     give_up_at = time.monotonic() + _GIVE_UP_S
     _signal_group(child, _SIGKILL)
-    _reap(child)
-    while _has_children() and time.monotonic() < give_up_at:
+    while _reap(child)[1] and time.monotonic() < give_up_at:
         for pid, group in _descendants().items():
             # A whole group at once: one that forks faster than we look has no time to do it.
             if group != os.getpgrp():
@@ -106,8 +108,7 @@ def _kill_the_rest(child: int) -> None:
                 os.kill(pid, _SIGKILL)
             except OSError:
                 pass
-        _reap(child)
-        if _has_children():
+        if _reap(child)[1]:
             select.select([], [], [], _LOOK_AGAIN_S)
 
 
@@ -129,15 +130,6 @@ def _descendants() -> dict[int, int]:
         wave = {pid for pid, (parent, _) in parents.items() if parent in wave and pid not in found}
         found.update((pid, parents[pid][1]) for pid in wave)
     return found
-
-
-def _has_children() -> bool:
-    """Whether anything is left. Once its parent is gone, everything that descends from us is our child."""
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
 
 
 def _signal_group(group: int, number: int) -> None:
