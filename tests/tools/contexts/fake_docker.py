@@ -1,6 +1,7 @@
-"""A `docker` without containers: a program that knows the command lines, and a daemon that runs what it is told.
+"""A `docker` without containers, in two kinds: both know the command lines, and run what they are told on this machine.
 
-As with the real one, what was started belongs to the daemon: it does not end with the program that asked for it.
+With `FakeDocker` a daemon runs it, as with the real one: what was started does not end with the program that asked for
+it. `write_direct_docker` runs it itself, which is faster, and good enough for what ends by itself.
 """
 
 from __future__ import annotations
@@ -24,6 +25,35 @@ asked = json.dumps(sys.argv[1:]).encode("utf-8", "surrogateescape")
 line.sendmsg([asked], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))])
 sys.exit(int(line.recv(16) or b"1"))
 """
+DIRECT = """#!/bin/sh
+verb=$1; shift
+while case "$1" in --*) true;; *) false;; esac; do
+  case "$1" in
+    --detach|--init|--interactive|--force|--volumes) shift;;
+    --workdir) folder=$2; shift 2;;
+    --env) export "$2"; given="$given export '$2';"; shift 2;;
+    *) shift 2;;
+  esac
+done
+case "$verb" in
+  run) mkdir "$folder"; echo "$folder" > "$0.folder"; echo "$given" > "$0.env";;
+  exec) . "$0.env"; cd "$folder"; shift; exec "$@";;
+  rm) rm -rf "$(cat "$0.folder")";;
+esac
+"""
+
+
+def write_program(folder: Path, text: str) -> Path:
+    """The directory with the program `docker`."""
+    home = folder / "bin"
+    home.mkdir()
+    (home / "docker").write_text(text)
+    (home / "docker").chmod(0o755)
+    return home
+
+
+def write_direct_docker(folder: Path) -> Path:
+    return write_program(folder, DIRECT)
 
 
 class FakeDocker:
@@ -31,16 +61,12 @@ class FakeDocker:
 
     def __init__(self, folder: Path) -> None:
         self.commands: list[list[str]] = []
-        self.bin = folder / "bin"
-        self.bin.mkdir()
         self._running: dict[str, list[subprocess.Popen[bytes]]] = {}
         address = str(folder / "docker.sock")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.bind(address)
         self._socket.listen(64)
-        client = self.bin / "docker"
-        client.write_text(CLIENT.format(python=sys.executable, address=address))
-        client.chmod(0o755)
+        self.bin = write_program(folder, CLIENT.format(python=sys.executable, address=address))
         threading.Thread(target=self._listen, daemon=True).start()
 
     def close(self) -> None:
@@ -77,36 +103,30 @@ class FakeDocker:
 
     def _run(self, argv: list[str], fds: list[int]) -> int:
         options: dict[str, str] = {}
-        env = {"PATH": os.environ["PATH"]}
         rest = argv[1:]
         while rest and rest[0].startswith("--"):
             flag = rest.pop(0)
-            if flag in ("--detach", "--init", "--interactive", "--force", "--volumes"):
-                continue
-            value = rest.pop(0)
-            if flag == "--env":
-                name, _, text = value.partition("=")
-                env[name] = text
-            options[flag] = value
+            if flag not in ("--detach", "--init", "--interactive", "--force", "--volumes"):
+                options[flag] = rest.pop(0)
         match argv[0]:
             case "run":
-                os.makedirs(options["--workdir"])
+                self._folder = options["--workdir"]
+                os.makedirs(self._folder)
                 self._running[options["--name"]] = []
-                self._folder, self._env = options["--workdir"], env
                 return 0
             case "exec":
                 name, *command = rest
                 process = subprocess.Popen(
                     command,
                     cwd=options.get("--workdir", "/"),
-                    env={**self._env, **env},
                     stdin=fds[0],
                     stdout=fds[1],
                     stderr=fds[2],
                     start_new_session=True,
                 )
                 self._running[name].append(process)
-                return process.wait() if process.wait() >= 0 else 128 - process.wait()
+                code = process.wait()
+                return code if code >= 0 else 128 - code
             case "stop":
                 self._stop(rest[0])
                 return 0

@@ -185,7 +185,7 @@ def test_a_directory_that_is_swapped_for_a_link_leads_nowhere(root: Path) -> Non
         assert swapper.stdout is not None
         swapper.stdout.readline()
         try:
-            for turn in range(1500):
+            for turn in range(800):
                 try:
                     read.add(files.read("d/file").data)
                     files.write("d/new", b"%d" % turn)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.contexts.fake_docker import FakeDocker
+from tools.contexts.fake_docker import FakeDocker, write_direct_docker
 from weftline.testing import contexts
 from weftline.testing.contexts import CHECKS, Check
 from weftline.tools.contexts import docker as docker_context
@@ -84,7 +84,6 @@ class Elsewhere:
         contexts.commands_and_file_verbs_see_the_same_files,
         contexts.file_verbs_stay_inside,
         contexts.two_handles_share_nothing,
-        contexts.a_command_that_takes_too_long_is_killed,
         contexts.a_cancelled_command_is_killed_first,
         contexts.a_destroyed_handle_is_of_no_more_use,
     ],
@@ -108,18 +107,29 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[FakeDoc
     "check",
     [
         contexts.outputs_are_apart_and_the_exit_code_is_told,
+        contexts.input_ends_at_once_unless_it_is_given,
         contexts.variables_and_directories_are_for_one_command,
         contexts.commands_and_file_verbs_see_the_same_files,
         contexts.any_name_can_be_used,
         contexts.file_verbs_stay_inside,
         contexts.troubles_with_files_are_told_apart,
-        contexts.a_cancelled_command_is_killed_first,
-        contexts.a_destroyed_handle_is_of_no_more_use,
     ],
     ids=named,
 )
+async def test_the_docker_context_conforms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: Check) -> None:
+    monkeypatch.setenv("PATH", str(write_direct_docker(tmp_path)), prepend=":")
+    monkeypatch.setattr(docker_context, "NOTES", str(tmp_path / "notes"))
+    await check(DockerContext(workdir=str(tmp_path / "workspace")))
+
+
+@pytest.mark.requirement("tool.context.contract", "tool.context.docker", "tool.context.destroy")
+@pytest.mark.parametrize(
+    "check",
+    [contexts.a_cancelled_command_is_killed_first, contexts.a_destroyed_handle_is_of_no_more_use],
+    ids=named,
+)
 @pytest.mark.usefixtures("docker")
-async def test_the_docker_context_conforms(tmp_path: Path, check: Check) -> None:
+async def test_what_runs_in_a_container_is_ended_there(tmp_path: Path, check: Check) -> None:
     await check(DockerContext(workdir=str(tmp_path / "workspace")))
 
 

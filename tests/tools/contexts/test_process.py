@@ -83,7 +83,7 @@ async def test_a_process_with_a_session_of_its_own_does_not_outlive_its_command(
 @pytest.mark.requirement("tool.context.timeout", "tool.shell.no_stdin")
 async def test_a_shell_that_ignores_sigterm_is_killed_with_its_children(place: Place) -> None:
     command = f"trap '' TERM; {ESCAPED} echo begun; cat; {UNTIL_ESCAPED} while :; do sleep 600; done"
-    result = await place.context.exec(place.handle, command, timeout_s=0.5)
+    result = await place.context.exec(place.handle, command, timeout_s=1)
     assert (result.exit_code, result.timed_out, result.stdout) == (124, True, b"begun\n")
     if sys.platform == "linux":
         assert not is_running((place.root / "pid").read_text())
@@ -105,19 +105,21 @@ async def test_cancelling_kills_the_command_and_its_children_first(place: Place)
 
 
 @pytest.mark.requirement("tool.context.output_cap")
-async def test_endless_output_neither_blocks_nor_fills_memory(place: Place) -> None:
-    result = await place.context.exec(place.handle, "yes 123456789 & yes abcdefghi >&2", timeout_s=0.3)
-    assert result.timed_out
-    assert (len(result.stdout), len(result.stderr)) == (100_000, 100_000)
-    assert result.dropped_stdout > 0 and result.dropped_stderr > 0
-    assert set(result.stdout) == set(b"123456789\n")
+async def test_of_much_output_the_end_is_kept_and_the_rest_counted(place: Place) -> None:
+    result = await place.context.exec(
+        place.handle, "yes 12345678 | head -c 900000; yes | head -c 300000 >&2; printf end"
+    )
+    assert (len(result.stdout), result.dropped_stdout) == (100_000, 800_003)
+    assert (len(result.stderr), result.dropped_stderr) == (100_000, 200_000)
+    assert result.stdout.endswith(b"12345678\nend")
+    assert set(result.stdout) == set(b"12345678\nend")
 
 
 @pytest.mark.requirement("tool.context.output_cap")
-async def test_the_end_of_the_output_is_kept_and_what_was_dropped_is_counted(place: Place) -> None:
-    result = await place.context.exec(place.handle, "head -c 150000 /dev/zero; printf end")
-    assert result.stdout.endswith(b"\0end")
-    assert (len(result.stdout), result.dropped_stdout) == (100_000, 50_003)
+async def test_endless_output_neither_blocks_nor_fills_memory(place: Place) -> None:
+    result = await place.context.exec(place.handle, "yes & yes >&2 & sleep 0.05; exit 7")
+    assert result.exit_code == 7
+    assert len(result.stdout) <= 100_000 and len(result.stderr) <= 100_000
 
 
 async def test_closed_outputs_are_not_the_end_of_a_command(place: Place) -> None:
@@ -159,7 +161,7 @@ async def test_a_command_that_kills_its_supervisor_is_killed_with_its_group(plac
 
 
 async def test_a_command_that_stops_its_supervisor_still_ends_in_time(place: Place) -> None:
-    result = await place.context.exec(place.handle, "echo begun; kill -STOP $PPID; sleep 600", timeout_s=0.3)
+    result = await place.context.exec(place.handle, "echo begun; kill -STOP $PPID; sleep 600", timeout_s=1)
     assert (result.exit_code, result.stdout) == (124, b"begun\n")
 
 

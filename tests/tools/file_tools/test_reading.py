@@ -16,7 +16,7 @@ GO_ON = re.compile(r"re-read with offset=(\d+)\.\]$")
 
 @pytest.mark.requirement("tool.read_file.paging", "tool.read_file.line_numbers")
 @given(
-    lines=st.lists(st.text(st.characters(exclude_characters="\n"), max_size=8), min_size=1, max_size=30),
+    lines=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=8), min_size=1, max_size=30),
     limit=st.integers(0, 5),
     max_bytes=st.sampled_from([0, 40, 200]),
     newline=st.booleans(),
@@ -57,7 +57,7 @@ async def test_a_long_file_comes_in_pages(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("tool.read_file.max_bytes")
-@given(text=st.text(st.characters(exclude_characters="\n"), min_size=20), max_bytes=st.integers(1, 19))
+@given(text=st.text(st.characters(codec="utf-8", exclude_characters="\n"), min_size=20), max_bytes=st.integers(1, 19))
 def test_a_line_that_is_too_long_is_cut_between_characters(text: str, max_bytes: int) -> None:
     shown = page(text.encode(), Slice(1, 0, max_bytes), path="f", numbered=False).text
     body, _, footer = shown.rpartition("\n[")

@@ -25,6 +25,8 @@ STOP_GRACE_S = 0.5
 _SUPERVISOR = str(Path(__file__).with_name("supervisor.py"))
 _LAST_WORDS_S = 1.0
 """How long to wait for outputs that are still held open when the command and its children are gone."""
+_START_S = 30.0
+"""What the supervisor may take to start, which on a busy machine is not the command's fault."""
 _SURELY_OVER_S = 8.0
 """After being told to stop, and its grace, a supervisor ends within this; one that does not was itself stopped."""
 _SLACK_BYTES = 1 << 16
@@ -51,6 +53,7 @@ class Execution:
         self._timed_out = False
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._last_resort: asyncio.TimerHandle | None = None
         self._stopped = False
         self._task = asyncio.create_task(self._life())
@@ -95,7 +98,7 @@ class Execution:
         if self._stopped:
             self.stop()
         tails = [_Tail(order.max_output_bytes), _Tail(order.max_output_bytes)]
-        timer = loop.call_later(order.timeout_s, self._time_out)
+        self._ends_in(order.timeout_s + _START_S)
         transports: list[asyncio.ReadTransport] = []
         try:
             for tail, output in zip(tails, outputs, strict=True):
@@ -105,9 +108,9 @@ class Execution:
             code = await self._exit_code(self._process, self._control)
             await asyncio.wait([tail.ended for tail in tails], timeout=_LAST_WORDS_S)
         finally:
-            timer.cancel()
-            if self._last_resort is not None:
-                self._last_resort.cancel()
+            for timer in (self._timer, self._last_resort):
+                if timer is not None:
+                    timer.cancel()
             for transport in transports:
                 transport.close()
             self._control.close()
@@ -121,13 +124,14 @@ class Execution:
             dropped_stderr=tails[1].dropped,
         )
 
-    @staticmethod
-    async def _exit_code(process: subprocess.Popen[bytes], control: socket.socket) -> int:
+    async def _exit_code(self, process: subprocess.Popen[bytes], control: socket.socket) -> int:
         """Waits for the supervisor, which ends when nothing of the command is left."""
         loop = asyncio.get_running_loop()
         told = b""
         with suppress(ConnectionError):
             while piece := await loop.sock_recv(control, 4096):
+                if not told:  # the command has begun
+                    self._ends_in(self._order.timeout_s)
                 told += piece
         process.wait()  # it has closed its end, which it does by ending
         words = dict(line.split(" ", 1) for line in told.decode().splitlines())
@@ -138,6 +142,11 @@ class Execution:
             with suppress(OSError):
                 os.killpg(int(words["pid"]), signal.SIGKILL)
         return _KILLED
+
+    def _ends_in(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._time_out)
 
     def _time_out(self) -> None:
         self._timed_out = True
