@@ -106,8 +106,6 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[FakeDoc
 @pytest.mark.parametrize(
     "check",
     [
-        contexts.outputs_are_apart_and_the_exit_code_is_told,
-        contexts.input_ends_at_once_unless_it_is_given,
         contexts.variables_and_directories_are_for_one_command,
         contexts.commands_and_file_verbs_see_the_same_files,
         contexts.any_name_can_be_used,
