@@ -76,10 +76,16 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "weftline.store.records",
         "weftline.store.secrets",
     },
-    "weftline.server": TOP,
-    "weftline.client": BASE | {"weftline._version", "weftline.wire", "weftline.net.sse"} | ARGUMENTS,
-    "weftline.cli": TOP | {"weftline.server", "weftline.client"},
-    "weftline.testing": TOP | {"weftline.server", "weftline.client"},
+    "weftline.events": BASE,
+    "weftline.background": frozenset(),
+    "weftline.agent": TOP | {"weftline.events", "weftline.background"},
+    "weftline.server": TOP | {"weftline.events", "weftline.agent"},
+    "weftline.client": BASE
+    | {"weftline.background", "weftline.events"}
+    | {"weftline._version", "weftline.wire", "weftline.net.sse"}
+    | ARGUMENTS,
+    "weftline.cli": TOP | {"weftline.agent", "weftline.events"} | {"weftline.server", "weftline.client"},
+    "weftline.testing": TOP | {"weftline.agent", "weftline.events"} | {"weftline.server", "weftline.client"},
 }
 """For each part of the package, what of ours it may import besides itself."""
 

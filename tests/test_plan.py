@@ -100,6 +100,7 @@ EXAMPLE = replace(
     VERSION_2,
     v=3,
     limits=replace(VERSION_2.limits, max_turns=9, max_cost_nusd=5_000_000, output_retries=2, check_output=True),
+    given=2,
     code="billing",
 )
 
@@ -161,6 +162,7 @@ plans = st.builds(
     output_schema=st.none() | st.builds(OutputSchema, texts, raws),
     limits=limits,
     metadata=st.dictionaries(texts, texts, max_size=3),
+    given=counts,
     code=maybe,
 )
 

@@ -106,6 +106,8 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     output_schema: OutputSchema | None = None
     limits: Limits = Limits()
     metadata: dict[str, str] = {}
+    given: int = 0
+    """How many of the messages were given along with the prompt, as an earlier conversation."""
     code: str | None = None
     """The agent, by name, whose code carries the run: its tools and hooks are those of the process that drives it."""
 

@@ -87,6 +87,15 @@ def repeat_of_doubt(tool: str) -> str:
     )
 
 
+def blocked(reason: str) -> str:
+    return f"Blocked: {reason}"
+
+
+def gate_failed(tool: str) -> str:
+    """A reason for `blocked`."""
+    return f"the check that {tool} has to pass failed, so it was not called."
+
+
 def tool_in_doubt(tool: str) -> str:
     return (
         f"Not executed: many earlier calls to {tool} may already have taken effect, "
@@ -158,6 +167,7 @@ FINAL_TURN = {
 }
 """The instruction for a forced final turn, by its reason."""
 
+ANSWER_NOT_CHECKED = "The answer could not be checked. Give it once more."
 ANSWER_MISFIT = "The answer does not fit the output schema."
 
 

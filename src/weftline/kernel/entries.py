@@ -135,6 +135,10 @@ class HistoryPinned(Head, frozen=True, tag="history.pinned"):
     upto: int
 
 
+class InstructionsRendered(Head, frozen=True, tag="instructions.rendered"):
+    """The instructions of a run whose agent makes them by code, for all of its turns. Body: `TextBody`."""
+
+
 class RunAdopted(Head, frozen=True, tag="run.adopted"):
     """A new driver took over a run with work in flight: what earlier epochs had begun is lost.
 
@@ -347,6 +351,7 @@ class RunEnded(Head, frozen=True, tag="run.ended"):
 Fact: TypeAlias = (
     RunCreated
     | HistoryPinned
+    | InstructionsRendered
     | RunAdopted
     | AttemptStarted
     | AttemptFailed

@@ -27,6 +27,7 @@ from weftline.kernel.entries import (
     Fact,
     FinalForced,
     HistoryPinned,
+    InstructionsRendered,
     LoopDetected,
     MessageQueued,
     MessagesTaken,
@@ -87,6 +88,10 @@ def _run_created(s: State, head: RunCreated, at: int) -> State:
 
 def _history_pinned(s: State, head: HistoryPinned, at: int) -> State:
     return _next(s, history=head.upto)
+
+
+def _instructions_rendered(s: State, head: InstructionsRendered, at: int) -> State:
+    return _next(s)
 
 
 def _run_adopted(s: State, head: RunAdopted, at: int) -> State:
@@ -260,6 +265,7 @@ def _run_ended(s: State, head: RunEnded, at: int) -> State:
 FOLDS: dict[type[Fact], Callable[[State, Any, int], State]] = {
     RunCreated: _run_created,
     HistoryPinned: _history_pinned,
+    InstructionsRendered: _instructions_rendered,
     RunAdopted: _run_adopted,
     AttemptStarted: _attempt_started,
     AttemptFailed: _attempt_failed,

@@ -6,7 +6,7 @@ has none of it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -32,6 +32,8 @@ class PendingCall(Struct, frozen=True):
     """Why they do not fit; "" if they do."""
     tool: Tool | None
     """None if there is no tool of this name."""
+    counts: Mapping[str, int] = {}
+    """How often each tool was called in this run so far: carried out, answered, unknown or invalid, not refused."""
 
 
 class Gated(Struct, frozen=True):
@@ -49,6 +51,10 @@ class RunCode(Protocol):
     @property
     def gates(self) -> bool:
         """Whether calls are shown to `gate` before they are announced."""
+        ...
+
+    async def render(self) -> str | None:
+        """The run's instructions, if they are made by code; asked once per run."""
         ...
 
     def prepare_context(self, context: ToolContext) -> None:

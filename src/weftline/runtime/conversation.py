@@ -23,6 +23,8 @@ from weftline.kernel.entries import (
     CallGated,
     Fact,
     FinalForced,
+    How,
+    InstructionsRendered,
     LoopDetected,
     MessageQueued,
     MessagesTaken,
@@ -34,6 +36,7 @@ from weftline.messages import Assistant, File, Image, Message, Text, ToolResult,
 from weftline.store.base import Stored
 
 _PARTS = (
+    InstructionsRendered,
     TurnCompleted,
     CallGated,
     CallClosed,
@@ -48,6 +51,7 @@ KINDS: tuple[str, ...] = tuple([KIND[cls] for cls in _PARTS])
 """The entries that a conversation is built from, in addition to the plan in `run.created`."""
 _TYPES = frozenset(_PARTS)
 
+_NOT_COUNTED = frozenset[How]({"blocked", "skipped", "not_run", "cancelled", "budget", "loop", "repeat_of_doubt"})
 _BYTES_PER_TOKEN = 4
 
 
@@ -67,6 +71,10 @@ class Conversation:
         """What the gates made of the latest turn's calls, by index."""
         self.memory: dict[str, Any] = {}
         """What the run's tools remember from call to call."""
+        self.counts: dict[str, int] = {}
+        """How often each tool was called: carried out, answered in its place, unknown or invalid."""
+        self.system: str | None = None
+        """The run's instructions, if code rendered them."""
         self.failure = ""
         """The error that ended the latest model call, if it failed."""
         self.partial = ""
@@ -138,11 +146,15 @@ class Conversation:
             case CallClosed():
                 closed = bodies.decode_closed(body)
                 self._remember(closed.state)
+                if head.how not in _NOT_COUNTED:
+                    self.counts[head.name] = self.counts.get(head.name, 0) + 1
                 self._results.append((head.index, ToolResult(head.id, head.name, closed.parts, head.is_error)))
                 self.size += len(body)
                 if len(self._results) == self._open:
                     ordered = sorted(self._results, key=lambda result: result[0])
                     self._add(ToolResults(tuple([result for _, result in ordered])), 0)
+            case InstructionsRendered():
+                self.system = bodies.decode_text(body).text
             case LoopDetected() | FinalForced() | OutputRejected():
                 text = bodies.decode_text(body).text if body else ""
                 if text:

@@ -290,7 +290,7 @@ def _request(
     return ModelRequest(
         model=model.vendor_id,
         messages=conversation.for_model(vision=model.entry.vision),
-        system=plan.system,
+        system=plan.system if conversation.system is None else conversation.system,
         tools=(work.toolbox or EMPTY).specs,
         tools_disabled=command.final,
         reasoning=plan.reasoning,

@@ -197,6 +197,7 @@ def pending_call(index: int, call: Call, work: WorkingSet, *, turn: int) -> Pend
         args=conversation.args[index],
         problem=problem,
         tool=(work.toolbox or EMPTY).get(call.name),
+        counts=conversation.counts,
     )
 
 

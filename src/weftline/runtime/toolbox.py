@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec import UNSET
 from msgspec.json import encode
@@ -44,6 +44,16 @@ class Toolbox:
 EMPTY = Toolbox({})
 
 
+class RunName(NamedTuple):
+    """Which run a toolbox is for."""
+
+    key: int
+    id: str
+    workspace: int
+    workspace_slug: str = ""
+    session_id: str | None = None
+
+
 class ToolSource(Protocol):
     """Where the tools of runs come from."""
 
@@ -55,7 +65,7 @@ class ToolSource(Protocol):
         """Refuses a plan whose tools do not exist, before there is a run. Asks nothing but the store."""
         ...
 
-    async def open(self, plan: RunPlan, *, workspace: int, run: int, secrets: bytes | None = None) -> Toolbox:
+    async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:
         """The tools of a run that is about to be driven. A server that cannot be reached becomes a tool that says so.
 
         `secrets` are the sealed header values of the tools that the server dials.
@@ -87,7 +97,7 @@ class ServerTools:
                 f"tools[{index}].name: this server does not have a tool {ref.name!r}.{near}", code="invalid_plugin"
             )
 
-    async def open(self, plan: RunPlan, *, workspace: int, run: int, secrets: bytes | None = None) -> Toolbox:
+    async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:
         if not plan.tools:
             return EMPTY
         # Clients send the same tools with every run; schemas are compiled once.

@@ -20,11 +20,11 @@ from weftline.surrogates import whole
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    Deps = TypeVar("Deps", default=object)
+    Deps = TypeVar("Deps", default=object, covariant=True)
 else:
     from typing import TypeVar
 
-    Deps = TypeVar("Deps")
+    Deps = TypeVar("Deps", covariant=True)
 
 ClientKind: TypeAlias = Literal["local", "a2a_local", "mcp_local"]
 

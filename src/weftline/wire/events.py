@@ -30,6 +30,7 @@ from weftline.kernel.entries import (
     Fact,
     FinalForced,
     HistoryPinned,
+    InstructionsRendered,
     LoopDetected,
     MessageQueued,
     MessagesTaken,
@@ -354,6 +355,7 @@ PROJECTIONS: dict[type[Fact], Projection] = {
 INTERNAL: frozenset[type[Fact]] = frozenset(
     {
         HistoryPinned,
+        InstructionsRendered,
         RunAdopted,
         AttemptFailed,
         OutputRejected,
