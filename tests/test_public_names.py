@@ -35,7 +35,10 @@ PUBLIC = [
     "WeftlineError",
     "WillNotHappen",
     "__version__",
+    "files",
     "hook",
+    "shell",
+    "todo",
     "tool",
 ]
 

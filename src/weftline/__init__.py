@@ -39,7 +39,10 @@ __all__ = [
     "WeftlineError",
     "WillNotHappen",
     "__version__",
+    "files",
     "hook",
+    "shell",
+    "todo",
     "tool",
 ]
 
@@ -65,6 +68,9 @@ if TYPE_CHECKING:
     from weftline.agent.threads import Thread
     from weftline.errors import Conflict, WeftlineError
     from weftline.tools.base import Happened, ToolContext, ToolFailed, ToolOutput, Unknown, WillNotHappen
+    from weftline.tools.builtin.files import files
+    from weftline.tools.builtin.shell import shell
+    from weftline.tools.builtin.todo import todo
     from weftline.tools.function import tool
 else:
     # Hidden from type checkers, which take a module `__getattr__` to mean that every name exists.
@@ -98,7 +104,10 @@ else:
         "Unknown": "weftline.tools.base",
         "WeftlineError": "weftline.errors",
         "WillNotHappen": "weftline.tools.base",
+        "files": "weftline.tools.builtin.files",
         "hook": "weftline.agent.calling",
+        "shell": "weftline.tools.builtin.shell",
+        "todo": "weftline.tools.builtin.todo",
         "tool": "weftline.tools.function",
     }
 
