@@ -1,59 +1,57 @@
-"""The built-in tools, called as a run calls them."""
+"""An agent that works on a project: its tools, and what they say."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import weftline
-from weftline.messages import joined_text
-from weftline.tools.base import Tool
+from weftline import Agent, ToolGate, files, shell, todo
+from weftline.testing import ScriptedModel, calls
 from weftline.tools.builtin.edit_outcomes import inject_edit_outcomes, parse_edit_outcomes
-from weftline.tools.builtin.files import files
-from weftline.tools.builtin.shell import shell
-from weftline.tools.builtin.todo import todo
 
 
-def toolbox(project: Path) -> Sequence[Tool]:
-    return [
-        *files(project, require_read_before_edit=True).tools,
-        *shell(project, timeout_s=60, max_output_bytes=8_000).tools,
-        todo(),
-    ]
+def coder(project: Path) -> Agent:
+    return Agent(
+        "openai:gpt-5",
+        instructions="You work on the project in the current directory.",
+        tools=[files(project, require_read_before_edit=True), shell(project, timeout_s=60), todo()],
+    )
 
 
-def decided(args: dict[str, Any]) -> dict[str, object]:
+def reviewer(project: Path) -> Agent:
+    return Agent("openai:gpt-5", tools=[files(project, write=False)])
+
+
+def decide(gate: ToolGate) -> None:
     """A person saw the two edits of a call, and allowed only the first."""
-    return inject_edit_outcomes(args, ["approved", "denied"])
+    if gate.tool == "multi_edit" and not gate.issues:
+        gate.args = inject_edit_outcomes(gate.args, ["approved", "denied"])
 
 
 async def main(project: Path) -> None:
-    tools = {tool.spec.name: tool for tool in toolbox(project)}
-    state: dict[str, Any] = {}
-
-    async def call(name: str, args: dict[str, Any] | dict[str, object]) -> str:
-        final = await tools[name].prepare(json.dumps(args))
-        context = weftline.ToolContext[object]("run_1", "0.0", "key_1", name, "default", state=state)
-        text = joined_text((await tools[name].invoke(final, context)).parts)
-        print(f"{name}: {text}")
-        return text
-
-    await call("write_file", {"path": "src/hello.py", "content": "print('hello')\nprint('world')\n"})
-    await call("grep", {"pattern": r"print\(", "glob": "*.py"})
-    await call("read_file", {"path": "src/hello.py"})
-    await call("read_file", {"path": "src/hello.py"})
-    await call("edit", {"path": "src/hello.py", "old_string": "1\tprint('hello')", "new_string": "1\tprint('hi')"})
-    edits = [{"old_string": "hi", "new_string": "hey"}, {"old_string": "world", "new_string": "moon"}]
-    told = await call("multi_edit", decided({"path": "src/hello.py", "edits": edits}))
-    print(parse_edit_outcomes(told))
-    await call("shell", {"command": "cat src/hello.py; exit 3"})
-    await call("todo", {"items": [{"text": "say hello", "status": "done"}, {"text": "say goodbye"}]})
-    refused = await call("read_file", {"path": "../secret"})
-    assert "outside the working directory" in refused
+    (project / "hello.py").write_text("print('hello')\nprint('world')\n")
+    edits = [{"old_string": "hello", "new_string": "hey"}, {"old_string": "world", "new_string": "moon"}]
+    model = ScriptedModel(
+        [
+            calls("grep", pattern=r"print\(", glob="*.py"),
+            calls("read_file", path="hello.py"),
+            calls("read_file", path="hello.py"),
+            calls("multi_edit", path="hello.py", edits=edits),
+            calls("shell", command="cat hello.py; exit 3"),
+            calls("todo", items=[{"text": "say hey", "status": "done"}, {"text": "say goodbye"}]),
+            calls("read_file", path="../secret"),
+            "Done.",
+        ]
+    )
+    agent = coder(project)
+    agent.on(ToolGate)(decide)
+    with agent.override(model=model):
+        result = await agent.run("Be friendlier.")
+    for call in result.calls:
+        print(f"{call.name}: {call.result}")
+    print(parse_edit_outcomes(str(result.calls[3].result)))
+    assert (project / "hello.py").read_text() == "print('hey')\nprint('world')\n"
 
 
 if __name__ == "__main__":

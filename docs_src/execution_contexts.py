@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from weftline import files, shell
 from weftline.testing.contexts import CHECKS
-from weftline.tools.builtin.files import Files, files
-from weftline.tools.builtin.shell import Shell, shell
+from weftline.tools.builtin.files import Files
+from weftline.tools.builtin.shell import Shell
 from weftline.tools.contexts.base import ContextUnavailable, ExecutionContext
 from weftline.tools.contexts.docker import DockerContext
 from weftline.tools.contexts.process import ProcessContext
