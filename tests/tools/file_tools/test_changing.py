@@ -4,9 +4,14 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tools.file_tools.kit import file_kit
 from weftline.tools.base import Happened, Unknown, WillNotHappen
+from weftline.tools.builtin.changing import replaced
+from weftline.tools.builtin.editing import Edit, EditRefused, all_applied
+from weftline.tools.builtin.file_memory import fingerprint
 from weftline.tools.builtin.files import WriteFile
 
 CODE = "def f():\n    return 1\n\ndef g():\n    return 1\n"
@@ -139,6 +144,26 @@ async def test_several_edits_are_made_in_order_all_or_none(tmp_path: Path) -> No
     assert file.read_text() == "1 3 3"
 
 
+TEXTS = st.text("ab\n", max_size=6)
+EDITS = st.lists(st.builds(Edit, st.text("ab\n", min_size=1, max_size=2), TEXTS, st.booleans()), min_size=1, max_size=3)
+
+
+@pytest.mark.requirement("tool.effect.declared")
+@given(text=TEXTS, edits=EDITS, crlf=st.booleans(), known=st.booleans())
+def test_no_edit_is_taken_for_made_or_made_twice(text: str, edits: list[Edit], crlf: bool, known: bool) -> None:
+    before = text.replace("\n", "\r\n" if crlf else "\n").encode()
+    try:
+        after, _ = all_applied(before, edits)
+    except EditRefused:
+        return
+    if after == before:
+        return
+    fingerprint_known = fingerprint(before) if known else None
+    assert not replaced(before, edits, fingerprint_known)
+    told = replaced(after, edits, fingerprint_known)
+    assert told is None or told > 0
+
+
 ADD = {"path": "f", "old_string": "a = 1", "new_string": "a = 1\nb = 2"}
 """After it, what it replaced is still there."""
 
@@ -152,6 +177,9 @@ async def test_an_edit_that_was_cut_off_is_told_from_the_file(tmp_path: Path) ->
     assert await kit.reconcile("edit", **change) == WillNotHappen()
     file.write_text("x two y")
     assert await kit.reconcile("edit", **change) == Happened("Edited f: 1 replacement.")
+    everywhere = {"path": "f", "old_string": "a", "new_string": "b", "replace_all": True}
+    file.write_text("b b")
+    assert await kit.reconcile("edit", **everywhere) == Happened("Edited f: 2 replacements.")
     file.write_text("neither")
     assert await kit.reconcile("edit", **change) == WillNotHappen()
     file.write_text("one two")  # had it been made, there would have been two places before

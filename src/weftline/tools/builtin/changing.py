@@ -79,14 +79,14 @@ class Changing:
         known = memory.known(now.path)
         if known == fingerprint(now.data):
             return WillNotHappen()
-        happened = await shared_workers().run(lambda: _happened(now.data, wanted, known))
-        if happened is None:
+        count = await shared_workers().run(lambda: replaced(now.data, wanted, known))
+        if count is None:
             return Unknown()
-        if not happened:
+        if not count:
             return WillNotHappen()
         memory.wrote(now.path, now.data)
         if verdicts is None:
-            return Happened(_told(path, len(edits), len(edits), several=len(edits) > 1))
+            return Happened(_told(path, len(edits), count, several=context.tool_name == "multi_edit"))
         return Happened(outcomes_text(shown(path), [EditOutcome(one, one == "approved") for one in verdicts]))
 
     async def content(self, path: str) -> FileBytes | None:
@@ -134,16 +134,16 @@ def _decided(data: bytes, edits: Sequence[Edit], verdicts: Sequence[Verdict]) ->
     return data, outcomes
 
 
-def _happened(data: bytes, edits: Sequence[Edit], known: str | None) -> bool | None:
-    """Whether `data` is the result of the edits; None if that cannot be told."""
-    origins = list(befores(data, edits))
-    if known is not None and any(fingerprint(before) == known for before in origins):
-        return True
+def replaced(data: bytes, edits: Sequence[Edit], known: str | None) -> int | None:
+    """How many places the edits replaced to make `data`; 0 if they did not make it, None if that cannot be told."""
+    origins, are_all = befores(data, edits)
+    for before in origins:
+        if fingerprint(before) == known:
+            return all_applied(before, edits)[1]
     try:
         all_applied(data, edits)
     except EditRefused:
         if origins:
-            return True
-        # An edit that removes text leaves no trace of where it was.
-        return None if any(not edit.new_string for edit in edits) else False
-    return None if origins else False
+            return all_applied(origins[0], edits)[1]
+        return 0 if are_all else None
+    return 0 if are_all and not origins else None

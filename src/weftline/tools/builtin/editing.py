@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import combinations, islice, pairwise
 
 from weftline import prompts_files as prompts
 
@@ -48,7 +49,7 @@ def applied(data: bytes, edit: Edit) -> tuple[bytes, int]:
         raise EditRefused(prompts.OLD_STRING_EMPTY)
     if edit.old_string == edit.new_string:
         raise EditRefused(prompts.NOTHING_TO_CHANGE)
-    for old, new in _spellings(data, edit):
+    for old, new in _spellings(edit, crlf=b"\r\n" in data):
         first = data.find(old)
         if first < 0:
             continue
@@ -76,15 +77,19 @@ def all_applied(data: bytes, edits: Sequence[Edit]) -> tuple[bytes, int]:
     return data, replaced
 
 
-def befores(data: bytes, edits: Sequence[Edit]) -> Iterator[bytes]:
-    """The contents from which the edits would have made `data`, as far as they can be told."""
+def befores(data: bytes, edits: Sequence[Edit]) -> tuple[list[bytes], bool]:
+    """Contents from which the edits would have made `data`, and whether these are all."""
+    if any(not edit.new_string for edit in edits):
+        return [], False  # what was removed could have stood anywhere
     trials = [_TRIALS]
+    found: list[bytes] = []
     for before in _taken_back(data, list(edits), trials):
         try:
-            if all_applied(before, edits)[0] == data:
-                yield before
+            if before not in found and all_applied(before, edits)[0] == data:
+                found.append(before)
         except EditRefused:
             continue
+    return found, trials[0] > 0
 
 
 def _taken_back(data: bytes, edits: list[Edit], trials: list[int]) -> Iterator[bytes]:
@@ -92,29 +97,41 @@ def _taken_back(data: bytes, edits: list[Edit], trials: list[int]) -> Iterator[b
         yield data
         return
     *earlier, last = edits
-    for old, new in _spellings(data, last):
-        if not new:
-            continue  # it could have stood anywhere
-        if last.replace_all:
-            if new in data:
-                trials[0] -= 1
-                yield from _taken_back(data.replace(new, old), earlier, trials)
-            continue
-        for place in _places(data, new):
+    for old, new in _spellings(last, crlf=True):
+        for places in _subsets(data, new) if last.replace_all else ((place,) for place in _places(data, new)):
+            trials[0] -= 1
             if trials[0] <= 0:
                 return
-            trials[0] -= 1
-            yield from _taken_back(data[:place] + old + data[place + len(new) :], earlier, trials)
+            if all(later - place >= len(new) for place, later in pairwise(places)):
+                yield from _taken_back(_put_back(data, places, old, len(new)), earlier, trials)
 
 
-def _spellings(data: bytes, edit: Edit) -> list[tuple[bytes, bytes]]:
+def _subsets(data: bytes, new: bytes) -> Iterator[tuple[int, ...]]:
+    """The places that a `replace_all` may have made: all of them, or some, since others may have been there before."""
+    apart: list[int] = []
+    for place in _places(data, new):
+        if not apart or place - apart[-1] >= len(new):
+            apart.append(place)
+    if apart:
+        yield tuple(apart)
+    places = list(islice(_places(data, new), _TRIALS))
+    yield from (chosen for size in range(len(places), 0, -1) for chosen in combinations(places, size))
+
+
+def _put_back(data: bytes, places: Sequence[int], old: bytes, length: int) -> bytes:
+    for place in reversed(places):
+        data = data[:place] + old + data[place + length :]
+    return data
+
+
+def _spellings(edit: Edit, *, crlf: bool) -> list[tuple[bytes, bytes]]:
     """The ways to read an edit, the most literal one first."""
     texts = [(edit.old_string, edit.new_string)]
     plain = _without_numbers(edit.old_string, edit.new_string)
     if plain is not None:
         texts.append(plain)
     pairs = [(old.encode("utf-8", "replace"), new.encode("utf-8", "replace")) for old, new in texts]
-    if b"\r\n" in data:
+    if crlf:
         pairs += [(_crlf(old), _crlf(new)) for old, new in pairs if b"\n" in old]
     return pairs
 
