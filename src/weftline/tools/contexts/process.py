@@ -82,7 +82,7 @@ class ProcessContext:
 
     async def spawn(self, *, cwd: str | os.PathLike[str] | None = None, env: Mapping[str, str] | None = None) -> Handle:
         made = cwd is None
-        root = tempfile.mkdtemp(prefix="weftline-") if cwd is None else cwd
+        root = tempfile.mkdtemp(prefix="weftline_context_") if cwd is None else cwd
         files = Beneath(root, hard_links=self._hard_links)
         handle = Handle(f"{self.type}-{secrets.token_hex(6)}", self.type, files.root)
         self._homes[handle.id] = _Home(files, {**_environment(), **self._env, **(env or {})}, made=made)
