@@ -41,8 +41,11 @@ __all__ = [
     "WeftlineError",
     "WillNotHappen",
     "__version__",
+    "files",
     "hook",
+    "shell",
     "skills",
+    "todo",
     "tool",
 ]
 
@@ -70,6 +73,9 @@ if TYPE_CHECKING:
     from weftline.agent.threads import Thread
     from weftline.errors import Conflict, WeftlineError
     from weftline.tools.base import Happened, ToolContext, ToolFailed, ToolInDoubt, ToolOutput, Unknown, WillNotHappen
+    from weftline.tools.builtin.files import files
+    from weftline.tools.builtin.shell import shell
+    from weftline.tools.builtin.todo import todo
     from weftline.tools.function import tool
 else:
     # Hidden from type checkers, which take a module `__getattr__` to mean that every name exists.
@@ -105,8 +111,11 @@ else:
         "Unknown": "weftline.tools.base",
         "WeftlineError": "weftline.errors",
         "WillNotHappen": "weftline.tools.base",
+        "files": "weftline.tools.builtin.files",
         "hook": "weftline.agent.calling",
+        "shell": "weftline.tools.builtin.shell",
         "skills": "weftline.agent.skills.toolset",
+        "todo": "weftline.tools.builtin.todo",
         "tool": "weftline.tools.function",
     }
 
