@@ -20,7 +20,7 @@ MAX_LINES = 600
 BASE = frozenset(
     {"weftline.messages", "weftline.errors", "weftline.canonical", "weftline.json_size", "weftline.prompts"}
     | {"weftline.framing", "weftline.log_context", "weftline.redaction", "weftline.schema_cost", "weftline.suggestions"}
-    | {"weftline.surrogates"}
+    | {"weftline.percent", "weftline.surrogates"}
 )
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
 SHELL = MIDDLE | {"weftline.net", "weftline.plan", "weftline.prompts", "weftline.providers", "weftline.tools"}
@@ -46,9 +46,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.canonical": frozenset(),
     "weftline.framing": frozenset(),
     "weftline.log_context": frozenset(),
-    "weftline.redaction": frozenset(),
+    "weftline.percent": frozenset(),
+    "weftline.redaction": frozenset({"weftline.percent"}),
     "weftline.json_size": frozenset(),
-    "weftline.schema_cost": frozenset(),
+    "weftline.schema_cost": frozenset({"weftline.percent"}),
     "weftline.suggestions": frozenset(),
     "weftline.surrogates": frozenset(),
     "weftline.bounded": frozenset(),

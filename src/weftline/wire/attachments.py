@@ -13,13 +13,14 @@ from binascii import Error as NotBase64
 from hashlib import sha256
 from ipaddress import ip_address
 from typing import Annotated, Any, NamedTuple, cast
-from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.parse import urlsplit
 
 from msgspec import Raw, Struct
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from weftline.errors import Issue, invalid
 from weftline.messages import Blob, File, Image
+from weftline.percent import decoded_up_to
 from weftline.wire.json_text import decode_fields, decode_items, encode
 from weftline.wire.limits import (
     FILE_TYPES,
@@ -37,6 +38,8 @@ _SIGNATURES = (
     (b"GIF89a", "image/gif"),
     (b"%PDF-", "application/pdf"),
 )
+_MAX_DATA_HEAD_CHARS = 1024
+"""What is before the content of a data URL: its media type and parameters."""
 _OWN = ("sha256", "sizeBytes")
 """Written by the server in place of content; ignored when a client sends them."""
 
@@ -182,13 +185,23 @@ def _content(sent: dict[str, Any]) -> tuple[str, bytes | None]:
 
 
 def _data_url(url: str) -> tuple[str | None, bytes]:
-    head, comma, body = url[5:].partition(",")
-    if not comma:
+    comma = url.find(",", 0, _MAX_DATA_HEAD_CHARS)
+    if comma < 0:
         raise AttachmentRefused("url", "is not a data URL")
-    media_type, _, options = head.partition(";")
+    media_type, _, options = url[5:comma].partition(";")
+    body = url[comma + 1 :]
     encoded = options.lower().split(";")[-1] == "base64"
-    data = _decoded(body, "url") if encoded else unquote_to_bytes(body)
-    return media_type or None, data
+    return media_type or None, _decoded(body, "url") if encoded else _unescaped(body)
+
+
+def _unescaped(text: str) -> bytes:
+    try:
+        data = decoded_up_to(text.encode(), MAX_ATTACHMENT_BYTES)
+    except ValueError:
+        raise AttachmentRefused("url", "is not a data URL") from None
+    if data is None:
+        raise _too_large("url")
+    return data
 
 
 def _decoded(text: str, field: str) -> bytes:
