@@ -69,12 +69,17 @@ class HostedMcp:
         # The package binds a session to the caller that opened it; for others it does not exist.
         user = AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=[]))
         room = RequestRoom(self._app.large, principal.slug)
-        scope = {**request.scope, "user": user, _PRINCIPAL: principal, _ROOM: room}
+        # Nothing is kept to be sent again: whoever asks for what it missed listens from now on.
+        headers = [header for header in request.scope["headers"] if header[0] != b"last-event-id"]
+        scope = {**request.scope, "headers": headers, "user": user, _PRINCIPAL: principal, _ROOM: room}
         receive = await _checked(request) if request.method == "POST" else request.receive
         # A stream that only listens is open for as long as the client likes.
         place = self._app.engine.reserve_stream(principal.workspace) if request.method == "GET" else None
         try:
-            await manager.handle_request(scope, receive, _Sending(self._app.large, room, request).send)
+            sending = _Sending(self._app.large, room, request)
+            await manager.handle_request(scope, receive, sending.send)
+            if not sending.started:
+                raise WeftlineError("The MCP package left this request without an answer.")
         except ExceptionGroup as group:
             # The package wraps the exception that `send` raises when the client is too slow.
             if group.split(ConnectionResetError)[1] is not None:
@@ -202,9 +207,11 @@ class _Sending:
         self._large = large
         self._room = room
         self._send = request.send
+        self.started = False
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
+            self.started = True
             message = {**message, "headers": [*message.get("headers", ()), NO_SNIFFING]}
         body: bytes = message.get("body", b"")
         if len(body) <= LARGE_BYTES:

@@ -142,6 +142,11 @@ async def test_a_session_is_not_there_for_another_credential(api: Api) -> None:
     headers["Mcp-Session-Id"] = session
     listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
     assert (await api.post(f"/api/mcp/{api.slug}", listing, headers=headers)).status == 200
+    # Nothing is kept for those who come back, so a stream begins anew.
+    again = {**headers, "Last-Event-ID": "7", "Authorization": f"Bearer {api.key}"}
+    async with api.http.get(f"{api.url}/api/mcp/{api.slug}", headers=again) as stream:
+        assert (stream.status, stream.content_type) == (200, "text/event-stream")
+        assert stream.headers["X-Content-Type-Options"] == "nosniff"
     other = await key_of(api, "mcp")
     assert (await api.post(f"/api/mcp/{api.slug}", listing, headers=headers, key=other)).status == 404
 
