@@ -11,7 +11,7 @@ from typing import Protocol
 
 from weftline.bounded.pool import on_behalf_of
 from weftline.kernel.accept import accepts
-from weftline.kernel.state import CallModel, Command, State
+from weftline.kernel.state import CallModel, CheckOutput, Command, Consult, Reconcile, RunTool, State
 from weftline.log_context import current_request, current_run
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import step as stepping
@@ -20,6 +20,7 @@ from weftline.runtime.log import Log
 from weftline.runtime.model_call import abandoned
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.step import Step, take_in
+from weftline.runtime.toolbox import EMPTY
 
 
 class TakeStep(Protocol):
@@ -78,13 +79,20 @@ class Driver:
                 return
             self.record(run, facts)
             commands = self.advance(run)
+            code = (work.toolbox or EMPTY).code
             while commands and not self.stopping and not run.gone:
+                if code is not None:
+                    await code.happened(driving.taken_facts())
+                    if run.gone or self.stopping:
+                        break
                 if len(commands) == 1 and not driving.tasks and driving.due_at is None:
                     facts = await self._outcome(run, commands[0])
                     commands = () if run.gone else self.advance(run, facts)
                 else:
                     await self._side_by_side(run, commands)
                     commands = () if run.gone else self.advance(run)
+            if code is not None:
+                await code.happened(driving.taken_facts())
         finally:
             for task in driving.tasks.values():
                 task.cancel()
@@ -98,6 +106,11 @@ class Driver:
         state = run.state
         for draft in facts:
             state = take_in(state, run.work, draft, at=at)
+        self._append(run, facts, state, at=at)
+
+    def _append(self, run: LiveRun, facts: Sequence[Draft], state: State, *, at: int) -> None:
+        if run.work.toolbox is not None and run.work.toolbox.code is not None:
+            run.driving.facts += [draft.head for draft in facts]
         self._log.append(run, facts, state=state, at=at)
 
     def advance(self, run: LiveRun, facts: Sequence[Draft] = ()) -> tuple[Command, ...]:
@@ -113,7 +126,7 @@ class Driver:
         at = self._services.clock.now_us()
         result = self._step(state, run.work, facts, at=at)
         if result.entries:
-            self._log.append(run, result.entries, state=result.state, at=at)
+            self._append(run, result.entries, result.state, at=at)
         if not result.state.ended:
             run.log.due_at = 0 if result.commands else result.due_at
         run.driving.due_at = result.due_at
@@ -213,5 +226,12 @@ class RunSink:
 
 
 def _key(command: Command) -> tuple[int, int, int]:
-    index = -1 if isinstance(command, CallModel) else command.index
-    return command.turn, index, command.attempt
+    match command:
+        case CallModel():
+            return command.turn, -1, command.attempt
+        case CheckOutput():
+            return command.turn, -2, 0
+        case Consult():
+            return command.turn, command.index, 0
+        case RunTool() | Reconcile():
+            return command.turn, command.index, command.attempt

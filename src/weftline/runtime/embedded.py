@@ -48,7 +48,7 @@ from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
 from weftline.runtime.limits import WorkspaceLimits
-from weftline.runtime.live import Draft, LiveRun, Residency, RunLog, WorkingSet
+from weftline.runtime.live import BEHIND, Draft, LiveRun, RunLog, WorkingSet
 from weftline.runtime.log import Log
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.models import refused_sampling
@@ -115,7 +115,9 @@ class EmbeddedEngine:
         def new_driver(log: Log, on_deadline: Callable[[LiveRun, int], None]) -> Driver:
             return Driver(log, services, opener, on_deadline=on_deadline, step=self._step, carry_out=self._carry_out)
 
-        self._residents = Residents(store, clock=self.clock, hub=self._hub, limits=self._limits, new_driver=new_driver)
+        self._residents = Residents(
+            store, clock=self.clock, hub=self._hub, limits=self._limits, new_driver=new_driver, knows=self._tools.knows
+        )
         self._log, self._driver = self._residents.log, self._residents.driver
         self._recovery = self._residents.recovery
         self._next_key = await store.last_key() + 1
@@ -214,7 +216,8 @@ class EmbeddedEngine:
                 issues = [issue for model in models for issue in refused_sampling(plan, model)]
                 if issues:
                     raise invalid(issues)
-        await self._tools.check(plan, workspace=workspace)
+        if plan.tools:
+            await self._tools.check(plan, workspace=workspace)
 
     async def create(
         self,
@@ -282,17 +285,18 @@ class EmbeddedEngine:
         key, self._next_key = self._next_key, self._next_key + 1
         conversation = Conversation(plan.messages, size=len(encoded))
         work = WorkingSet(ids.run_id(key, new.salt), plan, conversation, secrets=new.secrets)
-        work.blobs = {blob.id: blob.data for blob in new.blobs}
+        if new.blobs:
+            work.blobs = {blob.id: blob.data for blob in new.blobs}
         log = RunLog(self._log_store.next_epoch())
-        run = LiveRun(key, new.salt, workspace=new.workspace, thread=new.thread, log=log, work=work)
+        run = LiveRun(key, workspace=new.workspace, thread=new.thread, log=log, work=work)
         run.new = new
         if new.thread is not None:
-            run.residency = Residency.BEHIND  # its commit says whether it may move at once
+            run.residency = BEHIND  # its commit says whether it may move at once
         self._residents.add(run)
         body = bodies.CreatedBody(Raw(encoded), UNSET if sent is None else Raw(sent))
         created = RunCreated(RULES, plan.limits, new.thread)
         self._driver.record(run, (Draft(created, bodies.encode(body)),))
-        self._residents.consider(run)
+        self._residents.begin(run)
         return run
 
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
