@@ -99,6 +99,18 @@ async def test_a_client_that_asks_for_another_protocol_is_told_to_continue(
     assert statuses(await answers(server, head, RUN)) == [100, 202]
 
 
+async def test_a_client_that_is_not_told_to_continue_finds_its_connection_closed(
+    server: ServerProcess, credentials: tuple[str, str]
+) -> None:
+    """It may send the body or not, and nobody could tell its next request from that."""
+    expects = (LENGTH, b"Expect: 100-continue")
+    head = post((credentials[0], "wrong"), headers=expects)
+    data = await answers(server, head, GET)
+    assert statuses(data) == [401] and b"connection: close" in data
+    whole = await answers(server, head + RUN + GET, request(b"Host: x", b"Connection: close"))
+    assert statuses(whole) == [401, 200, 200], "the body has come, so it is clear where the next one begins"
+
+
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 async def test_curl_may_ask_for_http2_in_the_clear(server: ServerProcess, credentials: tuple[str, str]) -> None:
     slug, key = credentials

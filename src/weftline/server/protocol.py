@@ -289,7 +289,9 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         if self._upgrades:
             return  # only the parser thinks so
         self._phase, self._received = _IDLE, 0
-        super().on_message_complete()
+        if not self.cycle.response_complete:
+            self.cycle.more_body = False
+            self.cycle.message_event.set()
 
     def _check(self, begun_as: _Phase) -> None:
         """After some bytes: bounds what is still incomplete, in size and in time."""
