@@ -181,6 +181,10 @@ async def test_what_follows_a_chunked_body_does_not_join_the_head(
     )
     trailer = b"%x\r\n%b\r\n0\r\nX-API-Key: %b\r\n\r\n" % (len(RUN), RUN, key.encode())
     assert statuses(await answers(server, head + trailer)) == [401]
+    # Nor the head of the next request, which is judged by its own.
+    first = request(b"Host: x", CHUNKED, body=b"0\r\nHost: y\r\n\r\n")
+    second = request(b"Host: x", CHUNKED, b"Host: y", body=b"0\r\n\r\n")
+    assert statuses(await answers(server, first, second)) == [200, 400]
 
 
 async def test_an_escaped_slash_does_not_separate_two_names(

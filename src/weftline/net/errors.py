@@ -20,8 +20,7 @@ Reason: TypeAlias = Literal[
 ]
 """`invalid`: the request cannot be sent as it is. `refused`: this server does not connect there. `redirected`: the
 answer leads to another origin, which must not get the request. `proxy`: the proxy refused. `broken`: the connection, or
-what came over it. `closed`: the client is shut down. `busy`: too many requests
-of the same workspace are under way.
+what came over it. `closed`: the client is shut down. `busy`: too many requests of the same workspace are under way.
 """
 
 

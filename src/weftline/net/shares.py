@@ -59,7 +59,7 @@ class Shares:
                 f" {self._max_at_once} requests under way.",
                 sent=False,
             ) from None
-        return None if timeout_s is None else timeout_s - (now() - began_s)
+        return None if timeout_s is None else max(timeout_s / 2, timeout_s - (now() - began_s))
 
 
 class _Share:

@@ -22,6 +22,7 @@ from typing import Any, cast
 
 import httptools
 from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
@@ -196,7 +197,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             except httptools.HttpParserUpgrade as upgrade:
                 data = data[upgrade.args[0] :]
                 self._upgrades = False
-                parser = parser_of_rest(self, self.headers)
+                parser = parser_of_rest(self, self.scope["headers"])
                 cast(Any, self).parser = parser
             except httptools.HttpParserError:
                 self._refuse(self._refusal or InvalidRequest("This is not an HTTP request."))
@@ -216,8 +217,6 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         self.scope[FLOW] = self.flow  # pyright: ignore[reportGeneralTypeIssues]
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._phase is _BODY:
-            return  # after a chunked body: by now the request has been judged by its head
         name = name.lower()
         if name in WATCHED:
             self._watched.append((name, value))
@@ -231,6 +230,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             raise self._refused(InvalidRequest("There are too many requests on this connection at once."))
         exchange = self._exchange()
         self._phase, self._received, self._body_bytes = _BODY, 0, 0
+        self.headers = []  # for what follows a chunked body: by then the request has been judged by its head
         self._begin(exchange)
 
     def _exchange(self) -> Exchange:
@@ -268,7 +268,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         except WeftlineError as error:
             raise self._refused(error) from None
         usual = version == "1.1" and not self.expect_100_continue
-        self._usual = self._watched if usual else None
+        self._usual = [*self._watched] if usual else None
 
     def _begin(self, exchange: Exchange) -> None:
         """Answers it, or has it wait for the answers to those before it."""
@@ -283,7 +283,13 @@ class CorkedHttpProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
-        super().on_body(body)
+        exchange = self.cycle
+        if exchange.response_complete:
+            return
+        exchange.body += body
+        if len(exchange.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        exchange.message_event.set()
 
     def on_message_complete(self) -> None:
         if self._upgrades:
@@ -384,7 +390,8 @@ class CorkedHttpProtocol(HttpToolsProtocol):
 
     def _origin(self) -> str | None:
         """Of the page that sends the request, if that much of its head has come."""
-        headers = self.headers or ()  # None before the first request
+        scope = cast("dict[str, Any] | None", self.scope)  # None before the first request
+        headers = scope["headers"] if scope is not None else ()
         return next((value.decode("latin-1") for name, value in headers if name == b"origin"), None)
 
     # What the client takes
