@@ -71,6 +71,7 @@ def test_making_a_client_loads_no_http_library_and_nothing_of_the_server() -> No
         "weftline.client",
         "weftline.json_size",
         "weftline.net",
+        "weftline.percent",
         "weftline.prompts",
         "weftline.schema_cost",
         "weftline.suggestions",
