@@ -20,7 +20,8 @@ MAX_LINES = 600
 BASE = frozenset(
     {"weftline.messages", "weftline.errors", "weftline.canonical", "weftline.json_size", "weftline.prompts"}
     | {"weftline.framing", "weftline.log_context", "weftline.redaction", "weftline.schema_cost", "weftline.suggestions"}
-    | {"weftline.a2a_answers", "weftline.mcp_answers", "weftline.prompts_files", "weftline.surrogates"}
+    | {"weftline.a2a_answers", "weftline.mcp_answers", "weftline.percent", "weftline.prompts_files"}
+    | {"weftline.surrogates"}
 )
 PURE = frozenset(
     {"weftline.kernel", "weftline.messages", "weftline.prompts", "weftline.prompts_files", "weftline.prompts_skills"}
@@ -50,10 +51,11 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.canonical": frozenset(),
     "weftline.framing": frozenset(),
     "weftline.log_context": frozenset(),
-    "weftline.redaction": frozenset(),
+    "weftline.percent": frozenset(),
+    "weftline.redaction": frozenset({"weftline.percent"}),
     "weftline.json_size": frozenset(),
     "weftline.mcp_answers": frozenset(),
-    "weftline.schema_cost": frozenset(),
+    "weftline.schema_cost": frozenset({"weftline.percent"}),
     "weftline.suggestions": frozenset(),
     "weftline.surrogates": frozenset(),
     "weftline.bounded": frozenset(),
