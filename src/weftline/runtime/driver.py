@@ -19,7 +19,7 @@ from weftline.runtime.live import Draft, LiveRun, WorkingSet, is_being_cancelled
 from weftline.runtime.log import Log
 from weftline.runtime.model_call import abandoned
 from weftline.runtime.services import Outcome, Services, Sink
-from weftline.runtime.step import Step, take_in
+from weftline.runtime.step import Step, take_in, thread_end
 
 
 class TakeStep(Protocol):
@@ -98,7 +98,7 @@ class Driver:
         state = run.state
         for draft in facts:
             state = take_in(state, run.work, draft, at=at)
-        self._log.append(run, facts, state=state, at=at)
+        self._log.append(run, facts, state=state, at=at, thread_end=thread_end(state, run.work))
 
     def advance(self, run: LiveRun, facts: Sequence[Draft] = ()) -> tuple[Command, ...]:
         """Appends `facts` and everything that follows from them; returns the outstanding commands.
@@ -113,7 +113,7 @@ class Driver:
         at = self._services.clock.now_us()
         result = self._step(state, run.work, facts, at=at)
         if result.entries:
-            self._log.append(run, result.entries, state=result.state, at=at)
+            self._log.append(run, result.entries, state=result.state, at=at, thread_end=result.thread_end)
         if not result.state.ended:
             run.log.due_at = 0 if result.commands else result.due_at
         run.driving.due_at = result.due_at

@@ -32,8 +32,7 @@ from weftline.kernel.entries import (
 from weftline.kernel.state import FOLD, State, encode_state
 from weftline.runtime.clock import Clock
 from weftline.runtime.live import Draft, LiveRun, Residency, Waiter
-from weftline.runtime.step import thread_end
-from weftline.store.base import LEAVE_DUE, Item, LogStore, Progress, Write, Written
+from weftline.store.base import LEAVE_DUE, Item, LogStore, Progress, ThreadEnd, Write, Written
 
 logger = logging.getLogger(__name__)
 
@@ -93,8 +92,13 @@ class Log:
                 "The store is not accepting writes at the moment.", hint=self.refusal.message, retry_after_s=2
             )
 
-    def append(self, run: LiveRun, drafts: Sequence[Draft], *, state: State, at: int) -> None:
-        """Queues facts for the next flush. `state` is the run's state with all of them folded."""
+    def append(
+        self, run: LiveRun, drafts: Sequence[Draft], *, state: State, at: int, thread_end: ThreadEnd | None = None
+    ) -> None:
+        """Queues facts for the next flush. `state` is the run's state with all of them folded.
+
+        `thread_end` comes with the terminal one, if the run has a thread.
+        """
         log = run.log
         write = log.pending or self._touch(run)
         size = 0
@@ -117,9 +121,9 @@ class Log:
         log.drafts += drafts
         log.state = state
         log.next_seq += len(drafts)
-        if state.ended and write.thread_end is None:
+        if state.ended:
             log.due_at = None
-            write.thread_end = thread_end(state, run.work)
+            write.thread_end = thread_end
 
     def observe(self, run: LiveRun, kind: str, encoded: list[bytes]) -> None:
         """Queues observations of one kind, one seq each. They change neither state nor version."""
