@@ -25,6 +25,7 @@ CONSTANTS: dict[str, str] = {
     "returned an intermediate or pending status.",
     "TOO_MUCH_TO_CHECK": "too large or too deeply nested to be checked against its schema; send something simpler",
     "TOO_MUCH_TO_LIST": "does not fit its schema, in more ways than can be listed; send something simpler",
+    "OUTPUT_CHANGED": "the tool's validators change their own output",
     "ANSWER_MISFIT": "The answer does not fit the output schema.",
     "RESULT_FOLLOWS": "The result follows in the next message.",
     "FAILED_WITHOUT_WORDS": "The tool failed.",
@@ -53,6 +54,18 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
         "unknown_tool",
         ("ghost",),
         "There is no tool named ghost in this run. Use one of the tools you were given, or answer without it.",
+    ),
+    (
+        "unstable_arguments",
+        ("pay",),
+        "Not executed: the tool's validators change their own output, so pay would run with other arguments than "
+        "those that were checked. This is a fault of the tool, not of your arguments. Continue without it.",
+    ),
+    (
+        "tool_failed_to_prepare",
+        ("pay", "'currency'"),
+        "Not executed: pay failed while its arguments were checked: 'currency'. This is a fault of the tool, not of "
+        "your arguments. Continue without it.",
     ),
     (
         "invalid_arguments",

@@ -30,6 +30,7 @@ LONG_RUNNING = (
 TOO_MUCH_TO_CHECK = "too large or too deeply nested to be checked against its schema; send something simpler"
 TOO_MUCH_TO_LIST = "does not fit its schema, in more ways than can be listed; send something simpler"
 """Both appear in lists of what is wrong with arguments and answers."""
+OUTPUT_CHANGED = "the tool's validators change their own output"
 
 _ANSWER_NOW = "Give your final answer now with what you know, or take a different approach."
 _LAST_ANSWER = "Give your best final answer now, using what you already know."
@@ -48,6 +49,20 @@ def unknown_tool(tool: str) -> str:
 
 def invalid_arguments(tool: str, problems: Sequence[str]) -> str:
     return f"The arguments do not fit {tool}: {'; '.join(problems)}. Correct them and call it again."
+
+
+def unstable_arguments(tool: str) -> str:
+    return (
+        f"Not executed: {OUTPUT_CHANGED}, so {tool} would run with other arguments than those that were checked. "
+        "This is a fault of the tool, not of your arguments. Continue without it."
+    )
+
+
+def tool_failed_to_prepare(tool: str, reason: str) -> str:
+    return (
+        f"Not executed: {tool} failed while its arguments were checked: {reason}. "
+        "This is a fault of the tool, not of your arguments. Continue without it."
+    )
 
 
 class _InvalidInput(Struct):

@@ -39,22 +39,24 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     started = loop.time()
     timeout_s = tool.timeout_s or TOOL_TIMEOUT_S
     how: How = "returned"
+    deadline = services.deadlines.after(timeout_s)
     try:
-        async with services.deadlines.after(timeout_s):
+        async with deadline:
             output = await tool.invoke(work.conversation.args[command.index], context)
         if output.is_error:
             how = "failed"
-    except TimeoutError:
-        _notify(context)
-        how, output = "timeout", ToolOutput.of(prompts.tool_timed_out(call.name, timeout_s), is_error=True)
     except asyncio.CancelledError:
         _notify(context)
         if is_being_cancelled():
             raise
         how, output = "failed", ToolOutput.of(prompts.tool_cancelled_itself(call.name), is_error=True)
-    except Exception as error:
-        logger.exception("run %s: the tool %s failed", context.run_id, call.name)
-        how, output = "failed", ToolOutput.of(prompts.tool_failed(call.name, str(error)), is_error=True)
+    except (Exception, SystemExit) as error:
+        if deadline.expired:
+            _notify(context)
+            how, output = "timeout", ToolOutput.of(prompts.tool_timed_out(call.name, timeout_s), is_error=True)
+        else:
+            logger.exception("run %s: the tool %s failed", context.run_id, call.name)
+            how, output = "failed", ToolOutput.of(prompts.tool_failed(call.name, str(error)), is_error=True)
     finally:
         notes.close()
     active_us = int((loop.time() - started) * 1_000_000)
@@ -93,7 +95,7 @@ async def _ask(
             answer: object = cast(object, await tool.reconcile(work.conversation.args[command.index], context))
         if isinstance(answer, Happened):
             return output_of(answer.result, tool_name=call.name)
-    except (Exception, asyncio.CancelledError):
+    except (Exception, SystemExit, asyncio.CancelledError):
         if is_being_cancelled():
             raise
         logger.exception("run %s: reconciling %s failed", context.run_id, call.name)
