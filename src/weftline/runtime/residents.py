@@ -18,7 +18,7 @@ from weftline.kernel.calls import earliest_deadline
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import TimerFired
 from weftline.runtime.clock import Clock
-from weftline.runtime.driver import Driver
+from weftline.runtime.driver import CUT_S, Driver
 from weftline.runtime.engine import EntryBatch
 from weftline.runtime.failures import report_failure
 from weftline.runtime.hub import Hub
@@ -37,8 +37,6 @@ logger = logging.getLogger(__name__)
 KEEP_S = 5.0
 """How long a parked run stays in memory: clients usually answer quickly."""
 MAX_KEPT = 512
-CUT_S = 5.0
-"""How long a stop waits for cancelled work."""
 LAST_TRY_S = 5.0
 """How long a stop waits for a store that refuses to write what is left."""
 _SWEEP_S = 0.1
@@ -63,8 +61,8 @@ class Residents:
         self._loading: dict[int, asyncio.Task[LiveRun]] = {}
         self._kept: dict[int, LiveRun] = {}
         """Parked runs, longest parked first."""
-        self._unsettled: dict[int, LiveRun] = {}
-        """Runs whose drivers failed, until what is on its way to the store has arrived."""
+        self._leaving: dict[int, LiveRun] = {}
+        """Runs that start over, until their drivers have left and what is on its way to the store has arrived."""
         self._sweep: asyncio.TimerHandle | None = None
         self._sweeping_soon = False
         self._behind: dict[int, set[int]] = {}
@@ -137,9 +135,11 @@ class Residents:
             task.exception()  # the caller may have gone away since
 
     async def _read(self, key: int) -> LiveRun:
-        if (failed := self._unsettled.get(key)) is not None:
-            await self.log.settled(failed)
-            del self._unsettled[key]
+        if (leaving := self._leaving.get(key)) is not None:
+            if leaving.task is not None:
+                await wait_while_running([leaving.task], timeout_s=CUT_S)
+            await self.log.settled(leaving)
+            self._leaving.pop(key, None)
         run = await self.recovery.load(key)
         if run is None:
             raise NotFound("There is no such run.")
@@ -268,10 +268,14 @@ class Residents:
         self._kept.pop(run.key, None)
         run.residency = Residency.GONE
         del self._runs[run.key]
-        self._unsettled[run.key] = run
+        self._leave(run)
+        self._spawn(self.recovery.again(run.key, error))
+
+    def _leave(self, run: LiveRun) -> None:
+        """The run starts over, but not before this memory of it is at rest: no call is made twice at the same time."""
+        self._leaving[run.key] = run
         if run.task is not None:
             run.task.cancel()
-        self._spawn(self.recovery.again(run.key, error))
 
     def _submit(self, run: LiveRun) -> None:
         """Drives the run now, or when its workspace has a free slot; at most one driver at a time."""
@@ -315,6 +319,8 @@ class Residents:
         self._scheduler.finished(run)
         error = None if task.cancelled() else task.exception()
         if run.gone:
+            if run.log.idle and self._leaving.get(run.key) is run:
+                del self._leaving[run.key]
             return
         run.residency = Residency.PARKED
         if error is not None:
@@ -407,7 +413,7 @@ class Residents:
         """The run's memory was ahead of its log and is gone; the run continues from the log."""
         self._forget(run)
         if run.task is not None:
-            run.task.cancel()
+            self._leave(run)
         if self.log.refusal is None and not self.stopping:
             self._spawn(self._load_again(run.key))
 
@@ -416,7 +422,7 @@ class Residents:
         logger.error("run %s: it cannot be written", run.id, exc_info=error)
         self._forget(run)
         if run.task is not None:
-            run.task.cancel()
+            self._leave(run)
         if not self.stopping:
             self._spawn(self.recovery.again(run.key, error))
 

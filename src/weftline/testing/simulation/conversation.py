@@ -59,7 +59,7 @@ def naive_exchange(facts: Sequence[tuple[Fact, bytes]]) -> list[Message]:
                 said += [Assistant((Text(answer),))] if answer else []
                 said += [_queued(facts, identity) for identity in head.ids]
                 answer = ""
-            case OutputRejected():
+            case LoopDetected() | FinalForced() | OutputRejected() if body:
                 answer = ""
             case _:
                 pass
