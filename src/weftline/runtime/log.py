@@ -278,7 +278,7 @@ class Log:
 
         The state is stored when the run ends, and before that only once the newer facts take up as many bytes as it
         does, also when the run parks: a large batch parks after each answer. Whoever loads the run folds what is newer.
-        A new doubt is stored at once, because snapshots show it.
+        A new doubt is stored at once, because lists and snapshots show it and do not read the log for that.
         """
         log, state = run.log, run.log.state
         write = log.pending

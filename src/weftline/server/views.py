@@ -8,7 +8,7 @@ from typing import Protocol
 from weftline.kernel.entries import RunEnded, decode_fact
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine
-from weftline.runtime.receipts import CallName, CancelReceipt
+from weftline.runtime.receipts import MAX_DOUBTS, CallName, CancelReceipt, stored_doubts
 from weftline.store.base import RunRow, Stored
 from weftline.wire import responses, snapshots
 from weftline.wire.responses import Cancelled, RunView, SessionUsage
@@ -19,6 +19,7 @@ class RunSource(Protocol):
 
     async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None: ...
     async def session_id(self, thread: int | None) -> str | None: ...
+    async def receipt(self, key: int) -> CancelReceipt: ...
 
 
 async def run_view(engine: RunSource, row: RunRow, *, max_bytes: int | None = None) -> RunView:
@@ -38,6 +39,9 @@ async def run_summary(engine: RunSource, row: RunRow, *, max_bytes: int | None =
 async def _view(engine: RunSource, row: RunRow, first: Stored | None, *, max_bytes: int | None) -> RunView:
     last = await engine.entry(row.key, row.next_seq - 1, max_bytes=max_bytes) if row.ended_at is not None else None
     session_id = await engine.session_id(row.thread)
+    in_doubt = stored_doubts(row)
+    if in_doubt is None:
+        in_doubt = (await engine.receipt(row.key)).in_doubt[-MAX_DOUBTS:]
 
     def made() -> RunView:
         return snapshots.run_view(
@@ -46,6 +50,7 @@ async def _view(engine: RunSource, row: RunRow, first: Stored | None, *, max_byt
             session_id=session_id,
             created=first.body if first is not None else None,
             ended=_end(last),
+            in_doubt=_calls(in_doubt),
         )
 
     size = sum([one.size for one in (first, last) if one is not None])
