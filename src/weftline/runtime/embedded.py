@@ -48,7 +48,7 @@ from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
 from weftline.runtime.limits import WorkspaceLimits
-from weftline.runtime.live import Draft, LiveRun, Residency, RunLog, WorkingSet
+from weftline.runtime.live import Draft, LiveRun, RunLog, WorkingSet
 from weftline.runtime.log import Log
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.models import refused_sampling
@@ -284,10 +284,9 @@ class EmbeddedEngine:
         work = WorkingSet(ids.run_id(key, new.salt), plan, conversation, secrets=new.secrets)
         work.blobs = {blob.id: blob.data for blob in new.blobs}
         log = RunLog(self._log_store.next_epoch())
-        run = LiveRun(key, new.salt, workspace=new.workspace, thread=new.thread, log=log, work=work)
+        behind = new.thread is not None  # until its commit says that it may move
+        run = LiveRun(key, new.salt, workspace=new.workspace, thread=new.thread, log=log, work=work, behind=behind)
         run.new = new
-        if new.thread is not None:
-            run.residency = Residency.BEHIND  # its commit says whether it may move at once
         self._residents.add(run)
         body = bodies.CreatedBody(Raw(encoded), UNSET if sent is None else Raw(sent))
         created = RunCreated(RULES, plan.limits, new.thread)

@@ -25,16 +25,19 @@ from weftline.store.base import LEAVE_DUE, NewRun, Write
 
 
 class Residency(Enum):
-    """The phase that a run in memory is in.
+    """The phase that a run in memory is in. `LiveRun.move` allows nothing else:
 
-             created, loaded                          promoted in its thread
-                   │      ┌──────────── BEHIND ──────────────┐
-                   ▼      │                                  ▼
-                 PARKED ◀─┘   something to do ──▶ SCHEDULED ──▶ DRIVEN
-                   │  ▲                                          │
-                   │  └────────── nothing left to do ────────────┘
-                   ▼
-                 GONE    out of memory for a while, ended, or lost its last write (from anywhere)
+        created or loaded                          created or loaded with earlier runs in its thread
+              │                                                  │
+              ▼             no earlier run is left               ▼
+           PARKED ◀─────────────────────────────────────────── BEHIND
+            │  ▲ ▲
+            │  │ └──────── cancelled in the queue ─────┐
+            │  └────────── nothing left to do ─────────│─────────┐
+            │                                          │         │
+            └──────────── something to do ──▶ SCHEDULED ──▶ DRIVEN
+                                                    a free slot
+           any ──▶ GONE    ended, out of memory for a while, or starts over from its log
 
     A run that is GONE is never used again: it has to be loaded afresh.
     """
@@ -182,6 +185,13 @@ class Driving:
 
 
 _GONE = Residency.GONE
+_NEXT: dict[Residency, tuple[Residency, ...]] = {
+    Residency.PARKED: (Residency.SCHEDULED, Residency.GONE),
+    Residency.BEHIND: (Residency.PARKED, Residency.GONE),
+    Residency.SCHEDULED: (Residency.DRIVEN, Residency.PARKED, Residency.GONE),
+    Residency.DRIVEN: (Residency.PARKED, Residency.GONE),
+    Residency.GONE: (Residency.GONE,),
+}
 _ACTIVE = (Residency.DRIVEN, Residency.SCHEDULED)
 
 
@@ -201,7 +211,15 @@ class LiveRun:
     )
 
     def __init__(
-        self, key: int, salt: str, *, workspace: int, thread: int | None, log: RunLog, work: WorkingSet
+        self,
+        key: int,
+        salt: str,
+        *,
+        workspace: int,
+        thread: int | None,
+        log: RunLog,
+        work: WorkingSet,
+        behind: bool = False,
     ) -> None:
         self.key = key
         self.salt = salt
@@ -210,7 +228,7 @@ class LiveRun:
         self.log = log
         self.work = work
         self.driving = Driving()
-        self.residency = Residency.PARKED
+        self.residency = Residency.BEHIND if behind else Residency.PARKED
         self.task: asyncio.Task[None] | None = None
         self.new: NewRun | None = None
         """The row to be created with the first write."""
@@ -232,6 +250,11 @@ class LiveRun:
     def active(self) -> bool:
         """Whether it has a driver or is queued for one."""
         return self.residency in _ACTIVE
+
+    def move(self, to: Residency) -> None:
+        if to not in _NEXT[self.residency]:
+            raise RuntimeError(f"run {self.id} cannot go from {self.residency.value} to {to.value}")
+        self.residency = to
 
     def poke(self) -> None:
         """Wakes the driver when it waits for its commands."""

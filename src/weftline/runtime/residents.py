@@ -145,7 +145,7 @@ class Residents:
             raise NotFound("There is no such run.")
         if run.state.ended:
             self._store.release(key, run.log.epoch)
-            run.residency = Residency.GONE
+            run.move(Residency.GONE)
         else:
             self._runs[key] = run
             self._keep(run)
@@ -196,7 +196,7 @@ class Residents:
         """Drops a parked run from memory, unless there is something to do for it after all."""
         if run.active or run.gone:
             return
-        if run.log.due_at == 0 and run.residency is Residency.PARKED and not self.recovery.must_wait(run):
+        if run.log.due_at == 0 and run.residency is Residency.PARKED and not self.recovery.hold_back(run):
             self.consider(run)
         else:
             self._forget(run)
@@ -204,7 +204,7 @@ class Residents:
 
     def _forget(self, run: LiveRun) -> None:
         self._not_behind(run)
-        run.residency = Residency.GONE
+        run.move(Residency.GONE)
         self._kept.pop(run.key, None)
         if self._runs.get(run.key) is run:
             del self._runs[run.key]
@@ -253,7 +253,7 @@ class Residents:
             return
         if run.residency is Residency.SCHEDULED:
             self._scheduler.withdraw(run)
-            run.residency = Residency.PARKED
+            run.move(Residency.PARKED)
         if run.task is not None:
             run.task.cancel()
 
@@ -266,7 +266,7 @@ class Residents:
             self._scheduler.withdraw(run)
         self._not_behind(run)
         self._kept.pop(run.key, None)
-        run.residency = Residency.GONE
+        run.move(Residency.GONE)
         del self._runs[run.key]
         self._leave(run)
         self._spawn(self.recovery.again(run.key, error))
@@ -282,10 +282,10 @@ class Residents:
         run.log.due_at = 0
         if self.stopping:
             self._store_due(run)  # the next process carries it on
-        if run.active or run.gone or self.stopping or self.recovery.must_wait(run):
+        if run.active or run.gone or self.stopping or self.recovery.hold_back(run):
             return
         self._kept.pop(run.key, None)
-        run.residency = Residency.SCHEDULED
+        run.move(Residency.SCHEDULED)
         self._scheduler.submit(run)
 
     def _park(self, run: LiveRun, due_at: int | None) -> None:
@@ -305,7 +305,7 @@ class Residents:
 
     def _start(self, run: LiveRun) -> None:
         if not run.gone:
-            run.residency = Residency.DRIVEN
+            run.move(Residency.DRIVEN)
         run.task = self._loop.create_task(self._drive(run))
         run.task.add_done_callback(lambda task: self._left(run, task))
 
@@ -322,7 +322,7 @@ class Residents:
             if run.log.idle and self._leaving.get(run.key) is run:
                 del self._leaving[run.key]
             return
-        run.residency = Residency.PARKED
+        run.move(Residency.PARKED)
         if error is not None:
             logger.error("run %s: driver failed", run.id, exc_info=error)
         if run.state.ended:
@@ -350,7 +350,7 @@ class Residents:
         for task in await wait_while_running(left, timeout_s=CUT_S):
             logger.warning("run %s did not stop; whatever it still does is ignored", left[task].id)
             self.driver.abandon(left[task])
-            left[task].residency = Residency.GONE
+            left[task].move(Residency.GONE)
         for task in self._tasks:
             task.cancel()
         if self._sweep is not None:
@@ -399,14 +399,14 @@ class Residents:
     def _move_up(self, run: LiveRun) -> None:
         """No earlier run of its thread is left."""
         self._not_behind(run)
-        run.residency = Residency.PARKED
+        run.move(Residency.PARKED)
         run.log.row_due = 0
         self.consider(run)
 
     async def _promote_later(self, key: int) -> None:
         run = await self.load_surely(key)
         if run.residency is Residency.BEHIND:
-            run.residency = Residency.PARKED
+            run.move(Residency.PARKED)
         self.consider(run)
 
     def lost(self, run: LiveRun) -> None:
