@@ -104,7 +104,7 @@ class ChatEncoder(Struct, frozen=True):
     def _image(self, image: Image) -> dict[str, Any]:
         url = image.url if image.data is None else data_url(image.media_type, image.data)
         if not self.images or url is None:
-            return {"type": "text", "text": f"[An image ({image.media_type}) that this model cannot see.]"}
+            return {"type": "text", "text": prompts.unseen_image(image.media_type)}
         return {"type": "image_url", "image_url": {"url": url}}
 
     def _file(self, file: File) -> dict[str, Any]:
@@ -116,8 +116,7 @@ class ChatEncoder(Struct, frozen=True):
                 "type": "file",
                 "file": {"filename": name, "file_data": data_url(file.media_type, file.data)},
             }
-        where = f" at {file.url}" if file.url else ""
-        return {"type": "text", "text": f"[The file {name} ({file.media_type}){where}, which this model cannot read.]"}
+        return {"type": "text", "text": prompts.unreadable_file(file.name, file.media_type, file.url)}
 
     def _assistant(self, message: Assistant) -> bytes:
         fields: dict[str, Any] = {"role": "assistant"}
@@ -189,7 +188,7 @@ class ChatEncoder(Struct, frozen=True):
         ]
         if not images:
             return []
-        return [{"type": "text", "text": f"Returned by {self.names.out(result.name)} ({result.id}):"}, *images]
+        return [{"type": "text", "text": prompts.returned_by(self.names.out(result.name), result.id)}, *images]
 
 
 def marked_body(encoded: Sequence[bytes]) -> list[bytes]:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from weftline import prompts
 from weftline.messages import (
     Assistant,
     AssistantPart,
@@ -112,7 +113,7 @@ class ResponsesEncoder(Struct, frozen=True):
             case Image(media_type, data, url):
                 url = url if data is None else data_url(media_type, data)
                 if not self.images or url is None:
-                    return {"type": "input_text", "text": f"[An image ({media_type}) that this model cannot see.]"}
+                    return {"type": "input_text", "text": prompts.unseen_image(media_type)}
                 return {"type": "input_image", "image_url": url, "detail": "auto"}
             case File(media_type, data, url, name):
                 if data is None:
