@@ -309,19 +309,19 @@ class EmbeddedEngine:
         return True
 
     async def answer(
-        self, key: int, tool_use_id: str, output: ToolOutput, *, message_id: str = "", idempotency_key: str = ""
+        self, key: int, call_id: str, output: ToolOutput, *, message_id: str = "", idempotency_key: str = ""
     ) -> bool:
         """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime."""
         self._log.require_well()
         run = await self._residents.load(key)
         state = run.state
-        question = None if state.ended else open_question(state, tool_use_id)
+        question = None if state.ended else open_question(state, call_id)
         if question is None:
             await self._settled(run)  # a refusal, too, must rest on what a crash cannot undo
-            if tool_use_id in state.questions.ignored:
+            if call_id in state.questions.ignored:
                 return False
             if idempotency_key and await was_answered(
-                self._log_store, key, tool_use_id, output, idempotency_key=idempotency_key
+                self._log_store, key, call_id, output, idempotency_key=idempotency_key
             ):
                 return True
             if state.ended:
@@ -392,7 +392,7 @@ class EmbeddedEngine:
     async def end_thread(self, thread: int, *, requested_by: str = "") -> None:
         """Cancels all runs of a thread that has ended, newest first."""
         for key in reversed(await self._log_store.unfinished_of_thread(thread)):
-            await self.cancel(key, reason="session_ended", requested_by=requested_by)
+            await self.cancel(key, reason="thread_ended", requested_by=requested_by)
 
     async def _load_unfinished(self, key: int) -> LiveRun:
         self.require_accepting()

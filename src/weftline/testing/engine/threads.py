@@ -88,7 +88,7 @@ async def the_end_of_a_thread_cancels_all_its_runs(bench: Bench) -> None:
     await bench.engine.end_thread(thread)
     for run in runs:
         ended = await bench.ended(run)
-        assert (ended.status, ended.reason) == ("cancelled", "session_ended")
+        assert (ended.status, ended.reason) == ("cancelled", "thread_ended")
     assert await refusal(bench.run("hello", thread=thread)) == "session_ended"
 
 
