@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from msgspec import Raw
+from pydantic import BeforeValidator
 
 from runtime.kit import MoodyStore, engine_on, facts, plan
 from weftline import prompts
@@ -15,11 +16,8 @@ from weftline.messages import ToolResults, joined_text
 from weftline.plan import ServerRef
 from weftline.providers.base import ToolSpec
 from weftline.store.memory import MemoryDisk
-from weftline.tools.base import ClientKind, Reconciled, ToolContext, ToolOutput, Unknown
-
-SCRIPTS: dict[str, Any] = {
-    "m": {"turns": [{"tool_calls": [{"name": "bad", "args": {}}, {"name": "good", "args": {}}]}, {"text": "done"}]}
-}
+from weftline.tools.base import ClientKind, Reconciled, Tool, ToolContext, ToolOutput, Unknown
+from weftline.tools.function import tool
 
 
 class Own:
@@ -49,9 +47,11 @@ class Own:
         return Unknown()
 
 
-async def results_with(bad: Own, caplog: pytest.LogCaptureFixture) -> list[str]:
+async def results_with(bad: Tool, caplog: pytest.LogCaptureFixture, args: object = None) -> list[str]:
     """What the model reads as the results of its calls, of which one is to a tool that cannot prepare it."""
-    it, provider = engine_on(MoodyStore(MemoryDisk()), SCRIPTS, tools={"bad": bad, "good": Own("good")})
+    calls = [{"name": "bad", "args": args or {}}, {"name": "good", "args": {}}]
+    scripts = {"m": {"turns": [{"tool_calls": calls}, {"text": "done"}]}}
+    it, provider = engine_on(MoodyStore(MemoryDisk()), scripts, tools={"bad": bad, "good": Own("good")})
     async with it:
         space = await it.workspace("acme")
         run_id = await it.create(space, plan("m", ServerRef("bad"), ServerRef("good")))
@@ -82,6 +82,17 @@ async def test_a_tool_that_fails_to_prepare_a_call_harms_that_call_alone(
 ) -> None:
     results = await results_with(Own("bad", prepared=raised), caplog)
     assert results == [prompts.tool_failed_to_prepare("bad", reason), "good ran"]
+
+
+async def test_a_validator_that_fails_harms_that_call_alone(caplog: pytest.LogCaptureFixture) -> None:
+    def fails(number: int) -> int:
+        raise KeyError(number)
+
+    @tool
+    def bad(n: Annotated[int, BeforeValidator(fails)]) -> None: ...
+
+    results = await results_with(bad, caplog, args={"n": 1})
+    assert results == [prompts.tool_failed_to_prepare("bad", "1"), "good ran"]
 
 
 async def test_a_tool_that_never_ends_to_prepare_a_call_is_given_up(caplog: pytest.LogCaptureFixture) -> None:

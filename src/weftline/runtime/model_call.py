@@ -42,6 +42,7 @@ from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import Tool
 from weftline.tools.checking import issues_of
 from weftline.tools.client_side import input_invalid_result
+from weftline.tools.function import FunctionTool
 
 logger = logging.getLogger(__name__)
 
@@ -366,10 +367,13 @@ async def prepare_calls(
 async def _prepared(tool: Tool, call: ToolCall, work: WorkingSet, services: Services) -> bytes | str:
     """The final arguments of a call, or what the model reads in place of its result, whatever the tool's code does."""
     limit_s = tool.timeout_s or PREPARE_TIMEOUT_S
-    deadline = services.deadlines.after(limit_s)
+    deadline = None if type(tool) is FunctionTool else services.deadlines.after(limit_s)
     try:
-        async with deadline:
+        if deadline is None:  # its validators never wait, so that no deadline could end them
             args = cast(object, await tool.prepare(call.args))
+        else:
+            async with deadline:
+                args = cast(object, await tool.prepare(call.args))
         if not isinstance(args, bytes):
             raise TypeError(f"prepare returned {type(args).__name__}, not bytes")
         _check_object(args)
@@ -380,8 +384,9 @@ async def _prepared(tool: Tool, call: ToolCall, work: WorkingSet, services: Serv
         if is_being_cancelled():
             raise
         logger.exception("run %s: the tool %s failed to prepare a call", work.run_id, call.name)
-        late = f"it took longer than {limit_s:g} seconds" if deadline.expired else ""
-        return prompts.tool_failed_to_prepare(call.name, late or str(error) or type(error).__name__)
+        late = deadline is not None and deadline.expired
+        reason = f"it took longer than {limit_s:g} seconds" if late else str(error) or type(error).__name__
+        return prompts.tool_failed_to_prepare(call.name, reason)
 
 
 def _as_object(args: str) -> bytes:
