@@ -49,8 +49,8 @@ class Own:
 
 async def results_with(bad: Tool, caplog: pytest.LogCaptureFixture, args: object = None) -> list[str]:
     """What the model reads as the results of its calls, of which one is to a tool that cannot prepare it."""
-    calls = [{"name": "bad", "args": args or {}}, {"name": "good", "args": {}}]
-    scripts = {"m": {"turns": [{"tool_calls": calls}, {"text": "done"}]}}
+    calls: list[Any] = [{"name": "bad", "args": args or {}}, {"name": "good", "args": {}}]
+    scripts: dict[str, Any] = {"m": {"turns": [{"tool_calls": calls}, {"text": "done"}]}}
     it, provider = engine_on(MoodyStore(MemoryDisk()), scripts, tools={"bad": bad, "good": Own("good")})
     async with it:
         space = await it.workspace("acme")
