@@ -22,11 +22,12 @@ from msgspec import Struct
 
 from bench import workloads
 from bench.load import percentile
-from weftline import Engine, tool
+from weftline import tool
 from weftline.config import load_config
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime import ids
+from weftline.runtime.embedded import EmbeddedEngine as Engine
 from weftline.store.sqlite.connection import connect
 from weftline.store.sqlite.store import SqliteStore
 from weftline.wire.plan import plan_from_spec

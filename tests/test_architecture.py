@@ -56,6 +56,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.kernel": BASE,
     "weftline.plan": MIDDLE,
     "weftline.prompts": frozenset(),
+    "weftline.prompts_skills": frozenset(),
     "weftline.wire": MIDDLE | {"weftline.plan"},
     "weftline.providers": MIDDLE | {"weftline.net"},
     "weftline.config": MIDDLE | {"weftline.net", "weftline.providers"},
@@ -75,10 +76,16 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "weftline.store.records",
         "weftline.store.secrets",
     },
-    "weftline.server": TOP,
-    "weftline.client": BASE | {"weftline._version", "weftline.wire", "weftline.net.sse"} | ARGUMENTS,
-    "weftline.cli": TOP | {"weftline.server", "weftline.client"},
-    "weftline.testing": TOP | {"weftline.server", "weftline.client"},
+    "weftline.events": BASE,
+    "weftline.background": frozenset(),
+    "weftline.agent": TOP | {"weftline.events", "weftline.background", "weftline.prompts_skills"},
+    "weftline.server": TOP | {"weftline.events", "weftline.agent"},
+    "weftline.client": BASE
+    | {"weftline.background", "weftline.events"}
+    | {"weftline._version", "weftline.wire", "weftline.net.sse"}
+    | ARGUMENTS,
+    "weftline.cli": TOP | {"weftline.agent", "weftline.events"} | {"weftline.server", "weftline.client"},
+    "weftline.testing": TOP | {"weftline.agent", "weftline.events"} | {"weftline.server", "weftline.client"},
 }
 """For each part of the package, what of ours it may import besides itself."""
 
@@ -214,7 +221,7 @@ def wrong_directions(modules: list[Module], *, root: Path = SRC) -> list[str]:
 def impurities(modules: list[Module], *, root: Path = SRC) -> list[str]:
     found: list[str] = []
     for module in modules:
-        if module.part not in {"weftline.kernel", "weftline.messages", "weftline.prompts"}:
+        if module.part not in {"weftline.kernel", "weftline.messages", "weftline.prompts", "weftline.prompts_skills"}:
             continue
         outside = (one for one in imports(module, root=root) if not is_inside(one.module, "weftline"))
         found += [told(module, one) for one in outside if not is_pure_library(one.module)]

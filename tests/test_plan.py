@@ -86,7 +86,7 @@ VERSION_1 = RunPlan(
     ),
     metadata={"team": "zoo"},
 )
-EXAMPLE = replace(
+VERSION_2 = replace(
     VERSION_1,
     v=2,
     messages=(
@@ -95,6 +95,13 @@ EXAMPLE = replace(
         User((File("application/pdf", blob="cd" * 32, size=9_000), Text("And this?"))),
     ),
     sampling=Sampling(0.5, 0.9, ("END", "\n\n"), 1_000),
+)
+EXAMPLE = replace(
+    VERSION_2,
+    v=3,
+    limits=replace(VERSION_2.limits, max_turns=9, max_cost_nusd=5_000_000, output_retries=2, check_output=True),
+    given=2,
+    code="billing",
 )
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -155,6 +162,8 @@ plans = st.builds(
     output_schema=st.none() | st.builds(OutputSchema, texts, raws),
     limits=limits,
     metadata=st.dictionaries(texts, texts, max_size=3),
+    given=counts,
+    code=maybe,
 )
 
 
@@ -181,6 +190,7 @@ def test_every_field_is_stored_defaults_too() -> None:
 
 def test_the_example_of_version_1_is_read() -> None:
     assert decode_plan((PLANS / "v1.json").read_bytes()) == VERSION_1
+    assert decode_plan((PLANS / "v2.json").read_bytes()) == VERSION_2
 
 
 def test_each_version_has_left_an_example_that_is_still_read() -> None:

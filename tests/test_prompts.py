@@ -28,6 +28,7 @@ CONSTANTS: dict[str, str] = {
     "TOO_MUCH_TO_CHECK": "too large or too deeply nested to be checked against its schema; send something simpler",
     "TOO_MUCH_TO_LIST": "does not fit its schema, in more ways than can be listed; send something simpler",
     "OUTPUT_CHANGED": "the tool's validators change their own output",
+    "ANSWER_NOT_CHECKED": "The answer could not be checked. Give it once more.",
     "ANSWER_MISFIT": "The answer does not fit the output schema.",
     "CONTINUE": "Continue.",
     "IMAGE_SHOWN": "[An image was shown here.]",
@@ -56,6 +57,10 @@ INSTRUCTIONS: dict[FinalReason, str] = {
     "answer now, using what you already know.",
     "max_tool_turns": "This run has reached its limit of tool turns, so tools are no longer available. Give your "
     "best final answer now, using what you already know.",
+    "max_turns": "This run has reached its limit of turns, so tools are no longer available. Give your best final "
+    "answer now, using what you already know.",
+    "max_cost": "This run has reached its limit of cost, so tools are no longer available. Give your best final "
+    "answer now, using what you already know.",
 }
 FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
     (
@@ -109,6 +114,14 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
         "Not executed: an earlier call to pay with the same arguments may already have taken effect, "
         "so making it again could do the same thing twice. Find out in another way whether it took "
         "effect, or say in your answer that this is uncertain.",
+    ),
+    ("blocked", ("Not today.",), "Blocked: Not today."),
+    ("gate_failed", ("pay",), "the check that pay has to pass failed, so it was not called."),
+    (
+        "tool_in_doubt",
+        ("pay",),
+        "Not executed: many earlier calls to pay may already have taken effect, so calling it again could do the same "
+        "thing twice. Find out in another way what took effect, or say in your answer that this is uncertain.",
     ),
     ("tool_gone", ("look",), "Not executed: look is no longer available. Use another tool, or answer without it."),
     (

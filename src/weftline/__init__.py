@@ -9,35 +9,103 @@ from typing import TYPE_CHECKING
 from weftline._version import __version__
 
 __all__ = [
+    "AfterModel",
+    "Agent",
+    "BeforeModel",
+    "Conflict",
+    "ContextBuilt",
     "Engine",
     "Happened",
+    "Hook",
+    "Limits",
+    "OutputReady",
+    "Run",
+    "RunCancelled",
+    "RunContext",
+    "RunFailed",
+    "RunInfo",
+    "RunResult",
+    "Settings",
+    "Skill",
+    "SystemRendered",
+    "Thread",
+    "ToolAfter",
+    "ToolBefore",
     "ToolContext",
     "ToolFailed",
+    "ToolGate",
     "ToolOutput",
+    "ToolTransform",
     "Unknown",
     "WeftlineError",
     "WillNotHappen",
     "__version__",
+    "hook",
+    "skills",
     "tool",
 ]
 
 if TYPE_CHECKING:
-    from weftline.errors import WeftlineError
-    from weftline.runtime.embedded import EmbeddedEngine as Engine
+    from weftline.agent.agent import Agent
+    from weftline.agent.calling import Hook, hook
+    from weftline.agent.context import RunContext, RunInfo
+    from weftline.agent.engine import Engine
+    from weftline.agent.hooks import (
+        AfterModel,
+        BeforeModel,
+        ContextBuilt,
+        OutputReady,
+        SystemRendered,
+        ToolAfter,
+        ToolBefore,
+        ToolGate,
+        ToolTransform,
+    )
+    from weftline.agent.results import RunCancelled, RunFailed, RunResult
+    from weftline.agent.run import Run
+    from weftline.agent.settings import Limits, Settings
+    from weftline.agent.skills.format import Skill
+    from weftline.agent.skills.toolset import skills
+    from weftline.agent.threads import Thread
+    from weftline.errors import Conflict, WeftlineError
     from weftline.tools.base import Happened, ToolContext, ToolFailed, ToolOutput, Unknown, WillNotHappen
     from weftline.tools.function import tool
 else:
     # Hidden from type checkers, which take a module `__getattr__` to mean that every name exists.
     _HOMES = {
-        "Engine": ("weftline.runtime.embedded", "EmbeddedEngine"),
-        "Happened": ("weftline.tools.base", "Happened"),
-        "ToolContext": ("weftline.tools.base", "ToolContext"),
-        "ToolFailed": ("weftline.tools.base", "ToolFailed"),
-        "ToolOutput": ("weftline.tools.base", "ToolOutput"),
-        "Unknown": ("weftline.tools.base", "Unknown"),
-        "WeftlineError": ("weftline.errors", "WeftlineError"),
-        "WillNotHappen": ("weftline.tools.base", "WillNotHappen"),
-        "tool": ("weftline.tools.function", "tool"),
+        "AfterModel": "weftline.agent.hooks",
+        "Agent": "weftline.agent.agent",
+        "BeforeModel": "weftline.agent.hooks",
+        "Conflict": "weftline.errors",
+        "ContextBuilt": "weftline.agent.hooks",
+        "Engine": "weftline.agent.engine",
+        "Happened": "weftline.tools.base",
+        "Hook": "weftline.agent.calling",
+        "Limits": "weftline.agent.settings",
+        "OutputReady": "weftline.agent.hooks",
+        "Run": "weftline.agent.run",
+        "RunCancelled": "weftline.agent.results",
+        "RunContext": "weftline.agent.context",
+        "RunFailed": "weftline.agent.results",
+        "RunInfo": "weftline.agent.context",
+        "RunResult": "weftline.agent.results",
+        "Settings": "weftline.agent.settings",
+        "Skill": "weftline.agent.skills.format",
+        "SystemRendered": "weftline.agent.hooks",
+        "Thread": "weftline.agent.threads",
+        "ToolAfter": "weftline.agent.hooks",
+        "ToolBefore": "weftline.agent.hooks",
+        "ToolContext": "weftline.tools.base",
+        "ToolFailed": "weftline.tools.base",
+        "ToolGate": "weftline.agent.hooks",
+        "ToolOutput": "weftline.tools.base",
+        "ToolTransform": "weftline.agent.hooks",
+        "Unknown": "weftline.tools.base",
+        "WeftlineError": "weftline.errors",
+        "WillNotHappen": "weftline.tools.base",
+        "hook": "weftline.agent.calling",
+        "skills": "weftline.agent.skills.toolset",
+        "tool": "weftline.tools.function",
     }
 
     def __getattr__(name):
@@ -45,8 +113,7 @@ else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 
-        module, attribute = _HOMES[name]
-        value = globals()[name] = getattr(import_module(module), attribute)
+        value = globals()[name] = getattr(import_module(_HOMES[name]), name)
         return value
 
     def __dir__():

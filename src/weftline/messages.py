@@ -96,7 +96,7 @@ class System(Struct, frozen=True, tag_field="role", tag="system"):
     content: str
 
 
-class User(Struct, frozen=True, tag_field="role", tag="user", omit_defaults=True):
+class User(Struct, frozen=True, tag_field="role", tag="user", omit_defaults=True, gc=False):
     """`injected` marks a message that the runtime added (a nudge, a final-turn instruction), not a person."""
 
     parts: tuple[UserPart, ...]

@@ -18,7 +18,7 @@ from msgspec.json import Decoder, Encoder
 from weftline.kernel.entries import Limits
 from weftline.messages import Message, OutputSchema, Sampling
 
-PLAN_VERSION = 2
+PLAN_VERSION = 3
 
 
 class _Ref(Struct, frozen=True, tag_field="kind", omit_defaults=True, forbid_unknown_fields=True):
@@ -110,6 +110,10 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     output_schema: OutputSchema | None = None
     limits: Limits = Limits()
     metadata: dict[str, str] = {}
+    given: int = 0
+    """How many of the messages were given along with the prompt, as an earlier conversation."""
+    code: str | None = None
+    """The agent, by name, whose code carries the run: its tools and hooks are those of the process that drives it."""
 
 
 class _Kind(Struct, frozen=True):

@@ -110,6 +110,23 @@ def repeat_of_doubt(tool: str) -> str:
     )
 
 
+def blocked(reason: str) -> str:
+    return f"Blocked: {reason}"
+
+
+def gate_failed(tool: str) -> str:
+    """A reason for `blocked`."""
+    return f"the check that {tool} has to pass failed, so it was not called."
+
+
+def tool_in_doubt(tool: str) -> str:
+    return (
+        f"Not executed: many earlier calls to {tool} may already have taken effect, "
+        "so calling it again could do the same thing twice. "
+        "Find out in another way what took effect, or say in your answer that this is uncertain."
+    )
+
+
 def tool_gone(tool: str) -> str:
     return f"Not executed: {tool} is no longer available. Use another tool, or answer without it."
 
@@ -168,9 +185,12 @@ def repeating_results(count: int) -> str:
 FINAL_TURN = {
     "loop_detected": f"You keep making the same tool calls, so tools are no longer available. {_LAST_ANSWER}",
     "max_tool_turns": f"This run has reached its limit of tool turns, so tools are no longer available. {_LAST_ANSWER}",
+    "max_turns": f"This run has reached its limit of turns, so tools are no longer available. {_LAST_ANSWER}",
+    "max_cost": f"This run has reached its limit of cost, so tools are no longer available. {_LAST_ANSWER}",
 }
 """The instruction for a forced final turn, by its reason."""
 
+ANSWER_NOT_CHECKED = "The answer could not be checked. Give it once more."
 ANSWER_MISFIT = "The answer does not fit the output schema."
 
 

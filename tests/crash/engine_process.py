@@ -14,13 +14,13 @@ from pathlib import Path
 
 from msgspec.json import encode
 
-from weftline import Engine
 from weftline.config import Config
 from weftline.errors import Conflict
 from weftline.kernel.entries import CallOpened, decode_fact
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
+from weftline.runtime.embedded import EmbeddedEngine as Engine
 from weftline.store import open_store
 from weftline.store.base import LogReader
 from weftline.tools.base import ToolOutput

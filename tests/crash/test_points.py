@@ -14,6 +14,7 @@ from weftline.testing.crash import POINTS
 from . import scenarios
 from .conftest import Template
 from .crashing import CrashingServer
+from .test_agent import POINTS as AGENT_POINTS
 from .test_engine import POINTS as ENGINE_POINTS
 from .test_graceful import CLOSING
 
@@ -88,7 +89,7 @@ def test_a_run_is_carried_on_after_a_kill_at(case: Case, template: Template, tmp
 
 @pytest.mark.requirement("run.crash.points")
 def test_a_test_kills_at_every_point_there_is() -> None:
-    planned = [*(point for case in CASES for point in case.plan), *ENGINE_POINTS, *CLOSING]
+    planned = [*(point for case in CASES for point in case.plan), *ENGINE_POINTS, *AGENT_POINTS, *CLOSING]
     assert sorted({point.partition("#")[0] for point in planned}) == sorted(POINTS)
 
 

@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeVar
 from hypothesis import strategies as st
 
 from weftline.kernel.decide import decide
-from weftline.kernel.entries import Effect, How, Limits
-from weftline.kernel.state import CallModel, Reconcile, RunTool
+from weftline.kernel.entries import Effect, How, Limits, Verdict
+from weftline.kernel.state import CallModel, CheckOutput, Consult, Reconcile, RunTool
 
 from .world import DECLARED, SECOND, TOOLS, Ask, Fault, Reply, World
 
@@ -38,6 +38,7 @@ histories = st.builds(History, st.integers(0, 2**32), st.integers(16, 800))
 
 NAMES = (*TOOLS, "nowhere")
 ARGS: tuple[dict[str, object], ...] = ({}, {}, {"x": 1}, {"x": 1}, {"x": 2}, {"bad": True})
+VERDICTS: tuple[Verdict, ...] = ("ok", "ok", "ok", "unknown", "invalid", "blocked", "answered")
 EFFECTS: tuple[Effect, ...] = ("read", "idempotent", "reconcile", "once")
 
 
@@ -78,6 +79,9 @@ def some_limits(c: Choices) -> Limits:
         in_doubt_followup=c.of(("block", "block", "allow")),
         interrupts_allowed=not c.chance(8),
         max_concurrent_calls=c.of((64, 64, 2, 1)),
+        max_turns=c.of((None, None, None, 4, 1)),
+        output_retries=c.of((1, 1, 2, 0)),
+        check_output=c.chance(3),
     )
 
 
@@ -143,16 +147,21 @@ def work_ends(world: World, c: Choices) -> None:
         case CallModel():
             world.running.remove(command)
             world.model_ends(command, some_reply(c))
-        case RunTool() | Reconcile() if not still_stands(world, command):
+        case RunTool() | Reconcile() | Consult() if not still_stands(world, command):
             world.running.remove(command)
         case RunTool():
             how, result = some_tool_end(c)
             world.finish(command, how=how, result=result)
         case Reconcile():
             world.reconciled(command, c.of(("happened", "will_not_happen", "unknown")))
+        case Consult():
+            digest = c.of((None, None, "changed"))
+            world.consulted(command, c.of(VERDICTS), digest=digest, yields=c.chance(3))
+        case CheckOutput():
+            world.checked(command, accepted=not c.chance(4))
 
 
-def still_stands(world: World, command: RunTool | Reconcile) -> bool:
+def still_stands(world: World, command: RunTool | Reconcile | Consult) -> bool:
     """Whether the call of a command is still among those of the present turn."""
     return command.turn == world.state.turn - 1 and command.index < len(world.state.batch.calls)
 
@@ -160,7 +169,7 @@ def still_stands(world: World, command: RunTool | Reconcile) -> bool:
 def lived(history: History) -> World:
     """The world after a history; the run may still be open and the driver in mid-step."""
     c = Choices(history.data)
-    world = World(some_limits(c))
+    world = World(some_limits(c), gated=c.chance(3))
     while c.left and not world.state.ended:
         # Mostly the driver comes to rest between two events; a crash or a request may also fall between two appends.
         world.auto = not c.chance(4)
@@ -196,8 +205,12 @@ def _carry_out(world: World) -> None:
     command = world.running[0]
     if isinstance(command, CallModel):
         world.reply(Reply("Done."))
+    elif isinstance(command, CheckOutput):
+        world.checked(command)
     elif not still_stands(world, command):
         world.running.remove(command)
+    elif isinstance(command, Consult):
+        world.consulted(command)
     elif isinstance(command, RunTool):
         world.finish(command)
     else:

@@ -22,11 +22,13 @@ from weftline.kernel.entries import (
     THINKING_DELTA,
     TOOL_PROGRESS,
     CallClosed,
+    CallGated,
     CallOpened,
     CallStarted,
     CancelRequested,
     Fact,
     MessageQueued,
+    OutputAccepted,
     RunAdopted,
     RunEnded,
     RunPaused,
@@ -35,7 +37,16 @@ from weftline.kernel.entries import (
     decode_fact,
 )
 from weftline.kernel.evolve import evolve, fold
-from weftline.kernel.state import CallModel, Decision, Reconcile, State, decode_state, encode_state
+from weftline.kernel.state import (
+    CallModel,
+    CheckOutput,
+    Consult,
+    Decision,
+    Reconcile,
+    State,
+    decode_state,
+    encode_state,
+)
 
 from . import counts, laws
 from .histories import Choices, History, bring_to_its_end, histories, lived, some_reply
@@ -152,6 +163,10 @@ def test_a_run_ends_once_and_takes_nothing_more(history: History) -> None:
     for command in running:
         if isinstance(command, CallModel):
             late.append((world.model_outcome(command, some_reply(Choices(history.data))), 0))
+        elif isinstance(command, Consult):
+            late.append((CallGated(command.turn, command.index, "ok", "d"), 0))
+        elif isinstance(command, CheckOutput):
+            late.append((OutputAccepted(command.turn), 0))
         else:
             closing = CallClosed(command.turn, command.index, "c", "look", "returned")
             late.append((closing, command.attempt))
@@ -219,7 +234,8 @@ def test_after_a_crash_anywhere_no_attempt_is_begun_twice(history: History, cut:
     world.crash()
     bring_to_its_end(world)
     laws.no_call_starts_twice_but_by_right(world.entries)
-    work = [command for command in world.begun if not isinstance(command, Reconcile)]
+    asked = (Reconcile, Consult, CheckOutput)  # what is only asked may be asked again
+    work = [command for command in world.begun if not isinstance(command, asked)]
     assert len(set(work)) == len(work)
 
 
@@ -245,6 +261,10 @@ def test_a_decision_is_stale_after_any_fact_and_an_outcome_only_when_its_command
             outcome, attempt = world.model_outcome(command, text()), 0
             stale = msgspec.structs.replace(command, attempt=command.attempt + 1)
             assert not accepts(disturbed, world.model_outcome(stale, text()))
+        elif isinstance(command, Consult):
+            outcome, attempt = world.gate_outcome(command), 0
+        elif isinstance(command, CheckOutput):
+            outcome, attempt = OutputAccepted(command.turn), 0
         else:
             outcome, attempt = world.closing(command.index), command.attempt
             assert not accepts(disturbed, outcome, attempt=command.attempt + 1)

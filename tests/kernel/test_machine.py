@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from weftline.kernel.decide import decide
-from weftline.kernel.entries import Effect, How, Limits
+from weftline.kernel.entries import Effect, How, Limits, Verdict
 from weftline.kernel.evolve import evolve
-from weftline.kernel.state import CallModel, Decision, Reconcile, RunTool, State, encode_state
+from weftline.kernel.state import CallModel, CheckOutput, Consult, Decision, Reconcile, RunTool, State, encode_state
 
 from . import counts, laws
-from .histories import ARGS, EFFECTS, NAMES, bring_to_its_end, still_stands
+from .histories import ARGS, EFFECTS, NAMES, VERDICTS, bring_to_its_end, still_stands
 from .world import AT0, DECLARED, SECOND, TOOLS, Answer, Ask, Fault, Reply, World
 
 asks = st.builds(Ask, st.sampled_from(NAMES), st.sampled_from(ARGS))
@@ -27,15 +27,18 @@ limits = st.builds(
     max_retries=st.sampled_from([3, 0]),
     in_doubt_followup=st.sampled_from(["block", "allow"]),
     max_concurrent_calls=st.sampled_from([64, 1]),
+    max_turns=st.sampled_from([None, None, 2]),
+    output_retries=st.sampled_from([1, 0, 2]),
+    check_output=st.booleans(),
 )
 
 
 class RunMachine(RuleBasedStateMachine):
     world: World
 
-    @initialize(limits=limits)
-    def start(self, limits: Limits) -> None:
-        self.world = World(limits)
+    @initialize(limits=limits, gated=st.booleans())
+    def start(self, limits: Limits, gated: bool) -> None:
+        self.world = World(limits, gated=gated)
         self.replayed = State()
         self.messages = 0
 
@@ -80,8 +83,32 @@ class RunMachine(RuleBasedStateMachine):
         if isinstance(command, CallModel):
             self.world.running.remove(command)
             self.world.model_ends(command, reply)
+        elif isinstance(command, CheckOutput):
+            self.world.checked(command)
+        elif isinstance(command, Consult):
+            self.gates_decide(command, None)
         else:
             self.tool_ends(command, "returned", "happened")
+
+    def gates_decide(self, command: Consult, verdict: Verdict | None, *, yields: bool = False) -> None:
+        if not still_stands(self.world, command):
+            self.world.running.remove(command)
+        else:
+            self.world.consulted(command, verdict, yields=yields)
+
+    @precondition(lambda self: self.world.consults)
+    @rule(which=st.integers(0, 2), verdict=st.sampled_from(VERDICTS), yields=st.booleans())
+    def the_gates_decide(self, which: int, verdict: Verdict, yields: bool) -> None:
+        consults = self.world.consults
+        self.gates_decide(consults[which % len(consults)], verdict, yields=yields)
+
+    @precondition(lambda self: any(isinstance(command, CheckOutput) for command in self.world.running))
+    @rule()
+    def the_answer_is_rejected(self) -> None:
+        for command in self.world.running:
+            if isinstance(command, CheckOutput):
+                self.world.checked(command, accepted=False)
+                return
 
     @precondition(lambda self: self.world.tool_calls or self.world.reconciles)
     @rule(
@@ -168,7 +195,8 @@ class RunMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_begun_twice(self) -> None:
         """K14"""
-        begun = [command for command in self.world.begun if not isinstance(command, Reconcile)]
+        asked = (Reconcile, Consult, CheckOutput)  # again after a crash
+        begun = [command for command in self.world.begun if not isinstance(command, asked)]
         assert len(set(begun)) == len(begun)
 
     @invariant()

@@ -13,11 +13,11 @@ import msgspec
 from msgspec import Struct, inspect
 
 from weftline.kernel import bodies
-from weftline.kernel.entries import FACTS, FORMAT, PROVIDER_CALL, TEXT_DELTA, THINKING_DELTA, TOOL_PROGRESS
+from weftline.kernel.entries import FACTS, FORMAT, PROVIDER_CALL, TEXT_DELTA, THINKING_DELTA, TOOL_NOTE, TOOL_PROGRESS
 from weftline.messages import Message
 from weftline.plan import RunPlan
 
-_OBSERVATIONS = (TEXT_DELTA, THINKING_DELTA, PROVIDER_CALL, TOOL_PROGRESS)
+_OBSERVATIONS = (TEXT_DELTA, THINKING_DELTA, PROVIDER_CALL, TOOL_PROGRESS, TOOL_NOTE)
 FORMATS = Path(__file__).parents[1] / "fixtures" / "formats"
 _BODIES = [cls for cls in vars(bodies).values() if isinstance(cls, type) and cls.__module__ == bodies.__name__]
 _PLAIN: dict[type[inspect.Type], str] = {

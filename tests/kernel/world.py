@@ -22,6 +22,7 @@ from weftline.kernel.entries import (
     AttemptFailed,
     AttemptStarted,
     CallClosed,
+    CallGated,
     CallStarted,
     CancelRequested,
     Effect,
@@ -30,6 +31,8 @@ from weftline.kernel.entries import (
     Limits,
     MessageQueued,
     ModelRef,
+    OutputAccepted,
+    OutputRejected,
     RunAdopted,
     RunCreated,
     RunEnded,
@@ -37,9 +40,10 @@ from weftline.kernel.entries import (
     RunResumed,
     TimerFired,
     TurnCompleted,
+    Verdict,
 )
 from weftline.kernel.evolve import evolve
-from weftline.kernel.state import CallModel, Command, New, Reconcile, RunTool, State
+from weftline.kernel.state import CallModel, CheckOutput, Command, Consult, New, Reconcile, RunTool, State
 from weftline.messages import Usage
 
 from .content import Content
@@ -101,12 +105,12 @@ class Ask(Struct, frozen=True):
     def digest(self) -> str:
         return digest(self.final)
 
-    def asked(self, id: str) -> AskedCall:
+    def asked(self, id: str, *, gated: bool = False) -> AskedCall:
         tool = TOOLS.get(self.name)
         if tool is None:
-            return AskedCall(id, self.name, self.digest, "unknown")
+            return AskedCall(id, self.name, self.digest, "unknown", gated=gated)
         verdict = "invalid" if "bad" in self.args else "ok"
-        return AskedCall(id, self.name, self.digest, verdict, tool.effect, tool.client, tool.concurrent)
+        return AskedCall(id, self.name, self.digest, verdict, tool.effect, tool.client, tool.concurrent, gated)
 
 
 class Reply(Struct, frozen=True):
@@ -142,7 +146,9 @@ def facts_of(log: Iterable[Entry]) -> list[tuple[int, Fact]]:
 
 
 class World:
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: Limits | None = None, *, gated: bool = False) -> None:
+        self.gated = gated
+        """Whether the run's agent has gates."""
         self.entries: list[Entry] = []
         self.state = State()
         self.content = Content()
@@ -251,7 +257,7 @@ class World:
                 usage=reply.usage,
                 active_us=7,
             )
-        calls = tuple(ask.asked(f"c{turn}-{index}") for index, ask in enumerate(reply.calls))
+        calls = tuple(ask.asked(f"c{turn}-{index}", gated=self.gated) for index, ask in enumerate(reply.calls))
         return TurnCompleted(
             turn,
             attempt,
@@ -290,6 +296,27 @@ class World:
         how: How = "returned" if answer == "happened" else "in_doubt"
         return self.offer(self.closing(command.index, how=how, result=result), attempt=command.attempt)
 
+    def consulted(
+        self, command: Consult, verdict: Verdict | None = None, *, digest: str | None = None, yields: bool = False
+    ) -> bool:
+        """The gates have decided; by default they have nothing to say."""
+        self.running.remove(command)
+        return self.offer(self.gate_outcome(command, verdict, digest=digest, yields=yields))
+
+    def gate_outcome(
+        self, command: Consult, verdict: Verdict | None = None, *, digest: str | None = None, yields: bool = False
+    ) -> CallGated:
+        one = self.state.batch.calls[command.index]
+        return CallGated(command.turn, command.index, verdict or one.verdict, digest or one.digest, yields)
+
+    def checked(self, command: CheckOutput, *, accepted: bool = True) -> bool:
+        self.running.remove(command)
+        return self.offer(OutputAccepted(command.turn) if accepted else OutputRejected(command.turn))
+
+    @property
+    def consults(self) -> list[Consult]:
+        return [command for command in self.running if isinstance(command, Consult)]
+
     def play(self, *replies: Reply | Fault, tool: Callable[[str, str], str] | None = None) -> World:
         """Carries out what is outstanding, the model with these replies, until they are used up or nothing is left.
 
@@ -308,6 +335,10 @@ class World:
                     self.finish(command, result=tool(one.name, one.digest) if tool else "ok")
                 case Reconcile():
                     self.reconciled(command, "unknown")
+                case Consult():
+                    self.consulted(command)
+                case CheckOutput():
+                    self.checked(command)
         return self
 
     # People and clients.

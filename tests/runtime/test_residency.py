@@ -15,7 +15,7 @@ from weftline.runtime.live import LiveRun, Residency, RunLog, WorkingSet
 
 def parked() -> LiveRun:
     work = WorkingSet("run_1", RunPlan(messages=()), Conversation(()))
-    return LiveRun(1, "s", workspace=1, thread=None, log=RunLog(1), work=work)
+    return LiveRun(1, workspace=1, thread=None, log=RunLog(1), work=work)
 
 
 def test_a_run_that_is_gone_stays_gone() -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from weftline import Engine
 from weftline.config import Config
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.workspace import WorkspaceCatalogs
+from weftline.runtime.embedded import EmbeddedEngine as Engine
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Request, Response

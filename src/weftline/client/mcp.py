@@ -15,8 +15,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from weftline.background import LoopThread
 from weftline.client.arguments import SchemaArguments, as_text
-from weftline.client.background import LoopThread
 from weftline.client.context import ToolContext
 from weftline.client.errors import ClientError, InvalidSpec, NetworkError, ToolError
 from weftline.client.events import LocalToolCall

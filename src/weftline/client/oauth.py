@@ -21,7 +21,7 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Struct
 
-from weftline.client.background import LoopThread
+from weftline.background import LoopThread
 from weftline.client.credentials import DEFAULT_BASE_URL, setting
 from weftline.client.errors import ClientError, OAuthError, api_error
 from weftline.client.http import exchange

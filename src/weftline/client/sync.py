@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, S
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from weftline.client.background import LoopThread
+from weftline.background import LoopThread
 from weftline.client.core import AsyncClient
 from weftline.client.credentials import TokenCallable, TokenSource
 from weftline.client.events import AssistantDelta, Event

@@ -12,11 +12,14 @@ from weftline.kernel.entries import (
     KNOWN_RULES,
     AttemptFailed,
     CallClosed,
+    CallGated,
     CallStarted,
     CancelRequested,
     Fact,
     HistoryPinned,
     MessageQueued,
+    OutputAccepted,
+    OutputRejected,
     RunAdopted,
     RunPaused,
     RunResumed,
@@ -50,6 +53,11 @@ def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
         return not s.control.cancel and len(s.control.queue) < MAX_QUEUED
     if type(head) is CallStarted:
         return _starts_again(s, head, attempt)
+    if type(head) is CallGated:
+        gated = _call(s, head)
+        return gated is not None and gated.gated and not s.control.cancel
+    if type(head) is OutputAccepted or type(head) is OutputRejected:
+        return _awaits_check(s) and head.turn == s.turn - 1
     if type(head) is RunPaused:
         return not s.control.cancel and not s.control.paused and s.limits.interrupts_allowed
     if type(head) is RunResumed:
@@ -84,7 +92,14 @@ def _starts_again(s: State, head: CallStarted, attempt: int) -> bool:
     return lost and call.attempt == attempt and head.attempt == attempt + 1
 
 
-def _call(s: State, head: CallClosed | CallStarted) -> Call | None:
+def _awaits_check(s: State) -> bool:
+    answer = s.answer
+    if not s.limits.check_output or answer.invalid or answer.accepted or s.control.cancel:
+        return False
+    return s.step == "answered" or (s.step == "batch" and bool(s.guards.final))
+
+
+def _call(s: State, head: CallClosed | CallStarted | CallGated) -> Call | None:
     if head.turn != s.turn - 1 or not 0 <= head.index < len(s.batch.calls):
         return None
     return s.batch.calls[head.index]

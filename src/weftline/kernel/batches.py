@@ -16,13 +16,13 @@ from weftline.kernel.entries import (
     FinalReason,
     LoopDetected,
 )
-from weftline.kernel.state import Call, Command, Decision, New, Reconcile, RunTool, State
+from weftline.kernel.state import Call, Command, Consult, Decision, New, Reconcile, RunTool, State
 from weftline.kernel.turns import ask_model, final_answer, truncated
 
 
 def carry_on(s: State) -> Decision:
     batch = s.batch
-    if batch.asked:
+    if batch.asked and (batch.asked > batch.gated or _is_over(s)):
         return _admit(s)
     if not batch.unclosed:
         return _after(s)
@@ -44,7 +44,20 @@ def carry_on(s: State) -> Decision:
         _begin(s, append)
     if append:
         return Decision(tuple(append))
+    if batch.gated and not s.control.paused:
+        _consult(s, start)
     return Decision(start=tuple(start), due_at=due_at)
+
+
+def _consult(s: State, start: list[Command]) -> None:
+    """Asks the gates about the calls that could begin next.
+
+    In a sequential batch that is one server-side call at a time, once those before it have their results.
+    """
+    batch = s.batch
+    for index, call in enumerate(batch.calls):
+        if call.gated and (batch.concurrent or call.client is not None or (index == batch.next and not batch.running)):
+            start.append(Consult(s.turn - 1, index))
 
 
 def _recover(s: State, index: int, call: Call, append: list[New], start: list[Command]) -> None:
@@ -69,11 +82,15 @@ def _begin(s: State, append: list[New]) -> None:
         free = 0 if batch.running else 1
         if free and _is_steered(s):
             while index < len(calls):
-                append.append(closed(s, index, "skipped", prompts.SKIPPED))
+                if calls[index].gated:
+                    append += blocked(s, index, "not_run", prompts.SKIPPED)
+                else:
+                    append.append(closed(s, index, "skipped", prompts.SKIPPED))
                 index = next_waiting(calls, index + 1)
             return
     while free > 0 and index < len(calls):
-        append.append(New(CallStarted(s.turn - 1, index, 1)))
+        if not calls[index].gated:
+            append.append(New(CallStarted(s.turn - 1, index, 1)))
         free -= 1
         index = next_waiting(calls, index + 1)
 
@@ -96,9 +113,16 @@ def _admit(s: State) -> Decision:
     budgets = _Budgets(s)
     append: list[New] = []
     for index, call in enumerate(s.batch.calls):
-        if call.stage == "asked":
+        if call.stage == "asked" and not call.gated:
             append += _admission(s, index, call, budgets)
     return Decision(tuple(append))
+
+
+def _is_over(s: State) -> bool:
+    """Whether calls that the gates have yet to decide on are answered without them: no call of the turn can begin."""
+    if s.answer.finish == "max_tokens" or s.guards.final or s.guards.tool_turns > s.limits.max_tool_turns:
+        return True
+    return bool(s.limits.loop_soft) and guards.repetitions(s.guards.streak)[0] >= s.limits.loop_soft
 
 
 class _Budgets:
@@ -124,12 +148,18 @@ class _Budgets:
 
 def _admission(s: State, index: int, call: Call, budgets: _Budgets) -> tuple[New, ...]:
     name = call.name
-    exceeded = budgets.exceeded(name)
+    if call.verdict == "blocked" and not call.yields:
+        return blocked(s, index, "blocked", "")  # the text for the model is stored with the gates' decision
+    exceeded = None if call.verdict == "answered" and not call.yields else budgets.exceeded(name)
     if exceeded is not None:
         return *blocked(s, index, "budget", prompts.budget_spent(name, exceeded.max_calls)), New(exceeded)
-    if call.verdict == "ok" and s.guards.doubts and _repeats_doubt(s, call):
-        return blocked(s, index, "repeat_of_doubt", prompts.repeat_of_doubt(name))
+    if call.verdict == "ok" and s.guards.doubts and (why := _repeats_doubt(s, call)):
+        return blocked(s, index, "repeat_of_doubt", why)
+    if call.verdict == "blocked":
+        return blocked(s, index, "blocked", "")
     budgets.count(name)
+    if call.verdict == "answered":
+        return blocked(s, index, "answered", "")
     if call.verdict == "unknown":
         return blocked(s, index, "unknown", prompts.unknown_tool(name))
     if call.verdict == "invalid":
@@ -138,10 +168,15 @@ def _admission(s: State, index: int, call: Call, budgets: _Budgets) -> tuple[New
     return (New(CallOpened(s.turn - 1, index, call.id, name, call.digest, call.effect, call.client, timeout_us)),)
 
 
-def _repeats_doubt(s: State, call: Call) -> bool:
+def _repeats_doubt(s: State, call: Call) -> str:
+    """What the model reads if the call may already have taken effect; "" if not."""
     if s.limits.in_doubt_followup == "allow":
-        return False
-    return any(doubt.tool == call.name and doubt.digest == call.digest for doubt in s.guards.doubts)
+        return ""
+    if call.name in s.guards.doubtful_tools:
+        return prompts.tool_in_doubt(call.name)
+    if any(doubt.tool == call.name and doubt.digest == call.digest for doubt in s.guards.doubts):
+        return prompts.repeat_of_doubt(call.name)
+    return ""
 
 
 def _looping(s: State, count: int, by: Literal["calls", "cycle"]) -> Decision:

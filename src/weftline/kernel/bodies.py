@@ -44,6 +44,18 @@ class TurnBody(Struct, omit_defaults=True):
     """How the answer breaks the run's output schema."""
 
 
+class GatedBody(Struct, omit_defaults=True):
+    """Of `call.gated`: the arguments, unless they are as the turn has them, and what the model reads in place of a
+    result, if the call is not to begin.
+    """
+
+    args: Raw | UnsetType = UNSET
+    parts: tuple[UserPart, ...] = ()
+    is_error: bool = False
+    state: Raw | UnsetType = UNSET
+    """As in `ClosedBody`."""
+
+
 class OpenedBody(Struct, omit_defaults=True):
     """Of `call.opened`: the final arguments (a JSON object), and the fields that an offer to a client carries."""
 
@@ -62,6 +74,8 @@ class ClosedBody(Struct, omit_defaults=True):
     args: Raw | UnsetType = UNSET
     message_id: str = ""
     idempotency_key: str = ""
+    state: Raw | UnsetType = UNSET
+    """What the call changed of what the run's tools remember: an object; null stands for what they forgot."""
 
 
 class QueuedBody(Struct, tag_field="role", tag="user", omit_defaults=True):
@@ -112,9 +126,19 @@ class ProgressNote(Struct, omit_defaults=True):
     message: str = ""
 
 
+class ToolNote(Struct):
+    """Of `note.tool`: the call, and what its tool had to say."""
+
+    call: str
+    name: str
+    kind: str
+    data: Raw
+
+
 encode = Encoder().encode
 decode_created = Decoder(CreatedBody).decode
 decode_turn = Decoder(TurnBody).decode
+decode_gated = Decoder(GatedBody).decode
 decode_opened = Decoder(OpenedBody).decode
 decode_closed = Decoder(ClosedBody).decode
 decode_text = Decoder(TextBody).decode
@@ -124,13 +148,17 @@ decode_queued = Decoder(QueuedBody).decode
 decode_message = Decoder(Message).decode
 decode_note = Decoder(ProviderNote).decode
 decode_progress = Decoder(ProgressNote).decode
+decode_tool_note = Decoder(ToolNote).decode
 
 
 def turn_body(message: Assistant, *, args: Sequence[bytes], invalid: Mapping[int, str]) -> TurnBody:
     """The body of a completed turn: `args` has the final bytes of each of the message's calls, in their order."""
+    made = message.calls
+    if not made and not args:
+        return TurnBody(message)
     calls = tuple(
         TurnCall(UNSET if final == asked.args.encode(errors="surrogatepass") else Raw(final), invalid.get(index, ""))
-        for index, (asked, final) in enumerate(zip(message.calls, args, strict=True))
+        for index, (asked, final) in enumerate(zip(made, args, strict=True))
     )
     plain = not invalid and all(call.args is UNSET for call in calls)
     return TurnBody(message, () if plain else calls)

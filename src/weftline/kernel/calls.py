@@ -15,6 +15,7 @@ from weftline.kernel.entries import (
     STRICTNESS,
     AskedCall,
     CallClosed,
+    CallGated,
     CallOpened,
     CallStarted,
     Effect,
@@ -22,7 +23,8 @@ from weftline.kernel.entries import (
 )
 from weftline.kernel.state import Batch, BudgetUse, Call, Doubt, Guards, Question, Questions, State
 
-_DOUBTS_KEPT = 16
+MAX_DOUBTS = 16
+"""Remembered call by call. After that a tool with one more call in doubt is not called again at all."""
 
 
 def asked(wanted: Sequence[AskedCall]) -> Batch:
@@ -30,10 +32,11 @@ def asked(wanted: Sequence[AskedCall]) -> Batch:
     calls: list[Call] = []
     concurrent = True
     for one in wanted:
-        calls.append(Call(one.id, one.name, one.digest, one.verdict, one.effect, one.client))
+        calls.append(Call(one.id, one.name, one.digest, one.verdict, one.effect, one.client, gated=one.gated))
         if not one.concurrent and one.verdict == "ok":
             concurrent = False
-    batch = Batch(tuple(calls), concurrent, asked=len(calls), unclosed=len(calls))
+    gated = sum([call.gated for call in calls])
+    batch = Batch(tuple(calls), concurrent, asked=len(calls), gated=gated, unclosed=len(calls))
     return replace(batch, next=next_waiting(batch.calls, 0))
 
 
@@ -53,8 +56,17 @@ def lost(batch: Batch, effects: dict[str, Effect]) -> Batch:
     return replace(batch, calls=tuple(calls))
 
 
+def gated(s: State, head: CallGated) -> State | None:
+    """The state after the fact; None if it cannot be true of the call. The next three work the same way."""
+    call = _unclosed(s, head)
+    if call is None or not call.gated:
+        return None
+    decided = replace(call, verdict=head.verdict, digest=head.digest, gated=False, yields=head.yields)
+    batch = replace(s.batch, calls=_with(s.batch.calls, head.index, decided), gated=s.batch.gated - 1)
+    return replace(s, version=s.version + 1, batch=batch)
+
+
 def opened(s: State, head: CallOpened, at: int) -> State | None:
-    """The state after the fact; None if it cannot be true of the call. The next two work the same way."""
     call = _unclosed(s, head)
     if call is None or call.stage != "asked" or head.client != call.client:
         return None
@@ -66,8 +78,8 @@ def opened(s: State, head: CallOpened, at: int) -> State | None:
                 return None
             deadline_at = None if head.timeout_us is None else at + head.timeout_us
             questions = _with_question(questions, call.id, Question(head.index, deadline_at))
-    calls = _with(batch.calls, head.index, replace(call, stage="opened", effect=head.effect))
-    batch = replace(batch, calls=calls, asked=batch.asked - 1)
+    calls = _with(batch.calls, head.index, replace(call, stage="opened", effect=head.effect, gated=False))
+    batch = replace(batch, calls=calls, asked=batch.asked - 1, gated=batch.gated - call.gated)
     return replace(s, version=s.version + 1, batch=batch, questions=questions, guards=counted)
 
 
@@ -76,7 +88,8 @@ def started(s: State, head: CallStarted) -> State | None:
     if call is None or call.stage == "asked" or call.client is not None or head.attempt != call.attempt + 1:
         return None
     batch = s.batch
-    calls = _with(batch.calls, head.index, replace(call, stage="started", attempt=head.attempt, lost=False))
+    begun = replace(call, stage="started", attempt=head.attempt, lost=False, effect=head.effect or call.effect)
+    calls = _with(batch.calls, head.index, begun)
     running = batch.running
     if call.stage != "started":
         running = (*running, head.index)
@@ -126,7 +139,7 @@ def earliest_deadline(questions: Questions) -> int | None:
     return earliest
 
 
-def _unclosed(s: State, head: CallOpened | CallStarted | CallClosed) -> Call | None:
+def _unclosed(s: State, head: CallGated | CallOpened | CallStarted | CallClosed) -> Call | None:
     if head.turn != s.turn - 1 or not 0 <= head.index < len(s.batch.calls):
         return None
     call = s.batch.calls[head.index]
@@ -160,17 +173,24 @@ def _without_question(questions: Questions, id: str) -> Questions:
 def _remember(s: State, call: Call, head: CallClosed) -> Guards:
     """What the guards remember about a call that its tool did not answer."""
     match head.how:
-        case "unknown" | "invalid":
+        case "unknown" | "invalid" | "answered":
             return _count(s.guards, s.limits, call.name, used=1)
         case "skipped":
             return _count(s.guards, s.limits, call.name, used=-1)
         case "budget":
             return _count(s.guards, s.limits, call.name, blocked=1)
         case "in_doubt":
-            doubts = (*s.guards.doubts, Doubt(call.name, call.digest, call.id))[-_DOUBTS_KEPT:]
-            return replace(s.guards, doubts=doubts)
+            return _doubt(s.guards, call)
         case _:
             return s.guards
+
+
+def _doubt(kept: Guards, call: Call) -> Guards:
+    if len(kept.doubts) < MAX_DOUBTS:
+        return replace(kept, doubts=(*kept.doubts, Doubt(call.name, call.digest, call.id)))
+    if call.name in kept.doubtful_tools:
+        return kept
+    return replace(kept, doubtful_tools=(*kept.doubtful_tools, call.name))
 
 
 def _count(kept: Guards, limits: Limits, tool: str, *, used: int = 0, blocked: int = 0) -> Guards:

@@ -80,5 +80,6 @@ def blocked(s: State, index: int, how: How, text: str) -> tuple[New, New]:
 
 
 def closed(s: State, index: int, how: How, text: str) -> New:
+    """The driver knows better than `is_error` about a call that a gate answered."""
     call = s.batch.calls[index]
     return New(CallClosed(s.turn - 1, index, call.id, call.name, how, is_error=True, client=call.client), text)

@@ -18,7 +18,7 @@ from msgspec.json import Decoder
 
 from weftline.messages import Usage
 
-FORMAT = 1
+FORMAT = 2
 """The number of the log's vocabulary: the heads here, their bodies, the messages and the plan in them.
 
 It is in the row of each run and compared before anything of its log is decoded: what cannot be decoded despite a number
@@ -36,7 +36,7 @@ Effect: TypeAlias = Literal["read", "idempotent", "reconcile", "once"]
 happened. `once` must never run twice: if a crash cuts it off, the call is in doubt.
 """
 STRICTNESS: dict[Effect, int] = {"read": 0, "idempotent": 1, "reconcile": 2, "once": 3}
-FinalReason: TypeAlias = Literal["loop_detected", "max_tool_turns"]
+FinalReason: TypeAlias = Literal["loop_detected", "max_tool_turns", "max_turns", "max_cost"]
 How: TypeAlias = Literal[
     "returned",
     "failed",
@@ -50,17 +50,24 @@ How: TypeAlias = Literal[
     "repeat_of_doubt",
     "cancelled",
     "not_run",
+    "blocked",
+    "answered",
 ]
-"""How a call was closed: by its tool (`returned`, `failed`), by time, or by a guard that never let it begin."""
+"""How a call was closed: by its tool (`returned`, `failed`), by time, or by a guard that never let it begin.
+
+A gate, which is code of the agent's, may have refused it (`blocked`) or answered in the tool's place (`answered`).
+"""
+Verdict: TypeAlias = Literal["ok", "unknown", "invalid", "blocked", "answered"]
+"""What is to become of a call that the model asked for, as far as its tool, its arguments and the gates decide."""
 
 EXECUTED: frozenset[How] = frozenset({"returned", "failed", "timeout"})
 
 
-class Head(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The folded part of an entry, and its parts."""
+class Head(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """The folded part of an entry, and its parts. Plain data has no cycles for the garbage collector to look for."""
 
 
-class Limits(Struct, frozen=True, forbid_unknown_fields=True):
+class Limits(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """The thresholds of one run, fixed when it is created.
 
     Stored in full, defaults included: a default that changes later must not affect an existing run.
@@ -81,6 +88,14 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     interrupts_allowed: bool = True
     max_concurrent_calls: int = 64
     """How many server-side calls of a concurrent batch may run at once."""
+    max_turns: int | None = None
+    """After this many model turns one more follows, the last, without tools."""
+    max_cost_nusd: int | None = None
+    """The same once the model calls have cost this much, in billionths of a US dollar."""
+    output_retries: int = 1
+    """How often the model is asked again for an answer that was rejected."""
+    check_output: bool = False
+    """Whether code of the agent's is asked about an answer before the run ends with it."""
 
 
 class ModelRef(Head, frozen=True):
@@ -98,10 +113,12 @@ class AskedCall(Head, frozen=True):
     id: str
     name: str
     digest: str
-    verdict: Literal["ok", "unknown", "invalid"] = "ok"
+    verdict: Verdict = "ok"
     effect: Effect = "once"
     client: str | None = None
     concurrent: bool = False
+    gated: bool = False
+    """Code of the agent's is asked about it first; `call.gated` has what came of that."""
 
 
 class RunCreated(Head, frozen=True, tag="run.created"):
@@ -116,6 +133,10 @@ class HistoryPinned(Head, frozen=True, tag="history.pinned"):
     """The thread's messages up to this position are what the run starts from, whatever happens to the thread later."""
 
     upto: int
+
+
+class InstructionsRendered(Head, frozen=True, tag="instructions.rendered"):
+    """The instructions of a run whose agent makes them by code, for all of its turns. Body: `TextBody`."""
 
 
 class RunAdopted(Head, frozen=True, tag="run.adopted"):
@@ -181,9 +202,28 @@ class TurnCompleted(Head, frozen=True, tag="turn.completed"):
 
 
 class OutputRejected(Head, frozen=True, tag="output.rejected"):
-    """The answer does not fit the output schema, and the model is asked once more. Body: `TextBody`."""
+    """The answer does not fit, and the model is asked once more. Body: `TextBody`."""
 
     turn: int
+
+
+class OutputAccepted(Head, frozen=True, tag="output.accepted"):
+    """Code of the agent's has nothing against the answer."""
+
+    turn: int
+
+
+class CallGated(Head, frozen=True, tag="call.gated"):
+    """What the agent's gates made of a call, before it is announced. Body: `GatedBody`, unless nothing has changed.
+
+    Its arguments are final from here on. `yields`: a spent budget goes before this verdict.
+    """
+
+    turn: int
+    index: int
+    verdict: Verdict
+    digest: str
+    yields: bool = False
 
 
 class CallOpened(Head, frozen=True, tag="call.opened"):
@@ -205,11 +245,15 @@ class CallOpened(Head, frozen=True, tag="call.opened"):
 
 
 class CallStarted(Head, frozen=True, tag="call.started"):
-    """Permission to begin a server-side call."""
+    """Permission to begin a server-side call.
+
+    `effect` is what its tool declares now, if that is stricter than what the call was announced with.
+    """
 
     turn: int
     index: int
     attempt: int
+    effect: Effect | None = None
 
 
 class CallClosed(Head, frozen=True, tag="call.closed"):
@@ -307,11 +351,14 @@ class RunEnded(Head, frozen=True, tag="run.ended"):
 Fact: TypeAlias = (
     RunCreated
     | HistoryPinned
+    | InstructionsRendered
     | RunAdopted
     | AttemptStarted
     | AttemptFailed
     | TurnCompleted
     | OutputRejected
+    | OutputAccepted
+    | CallGated
     | CallOpened
     | CallStarted
     | CallClosed
@@ -333,6 +380,8 @@ PROVIDER_CALL = "note.provider_call"
 """A tool that the provider ran itself while answering. Body: `ProviderNote`, one line; also part of the message."""
 TOOL_PROGRESS = "note.tool_progress"
 """How far a call of a tool has come. Body: `ProgressNote`, one line."""
+TOOL_NOTE = "note.tool"
+"""What a tool had to say while it ran. Body: `ToolNote`, one line."""
 
 FACTS: dict[str, type[Fact]] = {str(cls.__struct_config__.tag): cls for cls in get_args(Fact)}
 KIND: dict[type[Fact], str] = {cls: kind for kind, cls in FACTS.items()}

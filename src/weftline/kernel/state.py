@@ -10,18 +10,21 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, msgpack
 
-from weftline.kernel.entries import Effect, Fact, How, Limits, ModelRef
+from weftline.kernel.entries import Effect, Fact, How, Limits, ModelRef, Verdict
 from weftline.messages import Usage
 
 Stage: TypeAlias = Literal["asked", "opened", "started", "closed"]
 """Of a call: the model asked for it, it was announced, it has begun, it has its one result.
 
-Whatever must come between asking and announcing (gates, approvals) is a stage of its own between the first two.
+A call that is `gated` stays in the first stage until the agent's gates have decided on it.
 """
 
 
-class Room(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A part of the state. A stored one with unknown fields is refused, never half-understood."""
+class Room(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """A part of the state. A stored one with unknown fields is refused, never half-understood.
+
+    Plain data has no cycles for the garbage collector to look for.
+    """
 
 
 class Call(Room, frozen=True):
@@ -30,7 +33,7 @@ class Call(Room, frozen=True):
     id: str
     name: str
     digest: str
-    verdict: Literal["ok", "unknown", "invalid"] = "ok"
+    verdict: Verdict = "ok"
     effect: Effect = "once"
     client: str | None = None
     stage: Stage = "asked"
@@ -40,6 +43,10 @@ class Call(Room, frozen=True):
     how: How | None = None
     result: str = ""
     """Digest of the result."""
+    gated: bool = False
+    """The agent's gates have yet to decide on it."""
+    yields: bool = False
+    """A spent budget goes before the verdict."""
 
 
 class Batch(Room, frozen=True):
@@ -50,6 +57,8 @@ class Batch(Room, frozen=True):
     """Whether its calls may run concurrently: every tool involved allows it."""
     asked: int = 0
     """How many are still `asked`."""
+    gated: int = 0
+    """How many of these the agent's gates have yet to decide on."""
     unclosed: int = 0
     """How many have no result yet."""
     running: tuple[int, ...] = ()
@@ -106,8 +115,10 @@ class Answer(Room, frozen=True):
     has_text: bool = False
     invalid: bool = False
     """It does not fit the output schema."""
-    asked_again: bool = False
-    """The model was asked once more for an answer that fits."""
+    rejections: int = 0
+    """How often the model was asked once more for an answer that fits."""
+    accepted: bool = False
+    """Code of the agent's has nothing against it."""
 
 
 class Streak(Room, frozen=True):
@@ -142,6 +153,8 @@ class Guards(Room, frozen=True):
     budgets: dict[str, BudgetUse] = {}
     streak: Streak = Streak()
     doubts: tuple[Doubt, ...] = ()
+    doubtful_tools: tuple[str, ...] = ()
+    """Tools with more calls in doubt than are remembered one by one."""
     final: str = ""
     """The reason for the forced final turn, once there is one."""
 
@@ -216,7 +229,7 @@ class State(Room, frozen=True):
         return self.attempt.open or bool(self.batch.running)
 
 
-FOLD = 3
+FOLD = 4
 """The number of the fold: raised whenever `evolve` or `State` changes, so that stored states are folded again.
 
 A run row says which fold produced its state; a state with another number is discarded and rebuilt from the log.
@@ -251,7 +264,20 @@ class Reconcile(Struct, frozen=True):
     attempt: int
 
 
-Command: TypeAlias = CallModel | RunTool | Reconcile
+class Consult(Struct, frozen=True):
+    """Ask the agent's gates about a call."""
+
+    turn: int
+    index: int
+
+
+class CheckOutput(Struct, frozen=True):
+    """Ask code of the agent's about the answer of `turn`."""
+
+    turn: int
+
+
+Command: TypeAlias = CallModel | RunTool | Reconcile | Consult | CheckOutput
 
 
 class New(Struct, frozen=True):

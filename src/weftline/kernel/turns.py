@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from weftline import prompts
 from weftline.kernel.endings import end
-from weftline.kernel.entries import AttemptStarted, MessagesTaken, ModelRef, OutputRejected
-from weftline.kernel.state import Decision, New, State
+from weftline.kernel.entries import AttemptStarted, FinalForced, FinalReason, MessagesTaken, ModelRef, OutputRejected
+from weftline.kernel.state import CheckOutput, Decision, New, State
 
 _NOTHING = Decision()
 
@@ -19,6 +19,8 @@ def ask_model(s: State) -> Decision:
         choice += 1
     if s.control.paused:
         return _NOTHING
+    if not attempt.number and not s.guards.final and (cap := _reached(s)) is not None:
+        return Decision((New(FinalForced(cap), prompts.FINAL_TURN[cap]),))
     if choice == attempt.choice and attempt.retry_at is not None and attempt.retry_at > s.now:
         return Decision(due_at=attempt.retry_at)
     final = bool(s.guards.final)
@@ -40,13 +42,25 @@ def answered(s: State) -> Decision:
     if s.guards.final:
         return final_answer(s)
     if s.answer.invalid:
-        if s.answer.asked_again:
+        if s.answer.rejections >= s.limits.output_retries:
             return end(s, "failed", code="invalid_output")
         return Decision((New(OutputRejected(s.turn - 1)),))
     if s.control.queue:
         # A follow-up waits until no steering message is left.
         return Decision((New(MessagesTaken(_queued(s, "steer") or _queued(s, "follow_up"))),))
+    if s.limits.check_output and not s.answer.accepted:
+        return Decision(start=(CheckOutput(s.turn - 1),))
     return end(s, "succeeded")
+
+
+def _reached(s: State) -> FinalReason | None:
+    """The limit that makes the next turn the last one."""
+    limits = s.limits
+    if limits.max_turns is not None and s.turn >= limits.max_turns:
+        return "max_turns"
+    if limits.max_cost_nusd is not None and s.turn and s.totals.cost_nusd >= limits.max_cost_nusd:
+        return "max_cost"
+    return None
 
 
 def truncated(s: State) -> Decision:
@@ -58,6 +72,8 @@ def final_answer(s: State) -> Decision:
     final = s.guards.final
     if s.answer.has_text and s.answer.invalid:
         return end(s, "failed", code="invalid_output", reason=final)
+    if s.answer.has_text and s.limits.check_output and not s.answer.accepted:
+        return Decision(start=(CheckOutput(s.turn - 1),))
     if s.answer.has_text:
         return end(s, "succeeded", reason=final, closing=prompts.NO_MORE_TOOLS)
     return end(

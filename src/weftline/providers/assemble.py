@@ -48,6 +48,9 @@ class _Call(Struct):
     done: bool = False
 
 
+_CALLS = (_Call, ToolCall)
+
+
 class Assembler:
     """The message so far. `message()`, `text` and `usage` may be read at any time, even after a failure.
 
@@ -186,7 +189,7 @@ class Assembler:
     @property
     def finish_reason(self) -> str | None:
         """Why the model stopped; `tool_use` whenever it ended its turn with calls. None before the end."""
-        if self._finish == "end_turn" and any(isinstance(part, _Call | ToolCall) for part in self._parts):
+        if self._finish == "end_turn" and any(isinstance(part, _CALLS) for part in self._parts):
             return "tool_use"
         return self._finish
 

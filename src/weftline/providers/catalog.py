@@ -146,6 +146,15 @@ class Catalog:
         other._unavailable += self._unavailable
         return other
 
+    def include(self, other: Catalog) -> None:
+        """Adds what another catalog offers, where this one has no provider of the name."""
+        for name, offer in other._offers.items():
+            if name not in self._offers:
+                self._offers[name] = offer
+                self._by_id.update({entry.id: (offer, entry) for entry in offer.entries.values()})
+        self._unavailable += other._unavailable
+        self._known.clear()
+
     def add_unavailable(self, name: str, *, family: str, reason: str) -> None:
         self._unavailable.append(UnavailableProvider(name, family, reason))
 

@@ -61,13 +61,13 @@ class ScriptedModel:
 
     def __init__(
         self,
-        script: Script | Mapping[str, object] | Sequence[Mapping[str, object]],
+        script: Script | Mapping[str, object] | Sequence[Mapping[str, object] | str],
         *,
         strict: bool = False,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         if not isinstance(script, Script):
-            value = dict(script) if isinstance(script, Mapping) else {"turns": list(script)}
+            value = dict(script) if isinstance(script, Mapping) else {"turns": [_turn(turn) for turn in script]}
             script = parse_script(value, name="script", source="ScriptedModel")
         self.script = script
         self.requests: list[ModelRequest] = []
@@ -98,6 +98,10 @@ class ScriptedModel:
             )
         self._played.add(index)
         return self._player.play(request, index)
+
+    def assert_done(self) -> None:
+        """`assert_played`, in the words of a test."""
+        self.assert_played()
 
     def assert_played(self) -> None:
         """Raises `AssertionError` when a turn was never played, or one was asked for that the script does not have."""
@@ -151,6 +155,15 @@ class ScriptedProvider:
             known = ", ".join(sorted(self._players)) or "none"
             return _refused(f"no script {request.model!r} (there are: {known})", code="unknown_script")
         return player.play(request, player.index(request))
+
+
+def calls(name: str, /, **args: object) -> dict[str, object]:
+    """A turn in which the model calls one tool: `ScriptedModel([calls("order", cake="lemon"), "Ordered."])`."""
+    return {"tool_calls": [{"name": name, "args": args}]}
+
+
+def _turn(turn: Mapping[str, object] | str) -> Mapping[str, object]:
+    return {"text": turn} if isinstance(turn, str) else turn
 
 
 def _info(script: Script) -> ModelInfo:

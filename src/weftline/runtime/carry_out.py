@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from weftline.kernel.state import CallModel, Command, Reconcile, RunTool, State
+from weftline.kernel.state import CallModel, CheckOutput, Command, Consult, Reconcile, RunTool, State
+from weftline.runtime.consulting import check_output, consult
 from weftline.runtime.live import WorkingSet
 from weftline.runtime.model_call import call_model
 from weftline.runtime.services import Outcome, Services, Sink
@@ -23,5 +24,9 @@ async def carry_out(command: Command, state: State, work: WorkingSet, services: 
             return await run_tool(command, state, work, services, sink)
         case Reconcile():
             return await reconcile(command, state, work, services)
+        case Consult():
+            return await consult(command, state, work, services)
+        case CheckOutput():
+            return await check_output(command, work)
         case _:
             assert_never(command)

@@ -7,18 +7,24 @@ it is appended. Messages are only ever added at the end; `native` keeps each one
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+from msgspec import UNSET, Raw, UnsetType
+from msgspec.json import decode
 from msgspec.structs import replace
 
 from weftline import prompts
 from weftline.kernel import bodies
-from weftline.kernel.bodies import TurnBody
+from weftline.kernel.bodies import GatedBody, TurnBody
 from weftline.kernel.entries import (
     KIND,
     AttemptFailed,
     CallClosed,
+    CallGated,
     Fact,
     FinalForced,
+    How,
+    InstructionsRendered,
     LoopDetected,
     MessageQueued,
     MessagesTaken,
@@ -26,11 +32,13 @@ from weftline.kernel.entries import (
     TurnCompleted,
     decode_fact,
 )
-from weftline.messages import Assistant, File, Image, Message, Text, ToolResult, ToolResults, User, UserPart
+from weftline.messages import Assistant, Image, Message, Text, ToolResult, ToolResults, User, UserPart
 from weftline.store.base import Stored
 
 _PARTS = (
+    InstructionsRendered,
     TurnCompleted,
+    CallGated,
     CallClosed,
     LoopDetected,
     FinalForced,
@@ -43,6 +51,7 @@ KINDS: tuple[str, ...] = tuple([KIND[cls] for cls in _PARTS])
 """The entries that a conversation is built from, in addition to the plan in `run.created`."""
 _TYPES = frozenset(_PARTS)
 
+_NOT_COUNTED = frozenset[How]({"blocked", "skipped", "not_run", "cancelled", "budget", "loop", "repeat_of_doubt"})
 _BYTES_PER_TOKEN = 4
 
 
@@ -60,6 +69,14 @@ class Conversation:
         """The latest completed turn: the final arguments of its calls, and what is wrong with its answer."""
         self.args: list[bytes] = []
         """The final arguments of the latest turn's calls, by index."""
+        self.gated: dict[int, GatedBody] = {}
+        """What the gates made of the latest turn's calls, by index."""
+        self.memory: dict[str, Any] = {}
+        """What the run's tools remember from call to call."""
+        self.counts: dict[str, int] = {}
+        """How often each tool was called: carried out, answered in its place, unknown or invalid."""
+        self.system: str | None = None
+        """The run's instructions, if code rendered them."""
         self.failure = ""
         """The error that ended the latest model call, if it failed."""
         self.partial = ""
@@ -148,13 +165,20 @@ class Conversation:
         match head:
             case TurnCompleted():
                 self._complete(head, turn or bodies.decode_turn(body), len(body))
+            case CallGated():
+                self._gate(head.index, bodies.decode_gated(body))
             case CallClosed():
-                parts = bodies.decode_closed(body).parts
-                self._results.append((head.index, ToolResult(head.id, head.name, parts, head.is_error)))
+                closed = bodies.decode_closed(body)
+                self._remember(closed.state)
+                if head.how not in _NOT_COUNTED:
+                    self.counts[head.name] = self.counts.get(head.name, 0) + 1
+                self._results.append((head.index, ToolResult(head.id, head.name, closed.parts, head.is_error)))
                 self.size += len(body)
                 if len(self._results) == self._open:
                     ordered = sorted(self._results, key=lambda result: result[0])
                     self._add(ToolResults(tuple([result for _, result in ordered])), 0)
+            case InstructionsRendered():
+                self.system = bodies.decode_text(body).text
             case LoopDetected() | FinalForced() | OutputRejected():
                 text = bodies.decode_text(body).text if body else ""
                 if text:
@@ -180,10 +204,26 @@ class Conversation:
         assert isinstance(message, Assistant)
         self.turn, self.args = turn, bodies.turn_args(turn)
         self.failure = self.partial = ""
+        self.gated = {}
         self._open = len(head.calls)
         self._results = []
         self.call_ids.update([call.id for call in head.calls])
         self._add(message, size)
+
+    def _gate(self, index: int, gated: GatedBody) -> None:
+        self.gated[index] = gated
+        self._remember(gated.state)
+        if gated.args is not UNSET:
+            self.args[index] = bytes(gated.args)
+
+    def _remember(self, changes: Raw | UnsetType) -> None:
+        if changes is UNSET:
+            return
+        for key, value in decode(changes, type=dict[str, Any]).items():
+            if value is None:
+                self.memory.pop(key, None)
+            else:
+                self.memory[key] = value
 
     def _add(self, message: Message, size: int) -> None:
         self.messages.append(message)
@@ -193,7 +233,7 @@ class Conversation:
 def blobs_of(messages: Iterable[Message]) -> set[str]:
     """The blobs that messages name."""
     users = [message for message in messages if isinstance(message, User)]
-    return {part.blob for user in users for part in user.parts if isinstance(part, Image | File) and part.blob}
+    return {part.blob for user in users for part in user.parts if not isinstance(part, Text) and part.blob}
 
 
 def _changed(message: Message, change: Callable[[UserPart], UserPart]) -> Message:

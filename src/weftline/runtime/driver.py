@@ -12,7 +12,7 @@ from typing import Protocol
 
 from weftline.bounded.pool import on_behalf_of
 from weftline.kernel.accept import accepts
-from weftline.kernel.state import CallModel, Command, State
+from weftline.kernel.state import CallModel, CheckOutput, Command, Consult, Reconcile, RunTool, State
 from weftline.log_context import current_request, current_run
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import step as stepping
@@ -21,7 +21,9 @@ from weftline.runtime.log import Log
 from weftline.runtime.model_call import abandoned
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.step import Step, take_in, thread_end
+from weftline.runtime.toolbox import EMPTY
 from weftline.runtime.waiting import wait_through, wait_while_running
+from weftline.store.base import ThreadEnd
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +87,12 @@ class Driver:
                 return
             self.record(run, facts)
             commands = self.advance(run)
+            code = (work.toolbox or EMPTY).code
             while commands and not self.stopping and not run.gone:
+                if code is not None:
+                    await code.happened(driving.taken_facts())
+                    if run.gone or self.stopping:
+                        break
                 # Alone, with no deadline and nobody who could answer: nothing can come of a wake-up.
                 alone = len(commands) == 1 and not driving.tasks
                 if alone and driving.due_at is None and not run.state.questions.open:
@@ -96,6 +103,8 @@ class Driver:
                     commands = () if run.gone else self.advance(run)
             if self.stopping and driving.tasks and not run.gone:
                 await asyncio.wait(driving.tasks.values())  # what has begun may finish until the drain is over
+            if code is not None:
+                await code.happened(driving.taken_facts())
         except asyncio.CancelledError:
             raise
         except GeneratorExit:
@@ -132,7 +141,12 @@ class Driver:
         state = run.state
         for draft in facts:
             state = take_in(state, run.work, draft, at=at)
-        self._log.append(run, facts, state=state, at=at, thread_end=thread_end(state, run.work))
+        self._append(run, facts, state, at=at, end=thread_end(state, run.work) if state.ended else None)
+
+    def _append(self, run: LiveRun, facts: Sequence[Draft], state: State, *, at: int, end: ThreadEnd | None) -> None:
+        if run.work.toolbox is not None and run.work.toolbox.code is not None:
+            run.driving.facts += [draft.head for draft in facts]
+        self._log.append(run, facts, state=state, at=at, thread_end=end)
 
     def advance(self, run: LiveRun, facts: Sequence[Draft] = ()) -> tuple[Command, ...]:
         """Appends `facts` and everything that follows from them; returns the outstanding commands.
@@ -147,7 +161,7 @@ class Driver:
         at = self._services.clock.now_us()
         result = self._step(state, run.work, facts, at=at)
         if result.entries:
-            self._log.append(run, result.entries, state=result.state, at=at, thread_end=result.thread_end)
+            self._append(run, result.entries, result.state, at=at, end=result.thread_end)
         if not result.state.ended:
             run.log.due_at = 0 if result.commands else result.due_at
         run.driving.due_at = result.due_at
@@ -247,5 +261,12 @@ class RunSink:
 
 
 def _key(command: Command) -> tuple[int, int, int]:
-    index = -1 if isinstance(command, CallModel) else command.index
-    return command.turn, index, command.attempt
+    match command:
+        case CallModel():
+            return command.turn, -1, command.attempt
+        case CheckOutput():
+            return command.turn, -2, 0
+        case Consult():
+            return command.turn, command.index, 0
+        case RunTool() | Reconcile():
+            return command.turn, command.index, command.attempt

@@ -115,7 +115,9 @@ class EmbeddedEngine:
         def new_driver(log: Log, on_deadline: Callable[[LiveRun, int], None]) -> Driver:
             return Driver(log, services, opener, on_deadline=on_deadline, step=self._step, carry_out=self._carry_out)
 
-        self._residents = Residents(store, clock=self.clock, hub=self._hub, limits=self._limits, new_driver=new_driver)
+        self._residents = Residents(
+            store, clock=self.clock, hub=self._hub, limits=self._limits, new_driver=new_driver, knows=self._tools.knows
+        )
         self._log, self._driver = self._residents.log, self._residents.driver
         self._recovery = self._residents.recovery
         self._next_key = await store.last_key() + 1
@@ -214,7 +216,8 @@ class EmbeddedEngine:
                 issues = [issue for model in models for issue in refused_sampling(plan, model)]
                 if issues:
                     raise invalid(issues)
-        await self._tools.check(plan, workspace=workspace)
+        if plan.tools:
+            await self._tools.check(plan, workspace=workspace)
 
     async def create(
         self,
@@ -282,16 +285,17 @@ class EmbeddedEngine:
         key, self._next_key = self._next_key, self._next_key + 1
         conversation = Conversation(plan.messages, size=len(encoded))
         work = WorkingSet(ids.run_id(key, new.salt), plan, conversation, secrets=new.secrets)
-        work.blobs = {blob.id: blob.data for blob in new.blobs}
+        if new.blobs:
+            work.blobs = {blob.id: blob.data for blob in new.blobs}
         log = RunLog(self._log_store.next_epoch())
         behind = new.thread is not None  # until its commit says that it may move
-        run = LiveRun(key, new.salt, workspace=new.workspace, thread=new.thread, log=log, work=work, behind=behind)
+        run = LiveRun(key, workspace=new.workspace, thread=new.thread, log=log, work=work, behind=behind)
         run.new = new
         self._residents.add(run)
         body = bodies.CreatedBody(Raw(encoded), UNSET if sent is None else Raw(sent))
         created = RunCreated(RULES, plan.limits, new.thread)
         self._driver.record(run, (Draft(created, bodies.encode(body)),))
-        self._residents.consider(run)
+        self._residents.begin(run)
         return run
 
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:

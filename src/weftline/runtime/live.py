@@ -18,7 +18,6 @@ from weftline.kernel.state import Doubt, State
 from weftline.plan import RunPlan
 from weftline.providers.assemble import Assembler
 from weftline.providers.catalog import Catalog
-from weftline.runtime import ids
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.toolbox import Toolbox
 from weftline.store.base import LEAVE_DUE, NewRun, Write
@@ -51,8 +50,20 @@ class Residency(Enum):
     DRIVEN = "driven"
     GONE = "gone"
 
+    next: tuple[Residency, ...]
+    """The phases that may follow."""
 
-class Draft(Struct):
+
+PARKED, BEHIND, SCHEDULED, DRIVEN, GONE = Residency
+"""By these names: the look-up of a member costs as much as ten of an attribute."""
+PARKED.next = (SCHEDULED, GONE)
+BEHIND.next = (PARKED, GONE)
+SCHEDULED.next = (DRIVEN, PARKED, GONE)
+DRIVEN.next = (PARKED, GONE)
+GONE.next = (GONE,)
+
+
+class Draft(Struct, gc=False):
     """A fact that is not durable yet. `turn` avoids decoding the body of a turn that was just encoded."""
 
     head: Fact
@@ -172,7 +183,7 @@ class WorkingSet:
 class Driving:
     """What only the driver of a run needs."""
 
-    __slots__ = ("due_at", "opened", "tasks", "wake")
+    __slots__ = ("due_at", "facts", "opened", "tasks", "wake")
 
     def __init__(self) -> None:
         self.opened = False
@@ -182,17 +193,12 @@ class Driving:
         self.tasks: dict[tuple[int, int, int], asyncio.Task[None]] = {}
         """Commands under way by (turn, index, attempt), if there may be several."""
         self.wake: asyncio.Future[None] | None = None
+        self.facts: list[Fact] = []
+        """What was appended and the code of the run's agent has not seen yet."""
 
-
-_GONE = Residency.GONE
-_NEXT: dict[Residency, tuple[Residency, ...]] = {
-    Residency.PARKED: (Residency.SCHEDULED, Residency.GONE),
-    Residency.BEHIND: (Residency.PARKED, Residency.GONE),
-    Residency.SCHEDULED: (Residency.DRIVEN, Residency.PARKED, Residency.GONE),
-    Residency.DRIVEN: (Residency.PARKED, Residency.GONE),
-    Residency.GONE: (Residency.GONE,),
-}
-_ACTIVE = (Residency.DRIVEN, Residency.SCHEDULED)
+    def taken_facts(self) -> list[Fact]:
+        facts, self.facts = self.facts, []
+        return facts
 
 
 class LiveRun:
@@ -202,7 +208,6 @@ class LiveRun:
         "log",
         "new",
         "residency",
-        "salt",
         "task",
         "thread",
         "touched_s",
@@ -211,24 +216,15 @@ class LiveRun:
     )
 
     def __init__(
-        self,
-        key: int,
-        salt: str,
-        *,
-        workspace: int,
-        thread: int | None,
-        log: RunLog,
-        work: WorkingSet,
-        behind: bool = False,
+        self, key: int, *, workspace: int, thread: int | None, log: RunLog, work: WorkingSet, behind: bool = False
     ) -> None:
         self.key = key
-        self.salt = salt
         self.workspace = workspace
         self.thread = thread
         self.log = log
         self.work = work
         self.driving = Driving()
-        self.residency = Residency.BEHIND if behind else Residency.PARKED
+        self.residency = BEHIND if behind else PARKED
         self.task: asyncio.Task[None] | None = None
         self.new: NewRun | None = None
         """The row to be created with the first write."""
@@ -236,7 +232,7 @@ class LiveRun:
 
     @property
     def id(self) -> str:
-        return ids.run_id(self.key, self.salt)
+        return self.work.run_id
 
     @property
     def state(self) -> State:
@@ -244,15 +240,15 @@ class LiveRun:
 
     @property
     def gone(self) -> bool:
-        return self.residency is _GONE
+        return self.residency is GONE
 
     @property
     def active(self) -> bool:
         """Whether it has a driver or is queued for one."""
-        return self.residency in _ACTIVE
+        return self.residency is DRIVEN or self.residency is SCHEDULED
 
     def move(self, to: Residency) -> None:
-        if to not in _NEXT[self.residency]:
+        if to not in self.residency.next:
             raise RuntimeError(f"run {self.id} cannot go from {self.residency.value} to {to.value}")
         self.residency = to
 

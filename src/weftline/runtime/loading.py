@@ -56,7 +56,7 @@ async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
     log.next_seq, log.durable = row.next_seq, row.next_seq - 1
     log.row_version, log.row_due, log.due_at = row.version, row.due_at, row.due_at
     log.started_at, log.ended_at = row.started_at, row.ended_at
-    run = LiveRun(row.key, row.salt, workspace=row.workspace, thread=row.thread, log=log, work=work, behind=row.queued)
+    run = LiveRun(row.key, workspace=row.workspace, thread=row.thread, log=log, work=work, behind=row.queued)
     return run, row
 
 

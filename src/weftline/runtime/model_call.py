@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Sequence
 from typing import cast
 
 from msgspec import Raw
@@ -27,10 +28,11 @@ from weftline.kernel.guards import signature
 from weftline.kernel.state import CallModel, State
 from weftline.messages import Assistant, AssistantPart, ProviderCall, ToolCall, joined_text
 from weftline.providers.assemble import Assembler
-from weftline.providers.base import ModelRequest, Provider, ProviderError
+from weftline.providers.base import Chunk, ModelRequest, Provider, ProviderError, TextDelta, ThinkingDelta
 from weftline.providers.catalog import ResolvedModel
 from weftline.providers.offers import late_metadata
 from weftline.providers.throttle import close_stream
+from weftline.runtime.code import RunCode
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.deltas import Deltas
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
@@ -74,6 +76,12 @@ async def call_model(
     call.model = model
     limit_s = services.model_timeout_s
     request = _request(command, state, work, model, timeout_s=limit_s + _SLACK_S)
+    code = (work.toolbox or EMPTY).code
+    if code is not None:
+        try:
+            request = await code.shape(request, turn=command.turn, attempt=command.attempt)
+        except ProviderError as error:
+            return call.failed(error)
     assembler = call.assembler
     assembler.provider = model.provider.name
     await sink.permit()
@@ -89,6 +97,8 @@ async def call_model(
                 answering = True
                 assembler.feed(chunks)
                 deltas.take(chunks)
+                if code is not None:
+                    _stream_to(code, chunks, turn=command.turn)
                 work.answering = assembler
                 if sink.full():
                     await sink.durable()
@@ -104,14 +114,14 @@ async def call_model(
             if too_much := _excess(asked.args):
                 raise ProviderError("server", f"The model called a tool with {too_much}.", retryable=False)
     except ProviderError as error:
-        return call.failed(error)
+        return await call.ended_badly(error)
     except TimeoutError:
-        return call.failed(_out_of_time(limit_s, answering))
+        return await call.ended_badly(_out_of_time(limit_s, answering))
     except (Exception, asyncio.CancelledError) as raised:
         if is_being_cancelled():
             raise
         logger.exception("the provider %s failed", model.provider.name)
-        return call.failed(_classified(model.provider, raised))
+        return await call.ended_badly(_classified(model.provider, raised))
     else:
         return await call.completed(message, metadata)
     finally:
@@ -135,6 +145,12 @@ class _ModelCall:
     def begin(self) -> None:
         self._work.answering = None
         self._started = asyncio.get_running_loop().time()
+
+    async def ended_badly(self, error: ProviderError) -> Outcome:
+        code = (self._work.toolbox or EMPTY).code
+        if code is not None:
+            await code.answered(self._command.turn, None, error)
+        return self.failed(error)
 
     def failed(self, error: ProviderError) -> Outcome:
         retry_at, wait_s = None, 0.0
@@ -200,6 +216,9 @@ class _ModelCall:
                 command.turn,
             )
         message = _with_own_ids(message, command.turn, work.conversation)
+        toolbox = work.toolbox or EMPTY
+        if toolbox.code is not None:
+            await toolbox.code.answered(command.turn, message, None)
         asked, turn = await prepare_calls(message, work, self._services)
         text = message.text
         used = spent(assembler, estimate=self._estimate)
@@ -224,6 +243,14 @@ class _ModelCall:
 
     def _active_us(self) -> int:
         return int((asyncio.get_running_loop().time() - self._started) * 1_000_000)
+
+
+def _stream_to(code: RunCode, chunks: Sequence[Chunk], *, turn: int) -> None:
+    for chunk in chunks:
+        if type(chunk) is TextDelta:
+            code.streamed("text", chunk.text, turn=turn)
+        elif type(chunk) is ThinkingDelta:
+            code.streamed("thinking", chunk.text, turn=turn)
 
 
 def abandoned(command: CallModel, work: WorkingSet, *, estimate: int) -> Draft:
@@ -272,7 +299,7 @@ def _request(
     return ModelRequest(
         model=model.vendor_id,
         messages=conversation.for_model(vision=model.entry.vision),
-        system=plan.system,
+        system=plan.system if conversation.system is None else conversation.system,
         tools=(work.toolbox or EMPTY).specs,
         tools_disabled=command.final,
         reasoning=plan.reasoning,
@@ -345,11 +372,12 @@ async def prepare_calls(
     asked: list[AskedCall] = []
     found: list[bytes] = []
     invalid: dict[int, str] = {}
+    gated = toolbox.code is not None and toolbox.code.gates
     for index, call in enumerate(message.calls):
         tool = toolbox.get(call.name)
         if tool is None:
             args = _as_object(call.args)
-            asked.append(AskedCall(call.id, call.name, digest(args), verdict="unknown", concurrent=True))
+            asked.append(AskedCall(call.id, call.name, digest(args), "unknown", concurrent=True, gated=gated))
         else:
             prepared = await _prepared(tool, call, work, services)
             if isinstance(prepared, str):
@@ -358,7 +386,7 @@ async def prepare_calls(
                 args = prepared
             verdict = "invalid" if index in invalid else "ok"
             asked.append(
-                AskedCall(call.id, call.name, digest(args), verdict, tool.effect, tool.client, tool.concurrent)
+                AskedCall(call.id, call.name, digest(args), verdict, tool.effect, tool.client, tool.concurrent, gated)
             )
         found.append(args)
     return tuple(asked), turn_body(message, args=found, invalid=invalid)

@@ -7,14 +7,14 @@ from base64 import b64encode
 from collections.abc import Sequence
 from typing import Protocol
 
-from weftline.kernel.bodies import decode_message
-from weftline.kernel.entries import HistoryPinned
+from weftline.kernel.bodies import TextBody, decode_message, encode
+from weftline.kernel.entries import HistoryPinned, InstructionsRendered
 from weftline.messages import Message
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.conversation import blobs_of
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.recovery import adoption
-from weftline.runtime.toolbox import ToolSource
+from weftline.runtime.toolbox import RunName, ToolSource
 from weftline.store.base import LogStore
 
 _CODED_HERE_BYTES = 64 * 1024
@@ -44,20 +44,23 @@ class RunOpener:
             if run.thread is not None:
                 work.session_id = await self._names.session(run.thread)
             if work.toolbox is None:
-                work.toolbox = await self._tools.open(
-                    work.plan, workspace=run.workspace, run=run.key, secrets=work.secrets
-                )
+                who = RunName(run.key, work.run_id, run.workspace, work.workspace_slug, work.session_id)
+                work.toolbox = await self._tools.open(work.plan, run=who, secrets=work.secrets)
         stored: list[bytes] = []
         if run.thread is not None and run.state.history is None:
             stored = await self._store.thread_messages(run.thread)
         size = sum([len(message) for message in stored])
         history = _decoded(stored) if size <= _CODED_HERE_BYTES else await asyncio.to_thread(_decoded, stored)
         contents = {} if run.driving.opened else await self._contents(run, history)
+        code = work.toolbox.code if work.toolbox is not None else None
+        rendered = await code.render() if code is not None and work.conversation.system is None else None
         # No await from here until the facts are recorded: what the conversation takes in and what the log says agree.
         facts: list[Draft] = []
         if run.thread is not None and run.state.history is None:
             work.conversation.begin(history, size=size)
             facts.append(Draft(HistoryPinned(len(history))))
+        if rendered is not None and work.conversation.system is None:
+            facts.append(Draft(InstructionsRendered(), encode(TextBody(rendered))))
         work.conversation.contents.update(contents)
         work.blobs.clear()
         run.driving.opened = True

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec import Raw
+
+from weftline.canonical import canonical_value
 from weftline.kernel import bodies
-from weftline.kernel.bodies import ProgressNote
-from weftline.kernel.entries import TOOL_PROGRESS
+from weftline.kernel.bodies import ProgressNote, ToolNote
+from weftline.kernel.entries import TOOL_NOTE, TOOL_PROGRESS
 from weftline.runtime.services import Sink
 from weftline.surrogates import whole
 from weftline.tools.base import ToolProgress
@@ -15,6 +18,7 @@ MAX_NOTES = 200
 """Of one call."""
 EVERY_S = 0.2
 MAX_MESSAGE_CHARS = 500
+MAX_NOTE_BYTES = 64 * 1024
 
 
 class ProgressNotes:
@@ -37,6 +41,16 @@ class ProgressNotes:
         message = whole(progress.message[:MAX_MESSAGE_CHARS])
         note = ProgressNote(self._call, self._name, progress.progress, progress.total, message)
         self._sink.emit(TOOL_PROGRESS, [bodies.encode(note)])
+
+    def emit(self, kind: str, data: object) -> None:
+        """A note of the tool's own. Raises `ValueError` for data that is not JSON, or too much of it."""
+        if not self._left or self._sink.full():
+            return
+        encoded = canonical_value(data)
+        if len(encoded) > MAX_NOTE_BYTES:
+            raise ValueError(f"a note has at most {MAX_NOTE_BYTES:,} bytes, not {len(encoded):,}")
+        self._left -= 1
+        self._sink.emit(TOOL_NOTE, [bodies.encode(ToolNote(self._call, self._name, whole(kind), Raw(encoded)))])
 
     def close(self) -> None:
         self._left = 0

@@ -17,13 +17,14 @@ from weftline.kernel.accept import accepts
 from weftline.kernel.calls import earliest_deadline
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import TimerFired
+from weftline.plan import RunPlan
 from weftline.runtime.clock import Clock
 from weftline.runtime.driver import CUT_S, Driver
 from weftline.runtime.engine import EntryBatch
 from weftline.runtime.failures import report_failure
 from weftline.runtime.hub import Hub
 from weftline.runtime.limits import WorkspaceLimits
-from weftline.runtime.live import Draft, LiveRun, Residency
+from weftline.runtime.live import BEHIND, DRIVEN, GONE, PARKED, SCHEDULED, Draft, LiveRun
 from weftline.runtime.loading import public_id
 from weftline.runtime.log import Log
 from weftline.runtime.recovery import STORE_RETRY_S, Recovery
@@ -34,6 +35,7 @@ from weftline.store.base import LogStore, Progress, Stored, Write, Written
 
 logger = logging.getLogger(__name__)
 
+_ENDED = Progress.ENDED
 KEEP_S = 5.0
 """How long a parked run stays in memory: clients usually answer quickly."""
 MAX_KEPT = 512
@@ -51,7 +53,14 @@ class NewDriver(Protocol):
 
 class Residents:
     def __init__(
-        self, store: LogStore, *, clock: Clock, hub: Hub, limits: WorkspaceLimits, new_driver: NewDriver
+        self,
+        store: LogStore,
+        *,
+        clock: Clock,
+        hub: Hub,
+        limits: WorkspaceLimits,
+        new_driver: NewDriver,
+        knows: Callable[[RunPlan], bool],
     ) -> None:
         self._store = store
         self._hub = hub
@@ -70,6 +79,7 @@ class Residents:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.on_ended: Callable[[], None] | None = None
         """Called after a commit that ended a run."""
+        self._knows = knows
         self._scheduler = Scheduler(self._start, max_per_workspace=limits.max_runs_per_workspace)
         self.timers = Timers(store, self, clock=clock)
         self.log = Log(store, clock=clock, observer=self)
@@ -88,7 +98,7 @@ class Residents:
     def add(self, run: LiveRun) -> None:
         """Takes in a new run."""
         self._runs[run.key] = run
-        if run.residency is Residency.BEHIND:
+        if run.residency is BEHIND:
             self._behind.setdefault(run.workspace, set()).add(run.key)
 
     def require_room(self, workspace: int) -> None:
@@ -145,7 +155,7 @@ class Residents:
             raise NotFound("There is no such run.")
         if run.state.ended:
             self._store.release(key, run.log.epoch)
-            run.move(Residency.GONE)
+            run.move(GONE)
         else:
             self._runs[key] = run
             self._keep(run)
@@ -196,7 +206,9 @@ class Residents:
         """Drops a parked run from memory, unless there is something to do for it after all."""
         if run.active or run.gone:
             return
-        if run.log.due_at == 0 and run.residency is Residency.PARKED and not self.recovery.hold_back(run):
+        unclaimed = run.work.plan.code is not None and not self._knows(run.work.plan)
+        due = run.log.due_at == 0 and run.residency is PARKED
+        if due and not unclaimed and not self.recovery.hold_back(run):
             self.consider(run)
         else:
             self._forget(run)
@@ -204,13 +216,20 @@ class Residents:
 
     def _forget(self, run: LiveRun) -> None:
         self._not_behind(run)
-        run.move(Residency.GONE)
+        run.move(GONE)
         self._kept.pop(run.key, None)
+        self._leave(run)
         if self._runs.get(run.key) is run:
             del self._runs[run.key]
             self._store.release(run.key, run.log.epoch)
             if not run.state.ended:
                 self._hub.forget(run.key)
+
+    def _leave(self, run: LiveRun) -> None:
+        """Tells the code of the run's agent that the run leaves memory."""
+        toolbox = run.work.toolbox
+        if toolbox is not None and toolbox.code is not None:
+            self._spawn(toolbox.code.leave())
 
     def _not_behind(self, run: LiveRun) -> None:
         behind = self._behind.get(run.workspace)
@@ -221,6 +240,11 @@ class Residents:
 
     # Moving
 
+    def begin(self, run: LiveRun) -> None:
+        """Schedules a new run, which always has something to do, unless earlier runs of its thread come first."""
+        if run.residency is not BEHIND:
+            self._submit(run)
+
     def consider(self, run: LiveRun) -> None:
         """After an append to a run: ends it right here, wakes its driver, or schedules it."""
         if run.gone or run.state.ended:
@@ -228,7 +252,7 @@ class Residents:
         if run.state.control.cancel:
             self._end_cancelled(run)
             return
-        if run.residency is Residency.BEHIND:
+        if run.residency is BEHIND:
             return  # it accepts nothing before its turn
         if run.active:
             run.poke()
@@ -251,9 +275,9 @@ class Residents:
             logger.exception("run %s could not be ended", run.id)
             self._start_over(run, error)
             return
-        if run.residency is Residency.SCHEDULED:
+        if run.residency is SCHEDULED:
             self._scheduler.withdraw(run)
-            run.move(Residency.PARKED)
+            run.move(PARKED)
         if run.task is not None:
             run.task.cancel()
 
@@ -262,16 +286,17 @@ class Residents:
 
         What it had appended is written first; nothing is lost but what only this memory knew.
         """
-        if run.residency is Residency.SCHEDULED:
+        if run.residency is SCHEDULED:
             self._scheduler.withdraw(run)
         self._not_behind(run)
         self._kept.pop(run.key, None)
-        run.move(Residency.GONE)
-        del self._runs[run.key]
+        run.move(GONE)
         self._leave(run)
+        del self._runs[run.key]
+        self._end_driver(run)
         self._spawn(self.recovery.again(run.key, error))
 
-    def _leave(self, run: LiveRun) -> None:
+    def _end_driver(self, run: LiveRun) -> None:
         """The run starts over, but not before this memory of it is at rest: no call is made twice at the same time."""
         self._leaving[run.key] = run
         if run.task is not None:
@@ -282,11 +307,14 @@ class Residents:
         run.log.due_at = 0
         if self.stopping:
             self._store_due(run)  # the next process carries it on
-        if run.active or run.gone or self.stopping or self.recovery.hold_back(run):
-            return
-        self._kept.pop(run.key, None)
-        run.move(Residency.SCHEDULED)
-        self._scheduler.submit(run)
+        elif run.residency is PARKED and not self.recovery.hold_back(run):
+            if run.work.plan.code is not None and not self._knows(run.work.plan):
+                self._store_due(run)
+                self._keep(run)  # it waits for a process that has its agent
+                return
+            self._kept.pop(run.key, None)
+            run.move(SCHEDULED)
+            self._scheduler.submit(run)
 
     def _park(self, run: LiveRun, due_at: int | None) -> None:
         log = run.log
@@ -305,7 +333,7 @@ class Residents:
 
     def _start(self, run: LiveRun) -> None:
         if not run.gone:
-            run.move(Residency.DRIVEN)
+            run.move(DRIVEN)
         run.task = self._loop.create_task(self._drive(run))
         run.task.add_done_callback(lambda task: self._left(run, task))
 
@@ -322,7 +350,7 @@ class Residents:
             if run.log.idle and self._leaving.get(run.key) is run:
                 del self._leaving[run.key]
             return
-        run.move(Residency.PARKED)
+        run.move(PARKED)
         if error is not None:
             logger.error("run %s: driver failed", run.id, exc_info=error)
         if run.state.ended:
@@ -350,7 +378,7 @@ class Residents:
         for task in await wait_while_running(left, timeout_s=CUT_S):
             logger.warning("run %s did not stop; whatever it still does is ignored", left[task].id)
             self.driver.abandon(left[task])
-            left[task].move(Residency.GONE)
+            left[task].move(GONE)
         for task in self._tasks:
             task.cancel()
         if self._sweep is not None:
@@ -363,9 +391,9 @@ class Residents:
         self._sweep_if_full()
         if write.items:
             self._publish(run, write, heads, result.first_seq, size)
-        if write.progress is Progress.ENDED:
+        if write.progress is _ENDED:
             self.recovery.progressed(run.key)
-        if write.new is not None and run.residency is Residency.BEHIND and not result.queued:
+        if write.new is not None and run.residency is BEHIND and not result.queued:
             self._move_up(run)
         elif run.log.due_at and not run.active:
             self.timers.at(run.log.due_at)  # an alarm that rang before this commit did not see it
@@ -373,6 +401,9 @@ class Residents:
             self._promote(result.promoted)
         if write.ended_at is not None:
             report_failure(run.work, heads)
+            toolbox = run.work.toolbox
+            if toolbox is not None and toolbox.code is not None:
+                self._spawn(toolbox.code.ended(heads[-1].head))
             if self.on_ended is not None:
                 self.on_ended()
             if not run.active and run.log.idle:
@@ -393,27 +424,27 @@ class Residents:
         run = self._runs.get(key)
         if run is None:
             self._spawn(self._promote_later(key))
-        elif run.residency is Residency.BEHIND:
+        elif run.residency is BEHIND:
             self._move_up(run)
 
     def _move_up(self, run: LiveRun) -> None:
         """No earlier run of its thread is left."""
         self._not_behind(run)
-        run.move(Residency.PARKED)
+        run.move(PARKED)
         run.log.row_due = 0
         self.consider(run)
 
     async def _promote_later(self, key: int) -> None:
         run = await self.load_surely(key)
-        if run.residency is Residency.BEHIND:
-            run.move(Residency.PARKED)
+        if run.residency is BEHIND:
+            run.move(PARKED)
         self.consider(run)
 
     def lost(self, run: LiveRun) -> None:
         """The run's memory was ahead of its log and is gone; the run continues from the log."""
         self._forget(run)
         if run.task is not None:
-            self._leave(run)
+            self._end_driver(run)
         if self.log.refusal is None and not self.stopping:
             self._spawn(self._load_again(run.key))
 
@@ -422,7 +453,7 @@ class Residents:
         logger.error("run %s: it cannot be written", run.id, exc_info=error)
         self._forget(run)
         if run.task is not None:
-            self._leave(run)
+            self._end_driver(run)
         if not self.stopping:
             self._spawn(self.recovery.again(run.key, error))
 

@@ -16,11 +16,14 @@ from weftline import prompts
 from weftline.kernel import bodies
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import (
+    STRICTNESS,
     AttemptFailed,
     AttemptStarted,
     CallClosed,
     CallOpened,
+    CallStarted,
     FinalForced,
+    How,
     LoopDetected,
     OutputRejected,
     RunEnded,
@@ -34,6 +37,8 @@ from weftline.runtime.spending import spent
 from weftline.store.base import ThreadEnd
 
 TRUNCATED = "Model output was truncated (stop_reason=max_tokens)."
+_DECIDED_BY_GATES = frozenset[How]({"blocked", "answered", "unknown", "invalid"})
+"""Ways to close a call for which the gates may have left a text."""
 ARGS_COPY_BYTES = 64 * 1024
 """Arguments up to this size are repeated in the result's entry, for readers of that entry alone."""
 
@@ -82,9 +87,10 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
     match head:
         case CallOpened():
             return Draft(head, _opened(work, head))
+        case CallStarted():
+            return Draft(_as_strict_as_now(state, work, head))
         case CallClosed():
-            text = new.text or _invalid(work, head.index)
-            return Draft(head, closed_body(work, head.index, (Text(text),)))
+            return _closed(work, head, new.text)
         case AttemptStarted():
             model = model_ref(work, head.choice)
             return Draft(replace(head, model=model, estimate=conversation.estimate))
@@ -104,13 +110,19 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
 
 
 def closed_body(
-    work: WorkingSet, index: int, parts: tuple[UserPart, ...], *, message_id: str = "", idempotency_key: str = ""
+    work: WorkingSet,
+    index: int,
+    parts: tuple[UserPart, ...],
+    *,
+    message_id: str = "",
+    idempotency_key: str = "",
+    state: Raw | UnsetType = UNSET,
 ) -> bytes:
     args: Raw | UnsetType = UNSET
     known = work.conversation.args
     if index < len(known) and len(known[index]) <= ARGS_COPY_BYTES:
         args = Raw(known[index])
-    return bodies.encode(bodies.ClosedBody(parts, args, message_id, idempotency_key))
+    return bodies.encode(bodies.ClosedBody(parts, args, message_id, idempotency_key, state))
 
 
 def thread_end(state: State, work: WorkingSet) -> ThreadEnd | None:
@@ -121,6 +133,25 @@ def thread_end(state: State, work: WorkingSet) -> ThreadEnd | None:
         return ThreadEnd(state.thread, [])
     messages = (*work.plan.messages, *work.conversation.exchange())
     return ThreadEnd(state.thread, [bodies.encode(message) for message in messages])
+
+
+def _as_strict_as_now(state: State, work: WorkingSet, head: CallStarted) -> CallStarted:
+    """A tool may have become stricter since the call was announced, by a deploy in between."""
+    call = state.batch.calls[head.index]
+    tool = None if work.toolbox is None else work.toolbox.get(call.name)
+    if tool is None or STRICTNESS[tool.effect] <= STRICTNESS[call.effect]:
+        return head
+    return replace(head, effect=tool.effect)
+
+
+def _closed(work: WorkingSet, head: CallClosed, text: str) -> Draft:
+    """A call that is closed in its tool's place: the text is the kernel's, or that of the gates or of the pipeline."""
+    gated = work.conversation.gated.get(head.index) if head.how in _DECIDED_BY_GATES else None
+    if gated is None or not gated.parts:
+        return Draft(head, closed_body(work, head.index, (Text(text or _invalid(work, head.index)),)))
+    if gated.is_error != head.is_error:
+        head = replace(head, is_error=gated.is_error)
+    return Draft(head, closed_body(work, head.index, gated.parts))
 
 
 def _invalid(work: WorkingSet, index: int) -> str:

@@ -6,13 +6,17 @@ import asyncio
 import logging
 from typing import assert_never, cast
 
+from msgspec import UNSET, Raw, UnsetType
+
 from weftline import prompts
-from weftline.canonical import digest
+from weftline.canonical import NotCanonical, digest
 from weftline.kernel import bodies
 from weftline.kernel.entries import CallClosed, CallStarted, How
 from weftline.kernel.state import Call, Reconcile, RunTool, State
 from weftline.runtime import ids
+from weftline.runtime.code import PendingCall
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
+from weftline.runtime.memory import RunMemory
 from weftline.runtime.progress import ProgressNotes
 from weftline.runtime.services import Outcome, Services, Sink, is_slow
 from weftline.runtime.step import closed_body
@@ -30,11 +34,14 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     tool = (work.toolbox or EMPTY).get(call.name)
     if tool is None:
         return _closed(command, call, work, ToolOutput.of(prompts.tool_gone(call.name), is_error=True), "failed", 0)
-    if tool.effect != "read":
+    if call.effect != "read":
         await sink.durable()
-    context = _context(command, call, work, services)
+    context = new_context(command.turn, command.index, command.attempt, call, work, services)
     notes = ProgressNotes(sink, call=call.id, name=call.name)
-    context.on_progress = notes.take
+    context.on_progress, context.emit = notes.take, notes.emit
+    memory = context.state = RunMemory(work.conversation.memory)
+    args = work.conversation.args[command.index]
+    code = (work.toolbox or EMPTY).code
     loop = asyncio.get_running_loop()
     started = loop.time()
     timeout_s = tool.timeout_s or TOOL_TIMEOUT_S
@@ -42,7 +49,11 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     deadline = services.deadlines.after(timeout_s)
     try:
         async with deadline:
-            output = await tool.invoke(work.conversation.args[command.index], context)
+            if code is None:
+                output = await tool.invoke(args, context)
+            else:
+                pending = pending_call(command.index, call, work, turn=command.turn)
+                output = await code.execute(pending, context, lambda: tool.invoke(args, context))
         if output.is_error:
             how = "failed"
     except asyncio.CancelledError:
@@ -65,7 +76,15 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
         logger.info(
             "run %s: slow turn: the tool %s took %.1f s in turn %d", context.run_id, call.name, took_s, command.turn
         )
-    return _closed(command, call, work, output, how, active_us)
+    return _closed(command, call, work, output, how, active_us, state=_remembered(memory, call.name, context))
+
+
+def _remembered(memory: RunMemory, tool: str, context: ToolContext) -> Raw | UnsetType:
+    try:
+        return memory.changes()
+    except NotCanonical as error:
+        logger.error("run %s: what the tool %s wants to remember is not JSON: %s", context.run_id, tool, error)
+        return UNSET
 
 
 async def reconcile(command: Reconcile, state: State, work: WorkingSet, services: Services) -> Outcome:
@@ -89,7 +108,8 @@ async def _ask(
     command: Reconcile, call: Call, work: WorkingSet, services: Services, tool: Tool
 ) -> ToolOutput | WillNotHappen | Unknown:
     """The result of a call that happened, the news that it will not, or doubt, whatever the tool does or answers."""
-    context = _context(command, call, work, services)
+    context = new_context(command.turn, command.index, command.attempt, call, work, services)
+    context.state = dict(work.conversation.memory)
     try:
         async with services.deadlines.after(tool.timeout_s or TOOL_TIMEOUT_S):
             answer: object = cast(object, await tool.reconcile(work.conversation.args[command.index], context))
@@ -107,7 +127,14 @@ async def _ask(
 
 
 def _closed(
-    command: RunTool | Reconcile, call: Call, work: WorkingSet, output: ToolOutput, how: How, active_us: int
+    command: RunTool | Reconcile,
+    call: Call,
+    work: WorkingSet,
+    output: ToolOutput,
+    how: How,
+    active_us: int,
+    *,
+    state: Raw | UnsetType = UNSET,
 ) -> Outcome:
     try:
         content = bodies.encode(output.parts)
@@ -123,7 +150,7 @@ def _closed(
         digest=digest(content),
         active_us=active_us,
     )
-    return Outcome(Draft(head, closed_body(work, command.index, output.parts)), command.attempt)
+    return Outcome(Draft(head, closed_body(work, command.index, output.parts, state=state)), command.attempt)
 
 
 def _storable(output: ToolOutput, tool: str, how: How) -> tuple[ToolOutput, bytes, How]:
@@ -136,20 +163,43 @@ def _storable(output: ToolOutput, tool: str, how: How) -> tuple[ToolOutput, byte
         return output, bodies.encode(output.parts), "failed"
 
 
-def _context(command: RunTool | Reconcile, call: Call, work: WorkingSet, services: Services) -> ToolContext:
+def new_context(turn: int, index: int, attempt: int, call: Call, work: WorkingSet, services: Services) -> ToolContext:
     plan = work.plan
-    return ToolContext(
+    context: ToolContext = ToolContext(
         run_id=work.run_id,
         call_id=call.id,
-        idempotency_key=ids.idempotency_key(services.store_id, work.run_id, command.turn, command.index, call.digest),
+        idempotency_key=ids.idempotency_key(services.store_id, work.run_id, turn, index, call.digest),
         tool_name=call.name,
         workspace=work.workspace_slug,
-        turn=command.turn,
-        attempt=command.attempt,
+        turn=turn,
+        attempt=attempt,
         thread_id=work.session_id,
         agent_id=plan.agent_id,
         metadata=plan.metadata,
         on_cancel=[],
+    )
+    code = (work.toolbox or EMPTY).code
+    if code is not None:
+        code.prepare_context(context)
+    return context
+
+
+def pending_call(index: int, call: Call, work: WorkingSet, *, turn: int) -> PendingCall:
+    """The call as the agent's code sees it."""
+    conversation = work.conversation
+    body = conversation.turn
+    assert body is not None
+    problem = body.calls[index].invalid if index < len(body.calls) else ""
+    return PendingCall(
+        turn=turn,
+        index=index,
+        id=call.id,
+        name=call.name,
+        raw_args=body.message.calls[index].args,
+        args=conversation.args[index],
+        problem=problem,
+        tool=(work.toolbox or EMPTY).get(call.name),
+        counts=conversation.counts,
     )
 
 

@@ -24,7 +24,7 @@ from weftline.plan import (
 )
 from weftline.redaction import SEALED_URL
 from weftline.runtime.mcp_logins import StoredLogins
-from weftline.runtime.toolbox import EMPTY, ServerTools, Toolbox
+from weftline.runtime.toolbox import EMPTY, RunName, ServerTools, Toolbox
 from weftline.store.base import Database
 from weftline.store.records import tools
 from weftline.store.records.tools import ToolRow
@@ -79,6 +79,9 @@ class DialledTools:
         await self._logins.aclose()
         await self._dialer.aclose()
 
+    def knows(self, plan: RunPlan) -> bool:
+        return self._own.knows(plan)
+
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
         """Refuses unknown stored and plugin tools, and stored ones that share a name with another tool of the plan."""
         taken = {name for ref in plan.tools for name in self._names(ref)}
@@ -95,15 +98,16 @@ class DialledTools:
                     )
                 taken.add(row.name)
 
-    async def open(self, plan: RunPlan, *, workspace: int, run: int, secrets: bytes | None = None) -> Toolbox:
+    async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:
+        workspace = run.workspace
         if not plan.tools:
             return EMPTY
         if not any(isinstance(ref, A2ARef | McpRef | StoredRef) for ref in plan.tools):
-            return await self._own.open(plan, workspace=workspace, run=run, secrets=secrets)
+            return await self._own.open(plan, run=run, secrets=secrets)
         headers = self._headers(plan, secrets, workspace=workspace)
         servers = [ref for ref in plan.tools if isinstance(ref, McpRef)]
         addresses = {ref.name: _address(workspace, ref, headers) for ref in servers}
-        catalogs = dict(zip(addresses, await self._listed(run, addresses), strict=True))
+        catalogs = dict(zip(addresses, await self._listed(run.key, addresses), strict=True))
         found: list[tuple[ToolRef, list[Tool]]] = []
         taken: set[str] = set()
         for ref in plan.tools:

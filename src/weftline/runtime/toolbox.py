@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec import UNSET
 from msgspec.json import encode
@@ -22,6 +22,7 @@ from weftline.plan import (
     ToolRef,
 )
 from weftline.providers.base import ToolSpec
+from weftline.runtime.code import RunCode
 from weftline.suggestions import did_you_mean
 from weftline.tools.base import Tool
 from weftline.tools.client_side import A2ALocalTool, LocalTool, McpLocalTool
@@ -30,8 +31,10 @@ _BOXES = 512
 
 
 class Toolbox:
-    def __init__(self, tools: Mapping[str, Tool]) -> None:
+    def __init__(self, tools: Mapping[str, Tool], *, code: RunCode | None = None) -> None:
         self.tools = dict(tools)
+        self.code = code
+        """What the run's agent brings along besides."""
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in tools.values())
 
     def get(self, name: str) -> Tool | None:
@@ -41,14 +44,28 @@ class Toolbox:
 EMPTY = Toolbox({})
 
 
+class RunName(NamedTuple):
+    """Which run a toolbox is for."""
+
+    key: int
+    id: str
+    workspace: int
+    workspace_slug: str = ""
+    session_id: str | None = None
+
+
 class ToolSource(Protocol):
     """Where the tools of runs come from."""
+
+    def knows(self, plan: RunPlan) -> bool:
+        """Whether the plan's agent is here, if the run needs the code of one. A run without it waits."""
+        ...
 
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
         """Refuses a plan whose tools do not exist, before there is a run. Asks nothing but the store."""
         ...
 
-    async def open(self, plan: RunPlan, *, workspace: int, run: int, secrets: bytes | None = None) -> Toolbox:
+    async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:
         """The tools of a run that is about to be driven. A server that cannot be reached becomes a tool that says so.
 
         `secrets` are the sealed header values of the tools that the server dials.
@@ -62,6 +79,9 @@ class ServerTools:
     def __init__(self, tools: Mapping[str, Tool]) -> None:
         self.tools = tools
         self._boxes: OrderedDict[bytes, Toolbox] = OrderedDict()
+
+    def knows(self, plan: RunPlan) -> bool:
+        return plan.code is None
 
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
         for index, ref in enumerate(plan.tools):
@@ -77,7 +97,7 @@ class ServerTools:
                 f"tools[{index}].name: this server does not have a tool {ref.name!r}.{near}", code="invalid_plugin"
             )
 
-    async def open(self, plan: RunPlan, *, workspace: int, run: int, secrets: bytes | None = None) -> Toolbox:
+    async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:
         if not plan.tools:
             return EMPTY
         # Clients send the same tools with every run; schemas are compiled once.

@@ -143,12 +143,12 @@ class App:
                     path=request.path,
                     workspace=request.about.workspace,
                 )
-            await self._send(request, answer)
+            if len(answer.body) <= LARGE_BYTES:
+                await send_response(request, answer)
+            else:
+                await self._send_large(request, answer)
 
-    async def _send(self, request: Request, answer: Response) -> None:
-        if len(answer.body) <= LARGE_BYTES:
-            await send_response(request, answer)
-            return
+    async def _send_large(self, request: Request, answer: Response) -> None:
         try:
             room = self.large.hold(request.about.workspace, len(answer.body))
         except RateLimited as error:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
-from msgspec import UNSET, to_builtins
+from msgspec import UNSET, Struct, to_builtins
 from msgspec.json import encode
 
 from weftline.errors import Forbidden
@@ -30,7 +30,7 @@ READ_SCOPE = "runs:read"
 _MAX_WARNINGS_CHARS = 4096
 
 
-class Made(NamedTuple):
+class Made(Struct, frozen=True):
     """A run that was created, and the warnings about its request."""
 
     run_id: str
@@ -56,7 +56,9 @@ async def create_run(
     earlier = idempotency and await app.engine.created_before(principal.workspace, idempotency)
     if earlier:  # whatever has become of its agent, models and tools since
         return Made(earlier, warnings)
-    whole = await effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
+    whole = RunSpec(body.spec, body.secrets)
+    if body.agent_id is not None:
+        whole = await effective(app.workspaces, principal, body.agent_id, whole)
     run_id = await app.engine.create(
         principal.workspace,
         await parsed(plan_from_spec, whole.spec),

@@ -236,7 +236,7 @@ async def send_response(request: Request, answer: Response) -> None:
         NO_SNIFFING,
         *answer.headers,
     ]
-    if answer.body and not any(name == b"content-type" for name, _ in answer.headers):
+    if answer.body and b"content-type" not in dict(answer.headers):
         headers.append(_JSON)
     await request.send({"type": "http.response.start", "status": answer.status, "headers": headers})
     body = b"" if request.method == "HEAD" else answer.body

@@ -194,7 +194,8 @@ def sse_frames(batch: EntryBatch) -> bytes:
             logger.exception("run %s: entry %d cannot be read and is not shown", batch.run_id, item.seq)
             continue
         if event is not None:
-            frames.append(frame(item.seq, *event))
+            name, payload = event
+            frames.append(frame(item.seq, name, payload))
     return b"".join(frames)
 
 

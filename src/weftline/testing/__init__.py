@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from weftline.providers.assemble import Assembler, collect
-    from weftline.providers.scripted import Script, ScriptedModel, ScriptedProvider, load_scripts, parse_scripts
+    from weftline.providers.scripted import Script, ScriptedModel, ScriptedProvider, calls, load_scripts, parse_scripts
     from weftline.testing.process import ServerProcess
     from weftline.testing.providers import Aborted, Answered, Failed, check_provider
 
@@ -20,6 +20,7 @@ __all__ = [
     "ScriptedModel",
     "ScriptedProvider",
     "ServerProcess",
+    "calls",
     "check_provider",
     "collect",
     "load_scripts",
@@ -35,6 +36,7 @@ _HOME = {
     "ScriptedModel": "weftline.providers.scripted",
     "ScriptedProvider": "weftline.providers.scripted",
     "ServerProcess": "weftline.testing.process",
+    "calls": "weftline.providers.scripted",
     "check_provider": "weftline.testing.providers",
     "collect": "weftline.providers.assemble",
     "load_scripts": "weftline.providers.scripted",

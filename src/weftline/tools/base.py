@@ -7,15 +7,24 @@ exactly those bytes. Server tools are then invoked here; client tools are offere
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, Protocol, TypeAlias
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 
 from weftline.kernel.entries import Effect
 from weftline.messages import Text, UserPart
 from weftline.providers.base import ToolSpec
 from weftline.surrogates import whole
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Deps = TypeVar("Deps", default=object, covariant=True)
+else:
+    from typing import TypeVar
+
+    Deps = TypeVar("Deps", covariant=True)
 
 ClientKind: TypeAlias = Literal["local", "a2a_local", "mcp_local"]
 
@@ -36,7 +45,11 @@ def _nobody_looks(progress: ToolProgress) -> None:
     """For a call that nobody follows."""
 
 
-class ToolContext(Struct):
+def _nobody_listens(kind: str, data: object) -> None:
+    """For a call that nobody follows."""
+
+
+class ToolContext(Struct, Generic[Deps]):
     """What a server tool knows about the call it is carrying out.
 
     `idempotency_key` is the same whenever this call is repeated after a crash; pass it to whatever the tool talks to.
@@ -56,6 +69,15 @@ class ToolContext(Struct):
     """Called when the run is cancelled or the call times out, for tools that run in a thread."""
     on_progress: Callable[[ToolProgress], None] = _nobody_looks
     """Tells those who follow the run how far the call has come."""
+    emit: Callable[[str, object], None] = _nobody_listens
+    """Adds a note to the run's log: a kind, and data that can be written as JSON."""
+    state: MutableMapping[str, Any] = field(default_factory=dict[str, Any])
+    """What the tools of this run remember from call to call: JSON values by key.
+
+    Changes are stored with the call's result, so they survive a crash; those of a call without a result are lost.
+    """
+    deps: Deps = None  # type: ignore[assignment]
+    """What the agent's own code was given for this run."""
 
 
 class ToolOutput(Struct, frozen=True, omit_defaults=True):
@@ -120,4 +142,16 @@ class Tool(Protocol):
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
         """For effect `reconcile`: whether a call that was cut off took place."""
+        ...
+
+
+class Toolset(Protocol):
+    """Tools that an agent is given together, such as `files(".")` or `mcp("https://…")`."""
+
+    async def open(self) -> Sequence[Tool]:
+        """The tools. Called once before the first run that needs them; may connect, scan or start something."""
+        ...
+
+    async def close(self) -> None:
+        """Gives back what `open` took. May be called twice."""
         ...

@@ -43,6 +43,11 @@ def output_of(value: object, *, tool_name: str) -> ToolOutput:
     return ToolOutput.of(data.decode())
 
 
+def output_bytes(parts: Iterable[UserPart]) -> int:
+    """How much of a request a result takes: bytes of its texts, and characters of its images and files in base64."""
+    return sum([_size(part) for part in parts])
+
+
 def error_of(error: BaseException) -> ToolOutput:
     """The error result of a call that raised: the message of a `ToolFailed`, otherwise type and message."""
     try:
@@ -139,3 +144,7 @@ def _refuse_keys(value: object, levels: int) -> None:
     elif isinstance(value, list | tuple):
         for item in cast("list[object]", value):
             _refuse_keys(item, levels - 1)
+
+
+def _size(part: UserPart) -> int:
+    return len(part.text.encode(errors="replace")) if isinstance(part, Text) else len(part.data or "")

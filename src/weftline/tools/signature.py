@@ -257,7 +257,10 @@ def _unstable(name: str) -> InvalidArguments:
 def _is_context(hint: Any, context_type: type) -> bool:
     if get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
-    return hint is context_type or set(get_args(hint)) == {context_type, type(None)}
+    if hint is context_type or get_origin(hint) is context_type:
+        return True
+    members = set(get_args(hint))
+    return type(None) in members and len(members) == 2 and _is_context((members - {type(None)}).pop(), context_type)
 
 
 def _has_description(hint: Any) -> bool:

@@ -17,20 +17,24 @@ from weftline.kernel.entries import (
     PROVIDER_CALL,
     TEXT_DELTA,
     THINKING_DELTA,
+    TOOL_NOTE,
     TOOL_PROGRESS,
     AttemptFailed,
     AttemptStarted,
     BudgetExceeded,
     CallClosed,
+    CallGated,
     CallOpened,
     CallStarted,
     CancelRequested,
     Fact,
     FinalForced,
     HistoryPinned,
+    InstructionsRendered,
     LoopDetected,
     MessageQueued,
     MessagesTaken,
+    OutputAccepted,
     OutputRejected,
     RunAdopted,
     RunCreated,
@@ -75,6 +79,7 @@ OBSERVED = {
     THINKING_DELTA: "thinking_delta",
     PROVIDER_CALL: "tool_result",
     TOOL_PROGRESS: "tool_progress",
+    TOOL_NOTE: "note",
 }
 """The events of what is not folded."""
 _OBSERVATIONS = {kind: (f'\nevent: {event}\ndata: {{"seq":', f',"type":"{event}",') for kind, event in OBSERVED.items()}
@@ -97,8 +102,10 @@ def delta_frames(first_seq: int, kind: str, bodies_joined: bytes, *, after: int,
     """
     event, type_ = _OBSERVATIONS[kind]
     first_seq, payloads = _payloads(first_seq, kind, bodies_joined, after=after, upto=upto)
+    seqs = map(str, range(first_seq, first_seq + len(payloads)))
     return [
-        f'id: {seq}{event}{seq}{type_}{body[1:-1]},"data":{body}}}\n\n' for seq, body in enumerate(payloads, first_seq)
+        f'id: {seq}{event}{seq}{type_}{body[1:-1]},"data":{body}}}\n\n'
+        for seq, body in zip(seqs, payloads, strict=True)
     ]
 
 
@@ -121,6 +128,8 @@ def _payloads(first_seq: int, kind: str, bodies_joined: bytes, *, after: int, up
         split = [provider_call(body.encode()).decode() for body in split]
     elif kind == TOOL_PROGRESS:
         split = [tool_progress(body.encode()).decode() for body in split]
+    elif kind == TOOL_NOTE:
+        split = [tool_note(body.encode()).decode() for body in split]
     return first_seq, split
 
 
@@ -211,6 +220,12 @@ def tool_progress(body: bytes) -> bytes:
     if note.message:
         payload["message"] = note.message
     return encode(payload)
+
+
+def tool_note(body: bytes) -> bytes:
+    """The payload of a `note`, from what is stored."""
+    note = bodies.decode_tool_note(body)
+    return encode({"toolUseId": note.call, "name": note.name, "kind": note.kind, "note": note.data})
 
 
 def _json(raw: Raw) -> Any:
@@ -342,9 +357,12 @@ PROJECTIONS: dict[type[Fact], Projection] = {
 INTERNAL: frozenset[type[Fact]] = frozenset(
     {
         HistoryPinned,
+        InstructionsRendered,
         RunAdopted,
         AttemptFailed,
         OutputRejected,
+        OutputAccepted,
+        CallGated,
         CallStarted,
         FinalForced,
         MessageQueued,

@@ -3,8 +3,8 @@
 They are accepted, because clients may be newer than servers, and kept in the stored spec; but an unknown field is more
 often a typo than a new feature, so the client is warned about each, with the known field nearest to it.
 
-The known fields come from the models that validate the request. A request without unknown fields costs a comparison of
-key sets for each of its objects.
+The known fields come from the models that validate the request. A request without unknown fields costs a look-up
+for each of its fields.
 """
 
 from __future__ import annotations
@@ -91,10 +91,11 @@ class Shape(Struct, frozen=True):
         """Whether a value has no unknown fields. Nearly every request stops here."""
         if not isinstance(value, dict):
             return True
-        fields = cast("dict[str, Any]", value)
-        if not fields.keys() <= self.known:
-            return False
-        return all(self.inside[name].fits(fields[name]) for name in self.inside.keys() & fields.keys())
+        known, inside = self.known, self.inside
+        for name, field in cast("dict[str, Any]", value).items():
+            if name not in known or (field and name in inside and not inside[name].fits(field)):
+                return False
+        return True
 
     def unknown(self, value: Any) -> Iterator[_Found]:
         fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from weftline import Engine
 from weftline.kernel.entries import decode_fact
 from weftline.messages import Assistant, Opaque, Text, Thinking, ToolCall, Usage, User
 from weftline.plan import RunPlan
@@ -20,6 +19,7 @@ from weftline.providers.catalog import Catalog, build_catalog
 from weftline.providers.families import FAMILIES, ProviderSettings
 from weftline.providers.offers import Generated, Generates, builtin_tools, generate, streaming
 from weftline.providers.workspace import WorkspaceCatalogs
+from weftline.runtime.embedded import EmbeddedEngine as Engine
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.routes import ROUTES

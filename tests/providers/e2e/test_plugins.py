@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from weftline import Engine
 from weftline.kernel import bodies
 from weftline.messages import User
 from weftline.plan import RunPlan
 from weftline.providers.base import Chunk, Finish, ModelRequest, ProviderError, TextDelta
 from weftline.providers.catalog import Catalog
+from weftline.runtime.embedded import EmbeddedEngine as Engine
 from weftline.store.memory import MemoryStore
 from weftline.testing import ServerProcess
 

@@ -49,6 +49,14 @@ class MemoryDisk:
         if run.row.thread is not None:
             self._of_thread.setdefault(run.row.thread, []).append(run)
 
+    def remove(self, key: int) -> None:
+        """A run that has ended and that nobody will ask for again. One of a thread stays: others follow from it."""
+        run = self.runs.get(key)
+        if run is not None and run.row.ended_at is not None and run.row.thread is None:
+            self.let_go_of_blobs(run)
+            self._due.pop(key, None)
+            del self.runs[key]
+
     def keep(self, blobs: Sequence[Blob], *, run: int, workspace: int) -> None:
         for blob in blobs:
             self.blobs.setdefault((workspace, blob.id), (blob.data, set()))[1].add(run)

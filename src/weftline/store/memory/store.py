@@ -29,6 +29,10 @@ class MemoryStore:
     def announce(self, *, admin_socket: str) -> None:
         """No other process can open a store in memory, so there is no one to tell."""
 
+    def remove_run(self, key: int) -> None:
+        """Forgets a run that has ended."""
+        self._disk.remove(key)
+
     async def back_up(self, to: Path) -> int:
         raise StoreError("A store in memory has no backup.")
 

@@ -31,11 +31,11 @@ class LoopThread:
         with self._lock:
             if self._stopped:
                 work.close()
-                raise RuntimeError("this client is closed")
+                raise RuntimeError("this loop is closed")
             loop = self._loop or self._start()
         if threading.current_thread() is self._thread:
             work.close()
-            raise RuntimeError("a blocking call on the client's own loop would wait for itself; use AsyncClient there")
+            raise RuntimeError("a blocking call on the background loop would wait for itself; use the async call there")
         return asyncio.run_coroutine_threadsafe(work, loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -61,7 +61,8 @@ class LoopThread:
                 ended.wait(_TIDY_S)
             raise
 
-    def stop(self) -> None:
+    def stop(self, *, patience_s: float | None = None) -> None:
+        """Waits for what is left, `patience_s` at most."""
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
@@ -69,7 +70,7 @@ class LoopThread:
         if loop is not None and thread is not None:
             loop.call_soon_threadsafe(loop.stop)
             if threading.current_thread() is not thread:
-                thread.join()
+                thread.join(patience_s)
 
     def _start(self) -> asyncio.AbstractEventLoop:
         loop = self._loop = asyncio.new_event_loop()

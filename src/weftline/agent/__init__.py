@@ -1,0 +1,1 @@
+"""Agents as a library: the same kernel, driver and log as the server's, in a script."""

@@ -1,0 +1,65 @@
+"""`Agent`: a model, instructions, tools and hooks under one name.
+
+agent = Agent("anthropic:claude-sonnet-4-5", instructions="Be brief.", tools=[weather])
+print(agent.run_sync("Do I need an umbrella in Lyon?").text)
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import AbstractContextManager, asynccontextmanager
+from typing import TYPE_CHECKING
+
+from weftline.agent.definition import Definition, DepsT, OutputT
+from weftline.agent.engine import Engine, in_memory
+from weftline.agent.options import RunOptions
+from weftline.agent.results import RunResult
+from weftline.agent.run import Run
+from weftline.agent.sync import SyncRun, blocking, watched
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class Agent(Definition[OutputT, DepsT]):
+    """See the module. Everything after the model is given by name.
+
+    `output` is any type that pydantic knows, and `RunResult.output` is a value of it. `deps` is a type, whose value is
+    given with each run, or a factory that makes one for each run.
+    """
+
+    async def run(
+        self, prompt: str | None = None, *, engine: Engine | None = None, **options: Unpack[RunOptions[DepsT]]
+    ) -> RunResult[OutputT]:
+        """Runs the agent and waits for its answer; `RunOptions` has what can be set for one run.
+
+        Without an `engine` the run is in memory and belongs to the caller: if the awaiting task is cancelled, so is the
+        run. With one it is durable, and cancelling only stops the waiting.
+
+        Raises:
+            RunFailed: if the run failed, by the class of its failure.
+        """
+        async with self.stream(prompt, engine=engine, **options) as run:
+            return await run.result()
+
+    @asynccontextmanager
+    async def stream(
+        self, prompt: str | None = None, *, engine: Engine | None = None, **options: Unpack[RunOptions[DepsT]]
+    ) -> AsyncGenerator[Run[OutputT]]:
+        """Starts the agent and gives its run, to be watched. Leaving the block ends a run in memory."""
+        host = engine or await in_memory()
+        run = await host.start(self, prompt, **options)
+        async with host.owned(run):
+            yield run
+
+    def run_sync(
+        self, prompt: str | None = None, *, engine: Engine | None = None, **options: Unpack[RunOptions[DepsT]]
+    ) -> RunResult[OutputT]:
+        """`run` for code without an event loop."""
+        return blocking(lambda: self.run(prompt, engine=engine, **options))
+
+    def stream_sync(
+        self, prompt: str | None = None, *, engine: Engine | None = None, **options: Unpack[RunOptions[DepsT]]
+    ) -> AbstractContextManager[SyncRun[OutputT]]:
+        """`stream` for code without an event loop."""
+        return watched(lambda: self.stream(prompt, engine=engine, **options))

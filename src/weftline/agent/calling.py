@@ -1,0 +1,126 @@
+"""How hooks are registered and called: one after the other in their order, each seeing what the one before changed."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Generic, TypeVar
+
+from weftline.agent.hooks import POINTS, Point
+from weftline.suggestions import did_you_mean
+
+logger = logging.getLogger(__name__)
+
+P = TypeVar("P", bound=Point)
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class HookFailed(Exception):
+    """A hook that was registered with `fail_closed` has raised; its error is the cause."""
+
+
+class Hook(Generic[P]):
+    """A function for one point. Calling it calls the function."""
+
+    def __init__(self, point: type[P], fn: Callable[..., Any], *, fail_closed: bool = False) -> None:
+        if point not in POINTS.values():
+            named = getattr(point, "__name__", repr(point))
+            near = did_you_mean(named, [known.__name__ for known in POINTS.values()])
+            raise TypeError(f"{named} is not a point that hooks can be registered for.{near}")
+        self.point = point
+        self.fn = fn
+        self.fail_closed = fail_closed
+        self.name: str = getattr(fn, "__name__", repr(fn))
+        self.takes_context = _takes_context(fn)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fn(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Hook {self.name} at {self.point.name}>"
+
+
+def hook(point: type[P], *, fail_closed: bool = False) -> Callable[[Callable[..., Any]], Hook[P]]:
+    """Makes a hook of a function, to be given to agents, runs and presets: `@hook(ContextBuilt)`.
+
+    The function takes the point, and a `RunContext` if it has a second parameter. With `fail_closed` an error in it
+    fails the turn or the call, instead of what usually happens to errors at its point.
+    """
+
+    def made(fn: Callable[..., Any]) -> Hook[P]:
+        return Hook(point, fn, fail_closed=fail_closed)
+
+    return made
+
+
+class Hooks:
+    """The hooks of one run, by point."""
+
+    def __init__(self, hooks: Iterable[Hook[Any]]) -> None:
+        self._by_point: dict[type[Point], list[Hook[Any]]] = {}
+        for one in hooks:
+            self._by_point.setdefault(one.point, []).append(one)
+
+    def __contains__(self, point: type[Point]) -> bool:
+        return point in self._by_point
+
+    async def gate(self, point: Point, context: object) -> BaseException | None:
+        """Asks the gates. The first error ends it and is returned: what follows from it is the caller's decision."""
+        for one in self._by_point.get(type(point), ()):
+            try:
+                await _called(one, point, context)
+            except Exception as error:
+                logger.exception("the hook %s at %s failed", one.name, point.name)
+                return error
+        return None
+
+    async def shape(self, point: Point, context: object) -> None:
+        """Lets hooks edit a point. One that raises leaves it as it was before it."""
+        for one in self._by_point.get(type(point), ()):
+            before = {name: getattr(point, name) for name in point.settable}
+            try:
+                await _called(one, point, context)
+            except Exception as error:
+                logger.exception("the hook %s at %s failed; its changes are dropped", one.name, point.name)
+                for name, value in before.items():
+                    setattr(point, name, value)
+                if one.fail_closed:
+                    raise HookFailed(f"The hook {one.name} at {point.name} failed.") from error
+
+    async def watch(self, point: Point, context: object) -> None:
+        for one in self._by_point.get(type(point), ()):
+            try:
+                await _called(one, point, context)
+            except Exception as error:
+                logger.exception("the hook %s at %s failed", one.name, point.name)
+                if one.fail_closed:
+                    raise HookFailed(f"The hook {one.name} at {point.name} failed.") from error
+
+    def tell(self, point: Point, context: object) -> None:
+        """Calls plain functions that nobody waits for. One that turns out to be asynchronous is refused once."""
+        for one in self._by_point.get(type(point), ()):
+            try:
+                result = one.fn(point, context) if one.takes_context else one.fn(point)
+                if inspect.iscoroutine(result):
+                    result.close()
+                    logger.error("the hook %s at %s has to be a plain function", one.name, point.name)
+            except Exception:
+                logger.exception("the hook %s at %s failed", one.name, point.name)
+
+
+async def _called(one: Hook[Any], point: Point, context: object) -> None:
+    result = one.fn(point, context) if one.takes_context else one.fn(point)
+    if isinstance(result, Awaitable):
+        await result
+
+
+def _takes_context(fn: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    positional = [
+        one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD, one.VAR_POSITIONAL)
+    ]
+    return len(positional) > 1 or any(one.kind is one.VAR_POSITIONAL for one in positional)

@@ -1,0 +1,153 @@
+"""What an agent is: everything that its runs start from. It holds no run and no connection."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, overload
+
+from weftline.agent.calling import Hook
+from weftline.agent.context import RunContext, RunInfo
+from weftline.agent.hooks import Point
+from weftline.agent.output import OutputType
+from weftline.agent.settings import Limits, Settings
+from weftline.providers.base import Provider
+from weftline.tools.base import Tool, Toolset
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultTypeVar
+
+    OutputT = DefaultTypeVar("OutputT", default=str)
+    DepsT = DefaultTypeVar("DepsT", default=object)
+else:
+    OutputT = TypeVar("OutputT")
+    DepsT = TypeVar("DepsT")
+
+P = TypeVar("P", bound=Point)
+R = TypeVar("R")
+D = TypeVar("D")
+
+AgentTool: TypeAlias = Tool | Toolset | Callable[..., Any]
+"""What an agent's list of tools can hold: a tool, a set of them, or a function to make one of."""
+
+
+class Registers(Protocol[P, D]):
+    """Takes a function of a point, and perhaps of the run's context."""
+
+    @overload
+    def __call__(self, fn: Callable[[P], R], /) -> Callable[[P], R]: ...
+    @overload
+    def __call__(self, fn: Callable[[P, RunContext[D]], R], /) -> Callable[[P, RunContext[D]], R]: ...
+
+
+class Definition(Generic[OutputT, DepsT]):
+    @overload
+    def __init__(
+        self,
+        model: str | Provider | None = None,
+        *,
+        name: str | None = None,
+        instructions: str | Callable[[RunContext[DepsT]], str | Awaitable[str]] | None = None,
+        deps: type[DepsT] | Callable[[RunInfo], AbstractAsyncContextManager[DepsT]] | None = None,
+        tools: Sequence[AgentTool] = (),
+        hooks: Sequence[Hook[Any]] = (),
+        settings: Settings | None = None,
+        limits: Limits | None = None,
+        fallbacks: Sequence[str] = (),
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        model: str | Provider | None = None,
+        *,
+        output: type[OutputT],
+        name: str | None = None,
+        instructions: str | Callable[[RunContext[DepsT]], str | Awaitable[str]] | None = None,
+        deps: type[DepsT] | Callable[[RunInfo], AbstractAsyncContextManager[DepsT]] | None = None,
+        tools: Sequence[AgentTool] = (),
+        hooks: Sequence[Hook[Any]] = (),
+        settings: Settings | None = None,
+        limits: Limits | None = None,
+        fallbacks: Sequence[str] = (),
+    ) -> None: ...
+    def __init__(
+        self,
+        model: str | Provider | None = None,
+        *,
+        output: Any = str,
+        name: str | None = None,
+        instructions: Any = None,
+        deps: Any = None,
+        tools: Sequence[AgentTool] = (),
+        hooks: Sequence[Hook[Any]] = (),
+        settings: Settings | None = None,
+        limits: Limits | None = None,
+        fallbacks: Sequence[str] = (),
+    ) -> None:
+        if name is not None and not name.strip():
+            raise ValueError("an agent's name must not be empty")
+        for one in hooks:
+            _check_hook(one)
+        _check_names(tools)
+        self.model = model
+        self.name = name
+        self.instructions: str | Callable[[RunContext[DepsT]], str | Awaitable[str]] | None = instructions
+        self.deps = deps
+        self.tools = tuple(tools)
+        self.settings = settings or Settings()
+        self.limits = limits or Limits()
+        self.fallbacks = tuple(fallbacks)
+        self.hooks: list[Hook[Any]] = list(hooks)
+        self._output_kind = output
+        self._output: OutputType[Any] | None = None
+        self._overridden: ContextVar[Provider | str | None] = ContextVar(f"model of {name}", default=None)
+
+    def __repr__(self) -> str:
+        return f"<Agent {self.name or 'unnamed'}>"
+
+    @property
+    def output_type(self) -> OutputType[Any] | None:
+        """The type of the answer; None for plain text."""
+        if self._output_kind is str:
+            return None
+        if self._output is None:
+            self._output = OutputType(self._output_kind)
+        return self._output
+
+    @property
+    def present_model(self) -> str | Provider | None:
+        """The agent's model, or the one that an `override` has put in its place."""
+        overridden = self._overridden.get()
+        return self.model if overridden is None else overridden
+
+    def on(self, point: type[P], *, fail_closed: bool = False) -> Registers[P, DepsT]:
+        """Registers the decorated function as a hook of all runs that start from now on; see `hook`."""
+
+        def register(fn: Any) -> Any:
+            self.hooks.append(Hook(point, fn, fail_closed=fail_closed))
+            return fn
+
+        return register
+
+    @contextmanager
+    def override(self, *, model: Provider | str) -> Generator[None]:
+        """Runs that start inside the block use this model."""
+        token = self._overridden.set(model)
+        try:
+            yield
+        finally:
+            self._overridden.reset(token)
+
+
+def _check_hook(one: object) -> None:
+    if not isinstance(one, Hook):
+        raise TypeError(f"{one!r} is not a hook; make one with @hook(Point)")
+
+
+def _check_names(tools: Sequence[AgentTool]) -> None:
+    """Sets of tools say only when they are opened what they have."""
+    names = [name for one in tools if (name := getattr(one, "name", None) or getattr(one, "__name__", None))]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"two tools of the agent are named {name!r}")

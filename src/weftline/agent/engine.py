@@ -1,0 +1,391 @@
+"""`Engine`: where agents' runs live. On a directory they are durable; without one they are in memory.
+
+async with Engine("./data", agents=[agent]) as engine:  # carries on what an earlier process left
+    run = await engine.start(agent, "Migrate.", key="migrate-1")  # durable when this returns
+    print((await run.result()).output)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from base64 import b64decode
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakKeyDictionary
+
+from msgspec.structs import replace
+
+from weftline.agent.attached import part_of
+from weftline.agent.definition import Definition, DepsT, OutputT
+from weftline.agent.hooks import OutputReady
+from weftline.agent.options import RunOptions
+from weftline.agent.run import Run
+from weftline.agent.settings import Settings
+from weftline.agent.sources import NO_DEPS, AgentTools, Setup
+from weftline.agent.threads import Thread
+from weftline.errors import Conflict, InvalidRequest
+from weftline.kernel.bodies import decode_created, decode_message
+from weftline.messages import Blob, File, Image, Message, Text, User, UserPart
+from weftline.plan import RunPlan, decode_plan, encode_plan
+from weftline.providers.base import Provider
+from weftline.providers.catalog import Catalog, build_catalog, usual_providers
+from weftline.runtime import ids
+from weftline.runtime.clock import SystemClock
+from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.limits import WorkspaceLimits
+from weftline.store import open_store
+from weftline.store.base import IdempotencyKey, RunFilter, Store
+from weftline.store.memory import MemoryStore
+from weftline.workspace.context import Workspaces
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from weftline.net.transport import AiohttpTransport
+
+_CANCEL_S = 5.0
+_NO_SETTINGS = Settings()
+_ROUTE = "library"
+_PAGE = 200
+_KEPT = 64
+"""How many runs in memory can still be asked for after their owner has left."""
+_UNFINISHED = ("queued", "running", "paused")
+
+
+class Engine:
+    """See the module. It lives on the loop that opened it.
+
+    `models` are what agents' model ids mean; by default the providers whose keys are in the environment. `max_runs` is
+    how many runs may be carried out at once: the rest queue.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path | None = None,
+        *,
+        agents: Sequence[Definition[Any, Any]] = (),
+        models: Catalog | None = None,
+        max_runs: int | None = None,
+        workspace: str = "default",
+    ) -> None:
+        self._directory = directory
+        self._models = models
+        self._max_runs = max_runs
+        self._slug = workspace
+        self._tools = AgentTools()
+        self._transport: AiohttpTransport | None = None
+        self._usual: Catalog | None = None
+        """The providers whose keys are in the environment, if a model was named and none were given."""
+        self._catalog = Catalog() if models is None else models.copy()
+        self._host: EmbeddedEngine | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+        self._workspace = 0
+        self._next = 0
+        self._codes: dict[str, str] = {}
+        """By run in memory: what its code is registered under."""
+        self._memory: MemoryStore | None = None
+        self._ended: deque[int] = deque()
+        """Runs in memory that nobody owns any more, oldest first."""
+        self.closing: AsyncGenerator[None] | None = None
+        """Closes an engine that nobody opened by hand."""
+        self._providers: dict[int, tuple[Provider, str]] = {}
+        for agent in agents:
+            self.register(agent)
+
+    @property
+    def is_open(self) -> bool:
+        return self._host is not None
+
+    @property
+    def durable(self) -> bool:
+        return self._directory is not None
+
+    def register(self, agent: Definition[Any, Any], *, name: str | None = None) -> None:
+        """Lets the engine carry on runs of this agent. Raises `Conflict` if another agent has its name."""
+        name = name or agent.name
+        if name is None:
+            raise InvalidRequest("An agent that an engine carries on needs a name: Agent(…, name='billing').")
+        if agent.deps is not None and isinstance(agent.deps, type) and self.durable:
+            raise InvalidRequest(
+                f"The deps of the agent {name!r} are a type. Values cannot be stored: give a factory that makes them."
+            )
+        self._tools.register(name, Setup(agent))
+
+    # Life
+
+    async def __aenter__(self) -> Self:
+        if self._host is not None:
+            raise Conflict("This engine is open already.")
+        if self.durable:
+            self._look_around()  # the runs that it carries on may need them
+        if self._directory is None:
+            store: Store = MemoryStore()
+            self._memory = store
+        else:
+            store = await asyncio.to_thread(open_store, self._directory, check=True)
+        self.workspaces = Workspaces(store.records, store.vault, SystemClock())
+        limits = WorkspaceLimits() if self._max_runs is None else WorkspaceLimits(max_runs_per_workspace=self._max_runs)
+        host = EmbeddedEngine(store, models=self._catalog, tools=self._tools, limits=limits)
+        await host.start()
+        self._host, self._loop, self._pid = host, asyncio.get_running_loop(), os.getpid()
+        self._workspace = await host.workspace(self._slug)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stops what is under way; what is durable goes on in the next process. May be called twice."""
+        host, self._host = self._host, None
+        if host is not None:
+            await host.stop(drain_s=_CANCEL_S)
+            await self._tools.close()
+        if self._usual is not None:
+            await self._usual.aclose()
+        if self._transport is not None:
+            await self._transport.aclose()
+
+    def _look_around(self) -> None:
+        """Adds the providers whose keys are in the environment, unless models were given."""
+        if self._models is not None or self._usual is not None:
+            return
+        from weftline.net.transport import AiohttpTransport  # a script with a model of its own needs no HTTP
+
+        self._transport = AiohttpTransport()
+        self._usual = build_catalog(usual_providers(), transport=self._transport)
+        self._catalog.include(self._usual)
+
+    async def runtime(self) -> EmbeddedEngine:
+        """The runtime below. Raises `Conflict` unless the engine is open, on this loop."""
+        if self._host is None:
+            raise Conflict("This engine is not open: use it in `async with Engine(…) as engine`.")
+        if self._pid != os.getpid():
+            raise Conflict("This engine was opened before the process was forked; open one here.")
+        if self._loop is not asyncio.get_running_loop():
+            raise Conflict("This engine lives on another event loop.")
+        return self._host
+
+    # Runs
+
+    async def start(
+        self, agent: Definition[OutputT, DepsT], prompt: str | None = None, **options: Unpack[RunOptions[DepsT]]
+    ) -> Run[OutputT]:
+        """Starts a run and returns when it is accepted, durably if the engine is. `RunOptions` has what can be set."""
+        host = await self.runtime()
+        name = self._carried_by(agent, options)
+        thread = await self._place(prompt, options)
+        plan, blobs = await self._plan(agent, prompt, options, code=name)
+        key = options.get("key")
+        idempotency = None
+        if key is not None:
+            digest = sha256(encode_plan(replace(plan, code=agent.name)) + str(options.get("thread")).encode()).digest()
+            idempotency = IdempotencyKey(_ROUTE, key, digest)
+        run_id = await host.create(self._workspace, plan, thread=thread, idempotency=idempotency, blobs=blobs)
+        if not self.durable:
+            self._codes[run_id] = name
+        return Run(self, run_id, output=agent.output_type)
+
+    def attach(self, run_id: str, agent: Definition[OutputT, Any] | None = None) -> Run[OutputT]:
+        """A run by its id, whoever started it. With its agent the result is typed."""
+        return Run(self, run_id, output=None if agent is None else agent.output_type)
+
+    async def unclaimed(self) -> list[str]:
+        """The unfinished runs whose agents are not registered here, newest first. They wait."""
+        host = await self.runtime()
+        found: list[str] = []
+        before: int | None = None
+        while rows := await host.runs(
+            RunFilter(workspace=self._workspace, statuses=_UNFINISHED, before=before, limit=_PAGE)
+        ):
+            before = rows[-1].key
+            strange = [row for row in rows if self._tools.find(row.name) is None]
+            found += [ids.run_id(row.key, row.salt) for row in strange if await self._needs_code(host, row.key)]
+        return found
+
+    async def _needs_code(self, host: EmbeddedEngine, key: int) -> bool:
+        created = await host.entry(key, 1)
+        return created is not None and decode_plan(decode_created(created.body).plan).code is not None
+
+    def thread(self, name: str) -> Thread:
+        """A conversation by its name."""
+        return Thread(self, name)
+
+    @asynccontextmanager
+    async def owned(self, run: Run[Any]) -> AsyncGenerator[None]:
+        """A run in memory belongs to its caller: whoever leaves early ends it."""
+        try:
+            yield
+        finally:
+            if not self.durable and self._host is not None:
+                await asyncio.shield(self._end_of(run))
+
+    async def _end_of(self, run: Run[Any]) -> None:
+        host = await self.runtime()
+        key = await self.locate(run.id)
+        await host.cancel(key, reason="left")
+        code = self._tools.running.pop(run.id, None)
+        if code is not None:
+            try:
+                async with asyncio.timeout(_CANCEL_S):
+                    await code.left.wait()
+            except TimeoutError:
+                pass  # its tools or hooks do not stop; nobody waits for them any longer
+        self._tools.forget(self._codes.pop(run.id, ""))
+        self._ended.append(key)
+        if len(self._ended) > _KEPT and self._memory is not None:
+            self._memory.remove_run(self._ended.popleft())
+
+    async def locate(self, run_id: str) -> int:
+        return await (await self.runtime()).locate(run_id, workspace=self._workspace)
+
+    async def settled(self, run_id: str) -> None:
+        """Returns when the last hook of a run that has ended here has returned."""
+        code = self._tools.running.get(run_id)
+        if code is not None:
+            await code.left.wait()
+            if self.durable:
+                self._tools.running.pop(run_id, None)
+
+    async def history_of(self, run_id: str, upto: int) -> tuple[Message, ...]:
+        host = await self.runtime()
+        row = await host.find(run_id, workspace=self._workspace)
+        stored = await host.thread_messages(row.thread) if row.thread is not None else []
+        return tuple([decode_message(message) for message in stored[:upto]])
+
+    # What a run is started with
+
+    def _carried_by(self, agent: Definition[Any, Any], options: RunOptions[Any]) -> str:
+        """The name that the code of the run is registered under."""
+        own = "deps" in options or "hooks" in options
+        if self.durable:
+            if own:
+                given = " and ".join([f"{name}=" for name in ("deps", "hooks") if name in options])
+                raise InvalidRequest(f"A durable run cannot be given {given}: the next process would not have it.")
+            if agent.name is None:
+                raise InvalidRequest("A durable agent needs a name: Agent(…, name='billing').")
+            if self._tools.find(agent.name) is None:
+                self.register(agent)
+            elif self._tools.find(agent.name) is not agent:
+                raise Conflict(f"Another agent is registered under the name {agent.name!r}.")
+            return agent.name
+        self._next += 1
+        name = f"{agent.name or 'agent'} {self._next}"
+        deps = options.get("deps", NO_DEPS)
+        if deps is NO_DEPS and isinstance(agent.deps, type):
+            raise InvalidRequest(f"The agent's deps are of the type {agent.deps.__name__}: give the run deps=….")
+        self._tools.register(name, Setup(agent, deps=deps, hooks=options.get("hooks", ())))
+        return name
+
+    async def _place(self, prompt: str | None, options: RunOptions[Any]) -> int | None:
+        name = options.get("thread")
+        if name is None:
+            return None
+        if self.closing is not None:
+            raise InvalidRequest("A thread needs an engine to live on: run(…, thread=…, engine=engine).")
+        if options.get("messages"):
+            raise InvalidRequest("thread= and messages= exclude each other: a thread has its own messages.")
+        thread = self.thread(name)
+        if prompt is None and not options.get("files") and not await thread.messages():
+            raise InvalidRequest(f"The thread {name!r} has no messages to go on from: give the run a prompt.")
+        return await thread.key()
+
+    async def _plan(
+        self, agent: Definition[Any, Any], prompt: str | None, options: RunOptions[Any], *, code: str
+    ) -> tuple[RunPlan, tuple[Blob, ...]]:
+        given = tuple(options.get("messages", ()))
+        files = options.get("files", ())
+        if prompt is None and not given and "thread" not in options:
+            raise InvalidRequest("A run needs a prompt, or messages to go on from.")
+        messages, blobs = given, tuple[Blob, ...]()
+        if prompt is not None or files:
+            parts, blobs = (
+                await asyncio.to_thread(_parts, prompt, tuple(files)) if files else ((Text(prompt or ""),), ())
+            )
+            messages = (*given, User(parts))
+        settings = options.get("settings", _NO_SETTINGS).over(agent.settings)
+        limits = options.get("limits", agent.limits)
+        output = agent.output_type
+        checks = output is not None or any(
+            one.point is OutputReady for one in (*agent.hooks, *options.get("hooks", ()))
+        )
+        plan = RunPlan(
+            messages=messages,
+            name=code,
+            model=self._model_id(options.get("model", agent.present_model)),
+            fallbacks=agent.fallbacks,
+            system=agent.instructions if isinstance(agent.instructions, str) else None,
+            reasoning=settings.level,
+            sampling=settings.sampling,
+            output_schema=None if output is None else output.schema,
+            limits=limits.stored(fallbacks=len(agent.fallbacks), check_output=checks),
+            metadata=dict(options.get("metadata", {})),
+            given=len(given),
+            code=code,
+        )
+        return plan, blobs
+
+    def _model_id(self, model: str | Provider | None) -> str | None:
+        """A provider that was given as an object is one of the catalog's from then on."""
+        if model is None or isinstance(model, str):
+            self._look_around()
+            return model
+        known = self._providers.get(id(model))
+        if known is None:
+            name = f"given-{len(self._providers) + 1}"
+            self._catalog.add(model, name=name)
+            known = self._providers[id(model)] = (model, name)
+        return f"provider:{known[1]}"
+
+    @property
+    def workspace_key(self) -> int:
+        return self._workspace
+
+
+def _parts(prompt: str | None, files: Sequence[Any]) -> tuple[tuple[UserPart, ...], tuple[Blob, ...]]:
+    """The parts of the first message. Contents are kept beside the log, once."""
+    parts: list[UserPart] = []
+    blobs: dict[str, Blob] = {}
+    for given in files:
+        part = part_of(given)
+        if isinstance(part, Image | File) and part.data is not None:
+            data = b64decode(part.data)
+            blob = Blob(sha256(data).hexdigest(), data)
+            blobs[blob.id] = blob
+            part = replace(part, data=None, blob=blob.id, size=len(data))
+        parts.append(part)
+    if prompt is not None:
+        parts.append(Text(prompt))
+    return tuple(parts), tuple(blobs.values())
+
+
+_engines: WeakKeyDictionary[asyncio.AbstractEventLoop, Engine] = WeakKeyDictionary()
+
+
+async def in_memory() -> Engine:
+    """The engine of runs without one, made at first use on each loop and closed with it."""
+    loop = asyncio.get_running_loop()
+    engine = _engines.get(loop)
+    if engine is None or not engine.is_open:
+        engine = _engines[loop] = Engine()
+        await engine.__aenter__()
+        # Loops close their async generators before they end: the only way to be told in time.
+        closing = _closing(engine)
+        await anext(closing)
+        engine.closing = closing
+    return engine
+
+
+async def _closing(engine: Engine) -> AsyncGenerator[None]:
+    try:
+        yield
+    finally:
+        await engine.close()

@@ -1,0 +1,322 @@
+"""The points of a run at which an agent's own code is called, in one table.
+
+    @agent.on(ToolGate)
+    async def only_here(gate: ToolGate, context: RunContext[str]) -> None:
+        if gate.tool == "shell" and ".." in gate.args["command"]:
+            gate.block(f"Stay inside {context.deps}.")
+
+There are three kinds. A *gate* decides something, and its decision is in the log. A *shaper* edits one request or one
+result; of a request nothing is recorded. A *watcher* only looks. What a point lets a hook change is in `settable`;
+anything else raises `AttributeError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias
+
+from weftline.messages import Assistant, Message, Usage, UserPart
+from weftline.providers.base import ProviderError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    OutputT = TypeVar("OutputT", default=Any)
+else:
+    from typing import TypeVar
+
+    OutputT = TypeVar("OutputT")
+
+Kind: TypeAlias = Literal["gate", "shaper", "watcher"]
+
+POINTS: dict[str, type[Point]] = {}
+"""Every point by its name, in the order in which a run comes by."""
+
+
+class Point:
+    """What a hook is called with."""
+
+    name: ClassVar[str]
+    kind: ClassVar[Kind] = "watcher"
+    settable: ClassVar[frozenset[str]] = frozenset()
+    _made: ClassVar[bool] = False
+
+    def __init_subclass__(cls, name: str = "", kind: Kind = "watcher", settable: tuple[str, ...] = ()) -> None:
+        super().__init_subclass__()
+        if name:
+            cls.name, cls.kind, cls.settable = name, kind, frozenset(settable)
+            POINTS[name] = cls
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_made", True)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if self._made and name not in self.settable:
+            can = ", ".join(sorted(self.settable))
+            what = f"what can be set is {can}" if can else "it only tells what happened"
+            raise AttributeError(f"a hook cannot set {name!r} of {self.name}: {what}")
+        object.__setattr__(self, name, value)
+
+
+# A run and its turns
+
+
+@dataclass(eq=False)
+class RunStarted(Point, name="run_started"):
+    """The run is about to ask its model for the first time, in this process or ever."""
+
+    resumed: bool
+    """Whether an earlier process began it."""
+
+
+@dataclass(eq=False)
+class MessagesTaken(Point, name="messages_taken"):
+    """Messages that were sent to the running run are in the conversation from the next turn on."""
+
+    count: int
+
+
+@dataclass(eq=False)
+class SystemRendered(Point, name="system_rendered", kind="shaper", settable=("system",)):
+    """The instructions of one request."""
+
+    turn: int
+    system: str
+
+
+@dataclass(eq=False)
+class RowsLoaded(Point, name="rows_loaded", kind="shaper", settable=("messages",)):
+    """The conversation as the log has it, before anything is left out for this request."""
+
+    turn: int
+    messages: Sequence[Message]
+
+
+@dataclass(eq=False)
+class ContextBuilt(Point, name="context_built", kind="shaper", settable=("messages",)):
+    """The messages of one request. Calls that lose their result here, or results their call, are left out."""
+
+    turn: int
+    messages: Sequence[Message]
+
+
+@dataclass(eq=False)
+class BeforeModel(
+    Point,
+    name="before_model",
+    kind="shaper",
+    settable=("reasoning", "max_output_tokens", "temperature", "top_p", "stop", "tools"),
+):
+    """The settings of one request. `tools` has the names of those that are offered: a hook may leave some out."""
+
+    turn: int
+    attempt: int
+    model: str
+    messages: Sequence[Message]
+    system: str | None
+    reasoning: int | None
+    max_output_tokens: int | None
+    temperature: float | None
+    top_p: float | None
+    stop: Sequence[str]
+    tools: tuple[str, ...]
+
+
+@dataclass(eq=False)
+class TextStreamed(Point, name="text_streamed"):
+    """A piece of the answer. Hooks of this point and the next are plain functions: nobody waits for them."""
+
+    turn: int
+    text: str
+
+
+@dataclass(eq=False)
+class ThinkingStreamed(Point, name="thinking_streamed"):
+    turn: int
+    text: str
+
+
+@dataclass(eq=False)
+class AfterModel(Point, name="after_model"):
+    """A model call has ended: with a message, or with an error."""
+
+    turn: int
+    message: Assistant | None
+    error: ProviderError | None = None
+    usage: Usage = field(default_factory=Usage)
+
+
+# A call
+
+
+@dataclass(eq=False)
+class ToolGate(Point, name="tool_gate", kind="gate", settable=("args",)):
+    """A call that the model asked for, before anything is done about it.
+
+    `args` are as the tool would get them: coerced, with defaults. `issues` says why they do not fit, if they do not;
+    the refusal itself comes after the gates, so that a gate may still answer for such a call, or for an unknown tool.
+    """
+
+    turn: int
+    call_id: str
+    tool: str
+    args: Mapping[str, Any]
+    raw_args: str
+    issues: str = ""
+    known: bool = True
+    counts: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How often each tool was called in this run so far."""
+
+    _blocked: str | None = None
+    _answer: object = None
+    _answered: bool = False
+
+    def block(self, reason: str = "Tool execution was blocked") -> None:
+        """The tool is not called; the model reads the reason. This beats any answer."""
+        object.__setattr__(self, "_blocked", reason)
+
+    def answer(self, result: object) -> None:
+        """The tool is not called; the model reads `result`, anything that a tool may return."""
+        object.__setattr__(self, "_answer", result)
+        object.__setattr__(self, "_answered", True)
+
+    @property
+    def decided(self) -> bool:
+        return self._blocked is not None or self._answered
+
+    @property
+    def blocked(self) -> str | None:
+        """The reason, if a gate has blocked the call."""
+        return self._blocked
+
+    @property
+    def answered(self) -> tuple[object] | None:
+        """The answer, if a gate has given one."""
+        return (self._answer,) if self._answered else None
+
+
+@dataclass(eq=False)
+class ToolUnknown(Point, name="tool_unknown", kind="shaper", settable=("result",)):
+    """The model called a tool that the agent does not have. `result` is what the model reads."""
+
+    turn: int
+    call_id: str
+    tool: str
+    result: str
+
+
+@dataclass(eq=False)
+class ArgumentsRejected(Point, name="arguments_rejected"):
+    turn: int
+    call_id: str
+    tool: str
+    issues: str
+
+
+@dataclass(eq=False)
+class ToolBefore(Point, name="tool_before"):
+    """The call is about to begin."""
+
+    turn: int
+    call_id: str
+    tool: str
+    args: Mapping[str, Any]
+    attempt: int
+
+
+@dataclass(eq=False)
+class ToolError(Point, name="tool_error", kind="shaper", settable=("result",)):
+    """The tool raised or reported an error. `result` is what the model reads."""
+
+    turn: int
+    call_id: str
+    tool: str
+    result: tuple[UserPart, ...]
+    error: BaseException | None = None
+
+
+@dataclass(eq=False)
+class ToolAfterSuccess(Point, name="tool_after_success"):
+    turn: int
+    call_id: str
+    tool: str
+    result: tuple[UserPart, ...]
+
+
+@dataclass(eq=False)
+class ToolAfterFailure(Point, name="tool_after_failure"):
+    turn: int
+    call_id: str
+    tool: str
+    result: tuple[UserPart, ...]
+
+
+@dataclass(eq=False)
+class ToolTransform(Point, name="tool_transform", kind="shaper", settable=("result", "is_error")):
+    """The result of a call, before it is stored. `output_bytes` is its size before any change."""
+
+    turn: int
+    call_id: str
+    tool: str
+    result: tuple[UserPart, ...]
+    is_error: bool
+    output_bytes: int
+
+
+@dataclass(eq=False)
+class ToolAfter(Point, name="tool_after"):
+    """The result of a call as it is about to be stored. `output_bytes` is its size."""
+
+    turn: int
+    call_id: str
+    tool: str
+    result: tuple[UserPart, ...]
+    is_error: bool
+    output_bytes: int
+    counts: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(eq=False)
+class ResultsStored(Point, name="results_stored"):
+    """Every call of the turn has its result."""
+
+    turn: int
+
+
+# Endings
+
+
+@dataclass(eq=False)
+class OutputReady(Point, Generic[OutputT], name="output_ready", kind="gate"):
+    """The answer, before the run ends with it."""
+
+    output: OutputT
+    text: str
+    _rejected: str | None = None
+
+    def reject(self, message: str) -> None:
+        """Asks the model again; it reads `message`."""
+        object.__setattr__(self, "_rejected", message)
+
+    @property
+    def rejected(self) -> str | None:
+        return self._rejected
+
+
+@dataclass(eq=False)
+class TurnEnded(Point, name="turn_ended"):
+    """A turn and its calls are done."""
+
+    turn: int
+
+
+@dataclass(eq=False)
+class RunEnded(Point, name="run_ended"):
+    """The run has ended, however it did."""
+
+    status: Literal["succeeded", "failed", "cancelled"]
+    code: str
+    turns: int
+    usage: Usage
+    cost_usd: float | None

@@ -1,0 +1,42 @@
+"""What can be set for one run of an agent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypedDict
+
+from weftline.agent.attached import FileLike
+from weftline.agent.calling import Hook
+from weftline.agent.settings import Limits, Settings
+from weftline.messages import Message
+from weftline.providers.base import Provider
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    DepsT = TypeVar("DepsT", default=object)
+else:
+    from typing import TypeVar
+
+    DepsT = TypeVar("DepsT")
+
+
+class RunOptions(TypedDict, Generic[DepsT], total=False):
+    """Each is for this run only; what is not given is the agent's own."""
+
+    messages: Sequence[Message]
+    """An earlier conversation to go on from, such as another result's `messages`. Not with `thread`."""
+    files: Sequence[FileLike]
+    """Paths, addresses, or parts of a message, to come with the prompt."""
+    deps: DepsT
+    """The value of the agent's `deps`. Not with a durable engine: it could not be stored."""
+    thread: str
+    """The conversation that the run is a part of, by a name of yours. Made at first use; needs an engine."""
+    key: str
+    """The same key and input give the same run; another input under the key is a `Conflict`."""
+    model: str | Provider
+    settings: Settings
+    limits: Limits
+    hooks: Sequence[Hook[Any]]
+    """In addition to the agent's. Not with a durable engine: the next process would not have them."""
+    metadata: Mapping[str, str]

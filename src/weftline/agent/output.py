@@ -1,0 +1,71 @@
+"""The type of an agent's answer: its schema for the model, and the way from the answer's text to a value."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Generic, TypeVar, cast
+
+from msgspec import Raw
+from msgspec.json import encode
+
+from weftline import prompts
+from weftline.messages import OutputSchema
+
+T = TypeVar("T")
+
+_WRAPPED = "value"
+"""Models answer with objects: any other type is a field of one."""
+
+
+class OutputType(Generic[T]):
+    """Any type that pydantic knows. Pydantic is imported when the first one is made."""
+
+    def __init__(self, kind: type[T] | Any) -> None:
+        from pydantic import TypeAdapter
+
+        self.kind = kind
+        self._adapter: TypeAdapter[T] = TypeAdapter(kind)
+        schema = self._adapter.json_schema()
+        self._wrapped = schema.get("type") != "object" or "properties" not in schema
+        if self._wrapped:
+            definitions = schema.pop("$defs", None)
+            schema = {
+                "type": "object",
+                "properties": {_WRAPPED: schema},
+                "required": [_WRAPPED],
+                "additionalProperties": False,
+            }
+            if definitions:
+                schema["$defs"] = definitions
+        name = re.sub(r"[^a-zA-Z0-9_-]", "_", getattr(kind, "__name__", ""))[:64] or "answer"
+        self.schema = OutputSchema(name, Raw(encode(schema)))
+
+    def parse(self, text: str) -> T:
+        """The answer as a value. Raises `ValueError`, in words for the model, if the text does not fit."""
+        from pydantic import ValidationError
+        from pydantic_core import from_json
+
+        try:
+            value = from_json(text)
+            if self._wrapped:
+                if not isinstance(value, dict) or _WRAPPED not in value:
+                    raise ValueError(prompts.answer_misfit([f"/{_WRAPPED}: is missing"]))
+                value = cast("dict[str, Any]", value)[_WRAPPED]
+            # From JSON: dates, decimals and the like come as texts and numbers.
+            return self._adapter.validate_json(encode(value))
+        except ValidationError as error:
+            found = error.errors(include_url=False, include_context=False, include_input=False)[:5]
+            problems = [f"/{'/'.join(map(str, one['loc']))}: {one['msg']}" for one in found]
+            raise ValueError(prompts.answer_misfit(problems)) from error
+
+    def partial(self, text: str) -> object:
+        """What can be told of an answer that is still being written: JSON, unvalidated; None if nothing."""
+        from pydantic_core import from_json
+
+        try:
+            value: object = from_json(text, allow_partial=True)
+        except ValueError:
+            return None
+        if self._wrapped:
+            return cast("dict[str, object]", value).get(_WRAPPED) if isinstance(value, dict) else None
+        return value

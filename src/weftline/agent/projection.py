@@ -1,0 +1,197 @@
+"""The events of a run, from its entries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, cast
+
+import msgspec
+from msgspec import UNSET, Raw
+from msgspec.structs import replace
+
+from weftline import events
+from weftline.events import AnyEvent
+from weftline.kernel import bodies
+from weftline.kernel import entries as log
+from weftline.kernel.entries import Fact, decode_fact
+from weftline.messages import joined_text
+from weftline.runtime.engine import EntryBatch
+
+_RETRYABLE = frozenset({"rate_limit", "overloaded", "server", "timeout", "upstream_deadline"})
+_decode = msgspec.json.Decoder().decode
+_decode_delta = msgspec.json.Decoder(events.TextDelta).decode
+_decode_thought = msgspec.json.Decoder(events.ThinkingDelta).decode
+
+
+class Projector:
+    """Turns the entries of one run into events, in order. It remembers what later entries only name."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._queued: dict[str, str] = {}
+
+    def events(self, batch: EntryBatch, *, after: int) -> Iterator[AnyEvent]:
+        """The events of the batch whose seq is above `after`."""
+        heads = iter(batch.heads) if batch.heads is not None else None
+        for item in batch.items:
+            if not item.head:
+                yield from self._observed(item.kind, item.seq, item.body, after=after)
+                continue
+            try:
+                head = next(heads) if heads is not None else decode_fact.decode(item.head)
+            except msgspec.ValidationError:
+                unknown = events.UnknownEvent(run_id=self._run_id, seq=item.seq, type=item.kind)
+                if item.seq > after:
+                    yield unknown
+                continue
+            event = self._fact(head, item.body)
+            if event is not None and item.seq > after:
+                yield replace(event, run_id=self._run_id, seq=item.seq)
+
+    def _observed(self, kind: str, seq: int, joined: bytes, *, after: int) -> Iterable[AnyEvent]:
+        make = _OBSERVED.get(kind)
+        for number, body in enumerate(joined.split(b"\n"), seq):
+            if number <= after:
+                continue
+            event = events.UnknownEvent(type=kind) if make is None else make(body)
+            yield replace(event, run_id=self._run_id, seq=number)
+
+    def _fact(self, head: Fact, body: bytes) -> AnyEvent | None:
+        match head:
+            case log.MessageQueued():
+                self._queued[head.id] = joined_text(bodies.decode_queued(body).parts)
+                return None
+            case log.MessagesTaken():
+                return events.MessagesTaken(texts=tuple([self._queued.pop(id, "") for id in head.ids]))
+            case _:
+                make = _FACTS.get(type(head))
+                return None if make is None else make(head, body)
+
+
+def _started(head: log.RunCreated, body: bytes) -> AnyEvent:
+    plan = msgspec.json.decode(bodies.decode_created(body).plan, type=_Named)
+    return events.RunStarted(agent=plan.code or (plan.name if plan.agent_id is not None else None))
+
+
+class _Named(msgspec.Struct):
+    name: str = ""
+    agent_id: str | None = None
+    code: str | None = None
+
+
+def _restarted(head: log.AttemptStarted, body: bytes) -> AnyEvent | None:
+    if head.attempt == 1:
+        return None
+    return events.TurnRestarted(turn=head.turn, attempt=head.attempt, reason=head.cause)
+
+
+def _finished(head: log.TurnCompleted, body: bytes) -> AnyEvent:
+    turn = bodies.decode_turn(body)
+    message = turn.message
+    calls = tuple(
+        [events.RequestedCall(id=call.id, name=call.name, args=object_of(call.args)) for call in message.calls]
+    )
+    return events.TurnFinished(turn=head.turn, text=message.text, finish_reason=head.finish, calls=calls)
+
+
+def _opened(head: log.CallOpened, body: bytes) -> AnyEvent | None:
+    if head.blocked:
+        return None
+    args = object_of(bodies.decode_opened(body).args)
+    return events.CallOpened(call_id=head.id, name=head.name, args=args, turn=head.turn, client=head.client)
+
+
+def finished_call(head: log.CallClosed, body: bytes) -> events.CallFinished:
+    text = joined_text(bodies.decode_closed(body).parts)
+    return events.CallFinished(call_id=head.id, name=head.name, ok=not head.is_error, result=text, how=head.how)
+
+
+def _rejected(head: log.OutputRejected, body: bytes) -> AnyEvent:
+    return events.OutputRejected(turn=head.turn, message=bodies.decode_text(body).text if body else "")
+
+
+def _ended(head: log.RunEnded, body: bytes) -> AnyEvent:
+    ended = bodies.decode_ended(body)
+    return events.RunEnded(
+        status=head.status,
+        text=ended.text or ended.partial_text or "",
+        error=ended.error,
+        code=head.code,
+        retryable=head.code in _RETRYABLE,
+        reason=head.reason,
+        turns=head.turns,
+        usage=head.usage,
+        cost_usd=None if head.cost_nusd is None else head.cost_nusd / 1_000_000_000,
+    )
+
+
+def _looped(head: log.LoopDetected, body: bytes) -> AnyEvent:
+    return events.LoopDetected(count=head.count, hard=head.hard, tools=head.tools)
+
+
+def _over_budget(head: log.BudgetExceeded, body: bytes) -> AnyEvent:
+    return events.BudgetExceeded(tool=head.tool, max_calls=head.max_calls, call_index=head.call_index)
+
+
+def _forced(head: log.FinalForced, body: bytes) -> AnyEvent:
+    return events.FinalForced(reason=head.reason)
+
+
+def _paused(head: log.RunPaused, body: bytes) -> AnyEvent:
+    return events.RunPaused(reason=head.reason, by=head.requested_by)
+
+
+def _resumed(head: log.RunResumed, body: bytes) -> AnyEvent:
+    return events.RunResumed(notes=head.notes, by=head.requested_by)
+
+
+_FACTS: dict[type[Fact], Callable[[Any, bytes], AnyEvent | None]] = {
+    log.RunCreated: _started,
+    log.AttemptStarted: _restarted,
+    log.TurnCompleted: _finished,
+    log.CallOpened: _opened,
+    log.CallClosed: finished_call,
+    log.OutputRejected: _rejected,
+    log.LoopDetected: _looped,
+    log.BudgetExceeded: _over_budget,
+    log.FinalForced: _forced,
+    log.RunPaused: _paused,
+    log.RunResumed: _resumed,
+    log.RunEnded: _ended,
+}
+
+
+def _provider_called(body: bytes) -> AnyEvent:
+    note = bodies.decode_note(body)
+    result = "" if note.call.result is UNSET else bytes(note.call.result).decode()
+    return events.ProviderCalled(name=note.call.name, status=note.call.status, result=result, turn=note.turn)
+
+
+def _progress(body: bytes) -> AnyEvent:
+    note = bodies.decode_progress(body)
+    return events.CallProgress(
+        call_id=note.call, name=note.name, progress=note.progress, total=note.total, message=note.message
+    )
+
+
+def _note(body: bytes) -> AnyEvent:
+    note = bodies.decode_tool_note(body)
+    return events.Note(call_id=note.call, kind=note.kind, data=_decode(note.data))
+
+
+_OBSERVED: dict[str, Callable[[bytes], AnyEvent]] = {
+    log.TEXT_DELTA: _decode_delta,
+    log.THINKING_DELTA: _decode_thought,
+    log.PROVIDER_CALL: _provider_called,
+    log.TOOL_PROGRESS: _progress,
+    log.TOOL_NOTE: _note,
+}
+
+
+def object_of(args: str | bytes | Raw) -> dict[str, Any]:
+    """Arguments as an object; empty if the model wrote something else."""
+    try:
+        value = _decode(args)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

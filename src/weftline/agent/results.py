@@ -1,0 +1,131 @@
+"""What a run came to, and how one that came to nothing is raised."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, Literal
+
+from msgspec import Struct
+
+from weftline.errors import WeftlineError
+from weftline.messages import Message, Usage
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    OutputT = TypeVar("OutputT", default=str)
+else:
+    from typing import TypeVar
+
+    OutputT = TypeVar("OutputT")
+
+
+class CallRecord(Struct, frozen=True, kw_only=True):
+    """A call of a run, as it was closed."""
+
+    id: str
+    name: str
+    args: dict[str, Any]
+    ok: bool
+    result: str
+    how: str
+    turn: int
+
+
+class RunResult(Struct, Generic[OutputT], frozen=True, kw_only=True):
+    """How a run ended. `cost_usd` is None if the price of some model call is not known.
+
+    `messages` is the conversation, history first, without instructions; `new_messages` are this run's.
+    """
+
+    run_id: str
+    status: Literal["succeeded", "failed", "cancelled"]
+    text: str
+    value: OutputT | None = None
+    messages: tuple[Message, ...] = ()
+    new_messages: tuple[Message, ...] = ()
+    calls: tuple[CallRecord, ...] = ()
+    usage: Usage = Usage()
+    cost_usd: float | None = None
+    turns: int = 0
+    attempts: int = 0
+    error: str = ""
+    code: str = ""
+    reason: str = ""
+
+    @property
+    def output(self) -> OutputT:
+        """The answer, as the agent's output type. Raises what `raise_for_status` does."""
+        self.raise_for_status()
+        return self.value  # type: ignore[return-value]
+
+    def raise_for_status(self) -> None:
+        """Raises `RunCancelled` or `RunFailed` unless the run succeeded."""
+        if self.status == "cancelled":
+            raise RunCancelled(self)
+        if self.status == "failed":
+            raise failure(self)
+
+
+class RunError(WeftlineError):
+    """A run did not succeed. `result` is what there is of it."""
+
+    def __init__(self, message: str, result: RunResult[Any], *, code: str) -> None:
+        Exception.__init__(self, message)
+        self.message = message
+        self.code = code
+        self.hint = None
+        self.details: dict[str, Any] = {}
+        self.result = result
+
+    @property
+    def status(self) -> int:
+        return 500
+
+    @property
+    def retryable(self) -> bool:
+        return self.code in _RETRYABLE
+
+
+_RETRYABLE = frozenset({"rate_limit", "overloaded", "server", "timeout", "upstream_deadline"})
+
+
+class RunFailed(RunError):
+    """`code` says why: an error class of the provider, or a limit of the run."""
+
+
+class ProviderFailed(RunFailed):
+    """The model's provider refused or failed."""
+
+
+class ContextExceeded(ProviderFailed):
+    """The conversation no longer fits the model."""
+
+
+class OutputTruncated(RunFailed):
+    """The model ran out of output tokens in the middle of its answer."""
+
+
+class InvalidOutput(RunFailed):
+    """The answer does not fit the agent's output type, and asking again did not help."""
+
+
+class RunCancelled(RunError):
+    def __init__(self, result: RunResult[Any]) -> None:
+        super().__init__("The run was cancelled.", result, code="cancelled")
+
+
+_CLASSES: dict[str, type[RunFailed]] = {
+    "context_window": ContextExceeded,
+    "truncation": OutputTruncated,
+    "invalid_output": InvalidOutput,
+    **dict.fromkeys(
+        ("rate_limit", "overloaded", "server", "invalid_request", "auth", "timeout", "upstream_deadline", "unknown"),
+        ProviderFailed,
+    ),
+}
+
+
+def failure(result: RunResult[Any]) -> RunFailed:
+    """The error of a failed run, by its class."""
+    kind = _CLASSES.get(result.code, RunFailed)
+    return kind(result.error or "The run failed.", result, code=result.code or "failed")

@@ -1,0 +1,201 @@
+"""A run in the hands of whoever started or attached to it: watched, steered, and its result awaited."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Generic, Protocol, cast
+
+from weftline.agent.output import OutputType
+from weftline.agent.projection import Projector, finished_call, object_of
+from weftline.agent.results import CallRecord, OutputT, RunResult, failure
+from weftline.events import AnyEvent, TextDelta, TurnFinished, TurnRestarted
+from weftline.kernel import bodies
+from weftline.kernel.entries import CallClosed, HistoryPinned, RunCreated, RunEnded, decode_fact
+from weftline.messages import Message
+from weftline.plan import decode_plan
+from weftline.runtime.conversation import Conversation
+from weftline.runtime.engine import Engine, EntryBatch
+from weftline.runtime.receipts import CancelReceipt
+
+
+class Host(Protocol):
+    """The engine of a run, as far as the run needs it."""
+
+    async def runtime(self) -> Engine: ...
+    async def locate(self, run_id: str) -> int: ...
+
+    async def settled(self, run_id: str) -> None:
+        """Returns when the last hook of a run that has ended here has returned."""
+        ...
+
+    async def history_of(self, run_id: str, upto: int) -> Sequence[Message]:
+        """The first messages of the run's thread."""
+        ...
+
+
+class Run(Generic[OutputT]):
+    """Made by `Engine.start`, `Engine.attach` and `Agent.stream`.
+
+    Iterating over it yields its events from the beginning, and ends when the run has.
+    """
+
+    def __init__(self, engine: Host, run_id: str, *, output: OutputType[Any] | None) -> None:
+        self.id = run_id
+        self._engine = engine
+        self._output = output
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id}>"
+
+    def __aiter__(self) -> AsyncIterator[AnyEvent]:
+        return self.events()
+
+    async def events(self, *, after: int = 0) -> AsyncIterator[AnyEvent]:
+        """The events of the run after the given `seq`, from the log and then live."""
+        projector = Projector(self.id)
+        async for batch in self._batches():
+            for event in projector.events(batch, after=after):
+                yield event
+
+    async def text(self) -> AsyncIterator[str]:
+        """The text of the answer as it is written. After a `TurnRestarted` it starts over."""
+        async for event in self.events():
+            if isinstance(event, TextDelta):
+                yield event.text
+
+    async def partials(self) -> AsyncIterator[Any]:
+        """A typed answer as it grows: JSON, unvalidated."""
+        written = ""
+        latest: object = None
+        async for event in self.events():
+            match event:
+                case TextDelta():
+                    written += event.text
+                    partial = written if self._output is None else self._output.partial(written)
+                    if partial is not None and partial != latest:
+                        latest = partial
+                        yield partial
+                case TurnRestarted() | TurnFinished():
+                    written = ""
+                case _:
+                    pass
+
+    async def result(self) -> RunResult[OutputT]:
+        """How the run ended, as soon as it has. Raises `RunFailed` if it failed; a cancelled run is returned."""
+        told = _Told(self.id)
+        async for batch in self._batches():
+            told.take(batch)
+        await self._engine.settled(self.id)
+        history = await self._engine.history_of(self.id, told.pinned) if told.pinned else ()
+        result = cast("RunResult[OutputT]", told.result(self._output, history))
+        if result.status == "failed":
+            raise failure(result)
+        return result
+
+    async def steer(self, text: str) -> None:
+        """Hands a message to the run at its next turn; calls that have not begun by then are skipped."""
+        host = await self._engine.runtime()
+        await host.steer(await self._key(), text)
+
+    async def follow_up(self, text: str) -> None:
+        """Hands a message to the run when it would otherwise end."""
+        host = await self._engine.runtime()
+        await host.follow_up(await self._key(), text)
+
+    async def pause(self, reason: str = "", *, by: str = "") -> None:
+        """Finishes what is under way and starts nothing new until `resume`."""
+        host = await self._engine.runtime()
+        await host.pause(await self._key(), reason=reason, requested_by=by)
+
+    async def resume(self, notes: str = "", *, by: str = "") -> None:
+        host = await self._engine.runtime()
+        await host.resume(await self._key(), notes=notes, requested_by=by)
+
+    async def cancel(self, reason: str = "user", *, by: str = "") -> CancelReceipt:
+        """Ends the run at once; returns what was stopped, what had finished and what is in doubt."""
+        host = await self._engine.runtime()
+        return await host.cancel(await self._key(), reason=reason, requested_by=by)
+
+    async def _key(self) -> int:
+        return await self._engine.locate(self.id)
+
+    async def _batches(self) -> AsyncIterator[EntryBatch]:
+        host = await self._engine.runtime()
+        follower = host.follow(await self._key(), self.id)
+        try:
+            while (batches := await follower.next()) is not None:
+                for batch in batches:
+                    yield batch
+        finally:
+            follower.close()
+
+
+class _Told:
+    """Gathers a result from the entries of a run."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._conversation = Conversation(())
+        self._calls: list[CallRecord] = []
+        self._given = 0
+        self.pinned = 0
+        """How many of its thread's messages come before its own."""
+        self._end: tuple[RunEnded, bodies.EndedBody] | None = None
+
+    def take(self, batch: EntryBatch) -> None:
+        for item in batch.items:
+            if not item.head:
+                continue
+            head = decode_fact.decode(item.head)
+            match head:
+                case RunCreated():
+                    plan = decode_plan(bodies.decode_created(item.body).plan)
+                    self._conversation, self._given = Conversation(plan.messages), plan.given
+                case HistoryPinned():
+                    self.pinned = head.upto
+                case CallClosed():
+                    self._take_call(head, item.body)
+                case RunEnded():
+                    self._end = head, bodies.decode_ended(item.body)
+                case _:
+                    pass
+            self._conversation.take(head, item.body)
+
+    def _take_call(self, head: CallClosed, body: bytes) -> None:
+        event = finished_call(head, body)
+        args = self._conversation.args[head.index] if head.index < len(self._conversation.args) else b"{}"
+        self._calls.append(
+            CallRecord(
+                id=head.id,
+                name=head.name,
+                args=object_of(args),
+                ok=event.ok,
+                result=event.result,
+                how=head.how,
+                turn=head.turn,
+            )
+        )
+
+    def result(self, output: OutputType[Any] | None, history: Sequence[Message]) -> RunResult[Any]:
+        assert self._end is not None
+        head, ended = self._end
+        messages: list[Message] = self._conversation.messages
+        value: Any = None
+        if head.status == "succeeded":
+            value = ended.text if output is None else output.parse(ended.text)
+        return RunResult(
+            run_id=self._run_id,
+            status=head.status,
+            text=ended.text or ended.partial_text or "",
+            value=value,
+            messages=(*history, *messages),
+            new_messages=tuple(messages[self._given :]),
+            calls=tuple(self._calls),
+            usage=head.usage,
+            cost_usd=None if head.cost_nusd is None else head.cost_nusd / 1_000_000_000,
+            turns=head.turns,
+            attempts=head.attempts,
+            error=ended.error,
+            code=head.code,
+            reason=head.reason,
+        )

@@ -1,0 +1,100 @@
+"""What can be set about an agent's runs: how its model answers, and how far a run may go."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+from msgspec import Struct
+
+from weftline.kernel import entries
+from weftline.messages import Sampling
+
+ReasoningLevel: TypeAlias = Literal["off", "minimal", "low", "medium", "high"]
+LEVELS: Final[dict[str, int]] = {"off": 0, "minimal": 15, "low": 30, "medium": 50, "high": 80}
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """How the model answers. What is None is left to the model.
+
+    `reasoning` is a level or 0–100; `stop` are texts that the answer ends before.
+    """
+
+    reasoning: ReasoningLevel | int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stop: tuple[str, ...] = ()
+    max_output_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        level = self.reasoning
+        if isinstance(level, str) and level not in LEVELS:
+            raise ValueError(f"reasoning is one of {', '.join(LEVELS)}, or a number from 0 to 100, not {level!r}")
+        if isinstance(level, int) and not 0 <= level <= 100:
+            raise ValueError(f"reasoning is a number from 0 to 100, not {level}")
+        if self.max_output_tokens is not None and self.max_output_tokens < 1:
+            raise ValueError(f"max_output_tokens must be above 0, not {self.max_output_tokens}")
+
+    @property
+    def level(self) -> int | None:
+        return LEVELS[self.reasoning] if isinstance(self.reasoning, str) else self.reasoning
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(self.temperature, self.top_p, self.stop, self.max_output_tokens)
+
+    def over(self, below: Settings) -> Settings:
+        """These settings, and those of `below` where these say nothing."""
+        return Settings(
+            reasoning=below.reasoning if self.reasoning is None else self.reasoning,
+            temperature=below.temperature if self.temperature is None else self.temperature,
+            top_p=below.top_p if self.top_p is None else self.top_p,
+            stop=self.stop or below.stop,
+            max_output_tokens=below.max_output_tokens if self.max_output_tokens is None else self.max_output_tokens,
+        )
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """How far a run may go. A limit that is reached makes the next turn the last one, without tools.
+
+    Loop detection nudges the model when it repeats itself `loop_soft` times and brings the run to its end at
+    `loop_hard`; a `loop_soft` of 0 switches it off. `tool_budgets` is how often each tool may be called in a run.
+    """
+
+    max_turns: int | None = None
+    max_cost_usd: float | None = None
+    loop_soft: int = 3
+    loop_hard: int = 6
+    tool_budgets: dict[str, int] = {}
+    max_retries: int = 3
+    output_retries: int = 1
+
+    def __post_init__(self) -> None:
+        if self.max_turns is not None and self.max_turns < 1:
+            raise ValueError(f"max_turns must be above 0, not {self.max_turns}")
+        if self.max_cost_usd is not None and not self.max_cost_usd > 0:
+            raise ValueError(f"max_cost_usd must be above 0, not {self.max_cost_usd}")
+        for name in ("loop_soft", "loop_hard", "max_retries", "output_retries"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, not {getattr(self, name)}")
+        for tool, count in self.tool_budgets.items():
+            if count < 0:
+                raise ValueError(f"the budget of {tool!r} must not be negative, not {count}")
+
+    def stored(self, *, fallbacks: int, check_output: bool) -> entries.Limits:
+        """The same as a run's log has them."""
+        return entries.Limits(
+            max_tool_turns=_UNLIMITED,
+            on_max_tool_turns="finalize",
+            loop_soft=self.loop_soft,
+            loop_hard=max(self.loop_hard, self.loop_soft),
+            tool_budgets=dict(self.tool_budgets),
+            max_retries=self.max_retries,
+            fallbacks=fallbacks,
+            max_turns=self.max_turns,
+            max_cost_nusd=None if self.max_cost_usd is None else round(self.max_cost_usd * 1_000_000_000),
+            output_retries=self.output_retries,
+            check_output=check_output,
+        )
+
+
+_UNLIMITED = 2**31 - 1

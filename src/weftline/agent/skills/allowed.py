@@ -1,0 +1,133 @@
+"""The `allowed-tools` of active skills: what they leave, or what they approve in advance. Nothing here does anything.
+
+As soon as one active skill declares a list, the union of all declared lists (and the three skills tools) is what may be
+called (`restrict`), or what needs no confirmation (`preapprove`). An entry names a tool by its own name or by the name
+that the model knows it by; `Bash(git:*)` allows a shell tool for fitting commands only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from weftline import prompts_skills as prompts
+from weftline.agent.skills.activation import SKILL_TOOLS
+from weftline.agent.skills.command_lines import matches, simple_command
+from weftline.agent.skills.format import Skill
+
+KNOWN_NAMES: Mapping[str, str] = {
+    "Agent": "spawn",
+    "AskUserQuestion": "ask_user",
+    "Bash": "shell",
+    "Edit": "edit",
+    "Glob": "glob",
+    "Grep": "grep",
+    "LS": "list_files",
+    "MultiEdit": "multi_edit",
+    "Read": "read_file",
+    "Skill": "skills_use",
+    "Task": "spawn",
+    "TodoWrite": "todo",
+    "WebFetch": "fetch",
+    "Write": "write_file",
+}
+"""What public skills call tools that are built in here. A tool or an alias of such a name comes first."""
+
+SHELLS: Mapping[str, str] = {"shell": "command"}
+"""Tools whose calls a pattern can be about, with the argument that is the command line."""
+_HARMLESS = frozenset({"cwd", "description", "timeout", "timeout_s"})
+"""Other arguments of a shell that do not change which command runs."""
+
+_ENTRY = re.compile(r"([^\s()]+)(?:\((.*)\))?", re.DOTALL)
+
+
+class Entry(NamedTuple):
+    """One entry of `allowed-tools`. `pattern` is None if it is about every call of the tool."""
+
+    tool: str
+    pattern: str | None
+
+
+class Call(NamedTuple):
+    """A call that is about to be made: the tool's own name, and its final arguments."""
+
+    tool: str
+    args: Mapping[str, object]
+
+
+class ToolNames:
+    """The tools of a run. `aliases` gives, for some of them, the name that the model knows them by."""
+
+    def __init__(self, tools: Iterable[str] = (), *, aliases: Mapping[str, str] | None = None) -> None:
+        self._tools = frozenset(tools)
+        self._by_alias = {shown: own for own, shown in (aliases or {}).items()}
+
+    def own_name(self, name: str) -> str | None:
+        """The tool that an entry means, or None if there is none."""
+        for found in (name, self._by_alias.get(name), KNOWN_NAMES.get(name)):
+            if found is not None and (found in self._tools or found in SKILL_TOOLS):
+                return found
+        return None
+
+
+def parse_entry(text: str) -> Entry | None:
+    """None if it cannot be read, and so allows nothing."""
+    found = _ENTRY.fullmatch(text)
+    return None if found is None else Entry(found[1], found[2])
+
+
+def refusal(call: Call, *, active: Iterable[Skill], names: ToolNames, shells: Mapping[str, str] = SHELLS) -> str:
+    """Why a call may not be made while these skills are active; "" if it may."""
+    declaring = [skill for skill in active if skill.allowed_tools is not None]
+    if not declaring or call.tool in SKILL_TOOLS:
+        return ""
+    entries = [entry for skill in declaring for entry in skill.allowed_tools or ()]
+    if _allows(entries, call, names, shells):
+        return ""
+    return prompts.tool_not_allowed(call.tool, [skill.name for skill in declaring], list(dict.fromkeys(entries)))
+
+
+def preapproved(call: Call, *, active: Iterable[Skill], names: ToolNames, shells: Mapping[str, str] = SHELLS) -> bool:
+    """Whether an active skill approves a call in advance. Only one that is trusted can."""
+    entries = [entry for skill in active if skill.trusted for entry in skill.allowed_tools or ()]
+    return _allows(entries, call, names, shells)
+
+
+def faulty_entries(skill: Skill, *, names: ToolNames, shells: Mapping[str, str] = SHELLS) -> list[str]:
+    """Sentences about the entries of a skill that allow nothing."""
+    found: list[str] = []
+    for text in skill.allowed_tools or ():
+        entry = parse_entry(text)
+        own = None if entry is None else names.own_name(entry.tool)
+        if entry is None:
+            found.append(f"allowed-tools of the skill {skill.name!r}: {text!r} cannot be read and is ignored.")
+        elif own is None:
+            found.append(f"allowed-tools of the skill {skill.name!r}: no tool is named {entry.tool!r}; it is ignored.")
+        elif entry.pattern is not None and own not in shells:
+            found.append(
+                f"allowed-tools of the skill {skill.name!r}: {text!r} is ignored; only shell tools have patterns."
+            )
+    return found
+
+
+def _allows(entries: Iterable[str], call: Call, names: ToolNames, shells: Mapping[str, str]) -> bool:
+    for text in entries:
+        entry = parse_entry(text)
+        if entry is None or names.own_name(entry.tool) != call.tool:
+            continue
+        if entry.pattern is None or _fits(entry.pattern, call, shells):
+            return True
+    return False
+
+
+def _fits(pattern: str, call: Call, shells: Mapping[str, str]) -> bool:
+    argument = shells.get(call.tool)
+    if argument is None:
+        return False
+    line = call.args.get(argument)
+    others = {name for name, value in call.args.items() if value is not None} - {argument}
+    if not isinstance(line, str) or not others <= _HARMLESS:
+        return False
+    command = simple_command(line)
+    return bool(command) and matches(pattern, command or "")

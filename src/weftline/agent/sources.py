@@ -1,0 +1,147 @@
+"""Where the tools and the code of agents' runs come from: the agents that this process knows, by name."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Any, TypeGuard, cast
+
+from weftline.agent.calling import Hook, Hooks
+from weftline.agent.code import AgentCode
+from weftline.agent.context import RunInfo
+from weftline.agent.definition import AgentTool, Definition
+from weftline.errors import Conflict
+from weftline.plan import RunPlan
+from weftline.runtime.toolbox import RunName, ServerTools, Toolbox, ToolSource
+from weftline.tools.base import Tool, Toolset
+from weftline.tools.function import tool as make_tool
+
+logger = logging.getLogger(__name__)
+
+NO_DEPS = object()
+
+
+class Setup:
+    """What one run, or all runs of a name, are carried by."""
+
+    def __init__(self, agent: Definition[Any, Any], *, deps: object = NO_DEPS, hooks: Sequence[Hook[Any]] = ()) -> None:
+        self.agent = agent
+        self.deps = deps
+        self.hooks = tuple(hooks)
+
+
+class AgentTools:
+    """The tools of agents, besides those of `others`."""
+
+    def __init__(self, others: ToolSource | None = None) -> None:
+        self._others: ToolSource = others or ServerTools({})
+        self._setups: dict[str, Setup] = {}
+        self._opened: dict[int, tuple[Toolset, Sequence[Tool]]] = {}
+        self.running: dict[str, AgentCode] = {}
+        """By run: the code of those that are in memory."""
+
+    def register(self, name: str, setup: Setup) -> None:
+        present = self._setups.get(name)
+        if present is not None and present.agent is not setup.agent:
+            raise Conflict(f"There are two agents named {name!r}.")
+        self._setups[name] = setup
+
+    def forget(self, name: str) -> None:
+        self._setups.pop(name, None)
+
+    def find(self, name: str) -> Definition[Any, Any] | None:
+        setup = self._setups.get(name)
+        return None if setup is None else setup.agent
+
+    async def close(self) -> None:
+        opened, self._opened = list(self._opened.values()), {}
+        for toolset, _ in opened:
+            await toolset.close()
+
+    # As `ToolSource`
+
+    def knows(self, plan: RunPlan) -> bool:
+        return plan.code is None or plan.code in self._setups
+
+    async def check(self, plan: RunPlan, *, workspace: int) -> None:
+        await self._others.check(plan, workspace=workspace)
+
+    async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:
+        base = await self._others.open(plan, run=run, secrets=secrets)
+        if plan.code is None:
+            return base
+        setup = self._setups[plan.code]
+        agent = setup.agent
+        info = RunInfo(
+            id=run.id,
+            agent=agent.name,
+            thread_id=run.session_id,
+            workspace=run.workspace_slug,
+            metadata=plan.metadata,
+        )
+        resources = AsyncExitStack()
+        tools, deps, problem = dict[str, Tool](base.tools), None, ""
+        try:
+            await self._add(agent.tools, tools)
+            deps = await _deps(setup, info, resources)
+        except Exception as error:
+            # The same would happen in the next try: the run ends with it, and the error is in its log.
+            logger.exception("run %s: what the agent %s needs could not be made", run.id, plan.code)
+            problem = f"What the agent needs could not be made: {type(error).__name__}: {error}"
+        code = AgentCode(
+            info,
+            hooks=Hooks([*agent.hooks, *setup.hooks]),
+            output=agent.output_type,
+            instructions=None if isinstance(agent.instructions, str) else agent.instructions,
+            deps=deps,
+            resources=resources,
+            problem=problem,
+        )
+        self.running[run.id] = code
+        return Toolbox(tools, code=code)
+
+    async def _add(self, given: Sequence[AgentTool], tools: dict[str, Tool]) -> None:
+        for one in given:
+            for found in await self._tools_of(one):
+                name = found.spec.name
+                if name in tools:
+                    raise Conflict(f"Two tools of the agent are named {name!r}.")
+                tools[name] = found
+
+    async def _tools_of(self, one: AgentTool) -> Sequence[Tool]:
+        if is_toolset(one):
+            known = self._opened.get(id(one))
+            if known is None:
+                known = self._opened[id(one)] = (one, await one.open())
+            return known[1]
+        return (as_tool(one),)
+
+
+def as_tool(one: AgentTool) -> Tool:
+    """A tool as it is; a function is made one, once."""
+    if hasattr(one, "spec") and hasattr(one, "prepare"):
+        return cast("Tool", one)
+    if inspect.isroutine(one):
+        made = _MADE.get(one)
+        if made is None:
+            made = _MADE[one] = make_tool(one)
+        return made
+    raise TypeError(f"{one!r} is neither a tool nor a function")
+
+
+_MADE: dict[Callable[..., Any], Tool] = {}
+
+
+def is_toolset(one: AgentTool) -> TypeGuard[Toolset]:
+    return hasattr(one, "open") and hasattr(one, "close") and not hasattr(one, "spec")
+
+
+async def _deps(setup: Setup, info: RunInfo, resources: AsyncExitStack) -> object:
+    if setup.deps is not NO_DEPS:
+        return setup.deps
+    factory = setup.agent.deps
+    if factory is None or isinstance(factory, type):
+        return None
+    return await resources.enter_async_context(factory(info))

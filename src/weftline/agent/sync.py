@@ -1,0 +1,117 @@
+"""Agents for code without an event loop: one daemon thread with a loop, for the whole process."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from contextvars import Context, copy_context
+from typing import Any, Generic, TypeVar
+
+from weftline.agent.results import OutputT, RunResult
+from weftline.agent.run import Run
+from weftline.background import LoopThread
+from weftline.events import AnyEvent
+
+T = TypeVar("T")
+
+_PATIENCE_S = 2.0
+"""How long the end of the process waits for runs in memory to be cancelled."""
+
+_shared: tuple[int, LoopThread] | None = None
+
+
+def blocking(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Carries out `work` on the background loop and waits for it, with the caller's context variables."""
+    return _loop().run(_in(copy_context(), work))
+
+
+@contextmanager
+def watched(
+    stream: Callable[[], AbstractAsyncContextManager[Run[OutputT]]],
+) -> Generator[SyncRun[OutputT]]:
+    loop = _loop()
+    manager = stream()
+    context = copy_context()
+    run = loop.run(_in(context, manager.__aenter__))
+    try:
+        yield SyncRun(loop, run)
+    finally:
+        loop.run(_in(context, lambda: manager.__aexit__(None, None, None)))
+
+
+class SyncRun(Generic[OutputT]):
+    """A `Run` without `await`. Iterating over it yields its events."""
+
+    def __init__(self, loop: LoopThread, run: Run[OutputT]) -> None:
+        self.id = run.id
+        self._loop = loop
+        self._run = run
+
+    def __iter__(self) -> Iterator[AnyEvent]:
+        return self.events()
+
+    def events(self, *, after: int = 0) -> Iterator[AnyEvent]:
+        return self._each(self._run.events(after=after))
+
+    def text(self) -> Iterator[str]:
+        return self._each(self._run.text())
+
+    def result(self) -> RunResult[OutputT]:
+        return self._loop.run(self._run.result())
+
+    def steer(self, text: str) -> None:
+        self._loop.run(self._run.steer(text))
+
+    def follow_up(self, text: str) -> None:
+        self._loop.run(self._run.follow_up(text))
+
+    def cancel(self) -> None:
+        self._loop.run(self._run.cancel())
+
+    def _each(self, items: Any) -> Iterator[Any]:
+        async def following() -> tuple[bool, Any]:
+            try:
+                return True, await anext(items)
+            except StopAsyncIteration:
+                return False, None
+
+        try:
+            while True:
+                more, item = self._loop.run(following())
+                if not more:
+                    return
+                yield item
+        finally:
+            closing: AsyncGenerator[Any] = items
+            self._loop.run(closing.aclose())
+
+
+def _loop() -> LoopThread:
+    global _shared
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
+        if not _in_notebook():
+            raise RuntimeError("a loop is running here: await the async call instead of the one that blocks")
+    pid = os.getpid()
+    if _shared is None or _shared[0] != pid:  # a forked child has no thread of its parent's
+        _shared = pid, LoopThread("weftline")
+        atexit.register(_shared[1].stop, patience_s=_PATIENCE_S)
+    return _shared[1]
+
+
+def _in_notebook() -> bool:
+    """Whether the running loop is a notebook's, which cells cannot wait on but may block."""
+    import sys
+
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return shell is not None and hasattr(shell, "kernel")
+
+
+async def _in(context: Context, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    return await asyncio.get_running_loop().create_task(work(), context=context)

@@ -1,0 +1,211 @@
+"""What happens in a run, as everybody who watches sees it: the library, the client, and whoever replays a log.
+
+    async with agent.stream("Plan a week.") as run:
+        async for event in run:
+            match event:
+                case TextDelta(text=text):
+                    print(text, end="")
+                case _:
+                    pass
+
+Each event is one entry of the run's log, and `seq` is its place there: a cursor to go on from.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+
+from weftline.messages import Usage
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    run_id: str = ""
+    seq: int = 0
+
+
+class RunStarted(Event, frozen=True):
+    """The run exists. `agent` is the name of the agent, if it has one."""
+
+    agent: str | None = None
+
+
+class TextDelta(Event, frozen=True):
+    """A piece of the model's text. Those of an attempt that a `TurnRestarted` follows are void."""
+
+    text: str
+    turn: int = 0
+    attempt: int = 1
+
+
+class ThinkingDelta(Event, frozen=True):
+    """A piece of what the model thinks, as far as it shows that."""
+
+    text: str
+    turn: int = 0
+    attempt: int = 1
+
+
+class TurnRestarted(Event, frozen=True):
+    """The model is asked again for the same turn: what earlier attempts streamed is void."""
+
+    turn: int
+    attempt: int
+    reason: str = ""
+
+
+class RequestedCall(Struct, frozen=True, kw_only=True):
+    """A call as the model asked for it."""
+
+    id: str
+    name: str
+    args: dict[str, Any] = {}
+
+
+class TurnFinished(Event, frozen=True):
+    """The model has answered. `text` is the turn's deltas in one piece."""
+
+    turn: int
+    text: str = ""
+    finish_reason: str | None = None
+    calls: tuple[RequestedCall, ...] = ()
+
+
+class CallOpened(Event, frozen=True):
+    """A call was announced. It may not have begun yet. `client` is set for one that a client carries out."""
+
+    call_id: str
+    name: str
+    args: dict[str, Any] = {}
+    turn: int = 0
+    client: str | None = None
+
+
+class CallFinished(Event, frozen=True):
+    """A call has its one result. `how` says who gave it: its tool (`returned`, `failed`), or what came in between."""
+
+    call_id: str
+    name: str
+    ok: bool
+    result: str = ""
+    how: str = "returned"
+
+
+class CallProgress(Event, frozen=True):
+    """How far a call has come, in whatever its tool counts; `total` is None if the tool does not know."""
+
+    call_id: str
+    name: str
+    progress: float
+    total: float | None = None
+    message: str = ""
+
+
+class ProviderCalled(Event, frozen=True):
+    """A tool that the model's provider ran itself, such as its web search."""
+
+    name: str
+    status: str = "completed"
+    result: str = ""
+    turn: int = 0
+
+
+class Note(Event, frozen=True):
+    """What a tool had to say while it ran: its own `kind`, and data."""
+
+    call_id: str
+    kind: str
+    data: Any = None
+
+
+class MessagesTaken(Event, frozen=True):
+    """Messages that were sent to the running run are in the conversation from its next turn on."""
+
+    texts: tuple[str, ...]
+
+
+class OutputRejected(Event, frozen=True):
+    """The answer does not fit, and the model is asked once more. `message` is what it reads."""
+
+    turn: int
+    message: str = ""
+
+
+class LoopDetected(Event, frozen=True):
+    """The model repeats itself; `hard` if the run is brought to its end for that."""
+
+    count: int
+    hard: bool
+    tools: tuple[str, ...] = ()
+
+
+class BudgetExceeded(Event, frozen=True):
+    """A call was over the budget of its tool."""
+
+    tool: str
+    max_calls: int
+    call_index: int
+
+
+class FinalForced(Event, frozen=True):
+    """The next turn is the last one, without tools, because of the limit in `reason`."""
+
+    reason: str
+
+
+class RunPaused(Event, frozen=True):
+    reason: str = ""
+    by: str = ""
+
+
+class RunResumed(Event, frozen=True):
+    notes: str = ""
+    by: str = ""
+
+
+class RunEnded(Event, frozen=True):
+    """The last event of every run. `cost_usd` is None if the price of some model call is not known.
+
+    `text` is the answer, or what there was of one when the run failed.
+    """
+
+    status: Literal["succeeded", "failed", "cancelled"]
+    text: str = ""
+    error: str = ""
+    code: str = ""
+    retryable: bool = False
+    reason: str = ""
+    turns: int = 0
+    usage: Usage = Usage()
+    cost_usd: float | None = None
+
+
+class UnknownEvent(Event, frozen=True):
+    """Something that only newer code knows."""
+
+    type: str
+    data: Any = None
+
+
+AnyEvent: TypeAlias = (
+    RunStarted
+    | TextDelta
+    | ThinkingDelta
+    | TurnRestarted
+    | TurnFinished
+    | CallOpened
+    | CallFinished
+    | CallProgress
+    | ProviderCalled
+    | Note
+    | MessagesTaken
+    | OutputRejected
+    | LoopDetected
+    | BudgetExceeded
+    | FinalForced
+    | RunPaused
+    | RunResumed
+    | RunEnded
+    | UnknownEvent
+)

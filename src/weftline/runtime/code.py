@@ -1,0 +1,98 @@
+"""What a run's agent brings along besides its tools: code that is asked, and code that watches.
+
+The runtime knows this protocol only; `weftline.agent` implements it with hooks. A run that a client described over HTTP
+has none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from weftline.kernel.entries import Fact, Verdict
+from weftline.messages import Assistant, UserPart
+from weftline.providers.base import ModelRequest, ProviderError
+from weftline.tools.base import Tool, ToolContext, ToolOutput
+
+
+class PendingCall(Struct, frozen=True):
+    """A call that the model asked for, before anything is decided about it."""
+
+    turn: int
+    index: int
+    id: str
+    name: str
+    raw_args: str
+    """As the model wrote them."""
+    args: bytes
+    """As the tool would get them: a JSON object; empty if they do not fit."""
+    problem: str
+    """Why they do not fit; "" if they do."""
+    tool: Tool | None
+    """None if there is no tool of this name."""
+    counts: Mapping[str, int] = {}
+    """How often each tool was called in this run so far: carried out, answered, unknown or invalid, not refused."""
+
+
+class Gated(Struct, frozen=True):
+    """What is to become of a call. `parts` are what the model reads in place of a result, if it is not to begin."""
+
+    verdict: Verdict
+    args: bytes
+    parts: tuple[UserPart, ...] = ()
+    is_error: bool = False
+    yields: bool = False
+    """A spent budget goes before this."""
+
+
+class RunCode(Protocol):
+    @property
+    def gates(self) -> bool:
+        """Whether calls are shown to `gate` before they are announced."""
+        ...
+
+    async def render(self) -> str | None:
+        """The run's instructions, if they are made by code; asked once per run."""
+        ...
+
+    def prepare_context(self, context: ToolContext) -> None:
+        """Adds what the agent's tools get besides what the runtime knows."""
+        ...
+
+    async def shape(self, request: ModelRequest, *, turn: int, attempt: int) -> ModelRequest:
+        """The request that is sent, made from the one that the log asks for. Nothing of it is recorded."""
+        ...
+
+    def streamed(self, kind: str, text: str, *, turn: int) -> None:
+        """A piece of the answer has come: `text` or `thinking`."""
+        ...
+
+    async def answered(self, turn: int, message: Assistant | None, error: ProviderError | None) -> None:
+        """A model call has ended, with an answer or with an error."""
+        ...
+
+    async def gate(self, call: PendingCall, context: ToolContext) -> Gated: ...
+
+    async def execute(
+        self, call: PendingCall, context: ToolContext, invoke: Callable[[], Awaitable[ToolOutput]]
+    ) -> ToolOutput:
+        """Carries out a call by `invoke`, and returns what the model is to read."""
+        ...
+
+    async def check_output(self, text: str) -> str:
+        """What the model reads if it has to answer again; "" if the answer is taken."""
+        ...
+
+    async def happened(self, facts: Sequence[Fact]) -> None:
+        """These facts were appended, in this order; the run goes on when this returns."""
+        ...
+
+    async def ended(self, fact: Fact) -> None:
+        """The run has ended, however it did; the fact is durable."""
+        ...
+
+    async def leave(self) -> None:
+        """The run leaves this process's memory. May be called twice."""
+        ...

@@ -1,0 +1,173 @@
+"""Durable runs: they outlive whoever started them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weftline import Agent, Conflict, Engine, WeftlineError, hook, tool
+from weftline.agent.hooks import RunStarted
+from weftline.messages import Assistant, User
+from weftline.providers.catalog import Catalog
+from weftline.testing import ScriptedModel, calls
+
+
+def catalog(model: ScriptedModel) -> Catalog:
+    models = Catalog()
+    models.add(model, name="lab")
+    return models
+
+
+async def test_a_run_is_found_again_by_its_id_and_by_its_key(tmp_path: Path) -> None:
+    model = ScriptedModel(['{"value": 7}'])
+    agent = Agent("lab:script", name="billing", output=int)
+    async with Engine(tmp_path, agents=[agent], models=catalog(model)) as engine:
+        run = await engine.start(agent, "Migrate.", key="migrate-1")
+        assert (await run.result()).output == 7
+        again = await engine.start(agent, "Migrate.", key="migrate-1")
+        assert again.id == run.id
+        assert (await engine.attach(run.id, agent).result()).output == 7
+        with pytest.raises(Conflict):
+            await engine.start(agent, "Something else.", key="migrate-1")
+    assert len(model.requests) == 1
+
+
+async def test_a_run_goes_on_in_the_next_process_by_its_agents_name(tmp_path: Path) -> None:
+    begun = asyncio.Event()
+
+    @tool(effect="idempotent", name="pay")
+    async def hangs(amount: int) -> str:
+        """Pays."""
+        begun.set()
+        await asyncio.Event().wait()
+        return ""
+
+    first = Agent("lab:script", name="billing", tools=[hangs])
+    model = ScriptedModel([calls("pay", amount=5), "Paid."])
+    async with Engine(tmp_path, agents=[first], models=catalog(model)) as engine:
+        run = await engine.start(first, "Pay.")
+        await begun.wait()
+
+    @tool(effect="idempotent")
+    def pay(amount: int) -> str:
+        """Pays."""
+        return f"Paid {amount}."
+
+    today = Agent("lab:script", name="billing", tools=[pay], instructions="Other instructions.")
+    async with Engine(tmp_path, agents=[today], models=catalog(model)) as engine:
+        result = await engine.attach(run.id, today).result()
+    assert [call.result for call in result.calls] == ["Paid 5."]
+    assert result.text == "Paid."
+    assert {request.system for request in model.requests} == {None}
+
+
+async def test_a_run_of_an_agent_that_is_not_here_waits_and_can_be_cancelled(tmp_path: Path) -> None:
+    begun = asyncio.Event()
+
+    @tool(effect="read")
+    async def wait() -> str:
+        """Waits."""
+        begun.set()
+        await asyncio.Event().wait()
+        return ""
+
+    model = ScriptedModel([calls("wait"), "Done."])
+    agent = Agent("lab:script", name="billing", tools=[wait])
+    async with Engine(tmp_path, agents=[agent], models=catalog(model)) as engine:
+        run = await engine.start(agent, "Go.")
+        other = await engine.start(agent, "Go.")
+        await begun.wait()
+    async with Engine(tmp_path, models=catalog(model)) as engine:
+        assert sorted(await engine.unclaimed()) == sorted([run.id, other.id])
+        await engine.attach(other.id).cancel()
+        assert (await engine.attach(other.id).result()).status == "cancelled"
+        assert await engine.unclaimed() == [run.id]
+
+    @tool(effect="read", name="wait")
+    def quick() -> str:
+        """Does not wait."""
+        return "ok"
+
+    agent = Agent("lab:script", name="billing", tools=[quick])
+    async with Engine(tmp_path, agents=[agent], models=catalog(model)) as engine:
+        assert (await engine.attach(run.id).result()).text == "Done."
+        assert await engine.unclaimed() == []
+
+
+async def test_runs_of_a_thread_share_a_conversation(tmp_path: Path) -> None:
+    model = ScriptedModel(["One."])
+    agent = Agent("lab:script", name="support")
+    async with Engine(tmp_path, agents=[agent], models=catalog(model)) as engine:
+        await agent.run("First?", thread="customer-42", engine=engine)
+        second = await agent.run("Second?", thread="customer-42", engine=engine)
+        messages = await engine.thread("customer-42").messages()
+    texts = [message.text for message in messages if isinstance(message, User | Assistant)]
+    assert texts == ["First?", "One.", "Second?", "One."]
+    assert len(model.requests[1].messages) == 3
+    assert len(second.messages) == 4
+    assert len(second.new_messages) == 2
+
+
+async def test_leaving_a_durable_run_only_stops_watching(tmp_path: Path) -> None:
+    model = ScriptedModel([{"text": "Done.", "delay_ms": 50}])
+    agent = Agent("lab:script", name="slow")
+    async with Engine(tmp_path, agents=[agent], models=catalog(model)) as engine:
+        async with agent.stream("Go.", engine=engine) as run:
+            pass
+        assert (await run.result()).status == "succeeded"
+
+
+@hook(RunStarted)
+def started(point: RunStarted) -> None:
+    """Does nothing."""
+
+
+@pytest.mark.parametrize(
+    ("agent", "options", "words"),
+    [
+        (Agent("lab:script"), {}, "needs a name"),
+        (Agent("lab:script", name="billing"), {"hooks": [started]}, "cannot be given hooks="),
+        (Agent("lab:script", name="billing"), {"deps": object()}, "cannot be given deps="),
+        (Agent("lab:script", name="typed", deps=str), {}, "give a factory"),
+        (Agent("lab:script", name="taken"), {}, "Another agent is registered"),
+        (Agent("lab:script", name="billing"), {"thread": "t", "messages": [User.of("hi")]}, "exclude each other"),
+    ],
+)
+async def test_what_could_not_be_carried_on_is_refused(
+    tmp_path: Path, agent: Agent, options: dict[str, Any], words: str
+) -> None:
+    taken = Agent("lab:script", name="taken")
+    async with Engine(tmp_path, agents=[taken], models=catalog(ScriptedModel(["x"]))) as engine:
+        with pytest.raises(WeftlineError, match=words):
+            await engine.start(agent, "Go.", **options)
+
+
+async def test_two_agents_of_one_name_are_refused() -> None:
+    with pytest.raises(Conflict, match="two agents named 'billing'"):
+        Engine(agents=[Agent("m", name="billing"), Agent("m", name="billing")])
+
+
+async def test_an_engine_that_is_not_open_says_so(tmp_path: Path) -> None:
+    engine = Engine(tmp_path)
+    with pytest.raises(Conflict, match="not open"):
+        await engine.start(Agent("m", name="a"), "Go.")
+
+
+async def test_a_run_without_a_prompt_goes_on_from_its_thread(tmp_path: Path) -> None:
+    model = ScriptedModel(["One.", "Two."])
+    agent = Agent("lab:script", name="support")
+    async with Engine(tmp_path, agents=[agent], models=catalog(model)) as engine:
+        with pytest.raises(WeftlineError, match="has no messages to go on from"):
+            await engine.start(agent, thread="t")
+        await agent.run("First?", thread="t", engine=engine)
+        again = await agent.run(thread="t", engine=engine)
+    assert len(again.new_messages) == 1
+    assert [type(message) for message in model.requests[1].messages] == [User, Assistant]
+
+
+async def test_a_thread_needs_an_engine() -> None:
+    with pytest.raises(WeftlineError, match="needs an engine"):
+        await Agent(ScriptedModel(["x"])).run("Go.", thread="t")

@@ -1,0 +1,57 @@
+"""Agents in code without an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+
+import pytest
+
+from weftline import Agent, ToolContext, tool
+from weftline.events import TextDelta
+from weftline.testing import ScriptedModel, calls
+
+who: ContextVar[str] = ContextVar("who", default="nobody")
+
+
+@tool
+async def caller(context: ToolContext) -> str:
+    """Who called."""
+    return who.get()
+
+
+def test_a_blocking_run() -> None:
+    agent = Agent(ScriptedModel(["Hello."]))
+    assert agent.run_sync("Hi.").text == "Hello."
+    assert agent.run_sync("Hi.").text == "Hello."
+
+
+def test_a_blocking_stream() -> None:
+    agent = Agent(ScriptedModel([{"deltas": ["Hel", "lo."]}]))
+    with agent.stream_sync("Hi.") as run:
+        assert list(run.text()) == ["Hel", "lo."]
+        assert [event.text for event in run if isinstance(event, TextDelta)] == ["Hel", "lo."]
+        assert run.result().text == "Hello."
+
+
+def test_the_callers_context_variables_are_there() -> None:
+    who.set("Ann")
+    agent = Agent(ScriptedModel([calls("caller"), "Done."]), tools=[caller])
+    assert agent.run_sync("Who?").calls[0].result == "Ann"
+
+
+def test_an_overridden_model_holds_for_blocking_runs() -> None:
+    agent = Agent("openai:gpt-5")
+    model = ScriptedModel([calls("order", cake="lemon"), "Ordered."])
+    with agent.override(model=model):
+        result = agent.run_sync("A lemon cake, please.")
+    assert [call.name for call in result.calls] == ["order"]
+    model.assert_done()
+
+
+def test_a_blocking_run_inside_a_loop_is_refused() -> None:
+    async def inside() -> None:
+        Agent(ScriptedModel(["x"])).run_sync("Hi.")
+
+    with pytest.raises(RuntimeError, match="await the async call"):
+        asyncio.run(inside())

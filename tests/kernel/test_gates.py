@@ -1,0 +1,257 @@
+"""Code of the agent's that decides: on calls before they are announced, and on answers before the run ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from weftline.kernel.entries import (
+    BudgetExceeded,
+    CallClosed,
+    CallGated,
+    CallOpened,
+    CallStarted,
+    FinalForced,
+    Limits,
+    OutputAccepted,
+    OutputRejected,
+    RunAdopted,
+)
+from weftline.kernel.state import BudgetUse, CallModel, CheckOutput, Consult, New
+
+from .world import Ask, World, call, text
+
+
+def asked(*asks: Ask | str, limits: Limits | None = None) -> World:
+    """A world in which the model has just asked for these calls."""
+    world = World(limits, gated=True)
+    world.reply(call(*asks))
+    return world
+
+
+def check_of(world: World) -> CheckOutput:
+    (command,) = world.running
+    assert isinstance(command, CheckOutput)
+    return command
+
+
+def test_nothing_is_announced_before_the_gates_have_decided() -> None:
+    world = asked("look")
+    assert world.running == [Consult(0, 0)]
+    assert world.heads(CallOpened) == []
+    world.consulted(world.consults[0], digest="other")
+    assert world.heads(CallGated) == [CallGated(0, 0, "ok", "other")]
+    assert world.heads(CallOpened)[0].digest == "other"
+    assert [command.index for command in world.tool_calls] == [0]
+
+
+def test_in_a_sequential_batch_a_call_is_shown_to_the_gates_when_those_before_it_have_their_results() -> None:
+    world = asked("look", "save", "pay")
+    seen: list[int] = []
+    while world.consults:
+        (consult,) = world.consults
+        seen.append(consult.index)
+        world.consulted(consult)
+        world.finish(world.tool_calls[0])
+    assert seen == [0, 1, 2]
+    assert world.hows() == ["returned", "returned", "returned"]
+
+
+def test_in_a_concurrent_batch_all_calls_are_shown_to_the_gates_at_once() -> None:
+    world = asked("scan", Ask("scan", {"x": 1}), "send")
+    assert [consult.index for consult in world.consults] == [0, 1, 2]
+    world.consulted(world.consults[1])
+    assert [command.index for command in world.tool_calls] == [1]
+
+
+def test_calls_of_clients_are_shown_to_the_gates_at_once_and_offered_as_they_pass() -> None:
+    world = asked("look", "local", "local_read")
+    assert sorted(consult.index for consult in world.consults) == [0, 1, 2]
+    world.consulted(Consult(0, 2))
+    assert [head.index for head in world.heads(CallOpened)] == [2]
+
+
+@pytest.mark.requirement("loop.call.blocked")
+def test_a_blocked_call_is_not_begun_and_not_counted() -> None:
+    world = asked("look", limits=Limits(tool_budgets={"look": 1}))
+    world.consulted(world.consults[0], "blocked")
+    assert world.hows() == ["blocked"]
+    assert world.heads(CallStarted) == []
+    assert world.state.guards.budgets == {}
+
+
+@pytest.mark.requirement("loop.call.substituted")
+def test_an_answered_call_is_not_begun_and_counted() -> None:
+    world = asked("nowhere", limits=Limits(tool_budgets={"nowhere": 1}))
+    world.consulted(world.consults[0], "answered")
+    assert world.hows() == ["answered"]
+    assert world.state.guards.budgets == {"nowhere": BudgetUse(used=1)}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "yields", "how"),
+    [
+        ("blocked", False, "blocked"),
+        ("answered", False, "answered"),
+        ("answered", True, "budget"),
+        ("blocked", True, "budget"),
+        ("ok", False, "budget"),
+        ("invalid", False, "budget"),
+    ],
+)
+@pytest.mark.requirement("loop.gate.order")
+def test_the_agents_own_gates_go_before_a_spent_budget_and_the_frameworks_after_it(
+    verdict: str, yields: bool, how: str
+) -> None:
+    world = asked("look", limits=Limits(tool_budgets={"look": 0}))
+    world.consulted(world.consults[0], verdict, yields=yields)  # type: ignore[arg-type]
+    assert world.hows() == [how]
+    assert bool(world.heads(BudgetExceeded)) == (how == "budget")
+
+
+def test_a_crash_while_the_gates_are_asked_has_them_asked_again_and_adopts_nothing() -> None:
+    world = asked("pay")
+    world.crash()
+    assert world.heads(RunAdopted) == []
+    assert world.running == [Consult(0, 0)]
+    world.consulted(world.consults[0])
+    assert len(world.heads(CallStarted)) == 1
+
+
+def test_a_crash_after_the_gates_have_decided_does_not_ask_them_again() -> None:
+    world = asked("look", "look")
+    world.auto = False
+    world.consulted(world.consults[0], "blocked")
+    world.crash()
+    world.settle()
+    assert world.hows() == ["blocked"]
+    assert world.running == [Consult(0, 1)]
+
+
+def test_the_gates_are_not_asked_while_the_run_is_paused() -> None:
+    world = asked("look", "look")
+    world.pause()
+    world.consulted(world.consults[0])
+    assert world.running == []
+    world.resume()
+    assert world.heads(CallStarted) == [CallStarted(0, 0, 1)]
+
+
+def test_steering_skips_calls_that_the_gates_have_not_seen() -> None:
+    world = asked("look", "pay")
+    world.consulted(world.consults[0])
+    world.steer("m1")
+    world.finish(world.tool_calls[0])
+    assert world.hows() == ["returned", "not_run"]
+    assert world.texts(CallClosed)[1].startswith("Skipped: ")
+
+
+def test_a_cancel_closes_calls_that_the_gates_have_not_seen() -> None:
+    world = asked("look", "pay")
+    world.cancel()
+    assert world.hows() == ["cancelled", "cancelled"]
+    assert world.end.status == "cancelled"
+
+
+def test_a_decision_of_the_gates_that_comes_too_late_is_refused() -> None:
+    world = asked("look")
+    decided = world.gate_outcome(world.consults[0])
+    assert world.offer(decided)
+    assert not world.offer(decided)
+
+
+def test_a_repeated_turn_is_skipped_without_asking_the_gates() -> None:
+    world = World(Limits(loop_soft=2, loop_hard=3), gated=True)
+    world.play(call("look"))
+    world.reply(call("look"))
+    assert world.consults == []
+    assert world.hows(1) == ["loop"]
+
+
+# Answers
+
+
+def test_an_accepted_answer_ends_the_run() -> None:
+    world = World(Limits(check_output=True)).play(text("Fine."))
+    assert world.heads(OutputAccepted) == [OutputAccepted(0)]
+    assert world.end.status == "succeeded"
+
+
+def test_a_rejected_answer_is_asked_for_again_as_often_as_the_limits_say() -> None:
+    world = World(Limits(check_output=True, output_retries=2))
+    for _ in range(2):
+        world.reply(text("No."))
+        world.checked(check_of(world), accepted=False)
+        assert not world.state.ended
+    world.reply(text("No."))
+    world.checked(check_of(world), accepted=False)
+    assert (world.end.status, world.end.code) == ("failed", "invalid_output")
+    assert len(world.heads(OutputRejected)) == 3
+
+
+def test_a_follow_up_has_a_right_to_corrections_of_its_own() -> None:
+    world = World(Limits(check_output=True))
+    world.reply(text("No."))
+    world.checked(check_of(world), accepted=False)
+    world.follow_up("m1")
+    world.reply(text("Yes."))
+    world.reply(text("No."))
+    world.checked(check_of(world), accepted=False)
+    world.play(text("Yes."))
+    assert world.end.status == "succeeded"
+
+
+def test_an_answer_is_not_checked_when_a_message_makes_it_preliminary() -> None:
+    world = World(Limits(check_output=True))
+    world.follow_up("m1")
+    world.reply(text("Fine."))
+    assert isinstance(world.running[0], CallModel)
+
+
+def test_the_answer_of_a_forced_final_turn_is_checked_and_not_asked_for_again() -> None:
+    world = World(Limits(check_output=True, max_turns=1)).play(call("look"))
+    world.reply(text("No."))
+    world.checked(check_of(world), accepted=False)
+    assert (world.end.status, world.end.code) == ("failed", "invalid_output")
+
+
+# Limits on turns
+
+
+@pytest.mark.requirement("loop.turn.max_turns")
+def test_after_the_last_turn_that_is_allowed_one_more_follows_without_tools() -> None:
+    world = World(Limits(max_turns=2)).play(call("look"), call(Ask("look", {"x": 1})))
+    assert world.heads(FinalForced) == [FinalForced("max_turns")]
+    assert world.model_call.final
+    world.reply(text("That is all."))
+    assert (world.end.status, world.end.reason, world.end.turns) == ("succeeded", "max_turns", 3)
+
+
+def test_a_run_that_answers_in_time_knows_no_limit_of_turns() -> None:
+    world = World(Limits(max_turns=2)).play(call("look"), text("Done."))
+    assert world.heads(FinalForced) == []
+    assert world.end.reason == ""
+
+
+# Doubts
+
+
+def test_no_doubt_is_forgotten_however_many_there_are() -> None:
+    pays = [Ask("send", {"to": n}) for n in range(20)]
+    world = World().play(call("look"))
+    world.reply(call(*pays))
+    world.crash()
+    assert world.hows(1) == ["in_doubt"] * 20
+    world.reply(call(pays[0], pays[19], Ask("send", {"to": 99}), "look"))
+    assert world.hows(2)[:3] == ["repeat_of_doubt"] * 3
+    assert world.heads(CallStarted)[-1].index == 3
+
+
+def test_a_tool_that_became_stricter_before_its_call_began_is_taken_for_what_it_is() -> None:
+    world = World()
+    world.auto = False
+    world.reply(call("look"))
+    world.step()
+    world.append(New(CallStarted(0, 0, 1, effect="once")))
+    world.auto = True
+    world.crash()
+    assert world.hows() == ["in_doubt"]
