@@ -40,7 +40,7 @@ CONSTANTS: dict[str, str] = {
     "FAILED_WITHOUT_WORDS": "The tool failed.",
     "PATH_NOT_ALLOWED": "An argument of the tool is not allowed as a part of the address.",
     "HEADER_NOT_ALLOWED": "An argument of the tool has control characters, which a header cannot carry.",
-    "NO_MCP": "This server cannot reach MCP servers: install it with the extra `mcp` (pip install 'weftline[mcp]').",
+    "NO_MCP": "This server cannot reach MCP servers: install it with the extra `mcp` (pip install '.[mcp]').",
     "MCP_TIMED_OUT": "The server did not answer in time.",
     "FETCH_HTTP_ONLY": "Only http and https addresses can be fetched.",
     "FETCH_START": "start must not be negative.",

@@ -27,6 +27,8 @@ class Row(NamedTuple):
     remedy: str
 
 
+LOG_DAMAGED = "log_damaged"
+
 TABLE: dict[str, Row] = {
     "invalid_request": Row(400, False, "Correct the field that the message names and send the request again."),
     "invalid_model": Row(400, False, "Name one of `candidates`, or ask GET …/models for the catalog."),
@@ -58,6 +60,7 @@ TABLE: dict[str, Row] = {
     "too_many_large_bodies": Row(429, True, "Send the workspace's large bodies one after the other."),
     "internal_error": Row(500, True, "Try again; the server's log has the details under the request id."),
     "unavailable": Row(503, True, "The server or its store cannot take this now; try again after Retry-After."),
+    LOG_DAMAGED: Row(500, False, "Restore a backup; the message says what cannot be read."),
     "worker_error": Row(500, False, "The run could not continue; the server's log has the details."),
     "store_in_use": Row(503, False, "Stop the process that owns the store, or send the request to it."),
     "store_newer": Row(503, False, "Upgrade Weftline to the version that wrote the store."),

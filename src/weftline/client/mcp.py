@@ -45,7 +45,7 @@ def local_mcp(
 ) -> LocalMcp:
     """The tools of an MCP server: `command` starts one on stdio, `url` reaches one over streamable HTTP.
 
-    Needs the extra `weftline[mcp]`. The connection opens with the first run that uses it, is shared by concurrent runs,
+    Needs the extra `mcp`. The connection opens with the first run that uses it, is shared by concurrent runs,
     and closes after the last; `with` or `async with` keeps it open longer.
 
     Args:
@@ -151,7 +151,9 @@ class LocalMcp:
             from mcp import Client, StdioServerParameters
             from mcp.client.streamable_http import streamable_http_client
         except ImportError as error:
-            raise ClientError("local_mcp needs the extra mcp: pip install 'weftline[mcp]'") from error
+            raise ClientError(
+                "local_mcp needs the extra mcp: pip install '.[mcp]' in a checkout of Weftline"
+            ) from error
         if self._command is not None:
             target: Any = StdioServerParameters(
                 command=self._command,

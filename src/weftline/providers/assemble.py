@@ -38,6 +38,9 @@ from weftline.surrogates import whole
 MAX_COUNT = 10**12
 """The largest token count that every JSON reader keeps exact; a larger one is nonsense and is cut to it."""
 
+_BLOCK = 1024
+"""How many pieces of text are joined into one."""
+
 
 class _Call(Struct):
     name: str
@@ -58,7 +61,18 @@ class Assembler:
     `ProviderError` of class `server`.
     """
 
-    __slots__ = ("_calls", "_finish", "_in_text", "_in_thinking", "_parts", "_pieces", "complete", "provider", "usage")
+    __slots__ = (
+        "_blocks",
+        "_calls",
+        "_finish",
+        "_in_text",
+        "_in_thinking",
+        "_parts",
+        "_pieces",
+        "complete",
+        "provider",
+        "usage",
+    )
 
     def __init__(self, provider: str) -> None:
         self.provider = provider
@@ -71,6 +85,8 @@ class Assembler:
         self._calls: dict[str | int, _Call] = {}
         # The open run of text or of thinking, not yet in `_parts`.
         self._pieces: list[str] = []
+        self._blocks = 0
+        """How many of the pieces, at the beginning, are blocks of joined ones."""
         self._in_text = False
         self._in_thinking = False
 
@@ -86,6 +102,10 @@ class Assembler:
                 self._take(chunk)
                 in_text = self._in_text
                 append = self._pieces.append
+        if len(self._pieces) - self._blocks >= _BLOCK:
+            # A string takes fifty bytes besides its characters, and a delta has ten or twenty of them.
+            self._pieces[self._blocks :] = ["".join(self._pieces[self._blocks :])]
+            self._blocks += 1
 
     def _take(self, chunk: Chunk) -> None:
         if self.complete:
@@ -146,7 +166,7 @@ class Assembler:
         text = ""
         if self._in_thinking:
             text = whole("".join(self._pieces))
-            self._pieces = []
+            self._pieces, self._blocks = [], 0
             self._in_thinking = False
         else:
             self._close_run()
@@ -170,7 +190,7 @@ class Assembler:
         run = self._open_run()
         if run is not None:
             self._parts.append(run)
-            self._pieces = []
+            self._pieces, self._blocks = [], 0
             self._in_text = self._in_thinking = False
 
     def message(self) -> Assistant:

@@ -32,7 +32,10 @@ from weftline.kernel.entries import (
     TurnCompleted,
     decode_fact,
 )
-from weftline.messages import Assistant, Image, Message, Text, ToolResult, ToolResults, User, UserPart
+from weftline.messages import Assistant, Image, Message, System, Text, ToolResult, ToolResults, User, UserPart
+from weftline.plan import RunPlan
+from weftline.runtime.spending import BYTES_PER_TOKEN
+from weftline.runtime.toolbox import Toolbox
 from weftline.store.base import Stored
 
 _PARTS = (
@@ -51,13 +54,14 @@ KINDS: tuple[str, ...] = tuple([KIND[cls] for cls in _PARTS])
 """The entries that a conversation is built from, in addition to the plan in `run.created`."""
 _TYPES = frozenset(_PARTS)
 
+_OTHER_PART_BYTES = 100
+"""An image or a file is counted as little more than its name: what it costs depends on the model."""
 _NOT_COUNTED = frozenset[How]({"blocked", "skipped", "not_run", "cancelled", "budget", "loop", "repeat_of_doubt"})
-_BYTES_PER_TOKEN = 4
 
 
 class Conversation:
     def __init__(self, messages: Iterable[Message], *, size: int = 0) -> None:
-        """`size` is roughly the number of bytes in the messages."""
+        """`size` is roughly the number of bytes that a model reads."""
         self.messages: list[Message] = list(messages)
         self._given = len(self.messages)
         """How many of them the run began with: its thread's history and its own input."""
@@ -118,10 +122,9 @@ class Conversation:
         said.append(Assistant((Text(self.last_text),)))
         return said
 
-    @property
-    def estimate(self) -> int:
-        """A rough count of the tokens in the whole conversation, at least 1."""
-        return self.size // _BYTES_PER_TOKEN or 1
+    def estimate(self, tools: Toolbox) -> int:
+        """A rough count of the tokens in a request with the whole conversation and these tools, at least 1."""
+        return -(-(self.size + tools.size) // BYTES_PER_TOKEN) or 1
 
     def for_model(self, *, vision: bool | None) -> list[Message]:
         """The messages for a model. One known to have no vision reads a note in place of each image."""
@@ -228,6 +231,24 @@ class Conversation:
     def _add(self, message: Message, size: int) -> None:
         self.messages.append(message)
         self.size += size
+
+
+def input_bytes(plan: RunPlan) -> int:
+    """Roughly the bytes of what a plan has a model read, besides its tools."""
+    size = _bytes_of(plan.system) if plan.system else 0
+    for message in plan.messages:
+        if type(message) is User or type(message) is Assistant:
+            for part in message.parts:
+                size += _bytes_of(part.text) if type(part) is Text else _OTHER_PART_BYTES
+        elif type(message) is System:
+            size += _bytes_of(message.content)
+        elif type(message) is ToolResults:
+            size += sum([_bytes_of(result.text) for result in message.results])
+    return size if plan.output_schema is None else size + memoryview(plan.output_schema.schema).nbytes
+
+
+def _bytes_of(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
 def blobs_of(messages: Iterable[Message]) -> set[str]:

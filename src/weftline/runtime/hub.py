@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from weftline.errors import RateLimited
+from weftline.kernel.entries import FORMAT
 from weftline.runtime.engine import EntryBatch
 from weftline.runtime.turns import Turns
 from weftline.store.base import LogStore
@@ -282,6 +283,7 @@ class Hub:
             ended=ended,
             after=after,
             missing=missing,
+            newer=page.format > FORMAT,
         )
 
 

@@ -90,6 +90,7 @@ class RunLog:
         "flight",
         "flight_seq",
         "flight_size",
+        "latest",
         "next_seq",
         "outcome_seq",
         "pending",
@@ -117,6 +118,8 @@ class RunLog:
         """For the row: 0 for now, a time, or None if only someone outside can move the run."""
         self.started_at: int | None = None
         self.ended_at: int | None = None
+        self.latest = 0
+        """The latest of the row's times: none of the others may come before it, even if the clock is set back."""
         self.pending: Write | None = None
         self.flight: Write | None = None
         self.drafts: list[Draft] = []
@@ -177,7 +180,8 @@ class WorkingSet:
         self.workspace_slug = ""
         self.session_id: str | None = None
         self.answering: Assembler | None = None
-        """What the current attempt has brought so far; None before its first byte."""
+        """What the current attempt has brought so far, or one that an earlier process began; None before its first
+        byte."""
 
 
 class Driving:

@@ -26,6 +26,7 @@ from weftline.kernel.entries import (
     AttemptStarted,
     CallClosed,
     Fact,
+    RunCreated,
     RunEnded,
     TurnCompleted,
 )
@@ -112,11 +113,14 @@ class Log:
             if kind in _ENDINGS or (type(head) is AttemptFailed and head.reason == "error"):
                 write.progress = _ENDED
             if kind is AttemptStarted:
-                log.started_at = log.started_at or at
+                if log.started_at is None:
+                    log.started_at = log.latest = max(at, log.latest)
             elif kind is TurnCompleted or kind is AttemptFailed:
                 log.outcome_seq = seq
             elif kind is RunEnded:
-                log.ended_at = at
+                log.ended_at = max(at, log.latest)
+            elif kind is RunCreated:
+                log.latest = at
         log.size += size
         log.unstored += size
         log.drafts += drafts
@@ -218,8 +222,9 @@ class Log:
         if self._tried is not None and not self._tried.done():
             self._tried.set_result(None)
 
-    async def finish(self, *, patience_s: float) -> None:
-        """Returns when everything appended is durable, or when the store has refused for `patience_s` and once more.
+    async def finish(self, *, patience_s: float) -> list[LiveRun]:
+        """Returns when everything appended is durable, or when the store has refused for `patience_s` and once more:
+        then with the runs of which something is lost.
 
         A store that accepts writes is waited for however slow it is: giving up would throw away answers that are paid.
         """
@@ -231,10 +236,11 @@ class Log:
             left_s = max(0.0, until - self._loop.time())
             await asyncio.wait([self._tried], timeout=None if last else left_s)
             if last and self._tried.done() and self.refusal is not None:
-                return
+                return [run for run in self._touched if run.log.next_seq - 1 > run.log.durable]
             if not last and self._loop.time() >= until:
                 last = True  # one more try: the loop may have stood still until now
                 self.hurry()
+        return []
 
     def _take(self) -> list[LiveRun]:
         """Everything waiting; if that is more than a batch holds, workspaces take turns."""

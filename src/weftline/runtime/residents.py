@@ -21,7 +21,7 @@ from weftline.plan import RunPlan
 from weftline.runtime.clock import Clock
 from weftline.runtime.driver import CUT_S, Driver
 from weftline.runtime.engine import EntryBatch
-from weftline.runtime.failures import report_failure
+from weftline.runtime.failures import report_doubts, report_failure
 from weftline.runtime.hub import Hub
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import BEHIND, DRIVEN, GONE, PARKED, SCHEDULED, Draft, LiveRun
@@ -41,6 +41,8 @@ KEEP_S = 5.0
 MAX_KEPT = 512
 LAST_TRY_S = 5.0
 """How long a stop waits for a store that refuses to write what is left."""
+_NAMED = 10
+"""How many runs a line of the log names."""
 _SWEEP_S = 0.1
 """The minimum between two looks at them: the remaining wait may round to nothing."""
 
@@ -370,8 +372,8 @@ class Residents:
         tasks = [run.task for run in self._runs.values() if run.task is not None]
         await wait_while_running(tasks, timeout_s=drain_s)
 
-    async def cut(self) -> None:
-        """Ends what is still under way and makes everything appended durable."""
+    async def cut(self) -> bool:
+        """Ends what is still under way and makes everything appended durable. Returns whether the store took it."""
         left = {run.task: run for run in self._runs.values() if run.task is not None}
         for task in left:
             task.cancel()
@@ -383,7 +385,17 @@ class Residents:
             task.cancel()
         if self._sweep is not None:
             self._sweep.cancel()
-        await self.log.finish(patience_s=LAST_TRY_S)
+        lost = await self.log.finish(patience_s=LAST_TRY_S)
+        if lost:
+            count = sum([run.log.next_seq - 1 - run.log.durable for run in lost])
+            logger.error(
+                "the store refuses writes to the last: %d entries are given up; runs that continue from what is stored,"
+                " and request what is not again: %d (%s)",
+                count,
+                len(lost),
+                ", ".join([run.id for run in lost[:_NAMED]]) + (", …" if len(lost) > _NAMED else ""),
+            )
+        return not lost
 
     # What follows from a commit
 
@@ -393,6 +405,8 @@ class Residents:
             self._publish(run, write, heads, result.first_seq, size)
         if write.progress is _ENDED:
             self.recovery.progressed(run.key)
+        if run.state.guards.doubts:
+            report_doubts(run.work, heads)
         if write.new is not None and run.residency is BEHIND and not result.queued:
             self._move_up(run)
         elif run.log.due_at and not run.active:

@@ -34,6 +34,7 @@ from weftline.messages import Text, UserPart
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.models import cost_nusd, model_ref
 from weftline.runtime.spending import spent
+from weftline.runtime.toolbox import EMPTY
 from weftline.store.base import ThreadEnd
 
 TRUNCATED = "Model output was truncated (stop_reason=max_tokens)."
@@ -93,7 +94,7 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
             return _closed(work, head, new.text)
         case AttemptStarted():
             model = model_ref(work, head.choice)
-            return Draft(replace(head, model=model, estimate=conversation.estimate))
+            return Draft(replace(head, model=model, estimate=conversation.estimate(work.toolbox or EMPTY)))
         case AttemptFailed():
             return _cut_short(state, work, head)
         case LoopDetected() | FinalForced():

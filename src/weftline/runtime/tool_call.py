@@ -13,6 +13,7 @@ from weftline.canonical import NotCanonical, digest
 from weftline.kernel import bodies
 from weftline.kernel.entries import CallClosed, CallStarted, How
 from weftline.kernel.state import Call, Reconcile, RunTool, State
+from weftline.log_context import fields
 from weftline.runtime import ids
 from weftline.runtime.code import PendingCall
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
@@ -66,7 +67,8 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
             _notify(context)
             how, output = "timeout", ToolOutput.of(prompts.tool_timed_out(call.name, timeout_s), is_error=True)
         else:
-            logger.exception("run %s: the tool %s failed", context.run_id, call.name)
+            told = fields(run=context.run_id, tool=call.name, call=call.id)
+            logger.exception("run %s: the tool %s failed", context.run_id, call.name, extra=told)
             how, output = "failed", ToolOutput.of(prompts.tool_failed(call.name, str(error)), is_error=True)
     finally:
         notes.close()
@@ -74,7 +76,12 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     if is_slow(active_us, services):
         took_s = active_us / 1e6
         logger.info(
-            "run %s: slow turn: the tool %s took %.1f s in turn %d", context.run_id, call.name, took_s, command.turn
+            "run %s: slow turn: the tool %s took %.1f s in turn %d",
+            context.run_id,
+            call.name,
+            took_s,
+            command.turn,
+            extra=fields(run=context.run_id, tool=call.name, call=call.id, seconds=took_s, turn=command.turn),
         )
     return _closed(command, call, work, output, how, active_us, state=_remembered(memory, call.name, context))
 

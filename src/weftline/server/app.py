@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any
 
 from weftline.errors import NotFound, RateLimited, WeftlineError
-from weftline.log_context import current_request
+from weftline.log_context import current_request, fields
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.engine import Engine
 from weftline.server.a2a.sending import Deliveries
@@ -119,7 +119,10 @@ class App:
             await self._serve(request)
         finally:
             took_ms = (monotonic() - began_s) * 1000
-            access.debug("%s %s %s in %.1f ms", request.method, request.path, status or "unanswered", took_ms)
+            told = fields(method=request.method, path=request.path[:500], status=status or None, ms=round(took_ms, 1))
+            access.debug(
+                "%s %s %s in %.1f ms", request.method, request.path, status or "unanswered", took_ms, extra=told
+            )
 
     async def _serve(self, request: Request) -> None:
         try:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from msgspec import UNSET, Struct, to_builtins
 from msgspec.json import encode
 
-from weftline.errors import Forbidden
+from weftline.errors import Forbidden, InvalidRequest
 from weftline.server.accept import wanted
 from weftline.server.agent_specs import RunSpec, effective
 from weftline.server.app import App
@@ -23,7 +23,7 @@ from weftline.store.base import IdempotencyKey
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_run
 from weftline.wire.responses import Warnings, created_run, request_warnings, run_url
-from weftline.wire.unknown_fields import UnknownField
+from weftline.wire.unknown_fields import UnknownField, with_typos
 from weftline.workspace import agents
 
 READ_SCOPE = "runs:read"
@@ -52,22 +52,28 @@ async def create_run(
     """Creates the run that a request's body describes."""
     body = await parsed(parse_run, raw)
     warnings = warn(body.unknown)
-    agents.require_named(principal, body.agent_id)
+    agent_id = body.agent_id
+    if agent_id is not None:
+        agent_id = await agents.id_of(app.workspaces, principal.workspace, agent_id)
+    agents.require_named(principal, agent_id)
     earlier = idempotency and await app.engine.created_before(principal.workspace, idempotency)
     if earlier:  # whatever has become of its agent, models and tools since
         return Made(earlier, warnings)
     whole = RunSpec(body.spec, body.secrets)
-    if body.agent_id is not None:
-        whole = await effective(app.workspaces, principal, body.agent_id, whole)
-    run_id = await app.engine.create(
-        principal.workspace,
-        await parsed(plan_from_spec, whole.spec),
-        sent=whole.spec,
-        metadata=encode(body.metadata).decode(),
-        idempotency=idempotency,
-        secrets=app.workspaces.vault.seal_headers(whole.headers, workspace=principal.workspace),
-        blobs=body.blobs,
-    )
+    if agent_id is not None:
+        whole = await effective(app.workspaces, principal, agent_id, whole)
+    try:
+        run_id = await app.engine.create(
+            principal.workspace,
+            await parsed(plan_from_spec, whole.spec),
+            sent=whole.spec,
+            metadata=encode(body.metadata).decode(),
+            idempotency=idempotency,
+            secrets=app.workspaces.vault.seal_headers(whole.headers, workspace=principal.workspace),
+            blobs=body.blobs,
+        )
+    except InvalidRequest as error:
+        raise with_typos(error, body.unknown) from None
     return Made(run_id, warnings)
 
 

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weftline._version import __version__
 from weftline.errors import Forbidden, InvalidRequest, NotFound, RateLimited, Unavailable, WeftlineError
 from weftline.json_size import excess
+from weftline.log_context import current_request
 from weftline.server import following
 from weftline.server.following import Host, What
 from weftline.server.http import NO_SNIFFING, Receive, Request
 from weftline.server.large import LARGE_BYTES, LargeResponses, RequestRoom
-from weftline.server.mcp_input import INPUT, read_attachments
+from weftline.server.mcp_input import INPUT, explained, read_attachments
 from weftline.server.principal import Principal
+from weftline.server.refused import RefusedRequests
 from weftline.server.unattended import UnattendedAgents
 from weftline.server.views import run_summary
 from weftline.store.base import LargeEntry, RunRow
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 _PRINCIPAL = "weftline.principal"
 _ROOM = "weftline.room"
+_ABOUT = "weftline.about"
 _SHOWN_TOOLS = 5
 _MAX_BODY_BYTES = 4 * 1024 * 1024
 SESSION_IDLE_S = 1800.0
@@ -46,6 +49,8 @@ class McpHost(Host, Protocol):
 
     @property
     def large(self) -> LargeResponses: ...
+    @property
+    def refused(self) -> RefusedRequests: ...
 
 
 class HostedMcp:
@@ -69,12 +74,12 @@ class HostedMcp:
         # The package binds a session to the caller that opened it; for others it does not exist.
         user = AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=[]))
         room = RequestRoom(self._app.large, principal.slug)
-        scope = {**request.scope, "user": user, _PRINCIPAL: principal, _ROOM: room}
+        scope = {**request.scope, "user": user, _PRINCIPAL: principal, _ROOM: room, _ABOUT: request.about}
         receive = await _checked(request) if request.method == "POST" else request.receive
         # A stream that only listens is open for as long as the client likes.
         place = self._app.engine.reserve_stream(principal.workspace) if request.method == "GET" else None
         try:
-            await manager.handle_request(scope, receive, _Sending(self._app.large, room, request).send)
+            await manager.handle_request(scope, receive, _Sending(self._app, room, request).send)
         except ExceptionGroup as group:
             # The package wraps the exception that `send` raises when the client is too slow.
             if group.split(ConnectionResetError)[1] is not None:
@@ -97,7 +102,8 @@ class HostedMcp:
                 raise Unavailable("The server is stopping.", retry_after_s=1)
             if importlib.util.find_spec("mcp") is None:
                 raise Unavailable(
-                    "This server has no MCP support.", hint="Install it with: pip install 'weftline[mcp]'"
+                    "This server has no MCP support.",
+                    hint="Install it with the extra `mcp`: pip install '.[mcp]' in a checkout of Weftline.",
                 )
             await asyncio.to_thread(_load)
             from mcp.server.lowlevel.server import Server
@@ -135,6 +141,8 @@ class HostedMcp:
         from mcp_types import INVALID_PARAMS, CallToolResult, TextContent
 
         principal = _principal(context)
+        assert context.request is not None
+        current_request.set(context.request.scope[_ABOUT])  # the package calls this in a task of its own
         try:
             agent = await agents.use_by_slug(self._app.workspaces, principal, params.name)
         except (NotFound, Forbidden):
@@ -143,7 +151,7 @@ class HostedMcp:
         if agent is None:
             raise MCPError(INVALID_PARAMS, f"There is no tool {params.name[:100]!r}.")
         if not isinstance(message, str) or not message.strip():
-            raise MCPError(INVALID_PARAMS, "message: must be a non-empty string.")
+            raise MCPError(INVALID_PARAMS, explained("message: must be a non-empty string.", params.arguments))
         if for_client := await self._unattended.client_side_tools(agent):
             # A call of such a tool would wait for a result that no MCP client can give.
             text = (
@@ -154,7 +162,8 @@ class HostedMcp:
             attachments = await read_attachments((params.arguments or {}).get("attachments"))
             run_id = await following.start(self._app, agent, message, attachments=attachments)
         except WeftlineError as error:
-            return CallToolResult(content=[TextContent(text=error.message)], is_error=True)
+            text = explained(error.message, params.arguments)
+            return CallToolResult(content=[TextContent(text=text)], is_error=True)
         row = await self._app.engine.find(run_id, workspace=principal.workspace)
         reported = 0
         try:
@@ -198,14 +207,26 @@ class HostedMcp:
 class _Sending:
     """Sends the package's response. A large one needs room, and the client must read it in time."""
 
-    def __init__(self, large: LargeResponses, room: RequestRoom, request: Request) -> None:
-        self._large = large
+    def __init__(self, app: McpHost, room: RequestRoom, request: Request) -> None:
+        self._large = app.large
+        self._refused = app.refused
         self._room = room
+        self._request = request
         self._send = request.send
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", ()), NO_SNIFFING]}
+            request = self._request
+            own = (NO_SNIFFING, (b"x-request-id", request.id.encode()))
+            message = {**message, "headers": [*message.get("headers", ()), *own]}
+            if message["status"] >= 400:
+                self._refused.note(
+                    status=message["status"],
+                    code="mcp",
+                    method=request.method,
+                    path=request.path,
+                    workspace=request.about.workspace,
+                )
         body: bytes = message.get("body", b"")
         if len(body) <= LARGE_BYTES:
             await self._send(message)

@@ -6,10 +6,12 @@ import asyncio
 from typing import Any
 
 from msgspec import Struct, ValidationError, convert
+from pydantic import BaseModel
 
 from weftline.errors import InvalidRequest
 from weftline.wire.attachments import AttachmentRefused, TakenAttachment, take_content
 from weftline.wire.limits import MAX_ATTACHMENTS
+from weftline.wire.unknown_fields import shape_of, unknown_fields, with_typos
 
 INPUT: dict[str, Any] = {
     "type": "object",
@@ -35,6 +37,24 @@ INPUT: dict[str, Any] = {
 }
 
 
+class _AttachmentModel(BaseModel):
+    data: str
+    mediaType: str
+    name: str
+
+
+class _InputModel(BaseModel):
+    """What `INPUT` describes, to tell which arguments are misspelt."""
+
+    message: str
+    attachments: list[_AttachmentModel]
+
+
+def explained(refusal: str, arguments: dict[str, Any] | None) -> str:
+    """The same refusal, which also names the arguments that look misspelt."""
+    return with_typos(InvalidRequest(refusal), unknown_fields(arguments or {}, shape_of(_InputModel))).message
+
+
 class _Attachment(Struct, rename="camel"):
     data: str | None = None
     media_type: str | None = None
@@ -54,6 +74,8 @@ async def read_attachments(given: object) -> list[TakenAttachment]:
 
 
 def _taken(path: str, sent: _Attachment) -> TakenAttachment:
+    if sent.data is None and sent.url is None:
+        raise InvalidRequest(f"{path}.data: is missing.")
     if sent.data is None or sent.url is not None:
         raise InvalidRequest(f"{path}: files given by an address are not fetched; give the content as `data`.")
     try:

@@ -9,6 +9,7 @@ from msgspec import UNSET, DecodeError
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
+from weftline.errors import WeftlineError
 from weftline.kernel import bodies
 from weftline.kernel.entries import ModelRef, RunEnded
 from weftline.messages import Usage
@@ -60,6 +61,23 @@ def run_view(
         outline=_outline(created),
     )
     return run if ended is None else _ended(run, *ended)
+
+
+def damaged_run(row: RunFields, *, run_id: str, error: WeftlineError) -> RunView:
+    """What a list shows of a run whose log cannot be read."""
+    return RunView(
+        id=run_id,
+        status=_status(row.status),
+        created_us=row.created_at,
+        spec=b"{}",
+        session_id=None,
+        name=row.name,
+        metadata={},
+        started_us=row.started_at,
+        finished_us=row.ended_at,
+        error=error.message,
+        error_code=error.code,
+    )
 
 
 def session_usage(ends: Iterable[RunEnded]) -> SessionUsage:

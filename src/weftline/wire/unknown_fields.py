@@ -20,6 +20,10 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, cast, get_args, ge
 from msgspec import Struct
 from pydantic import BaseModel
 
+from weftline.errors import MAX_ISSUES, InvalidRequest
+from weftline.suggestions import sentence
+
+_TYPOS_IN_MESSAGE = 3
 MAX_NAMED = 20
 """Unknown fields that are named in one response."""
 _COMPARED_CHARS = 64
@@ -45,6 +49,9 @@ _OTHER_WORDS: Mapping[str, str] = {
     "text": "content",
     "images": "attachments",
     "files": "attachments",
+    "base64": "data",
+    "uri": "url",
+    "endpoint": "url",
     "mimetype": "mediaType",
     "contenttype": "mediaType",
     "filename": "name",
@@ -143,7 +150,8 @@ class _Tagged(Struct, frozen=True):
         return iter(()) if shape is None else shape.unknown(value)
 
     def _shape(self, value: Any) -> Shape | None:
-        return self.by_kind.get(cast("dict[str, Any]", value).get("kind", "")) if isinstance(value, dict) else None
+        kind = cast("dict[str, Any]", value).get("kind") if isinstance(value, dict) else None
+        return self.by_kind.get(kind) if isinstance(kind, str) else None
 
 
 _Inner: TypeAlias = Shape | _Items | _Values | _Tagged
@@ -152,7 +160,7 @@ _Found: TypeAlias = tuple[tuple[str | int, ...], str]
 
 
 def unknown_fields(sent: Mapping[str, Any], shape: Shape) -> tuple[UnknownField, ...]:
-    """The unknown fields of a valid request, the first few; the last says so if there are more.
+    """The unknown fields of a request, the first few; the last says so if there are more.
 
     A field that is null counts as absent.
     """
@@ -163,6 +171,23 @@ def unknown_fields(sent: Mapping[str, Any], shape: Shape) -> tuple[UnknownField,
     if len(found) > MAX_NAMED:
         named.append(UnknownField("…", fault=f"is not all: each field beyond the first {MAX_NAMED} that is not known"))
     return tuple(named)
+
+
+def with_typos(error: InvalidRequest, unknown: Sequence[UnknownField]) -> InvalidRequest:
+    """The same refusal, which also names the unknown fields that look like known ones: they may be its cause."""
+    typos = [field for field in unknown if field.nearest]
+    if not typos:
+        return error
+    *others, last = [f"{field.nearest} instead of {field.path}" for field in typos[:_TYPOS_IN_MESSAGE]]
+    meant = f"{', '.join(others)} and {last}" if others else last
+    details = error.details | {
+        "issues": [
+            *[{"path": field.path, "message": field.refusal} for field in typos],
+            *error.details.get("issues", ()),
+        ][:MAX_ISSUES]
+    }
+    message = f"{sentence(error.message)} Did you mean {meant}?"
+    return type(error)(message, code=error.code, hint=error.hint, **details)
 
 
 def _joined(steps: Sequence[str | int]) -> str:

@@ -19,7 +19,7 @@ from mcp_types import TextContent
 
 from weftline.testing import ServerProcess
 
-from ..kit import TIMEOUT_S, Api, Json, check_error
+from ..kit import TIMEOUT_S, Api, Json, check_error, logged
 from ..scripts import SCRIPTS
 from .test_a2a import token_of
 
@@ -131,6 +131,29 @@ async def test_credentials_are_judged_first(api: Api, other_api: Api) -> None:
     check_error(await api.post(path, {}, key=None), 401, "unauthorized")
     check_error(await api.post(path, {}, key=other_api.key), 404, "not_found")
     check_error(await api.post(path, {}, key=await key_of(api, "a2a")), 403, "forbidden")
+
+
+async def test_a_misspelt_argument_is_named(api: Api) -> None:
+    await stored(api)
+    async with connected(api) as client:
+        with pytest.raises(MCPError, match="Did you mean message instead of mesage"):
+            await client.call_tool("helper", {"mesage": "hi"})
+        result = await client.call_tool("helper", {"message": "hi", "attachments": [{"base64": "aGk="}]})
+        assert result.is_error and text_of(result).endswith("Did you mean data instead of attachments[0].base64?")
+
+
+async def test_answers_have_the_id_of_their_request_and_refusals_are_logged_under_it(
+    api: Api, server: ServerProcess
+) -> None:
+    headers = {"Accept": "application/json, text/event-stream"}
+    params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    opening = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+    for body, status in ((opening, 200), ({"nonsense": 1}, 400)):
+        reply = await api.post(f"/api/mcp/{api.slug}", body, headers=headers)
+        assert reply.status == status, reply.body
+        request = reply.headers["X-Request-Id"]
+        if status == 400:
+            assert len(await logged(server, f"refused POST /api/mcp/{api.slug}: 400", request)) == 1
 
 
 async def test_a_session_is_not_there_for_another_credential(api: Api) -> None:
