@@ -30,14 +30,18 @@ PUBLIC = [
     "ToolContext",
     "ToolFailed",
     "ToolGate",
+    "ToolInDoubt",
     "ToolOutput",
     "ToolTransform",
     "Unknown",
     "WeftlineError",
     "WillNotHappen",
     "__version__",
+    "files",
     "hook",
+    "shell",
     "skills",
+    "todo",
     "tool",
 ]
 

@@ -30,6 +30,7 @@ from weftline.store.records import tools
 from weftline.store.records.tools import ToolRow
 from weftline.store.secrets import Headers, Vault
 from weftline.tools.a2a import A2AForms, A2ATool, default_description
+from weftline.tools.a2a_tasks import Cancellations
 from weftline.tools.base import Tool
 from weftline.tools.http import HttpSpec, HttpTool, whole_tool
 from weftline.tools.mcp.pool import McpAddress, McpPool
@@ -67,6 +68,7 @@ class DialledTools:
         self._logins = StoredLogins(records, vault, dialer)
         self._pool = pool or McpPool(dialer, credentials=self._logins.find)
         self._forms = A2AForms()
+        self._cancellations = Cancellations()
         self._catalogs: OrderedDict[tuple[int, str], tuple[McpEntry, ...]] = OrderedDict()
         """What runs were offered at their start, so that a server that goes down later takes no tools from them."""
 
@@ -76,6 +78,7 @@ class DialledTools:
 
     async def aclose(self) -> None:
         await self._pool.aclose()
+        await self._cancellations.aclose()
         await self._logins.aclose()
         await self._dialer.aclose()
 
@@ -154,6 +157,7 @@ class DialledTools:
                         workspace=workspace,
                         description=ref.description,
                         context_id=ref.context_id,
+                        cancellations=self._cancellations,
                     )
                 ]
             case _:

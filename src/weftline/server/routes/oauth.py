@@ -104,7 +104,7 @@ def _oauth(handler: Handler) -> Handler:
         except InvalidConsent as error:
             return consent.invalid(error)
         except UnknownApp:
-            return consent.unknown_app()
+            return consent.unknown_app(request)
 
     return answered
 
@@ -213,7 +213,8 @@ async def introspect(app: App, request: Request, principal: Principal) -> Respon
     form = await read_form(request)
     client_app = await client(app.workspaces, request, form, public=False)
     found = await grants.find_credential(app.workspaces, client_app, secret=fields_of(form, OneTokenForm).token)
-    return _json(introspection_json(found, now=app.workspaces.clock.now_us()))
+    base = app.names.base(request)
+    return _json(introspection_json(found, now=app.workspaces.clock.now_us(), base=base))
 
 
 async def userinfo(app: App, request: Request, principal: Principal) -> Response:

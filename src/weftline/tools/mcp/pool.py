@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from msgspec import Struct
 
 from weftline._version import __version__
+from weftline.mcp_answers import read_leniently
 from weftline.net.address import parse
 from weftline.net.dial import Dialer
 from weftline.redaction import Redactor, shown_url
@@ -257,6 +258,7 @@ class Connection:
                 # The package validates results against the server's own schemas, on the loop and without a time limit.
                 # `McpTool` does that with a bound.
                 setattr(client.session, "validate_tool_result", _unchecked)  # noqa: B010
+                read_leniently(client, server=shown_url(target.url), redact=lambda text: self.redactor.text(text))
                 self._client.set_result(client)
                 await self._closing.wait()
         except BaseException as error:
