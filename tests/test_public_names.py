@@ -30,6 +30,7 @@ PUBLIC = [
     "ToolContext",
     "ToolFailed",
     "ToolGate",
+    "ToolInDoubt",
     "ToolOutput",
     "ToolTransform",
     "Unknown",
@@ -37,8 +38,11 @@ PUBLIC = [
     "WillNotHappen",
     "__version__",
     "asgi",
+    "files",
     "hook",
+    "shell",
     "skills",
+    "todo",
     "tool",
 ]
 

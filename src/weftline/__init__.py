@@ -34,6 +34,7 @@ __all__ = [
     "ToolContext",
     "ToolFailed",
     "ToolGate",
+    "ToolInDoubt",
     "ToolOutput",
     "ToolTransform",
     "Unknown",
@@ -41,8 +42,11 @@ __all__ = [
     "WillNotHappen",
     "__version__",
     "asgi",
+    "files",
     "hook",
+    "shell",
     "skills",
+    "todo",
     "tool",
 ]
 
@@ -70,7 +74,10 @@ if TYPE_CHECKING:
     from weftline.agent.threads import Thread
     from weftline.errors import Conflict, WeftlineError
     from weftline.server.mounted import asgi
-    from weftline.tools.base import Happened, ToolContext, ToolFailed, ToolOutput, Unknown, WillNotHappen
+    from weftline.tools.base import Happened, ToolContext, ToolFailed, ToolInDoubt, ToolOutput, Unknown, WillNotHappen
+    from weftline.tools.builtin.files import files
+    from weftline.tools.builtin.shell import shell
+    from weftline.tools.builtin.todo import todo
     from weftline.tools.function import tool
 else:
     # Hidden from type checkers, which take a module `__getattr__` to mean that every name exists.
@@ -100,14 +107,18 @@ else:
         "ToolContext": "weftline.tools.base",
         "ToolFailed": "weftline.tools.base",
         "ToolGate": "weftline.agent.hooks",
+        "ToolInDoubt": "weftline.tools.base",
         "ToolOutput": "weftline.tools.base",
         "ToolTransform": "weftline.agent.hooks",
         "Unknown": "weftline.tools.base",
         "WeftlineError": "weftline.errors",
         "WillNotHappen": "weftline.tools.base",
         "asgi": "weftline.server.mounted",
+        "files": "weftline.tools.builtin.files",
         "hook": "weftline.agent.calling",
+        "shell": "weftline.tools.builtin.shell",
         "skills": "weftline.agent.skills.toolset",
+        "todo": "weftline.tools.builtin.todo",
         "tool": "weftline.tools.function",
     }
 

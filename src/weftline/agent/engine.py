@@ -316,12 +316,13 @@ class Engine:
     async def _end_of(self, run: Run[Any]) -> None:
         host = await self.runtime()
         key = await self.locate(run.id)
+        code = self._tools.running.get(run.id)
         await host.cancel(key, reason="left")
-        code = self._tools.running.pop(run.id, None)
         if code is not None:
             try:
                 async with asyncio.timeout(_CANCEL_S):
                     await code.left.wait()
+                    await code.quiet.wait()
             except TimeoutError:
                 pass  # its tools or hooks do not stop; nobody waits for them any longer
         self._tools.forget(self._codes.pop(run.id, ""))

@@ -29,7 +29,7 @@ def command(backup: Path, db: Path, as_json: bool) -> None:
     if unreadable := unreadable_in(copied):
         click.echo(f"Parts of the store cannot be read: {unreadable}.", err=True)
     click.echo(
-        f"Restored {copied.bytes:,} bytes. No run continues before `weftline resume --all{db_option(db)}`; cancel those that"
-        " must not first.",
+        f"Restored {copied.bytes:,} bytes. No run continues before `weftline resume --all{db_option(db)}`;"
+        " cancel those that must not first.",
         err=True,
     )

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
-from weftline.messages import Assistant, AssistantPart, Text, Thinking, ToolCall, Usage, joined_text
+from weftline.messages import Assistant, AssistantPart, Text, Thinking, ToolCall, Usage, spoken_text
 from weftline.providers.base import (
     CallArgs,
     CallDone,
@@ -216,7 +216,7 @@ class Assembler:
     @property
     def text(self) -> str:
         """All text so far, without thinking."""
-        return joined_text(self.message().parts)
+        return spoken_text(self.message().parts)
 
 
 def clean_usage(usage: Usage) -> Usage:

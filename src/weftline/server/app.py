@@ -7,6 +7,7 @@ import math
 import secrets
 from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import suppress
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -23,6 +24,7 @@ from weftline.server.large_bodies import LargeBodies
 from weftline.server.logs import ACCESS
 from weftline.server.names import OwnNames
 from weftline.server.oauth.app import OAuthServer
+from weftline.server.open_streams import OpenStreams
 from weftline.server.options import ServerOptions
 from weftline.server.principal import NOBODY
 from weftline.server.refused import RefusedRequests
@@ -80,6 +82,7 @@ class App:
             read_document=read_document,
         )
         self.auth = Authenticator(self.workspaces, rate_limit=options.rate_limit_per_minute)
+        self.streams = OpenStreams(self.auth)
         self.large = LargeResponses()
         self.mcp = HostedMcp(self)
         self.deliveries = Deliveries(self)
@@ -170,6 +173,7 @@ class App:
         match change.kind:
             case "credentials":
                 self.auth.forget()
+                await self.streams.end_revoked(change.workspace)
             case "providers":
                 await self.models.refresh(change.workspace)
             case "webhooks":
@@ -198,9 +202,12 @@ class App:
         principal = NOBODY if route.access == "public" else await self.auth.check(request, route)
         request.about.workspace = principal.slug
         try:
-            return await route.handler(self, request, principal)
+            answer = await route.handler(self, request, principal)
         finally:
             request.body_is_read()
+        if answer is None or isinstance(answer, Response) or principal is NOBODY:
+            return answer
+        return partial(self.streams.carry, principal, answer)
 
 
 def refusal(request: Request, error: WeftlineError) -> Response:

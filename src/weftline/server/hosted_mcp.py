@@ -10,6 +10,7 @@ import asyncio
 import importlib
 import importlib.util
 from collections.abc import MutableMapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from weftline._version import __version__
@@ -20,13 +21,14 @@ from weftline.server import following
 from weftline.server.following import Host, What
 from weftline.server.http import NO_SNIFFING, Receive, Request
 from weftline.server.large import LARGE_BYTES, LargeResponses, RequestRoom
-from weftline.server.mcp_input import INPUT, explained, read_attachments
+from weftline.server.mcp_input import INPUT, explained, read_input
+from weftline.server.open_streams import OpenStream, OpenStreams
 from weftline.server.principal import Principal
 from weftline.server.refused import RefusedRequests
 from weftline.server.unattended import UnattendedAgents
 from weftline.server.views import run_summary
 from weftline.store.base import LargeEntry, RunRow
-from weftline.wire.responses import RunView
+from weftline.wire.responses import TERMINAL, RunView
 from weftline.workspace import agents
 
 if TYPE_CHECKING:
@@ -37,7 +39,10 @@ if TYPE_CHECKING:
 _PRINCIPAL = "weftline.principal"
 _ROOM = "weftline.room"
 _ABOUT = "weftline.about"
+_STREAM = "weftline.stream"
 _SHOWN_TOOLS = 5
+_TOLD_IN_RESULTS = "2025-11-25"
+"""The revision from which on arguments that do not fit are told in a result (SEP-1303), and not as a protocol error."""
 _MAX_BODY_BYTES = 4 * 1024 * 1024
 SESSION_IDLE_S = 1800.0
 """How long a session lives without a request."""
@@ -51,6 +56,8 @@ class McpHost(Host, Protocol):
     def large(self) -> LargeResponses: ...
     @property
     def refused(self) -> RefusedRequests: ...
+    @property
+    def streams(self) -> OpenStreams: ...
 
 
 class HostedMcp:
@@ -74,12 +81,27 @@ class HostedMcp:
         # The package binds a session to the caller that opened it; for others it does not exist.
         user = AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=[]))
         room = RequestRoom(self._app.large, principal.slug)
-        scope = {**request.scope, "user": user, _PRINCIPAL: principal, _ROOM: room, _ABOUT: request.about}
+        stream = OpenStream(principal)
+        # Nothing is kept to be sent again: whoever asks for what it missed listens from now on.
+        headers = [header for header in request.scope["headers"] if header[0] != b"last-event-id"]
+        scope = {
+            **request.scope,
+            "headers": headers,
+            "user": user,
+            _PRINCIPAL: principal,
+            _ROOM: room,
+            _ABOUT: request.about,
+            _STREAM: stream,
+        }
         receive = await _checked(request) if request.method == "POST" else request.receive
         # A stream that only listens is open for as long as the client likes.
         place = self._app.engine.reserve_stream(principal.workspace) if request.method == "GET" else None
+        sending = _Sending(self._app, room, request)
+        handle = partial(manager.handle_request, scope, receive, sending.send)
         try:
-            await manager.handle_request(scope, receive, _Sending(self._app, room, request).send)
+            await self._app.streams.carry(principal, handle, stream=stream)
+            if not sending.started:
+                raise WeftlineError("The MCP package left this request without an answer.")
         except ExceptionGroup as group:
             # The package wraps the exception that `send` raises when the client is too slow.
             if group.split(ConnectionResetError)[1] is not None:
@@ -138,7 +160,7 @@ class HostedMcp:
 
     async def _call(self, context: ServerRequestContext[Any], params: CallToolRequestParams) -> CallToolResult:
         from mcp.shared.exceptions import MCPError
-        from mcp_types import INVALID_PARAMS, CallToolResult, TextContent
+        from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, CallToolResult, TextContent
 
         principal = _principal(context)
         assert context.request is not None
@@ -147,11 +169,8 @@ class HostedMcp:
             agent = await agents.use_by_slug(self._app.workspaces, principal, params.name)
         except (NotFound, Forbidden):
             agent = None
-        message = (params.arguments or {}).get("message")
         if agent is None:
             raise MCPError(INVALID_PARAMS, f"There is no tool {params.name[:100]!r}.")
-        if not isinstance(message, str) or not message.strip():
-            raise MCPError(INVALID_PARAMS, explained("message: must be a non-empty string.", params.arguments))
         if for_client := await self._unattended.client_side_tools(agent):
             # A call of such a tool would wait for a result that no MCP client can give.
             text = (
@@ -159,8 +178,15 @@ class HostedMcp:
             )
             return CallToolResult(content=[TextContent(text=text)], is_error=True)
         try:
-            attachments = await read_attachments((params.arguments or {}).get("attachments"))
-            run_id = await following.start(self._app, agent, message, attachments=attachments)
+            given = await read_input(params.arguments or {})
+        except InvalidRequest as error:
+            if context.protocol_version < _TOLD_IN_RESULTS:
+                raise MCPError(INVALID_PARAMS, explained(error.message, params.arguments)) from None
+            # The model that made the call reads a result, and can correct itself.
+            text = explained(error.message, params.arguments)
+            return CallToolResult(content=[TextContent(text=text)], is_error=True)
+        try:
+            run_id = await following.start(self._app, agent, given.message, attachments=given.attachments)
         except WeftlineError as error:
             text = explained(error.message, params.arguments)
             return CallToolResult(content=[TextContent(text=text)], is_error=True)
@@ -172,7 +198,7 @@ class HostedMcp:
                     reported += 1
                     await context.session.report_progress(reported, message=event.text)
         except asyncio.CancelledError:
-            await self._cancel(row.key, principal)
+            await self._cancel(row.key, _stream(context))
             raise
         after = await self._app.engine.row(row.key)
         assert after is not None
@@ -181,6 +207,13 @@ class HostedMcp:
         except RateLimited as error:
             meta = {"weftline/runId": run_id}
             return CallToolResult(content=[TextContent(text=error.message)], is_error=True, _meta=meta)
+        if run.status not in TERMINAL:
+            # Whoever follows a run is let go when the server stops.
+            raise MCPError(
+                CONNECTION_CLOSED,
+                f"The server is stopping. The run {run_id} goes on at its next start; another call begins another run.",
+                {"retryable": True, "weftline/runId": run_id},
+            )
         text = run.final_text if run.status == "succeeded" else run.error or f"The run is {run.status}."
         return CallToolResult(
             content=[TextContent(text=text or "")],
@@ -195,13 +228,14 @@ class HostedMcp:
             await room.need(large.size)
             return await run_summary(self._app.engine, row)
 
-    async def _cancel(self, key: int, principal: Principal) -> None:
-        """The caller cancelled the call. If the server is stopping instead, the run continues at its next start."""
+    async def _cancel(self, key: int, stream: OpenStream) -> None:
+        """The caller cancelled the call. If the server is stopping instead, the run continues at its next start; if the
+        credential was revoked, it simply continues."""
         import anyio
 
-        if not self._stop.is_set():
+        if not self._stop.is_set() and not stream.revoked:
             with anyio.CancelScope(shield=True):
-                await self._app.engine.cancel(key, requested_by=principal.id)
+                await self._app.engine.cancel(key, requested_by=stream.principal.id)
 
 
 class _Sending:
@@ -213,9 +247,11 @@ class _Sending:
         self._room = room
         self._request = request
         self._send = request.send
+        self.started = False
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
+            self.started = True
             request = self._request
             own = (NO_SNIFFING, (b"x-request-id", request.id.encode()))
             message = {**message, "headers": [*message.get("headers", ()), *own]}
@@ -268,6 +304,13 @@ def _principal(context: ServerRequestContext[Any]) -> Principal:
     principal = context.request.scope[_PRINCIPAL]
     assert isinstance(principal, Principal)
     return principal
+
+
+def _stream(context: ServerRequestContext[Any]) -> OpenStream:
+    assert context.request is not None
+    stream = context.request.scope[_STREAM]
+    assert isinstance(stream, OpenStream)
+    return stream
 
 
 def _room(context: ServerRequestContext[Any]) -> RequestRoom:

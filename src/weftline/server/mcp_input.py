@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from msgspec import Struct, ValidationError, convert
 from pydantic import BaseModel
@@ -13,6 +14,8 @@ from weftline.wire.attachments import AttachmentRefused, TakenAttachment, take_c
 from weftline.wire.limits import MAX_ATTACHMENTS
 from weftline.wire.unknown_fields import shape_of, unknown_fields, with_typos
 
+_SHOWN_PROBLEMS = 5
+_SHOWN_CHARS = 100
 INPUT: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -62,7 +65,24 @@ class _Attachment(Struct, rename="camel"):
     url: str | None = None
 
 
-async def read_attachments(given: object) -> list[TakenAttachment]:
+class McpInput(NamedTuple):
+    message: str
+    attachments: Sequence[TakenAttachment]
+
+
+async def read_input(given: Mapping[str, Any]) -> McpInput:
+    """Raises `InvalidRequest` with everything that the caller should correct."""
+    problems = [f"{name[:_SHOWN_CHARS]}: is not an argument." for name in given if name not in INPUT["properties"]]
+    message = given.get("message")
+    if not isinstance(message, str) or not message.strip():
+        problems.insert(0, "message: must be a non-empty string.")
+    if problems:
+        raise InvalidRequest(" ".join(problems[:_SHOWN_PROBLEMS]))
+    assert isinstance(message, str)
+    return McpInput(message, await _read_attachments(given.get("attachments")))
+
+
+async def _read_attachments(given: object) -> list[TakenAttachment]:
     """Raises `InvalidRequest` for what cannot be taken."""
     try:
         sent = convert(given or [], list[_Attachment])

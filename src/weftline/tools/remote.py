@@ -98,7 +98,7 @@ class UnavailableTool(RemoteTool):
 
 def redacted(output: ToolOutput, redactor: Redactor) -> ToolOutput:
     """The output with every secret blacked out, and no text longer than a model may see."""
-    return ToolOutput(tuple(_part(part, redactor) for part in output.parts), output.is_error)
+    return replace(output, parts=tuple(_part(part, redactor) for part in output.parts))
 
 
 def _part(part: UserPart, redactor: Redactor) -> UserPart:
