@@ -234,6 +234,40 @@ async def test_a_session_whose_agent_has_left_the_file_says_so(tmp_path: Path) -
             assert (await answer(api, "other"))["finalText"] == "other: New."
 
 
+FATAL = '''
+import os, signal
+from pathlib import Path
+from weftline import Agent, ToolGate, tool
+
+begun = Path(__file__).with_name("begun")
+
+
+@tool(effect="idempotent")
+def fatal() -> str:
+    """Takes the process with it, once."""
+    if not begun.exists():
+        begun.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "survived"
+
+
+agent = Agent("scripted:fatal", tools=[fatal])
+'''
+
+
+async def test_a_run_of_a_served_agent_goes_on_after_the_server_was_killed(tmp_path: Path) -> None:
+    path = write_app(tmp_path, FATAL)
+    turns = [{"tool_calls": [{"name": "fatal", "args": {}}]}, {"text": "{{tool_results.0}}"}]
+    with ServerProcess(tmp_path, scripts={"fatal": {"turns": turns}}, arguments=(str(path),)) as server:
+        async with joined(server, "acme") as api:
+            run = (await api.post("agent-runs", {"agentId": "agent", "prompt": "Go."})).json["runId"]
+            assert await asyncio.to_thread(server.wait) < 0
+        server.start()
+        async with joined(server, "acme") as api:
+            await api.events(run)
+            assert (await api.snapshot(run))["finalText"] == "survived"
+
+
 @pytest.mark.parametrize(
     ("source", "said"),
     [
