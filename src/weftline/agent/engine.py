@@ -118,6 +118,11 @@ class Engine:
         return self._host is not None
 
     @property
+    def lives_here(self) -> bool:
+        """Whether it was opened on the running loop."""
+        return self._loop is asyncio.get_running_loop()
+
+    @property
     def durable(self) -> bool:
         return self._directory is not None
 

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from weftline.agent.engine import Engine
-from weftline.errors import InvalidRequest, Unavailable
+from weftline.errors import Conflict, InvalidRequest
 from weftline.net.address import InvalidAddress, parse
 from weftline.net.dial import Dialer
 from weftline.net.egress import egress_from
@@ -80,9 +80,11 @@ class Mounted:
             await app(inside, receive, send)
 
     async def _opened(self) -> App:
+        if not self._engine.is_open:
+            raise Conflict("The engine is not open: give the application lifespan=engine.lifespan.")
+        if not self._engine.lives_here:
+            raise Conflict("The engine was opened on another loop: give the application lifespan=engine.lifespan.")
         if self._app is None:
-            if not self._engine.is_open:
-                raise Unavailable("The engine is not open: give the application lifespan=engine.lifespan.")
             async with self._opening:
                 if self._app is None:
                     await self._engine.attend(self._served)

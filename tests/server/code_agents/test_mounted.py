@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
-from weftline import Agent, Engine, WeftlineError, asgi, tool
+from weftline import Agent, Conflict, Engine, WeftlineError, asgi, tool
 from weftline.cli.admin import administer
 from weftline.providers.catalog import Catalog
 from weftline.testing import ScriptedModel, calls
@@ -176,3 +176,17 @@ def test_an_engine_in_memory_cannot_be_served() -> None:
         asgi(Engine())
     with pytest.raises(WeftlineError, match="public_url"):
         asgi(Engine("./data"), public_url="example.com")
+
+
+def test_an_engine_is_served_on_its_own_loop_or_not_at_all(tmp_path: Path) -> None:
+    engine = new_engine(tmp_path)
+    mounted = asgi(engine)
+    scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/healthz", "headers": []}
+
+    async def unused(*_: object) -> Any:
+        raise AssertionError("the request was answered")
+
+    with pytest.raises(Conflict, match="not open"):
+        asyncio.run(mounted(scope, unused, unused))
+    with engine, pytest.raises(Conflict, match="another loop"):
+        asyncio.run(mounted(scope, unused, unused))

@@ -257,7 +257,7 @@ agent = Agent("scripted:fatal", tools=[fatal])
 
 async def test_a_run_of_a_served_agent_goes_on_after_the_server_was_killed(tmp_path: Path) -> None:
     path = write_app(tmp_path, FATAL)
-    turns = [{"tool_calls": [{"name": "fatal", "args": {}}]}, {"text": "{{tool_results.0}}"}]
+    turns: list[Any] = [{"tool_calls": [{"name": "fatal", "args": {}}]}, {"text": "{{tool_results.0}}"}]
     with ServerProcess(tmp_path, scripts={"fatal": {"turns": turns}}, arguments=(str(path),)) as server:
         async with joined(server, "acme") as api:
             run = (await api.post("agent-runs", {"agentId": "agent", "prompt": "Go."})).json["runId"]
