@@ -18,6 +18,8 @@ __all__ = [
     "Happened",
     "Hook",
     "Limits",
+    "McpError",
+    "McpToolGate",
     "OutputReady",
     "Run",
     "RunCancelled",
@@ -41,7 +43,9 @@ __all__ = [
     "WeftlineError",
     "WillNotHappen",
     "__version__",
+    "a2a",
     "hook",
+    "mcp",
     "skills",
     "tool",
 ]
@@ -62,6 +66,7 @@ if TYPE_CHECKING:
         ToolGate,
         ToolTransform,
     )
+    from weftline.agent.hooks_outside import McpError, McpToolGate
     from weftline.agent.results import RunCancelled, RunFailed, RunResult
     from weftline.agent.run import Run
     from weftline.agent.settings import Limits, Settings
@@ -71,6 +76,8 @@ if TYPE_CHECKING:
     from weftline.errors import Conflict, WeftlineError
     from weftline.tools.base import Happened, ToolContext, ToolFailed, ToolInDoubt, ToolOutput, Unknown, WillNotHappen
     from weftline.tools.function import tool
+    from weftline.tools.mcp.toolset import mcp
+    from weftline.tools.peers import a2a
 else:
     # Hidden from type checkers, which take a module `__getattr__` to mean that every name exists.
     _HOMES = {
@@ -83,6 +90,8 @@ else:
         "Happened": "weftline.tools.base",
         "Hook": "weftline.agent.calling",
         "Limits": "weftline.agent.settings",
+        "McpError": "weftline.agent.hooks_outside",
+        "McpToolGate": "weftline.agent.hooks_outside",
         "OutputReady": "weftline.agent.hooks",
         "Run": "weftline.agent.run",
         "RunCancelled": "weftline.agent.results",
@@ -105,7 +114,9 @@ else:
         "Unknown": "weftline.tools.base",
         "WeftlineError": "weftline.errors",
         "WillNotHappen": "weftline.tools.base",
+        "a2a": "weftline.tools.peers",
         "hook": "weftline.agent.calling",
+        "mcp": "weftline.tools.mcp.toolset",
         "skills": "weftline.agent.skills.toolset",
         "tool": "weftline.tools.function",
     }

@@ -7,7 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Generic, TypeVar
 
-from weftline.agent.hooks import POINTS, Point
+from weftline.agent.hooks import Point
+from weftline.agent.hooks_outside import POINTS
 from weftline.suggestions import did_you_mean
 
 logger = logging.getLogger(__name__)

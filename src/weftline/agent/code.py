@@ -15,6 +15,7 @@ from weftline import prompts
 from weftline.agent import hooks as points
 from weftline.agent.calling import HookFailed, Hooks
 from weftline.agent.context import RunContext, RunInfo
+from weftline.agent.mcp_calls import around, server_of
 from weftline.agent.output import OutputType
 from weftline.agent.pairs import repaired
 from weftline.canonical import NotCanonical, canonical_value
@@ -199,7 +200,10 @@ class AgentCode:
             await self._watched(before)
         raised: BaseException | None = None
         try:
-            output = await invoke()
+            if server_of(call):
+                output = await around(call, invoke, hooks=hooks, context=self.context)
+            else:
+                output = await invoke()
         except Exception as error:
             logger.exception("run %s: the tool %s failed", self.info.id, call.name)
             raised, output = error, ToolOutput.of(prompts.tool_failed(call.name, str(error)), is_error=True)

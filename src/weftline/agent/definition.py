@@ -148,6 +148,10 @@ def _check_hook(one: object) -> None:
 def _check_names(tools: Sequence[AgentTool]) -> None:
     """Sets of tools say only when they are opened what they have."""
     names = [name for one in tools if (name := getattr(one, "name", None) or getattr(one, "__name__", None))]
+    prefixes = [prefix for one in tools if (prefix := getattr(one, "prefix", None))]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"two tools of the agent are named {name!r}")
+        for prefix in prefixes:
+            if name.startswith(prefix):
+                raise ValueError(f"the tool {name!r} could have the name of one of an MCP server's, {prefix}…")

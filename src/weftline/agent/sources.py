@@ -10,8 +10,10 @@ from typing import Any, TypeGuard, cast
 
 from weftline.agent.calling import Hook, Hooks
 from weftline.agent.code import AgentCode
-from weftline.agent.context import RunInfo
+from weftline.agent.context import RunContext, RunInfo
 from weftline.agent.definition import AgentTool, Definition
+from weftline.agent.hooks import Point
+from weftline.agent.opened import Opened
 from weftline.errors import Conflict
 from weftline.plan import RunPlan
 from weftline.runtime.toolbox import RunName, ServerTools, Toolbox, ToolSource
@@ -38,7 +40,7 @@ class AgentTools:
     def __init__(self, others: ToolSource | None = None) -> None:
         self._others: ToolSource = others or ServerTools({})
         self._setups: dict[str, Setup] = {}
-        self._opened: dict[int, tuple[Toolset, Sequence[Tool]]] = {}
+        self._opened = Opened()
         self.running: dict[str, AgentCode] = {}
         """By run: the code of those that are in memory."""
 
@@ -56,9 +58,7 @@ class AgentTools:
         return None if setup is None else setup.agent
 
     async def close(self) -> None:
-        opened, self._opened = list(self._opened.values()), {}
-        for toolset, _ in opened:
-            await toolset.close()
+        await self._opened.close()
 
     # As `ToolSource`
 
@@ -83,7 +83,13 @@ class AgentTools:
         )
         resources = AsyncExitStack()
         tools, deps, problem = dict[str, Tool](base.tools), None, ""
+        hooks = Hooks([*agent.hooks, *setup.hooks])
+
+        async def tell(point: Point) -> None:
+            await hooks.watch(point, RunContext(info, None))
+
         try:
+            await self._opened.warm([one for one in agent.tools if is_toolset(one)], tell)
             await self._add(agent.tools, tools)
             deps = await _deps(setup, info, resources)
         except Exception as error:
@@ -92,7 +98,7 @@ class AgentTools:
             problem = f"What the agent needs could not be made: {type(error).__name__}: {error}"
         code = AgentCode(
             info,
-            hooks=Hooks([*agent.hooks, *setup.hooks]),
+            hooks=hooks,
             output=agent.output_type,
             instructions=None if isinstance(agent.instructions, str) else agent.instructions,
             deps=deps,
@@ -112,10 +118,7 @@ class AgentTools:
 
     async def _tools_of(self, one: AgentTool) -> Sequence[Tool]:
         if is_toolset(one):
-            known = self._opened.get(id(one))
-            if known is None:
-                known = self._opened[id(one)] = (one, await one.open())
-            return known[1]
+            return await self._opened.tools(one)
         return (as_tool(one),)
 
 

@@ -12,16 +12,15 @@ import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias, cast
-
-from msgspec import Struct
 
 from weftline._version import __version__
 from weftline.mcp_answers import read_leniently
 from weftline.net.address import parse
 from weftline.net.dial import Dialer
-from weftline.redaction import Redactor, shown_url
+from weftline.redaction import Redactor
+from weftline.tools.mcp.address import McpAddress, McpPlace
+from weftline.tools.mcp.asking import Asked
 from weftline.tools.mcp.login import Credential
 
 if TYPE_CHECKING:
@@ -35,24 +34,7 @@ logger = logging.getLogger(__name__)
 MAX_CONNECTIONS = 64
 IDLE_S = 60.0
 CONNECT_S = 10.0
-MAX_SSE_EVENT_BYTES = 8 * 1024 * 1024
 _REMEMBERED_SERVERS = 1024
-
-
-class McpAddress(Struct, frozen=True, dict=True):
-    """A server as one workspace knows it. Sessions are never shared between workspaces."""
-
-    workspace: int
-    url: str
-    headers: tuple[tuple[str, str], ...] = ()
-
-    @cached_property
-    def redactor(self) -> Redactor:
-        """Redacts what the server is sent."""
-        return Redactor.of_request(self.url, dict(self.headers))
-
-    def __repr__(self) -> str:
-        return f"McpAddress({self.workspace}, {shown_url(self.url)!r})"
 
 
 Credentials: TypeAlias = Callable[[McpAddress], Awaitable[Credential | None]]
@@ -75,8 +57,11 @@ class McpPool:
         connect_s: float = CONNECT_S,
         credentials: Credentials | None = None,
         mode: ConnectMode = "legacy",
+        asked: Asked | None = None,
     ) -> None:
+        """`asked` answers what servers ask; without it nobody does."""
         self.connect_s = connect_s
+        self._asked = asked or Asked()
         self._credentials = credentials
         self._mode: ConnectMode = mode
         self._modern: OrderedDict[str, None] = OrderedDict()
@@ -84,11 +69,11 @@ class McpPool:
         self._dialer = dialer
         self._idle_s = idle_s
         self._room = asyncio.Semaphore(max_connections)
-        self._connections: dict[McpAddress, Connection] = {}
+        self._connections: dict[McpPlace, Connection] = {}
         self._closing: set[Connection] = set()
 
     @asynccontextmanager
-    async def use(self, address: McpAddress) -> AsyncGenerator[Connection]:
+    async def use(self, address: McpPlace) -> AsyncGenerator[Connection]:
         """An open connection, kept open for the duration. Raises the error if it cannot be opened."""
         connection = self._connections.get(address)
         if connection is None or connection.ended:
@@ -101,7 +86,8 @@ class McpPool:
                 address,
                 room=self._room,
                 credentials=self._credentials,
-                mode="auto" if address.url in self._modern else self._mode,
+                mode=self._mode_of(address),
+                asked=self._asked,
             )
         connection.users += 1
         if connection.expiry is not None:
@@ -116,7 +102,8 @@ class McpPool:
             if not connection.users and self._connections.get(address) is connection:
                 if connection.ended:
                     del self._connections[address]
-                else:
+                elif isinstance(address, McpAddress):
+                    # A process may have a state that its next call relies on: it stays.
                     loop = asyncio.get_running_loop()
                     connection.expiry = loop.call_later(self._idle_s, self.discard, connection)
 
@@ -145,8 +132,13 @@ class McpPool:
             if late:
                 await asyncio.wait(late, timeout=2.0)
 
+    def _mode_of(self, address: McpPlace) -> ConnectMode:
+        if isinstance(address, McpAddress) and address.url not in self._modern:
+            return self._mode
+        return "auto"
+
     def _remember(self, connection: Connection) -> None:
-        if connection.mode != self._mode:
+        if isinstance(connection.address, McpAddress) and connection.mode != self._mode:
             self._modern[connection.address.url] = None
             if len(self._modern) > _REMEMBERED_SERVERS:
                 self._modern.popitem(last=False)
@@ -162,11 +154,12 @@ class Connection:
     def __init__(
         self,
         dialer: Dialer,
-        address: McpAddress,
+        address: McpPlace,
         *,
         room: asyncio.Semaphore,
         credentials: Credentials | None = None,
         mode: ConnectMode = "legacy",
+        asked: Asked,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.address = address
@@ -175,6 +168,7 @@ class Connection:
         self.questions: list[Callable[[str], object]] = []
         """Called with the server's questions to a person, for each call in progress."""
         self._credentials = credentials
+        self._asked = asked
         self.users = 0
         self.last_used = loop.time()
         self.expiry: asyncio.TimerHandle | None = None
@@ -217,8 +211,9 @@ class Connection:
     async def _own(self) -> None:
         try:
             async with self._room:
-                if self._credentials is not None and not _is_authorized(self.address):
-                    self.credential = await self._credentials(self.address)
+                address = self.address
+                if self._credentials is not None and isinstance(address, McpAddress) and not _is_authorized(address):
+                    self.credential = await self._credentials(address)
                 await self._keep()
         except BaseException as error:
             if not self._client.done():
@@ -233,32 +228,26 @@ class Connection:
                 raise
 
     async def _keep(self) -> None:
-        import httpx2
         from mcp import Client, MCPError
-        from mcp.client.streamable_http import streamable_http_client
         from mcp.types import Implementation
 
-        from weftline.tools.mcp.http import BROKEN, NOT_SENT, UNAUTHORIZED, DialledTransport
+        from weftline.tools.mcp.http import BROKEN, NOT_SENT, UNAUTHORIZED
+        from weftline.tools.mcp.transports import reached as streams
 
-        target = parse(self.address.url)
-        transport = DialledTransport(
-            self._dialer, origin=target.origin, headers=dict(self.address.headers), credential=self.credential
-        )
+        transport = streams(self.address, dialer=self._dialer, credential=self.credential, on_lost=self._lost)
         try:
-            async with (
-                httpx2.AsyncClient(transport=transport, timeout=None) as http,
-                Client(
-                    streamable_http_client(target.url, http_client=http, max_sse_event_size=MAX_SSE_EVENT_BYTES),
-                    mode=self.mode,
-                    elicitation_callback=self._declined,
-                    client_info=Implementation(name="weftline", version=__version__),
-                    cache=None,
-                ) as client,
-            ):
+            async with Client(
+                transport,
+                mode=self.mode,
+                elicitation_callback=self._elicited,
+                sampling_callback=self._asked.sampling,
+                client_info=Implementation(name="weftline", version=__version__),
+                cache=None,
+            ) as client:
                 # The package validates results against the server's own schemas, on the loop and without a time limit.
                 # `McpTool` does that with a bound.
                 setattr(client.session, "validate_tool_result", _unchecked)  # noqa: B010
-                read_leniently(client, server=shown_url(target.url), redact=lambda text: self.redactor.text(text))
+                read_leniently(client, server=self.address.shown, redact=lambda text: self.redactor.text(text))
                 self._client.set_result(client)
                 await self._closing.wait()
         except BaseException as error:
@@ -275,10 +264,17 @@ class Connection:
         self.mode = "auto"
         await self._keep()
 
-    async def _declined(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
-        """Handles the server's question to a person, whom a run cannot ask."""
+    def _lost(self) -> None:
+        if self._client.done():
+            self._closing.set()
+
+    async def _elicited(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
+        """The answer to the server's question to a person; most runs have nobody to ask."""
         from mcp.types import ElicitResult
 
+        values = await self._asked.values(params)
+        if values is not None:
+            return ElicitResult(action="accept", content=values)
         for report in self.questions:
             report(params.message)
         return ElicitResult(action="decline")
@@ -302,9 +298,7 @@ async def _load() -> None:
 
 
 def _import_mcp() -> None:
-    import mcp.client.streamable_http  # noqa: F401  # pyright: ignore[reportUnusedImport]
-
-    import weftline.tools.mcp.http  # noqa: F401  # pyright: ignore[reportUnusedImport]  imported for its effect
+    import weftline.tools.mcp.transports  # noqa: F401  # pyright: ignore[reportUnusedImport]  imported for its effect
 
 
 def _cause(error: BaseException) -> BaseException:
