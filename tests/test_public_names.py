@@ -37,8 +37,11 @@ PUBLIC = [
     "WeftlineError",
     "WillNotHappen",
     "__version__",
+    "files",
     "hook",
+    "shell",
     "skills",
+    "todo",
     "tool",
 ]
 

@@ -44,9 +44,12 @@ __all__ = [
     "WillNotHappen",
     "__version__",
     "a2a",
+    "files",
     "hook",
     "mcp",
+    "shell",
     "skills",
+    "todo",
     "tool",
 ]
 
@@ -75,6 +78,9 @@ if TYPE_CHECKING:
     from weftline.agent.threads import Thread
     from weftline.errors import Conflict, WeftlineError
     from weftline.tools.base import Happened, ToolContext, ToolFailed, ToolInDoubt, ToolOutput, Unknown, WillNotHappen
+    from weftline.tools.builtin.files import files
+    from weftline.tools.builtin.shell import shell
+    from weftline.tools.builtin.todo import todo
     from weftline.tools.function import tool
     from weftline.tools.mcp.toolset import mcp
     from weftline.tools.peers import a2a
@@ -115,9 +121,12 @@ else:
         "WeftlineError": "weftline.errors",
         "WillNotHappen": "weftline.tools.base",
         "a2a": "weftline.tools.peers",
+        "files": "weftline.tools.builtin.files",
         "hook": "weftline.agent.calling",
         "mcp": "weftline.tools.mcp.toolset",
+        "shell": "weftline.tools.builtin.shell",
         "skills": "weftline.agent.skills.toolset",
+        "todo": "weftline.tools.builtin.todo",
         "tool": "weftline.tools.function",
     }
 

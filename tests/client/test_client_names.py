@@ -73,6 +73,7 @@ def test_making_a_client_loads_no_http_library_and_nothing_of_the_server() -> No
         "weftline.json_size",
         "weftline.mcp_answers",
         "weftline.net",
+        "weftline.percent",
         "weftline.prompts",
         "weftline.schema_cost",
         "weftline.suggestions",

@@ -24,7 +24,7 @@ from weftline.messages import Assistant, Text, UserPart
 from weftline.providers.base import ModelRequest, ProviderError
 from weftline.runtime.code import Gated, PendingCall
 from weftline.tools.arguments import InvalidArguments
-from weftline.tools.base import ToolContext, ToolOutput
+from weftline.tools.base import ReplacesContent, ToolContext, ToolOutput
 from weftline.tools.results import output_bytes, output_of
 
 logger = logging.getLogger(__name__)
@@ -49,6 +49,10 @@ class AgentCode:
         self.context = RunContext(info, deps)
         self.left = asyncio.Event()
         """Set when the run has left memory, or has ended and the last hook has returned."""
+        self.quiet = asyncio.Event()
+        """Set while no tool is at work; one that was cancelled may take a moment to end what it started."""
+        self.quiet.set()
+        self._under_way = 0
         self._hooks = hooks
         self._output = output
         self._instructions = instructions
@@ -196,9 +200,12 @@ class AgentCode:
     ) -> ToolOutput:
         hooks = self._hooks
         if points.ToolBefore in hooks:
-            before = points.ToolBefore(call.turn, call.id, call.name, _object(call.args), context.attempt)
+            prior = await call.tool.prior_content(call.args) if isinstance(call.tool, ReplacesContent) else None
+            before = points.ToolBefore(call.turn, call.id, call.name, _object(call.args), context.attempt, prior)
             await self._watched(before)
         raised: BaseException | None = None
+        self._under_way += 1
+        self.quiet.clear()
         try:
             if server_of(call):
                 output = await around(call, invoke, hooks=hooks, context=self.context)
@@ -207,6 +214,10 @@ class AgentCode:
         except Exception as error:
             logger.exception("run %s: the tool %s failed", self.info.id, call.name)
             raised, output = error, ToolOutput.of(prompts.tool_failed(call.name, str(error)), is_error=True)
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self.quiet.set()
         if output.is_error and points.ToolError in hooks:
             failed = points.ToolError(call.turn, call.id, call.name, output.parts, raised)
             await self._shaped_point(failed)

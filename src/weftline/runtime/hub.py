@@ -266,6 +266,8 @@ class Hub:
             subscription.behind, subscription.ended = False, True
             return None
         if not page.items and page.last_seq <= after:
+            # The log may be shorter than the reader remembers, after a restore: it goes on from its end.
+            subscription.last_seq = subscription.taken = min(after, page.upto)
             subscription.caught_up(upto=page.upto, ended=page.ended)
             return None
         first = max(page.items[0].seq, after + 1) if page.items else page.last_seq + 1

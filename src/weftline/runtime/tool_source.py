@@ -152,7 +152,7 @@ class DialledTools:
                     A2ATool(
                         ref.name,
                         url=url,
-                        dialer=self._dialer,
+                        dialer=self._dialer.of(workspace),
                         forms=self._forms,
                         headers=own,
                         workspace=workspace,
@@ -172,7 +172,7 @@ class DialledTools:
             logger.error("the secrets of tool %s cannot be read: %s", row.id, error.message)
             return UnavailableTool(spec.name, description=spec.description, explanation=error.message)
         whole, values = whole_tool(spec, secrets)
-        return HttpTool(whole, secrets=values, dialer=self._dialer)
+        return HttpTool(whole, secrets=values, dialer=self._dialer.of(row.workspace))
 
     def _headers(self, plan: RunPlan, secrets: bytes | None, *, workspace: int) -> Headers | StoreError:
         if not any(isinstance(ref, A2ARef | McpRef) for ref in plan.tools):

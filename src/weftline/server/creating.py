@@ -10,7 +10,7 @@ from typing import TypeAlias
 from msgspec import UNSET, Struct, to_builtins
 from msgspec.json import encode
 
-from weftline.errors import Forbidden, InvalidRequest
+from weftline.errors import Conflict, Forbidden, InvalidRequest
 from weftline.server.accept import wanted
 from weftline.server.agent_specs import RunSpec, effective
 from weftline.server.app import App
@@ -91,12 +91,12 @@ async def answer_created(
             f"The access token needs {READ_SCOPE} to follow the run.", code="insufficient_scope", required=READ_SCOPE
         )
     if not want.events or not may_read:
-        made = await create()
+        made = await _made(create, principal)
         body = created_run(made.run_id, principal.slug, made.warnings)
         return Response(body, status=202, headers=_headers(made.run_id, principal.slug))
     place = app.engine.reserve_stream(principal.workspace)
     try:
-        made = await create()
+        made = await _made(create, principal)
         run_id = made.run_id
         key = await app.engine.locate(run_id, workspace=principal.workspace)
         follower = place.follow(key, run_id, after=resume_point(request))
@@ -105,6 +105,16 @@ async def answer_created(
         raise
     headers = (*_headers(run_id, principal.slug), *_warnings(made.warnings))
     return partial(send_events, request, app.engine, key, follower, app.backlog, headers=headers)
+
+
+async def _made(create: Callable[[], Awaitable[Made]], principal: Principal) -> Made:
+    try:
+        return await create()
+    except Conflict as error:
+        if principal.agents:
+            # The key may have been used for a run of an agent that this credential knows nothing of.
+            error.details.pop("run_id", None)
+        raise
 
 
 def _headers(run_id: str, slug: str) -> Headers:

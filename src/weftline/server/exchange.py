@@ -32,7 +32,11 @@ class Exchange(RequestResponseCycle):
 
     def _start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self.response_started = True
-        self.waiting_for_100_continue = False
+        if self.waiting_for_100_continue:
+            self.waiting_for_100_continue = False
+            if self.more_body:
+                # Nobody knows whether the client still sends the body: what came next could be that, or a request.
+                self.keep_alive = False
         fields = [*self.default_headers, *headers]
         given = dict(fields)
         length = given.get(b"content-length")

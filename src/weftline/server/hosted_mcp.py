@@ -82,8 +82,11 @@ class HostedMcp:
         user = AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=[]))
         room = RequestRoom(self._app.large, principal.slug)
         stream = OpenStream(principal)
+        # Nothing is kept to be sent again: whoever asks for what it missed listens from now on.
+        headers = [header for header in request.scope["headers"] if header[0] != b"last-event-id"]
         scope = {
             **request.scope,
+            "headers": headers,
             "user": user,
             _PRINCIPAL: principal,
             _ROOM: room,
@@ -93,10 +96,12 @@ class HostedMcp:
         receive = await _checked(request) if request.method == "POST" else request.receive
         # A stream that only listens is open for as long as the client likes.
         place = self._app.engine.reserve_stream(principal.workspace) if request.method == "GET" else None
-        send = _Sending(self._app, room, request).send
-        handle = partial(manager.handle_request, scope, receive, send)
+        sending = _Sending(self._app, room, request)
+        handle = partial(manager.handle_request, scope, receive, sending.send)
         try:
             await self._app.streams.carry(principal, handle, stream=stream)
+            if not sending.started:
+                raise WeftlineError("The MCP package left this request without an answer.")
         except ExceptionGroup as group:
             # The package wraps the exception that `send` raises when the client is too slow.
             if group.split(ConnectionResetError)[1] is not None:
@@ -242,9 +247,11 @@ class _Sending:
         self._room = room
         self._request = request
         self._send = request.send
+        self.started = False
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
+            self.started = True
             request = self._request
             own = (NO_SNIFFING, (b"x-request-id", request.id.encode()))
             message = {**message, "headers": [*message.get("headers", ()), *own]}

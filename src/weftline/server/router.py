@@ -72,6 +72,8 @@ class Route(Struct, frozen=True):
     """What it is to a credential with an agent allow-list."""
     limited: bool = True
     """Whether requests count against the credential's rate limit and may be refused by it."""
+    by_cookie: bool = False
+    """Whether it knows who asks by a cookie, and so must not be open to pages of other origins."""
     summary: str = ""
     body: Any = None
     """A struct, a pydantic model, a `Form` or `OtherProtocol`; None if the request has no body."""

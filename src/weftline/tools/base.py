@@ -8,7 +8,7 @@ exactly those bytes. Server tools are then invoked here; client tools are offere
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Raw, Struct, field
 from msgspec.structs import replace
@@ -152,6 +152,15 @@ class Tool(Protocol):
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
         """For effect `reconcile`: whether a call that was cut off took place."""
+        ...
+
+
+@runtime_checkable
+class ReplacesContent(Protocol):
+    """A tool that replaces something as a whole, and can show it before."""
+
+    async def prior_content(self, args: bytes) -> str | None:
+        """What a call with these final arguments would replace; None if there is nothing, or no text."""
         ...
 
 

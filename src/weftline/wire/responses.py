@@ -14,6 +14,7 @@ from weftline.errors import LOG_DAMAGED, TABLE, WeftlineError
 from weftline.kernel.entries import ModelRef
 from weftline.messages import Assistant, Message, System, Text, Usage, User
 from weftline.plan import PlanOutline
+from weftline.redaction import shown_url
 from weftline.suggestions import sentence
 from weftline.wire.limits import DEFAULT_RUN_NAME, LOW_EFFORT_MAX, MEDIUM_EFFORT_MAX
 from weftline.wire.unknown_fields import UnknownField
@@ -462,7 +463,13 @@ def _attachments(message: User) -> list[AttachmentInfo] | UnsetType:
     if not parts:
         return UNSET
     return [
-        AttachmentInfo(part.media_type, part.name or UNSET, part.url or UNSET, part.blob or UNSET, part.size or UNSET)
+        AttachmentInfo(
+            part.media_type,
+            part.name or UNSET,
+            shown_url(part.url) if part.url else UNSET,
+            part.blob or UNSET,
+            part.size or UNSET,
+        )
         for part in parts
     ]
 

@@ -15,6 +15,7 @@ from weftline.kernel.entries import ModelRef, RunEnded
 from weftline.kernel.state import decode_state
 from weftline.messages import Usage
 from weftline.plan import PlanOutline, decode_outline
+from weftline.wire.attachments import with_shown_addresses
 from weftline.wire.events import ERROR_CLASSES, failed_finish
 from weftline.wire.responses import CallName, RunView, SessionUsage, Status
 
@@ -106,7 +107,7 @@ def _in_doubt(state: bytes) -> list[CallName]:
 def _spec(created: bytes | None) -> bytes:
     """What the client sent; `{}` if the run did not come from a client, or its entry is gone."""
     sent = UNSET if created is None else bodies.decode_created(created).sent
-    return b"{}" if sent is UNSET else bytes(sent)
+    return b"{}" if sent is UNSET else with_shown_addresses(bytes(sent))
 
 
 def _outline(created: bytes | None) -> PlanOutline:

@@ -108,8 +108,15 @@ async def test_connections_are_shared_bounded_and_closed_when_idle(
         await asyncio.wait_for(asyncio.shield(first.owner), 120)
         async with pool.use(where) as third:
             assert third is not first
-            # A second server has to wait until the only place is free.
-            other = asyncio.create_task(list_tools(pool, McpAddress(2, facts.url, tuple(TEAM.items()))))
+            # Another workspace has a place of its own; a second server has to wait until the only one is free.
+            assert len(await list_tools(pool, McpAddress(2, facts.url, tuple(TEAM.items())))) == 8
+            elsewhere = McpAddress(1, facts.url, (*TEAM.items(), ("X-Other", "1")))
+            impatient = McpPool(dialer, max_connections=1, connect_s=0.01)
+            impatient._rooms = pool._rooms  # pyright: ignore[reportPrivateUsage]
+            with pytest.raises(TimeoutError, match="was not asked"):
+                async with impatient.use(elsewhere):
+                    raise AssertionError("there is no room")
+            other = asyncio.create_task(list_tools(pool, elsewhere))
             await asyncio.sleep(0)
             assert not other.done()
         assert len(await asyncio.wait_for(other, 120)) == 8

@@ -379,7 +379,7 @@ ROUTES = (
         returns=Redirect,
         status=303,
     ),
-    _open("POST", "/api/oauth/sign-out", sign_out, "Sign out (browser)", returns=Ok, errors=(403,)),
+    _open("POST", "/api/oauth/sign-out", sign_out, "Sign out (browser)", returns=Ok, errors=(403,), by_cookie=True),
     _for_apps(
         "/api/oauth/token",
         token,
@@ -398,6 +398,7 @@ ROUTES = (
         "What the signed-in user has allowed",
         returns=OAuthGrants,
         errors=(401,),
+        by_cookie=True,
     ),
     _open(
         "DELETE",
@@ -406,6 +407,7 @@ ROUTES = (
         "Revoke what was allowed",
         returns=Ok,
         errors=(401, 403, 404),
+        by_cookie=True,
     ),
     _open(
         "GET",

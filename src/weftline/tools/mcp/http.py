@@ -94,6 +94,7 @@ class DialledTransport(httpx2.AsyncBaseTransport):
             headers={**own, **protocol},
             body=body or None,
             timeout_s=None if _may_take_long(request.method, body) else NOTICE_S,
+            listens=request.method == "GET",
         )
         try:
             reply = await call.__aenter__()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeAlias, cast
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 64
+"""Of one workspace."""
 IDLE_S = 60.0
 CONNECT_S = 10.0
 _REMEMBERED_SERVERS = 1024
@@ -46,7 +47,7 @@ class McpMissing(Exception):
 
 
 class McpPool:
-    """At most `max_connections` at a time; further ones wait for room."""
+    """A workspace has at most `max_connections` at a time; further ones wait for room."""
 
     def __init__(
         self,
@@ -68,7 +69,8 @@ class McpPool:
         """Servers without `initialize`, so that it is not tried each time."""
         self._dialer = dialer
         self._idle_s = idle_s
-        self._room = asyncio.Semaphore(max_connections)
+        self._rooms: defaultdict[int, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(max_connections))
+        """By workspace."""
         self._connections: dict[McpPlace, Connection] = {}
         self._closing: set[Connection] = set()
 
@@ -80,11 +82,11 @@ class McpPool:
             await _load()
             connection = self._connections.get(address)
         if connection is None or connection.ended:
-            self._make_room()
+            self._make_room(address.workspace)
             connection = self._connections[address] = Connection(
                 self._dialer,
                 address,
-                room=self._room,
+                room=self._rooms[address.workspace],
                 credentials=self._credentials,
                 mode=self._mode_of(address),
                 asked=self._asked,
@@ -143,9 +145,10 @@ class McpPool:
             if len(self._modern) > _REMEMBERED_SERVERS:
                 self._modern.popitem(last=False)
 
-    def _make_room(self) -> None:
-        if self._room.locked():
-            idle = [connection for connection in self._connections.values() if not connection.users]
+    def _make_room(self, workspace: int) -> None:
+        if self._rooms[workspace].locked():
+            own = [one for one in self._connections.values() if one.address.workspace == workspace]
+            idle = [connection for connection in own if not connection.users]
             if idle:
                 self.discard(min(idle, key=lambda connection: connection.last_used))
 
@@ -174,6 +177,7 @@ class Connection:
         self.expiry: asyncio.TimerHandle | None = None
         self._dialer = dialer
         self._room = room
+        self._has_room = False
         self._client: asyncio.Future[Client] = loop.create_future()
         self._closing = asyncio.Event()
         self.owner = asyncio.create_task(self._own(), name="mcp connection")
@@ -201,6 +205,9 @@ class Connection:
                 await asyncio.shield(self._client)
         except TimeoutError:
             self.close()
+            if not self._has_room:
+                message = "It was not asked: the workspace has as many MCP connections in use as it may have."
+                raise TimeoutError(message) from None
             raise TimeoutError("The server did not answer in time.") from None
 
     def close(self) -> None:
@@ -211,6 +218,7 @@ class Connection:
     async def _own(self) -> None:
         try:
             async with self._room:
+                self._has_room = True
                 address = self.address
                 if self._credentials is not None and isinstance(address, McpAddress) and not _is_authorized(address):
                     self.credential = await self._credentials(address)
@@ -234,7 +242,9 @@ class Connection:
         from weftline.tools.mcp.http import BROKEN, NOT_SENT, UNAUTHORIZED
         from weftline.tools.mcp.transports import reached as streams
 
-        transport = streams(self.address, dialer=self._dialer, credential=self.credential, on_lost=self._lost)
+        transport = streams(
+            self.address, dialer=self._dialer.of(self.address.workspace), credential=self.credential, on_lost=self._lost
+        )
         try:
             async with Client(
                 transport,
