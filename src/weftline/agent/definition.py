@@ -147,8 +147,12 @@ def _check_hook(one: object) -> None:
 
 def _check_names(tools: Sequence[AgentTool]) -> None:
     """Sets of tools say only when they are opened what they have."""
-    names = [name for one in tools if (name := getattr(one, "name", None) or getattr(one, "__name__", None))]
     prefixes = [prefix for one in tools if (prefix := getattr(one, "prefix", None))]
+    for prefix in prefixes:
+        if prefixes.count(prefix) > 1:
+            raise ValueError(f"two MCP servers of the agent are named {prefix.rstrip('_')!r}: give one another name=")
+    alone = [one for one in tools if not hasattr(one, "prefix")]
+    names = [name for one in alone if (name := getattr(one, "name", None) or getattr(one, "__name__", None))]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"two tools of the agent are named {name!r}")

@@ -30,8 +30,9 @@ def name_of_command(command: Sequence[str]) -> str:
 
 
 def spelled(name: str) -> str:
-    """Letters, digits and single underscores."""
-    return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_") or "server"
+    """A letter, then letters, digits and single underscores: what every model takes."""
+    plain = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_") or "server"
+    return plain if plain[0].isalpha() else f"at_{plain}"
 
 
 def _base(word: str) -> str:

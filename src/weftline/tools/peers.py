@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from weakref import WeakKeyDictionary
 
@@ -14,6 +15,9 @@ from weftline.tools.a2a import CALL_S, A2AForms, A2ATool
 from weftline.tools.a2a_tasks import Cancellations
 from weftline.tools.base import Tool
 from weftline.tools.naming import name_of_url
+
+_MAX_NAME = 64
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
 def a2a(
@@ -36,8 +40,11 @@ def a2a(
         timeout_s: For one task.
     """
     parse(url)
+    name = name_of_url(url)[:_MAX_NAME] if name is None else name
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"a tool cannot be named {name!r}: a letter, then letters, digits and underscores")
     return A2APeer(
-        name_of_url(url) if name is None else name,
+        name,
         url,
         description=description,
         headers=dict(headers or {}),

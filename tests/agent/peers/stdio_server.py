@@ -1,7 +1,7 @@
 """A small MCP server on stdio, without the official package: it starts in a moment.
 
 Its journal, the first argument, has a line for each start and each call. `DIE_AT` names a tool whose call kills the
-server before it answers, once: a file next to the journal says that it has happened. `TOOLS` are the names of its tools.
+server before it answers, once: a file next to the journal says that it has happened. `TOOLS` names its tools.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def serve() -> None:
             continue
         match message["method"]:
             case "initialize":
-                able = {"tools": {}, "resources": {}, "prompts": {}}
+                able: dict[str, Any] = {"tools": {}, "resources": {}, "prompts": {}}
                 about = {"name": "small", "version": "1"}
                 send(
                     id=number,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from server.tools.peers import Peer, serving
 
+from server.tools.peers import Peer, serving
 from weftline import Agent, Engine, ToolFailed, a2a
 from weftline.errors import WeftlineError
 from weftline.testing import calls
@@ -56,12 +56,17 @@ async def test_nobody_is_asked_before_the_first_call_and_a_peer_that_is_away_fai
     async with Engine() as engine:
         away = a2a("http://127.0.0.1:9")
         assert (await Agent(scripted, tools=[away]).run("Go.", engine=engine)).status == "succeeded"
-        assert offered(scripted) == ["127_0_0_1"]
+        assert offered(scripted) == ["at_127_0_0_1"]
         named = a2a("http://127.0.0.1:9", name="away", description="Knows things.")
         scripted = model(calls("away", message="hi"))
         result = await Agent(scripted, tools=[named]).run("Go.", engine=engine)
     assert not result.calls[0].ok and result.status == "succeeded"
     assert scripted.requests[0].tools[0].description == "Knows things."
+
+
+def test_a_name_that_no_model_takes_is_refused() -> None:
+    with pytest.raises(ValueError, match="cannot be named"):
+        a2a("https://peer.example.com", name="the peer")
 
 
 def test_something_that_is_no_url_is_refused_at_once() -> None:

@@ -77,7 +77,7 @@ def small_program() -> str:
 
     from .small import SERVER
 
-    return f"#!/bin/sh\nexec {sys.executable} -S {SERVER} \"$@\"\n"
+    return f'#!/bin/sh\nexec {sys.executable} -S {SERVER} "$@"\n'
 
 
 @pytest.mark.requirement("loop.gate.mcp")

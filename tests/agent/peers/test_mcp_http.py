@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from server.tools.peers import TEAM, McpFarm, McpProcess, serving
 
+from server.tools.peers import TEAM, McpFarm, McpProcess, serving
 from weftline import Agent, Engine, McpError, ToolContext, mcp, tool
 from weftline.testing import calls
 
@@ -76,7 +76,7 @@ async def test_a_server_that_wants_other_headers_is_unavailable_and_the_run_goes
 
 
 async def test_runs_at_the_same_time_share_one_opening_and_a_cancelled_one_takes_nothing_away() -> None:
-    listed, go = 0, asyncio.Event()
+    listed, asked, go = 0, asyncio.Event(), asyncio.Event()
 
     async def slow(request: web.Request) -> web.Response:
         nonlocal listed
@@ -84,10 +84,11 @@ async def test_runs_at_the_same_time_share_one_opening_and_a_cancelled_one_takes
             return web.Response(status=405)
         message = json.loads(await request.read())
         if message["method"] == "initialize":
-            about = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
+            about: dict[str, Any] = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
             return answer(message, {**about, "serverInfo": {"name": "slow", "version": "1"}})
         if message["method"] == "tools/list":
             listed += 1
+            asked.set()
             await go.wait()
             return answer(message, {"tools": [{"name": "look", "inputSchema": {"type": "object"}}]})
         return web.Response(status=202)
@@ -97,8 +98,7 @@ async def test_runs_at_the_same_time_share_one_opening_and_a_cancelled_one_takes
         agents = Agent(models[0], tools=[mcp(peer.url, name="slow")])
         runs = [await engine.start(agents, "Go.", model=one) for one in models]
         async with asyncio.timeout(20):
-            while not listed:
-                await asyncio.sleep(0.001)
+            await asked.wait()
         await runs[0].cancel()
         go.set()
         ended = [await run.result() for run in runs]

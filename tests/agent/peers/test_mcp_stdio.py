@@ -29,7 +29,7 @@ def is_there(pid: int) -> bool:
 async def gone(pid: int) -> None:
     """Returns when a child has been waited for and the loop has seen the end of its output."""
     async with asyncio.timeout(20):
-        while is_there(pid):
+        while is_there(pid):  # noqa: ASYNC110  (nothing tells us)
             await asyncio.sleep(0.001)
     for _ in range(50):
         await asyncio.sleep(0)
@@ -92,6 +92,15 @@ def test_two_servers_of_one_name_are_refused() -> None:
         Agent("openai:gpt-5", tools=[mcp("a", name="x"), mcp("b", name="x")])
 
 
+def test_a_tool_may_have_the_name_of_a_server() -> None:
+    @tool
+    def weather(city: str) -> str:
+        """The weather."""
+        return city
+
+    Agent("openai:gpt-5", tools=[mcp("a", name="weather"), weather])
+
+
 def test_a_tool_that_could_have_the_name_of_a_servers_is_refused() -> None:
     @tool(name="x__look")
     def mine(what: str) -> str:
@@ -102,7 +111,7 @@ def test_a_tool_that_could_have_the_name_of_a_servers_is_refused() -> None:
         Agent("openai:gpt-5", tools=[mcp("a", name="x"), mine])
 
 
-@pytest.mark.parametrize("name", ["", "a__b", "_a", "a_", "a b", "x" * 33])
+@pytest.mark.parametrize("name", ["", "1a", "a__b", "_a", "a_", "a b", "x" * 33])
 def test_a_name_that_would_not_keep_servers_apart_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="cannot be named"):
         mcp("server", name=name)
@@ -119,7 +128,7 @@ def test_a_name_that_would_not_keep_servers_apart_is_refused(name: str) -> None:
         ("python -m weather", "weather"),
         (["my tool", "x"], "my_tool"),
         ("https://mcp.example.com/v1?key=secret", "mcp_example_com"),
-        ("https://[::1]:8000/mcp", "1"),
+        ("https://[::1]:8000/mcp", "at_1"),
     ],
 )
 def test_a_server_has_a_name_that_says_what_it_is(server: Any, name: str) -> None:

@@ -308,6 +308,8 @@ async def _load() -> None:
 
 
 def _import_mcp() -> None:
+    import mcp  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
     import weftline.tools.mcp.transports  # noqa: F401  # pyright: ignore[reportUnusedImport]  imported for its effect
 
 

@@ -32,7 +32,7 @@ Disclosure: TypeAlias = Literal["eager", "lazy"]
 START_S = 60.0
 """For a server that is started here: its first start may download it."""
 MAX_PAGES = 100
-_NAME = re.compile(r"[A-Za-z0-9]+(_[A-Za-z0-9]+)*")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*")
 _MAX_NAME = 32
 
 
@@ -101,7 +101,8 @@ def mcp(
     name = found[:_MAX_NAME].strip("_") if name is None else name
     if not _NAME.fullmatch(name) or len(name) > _MAX_NAME:
         raise ValueError(
-            f"an MCP server cannot be named {name!r}: at most {_MAX_NAME} letters, digits and single underscores"
+            f"an MCP server cannot be named {name!r}: a letter, then letters, digits and single underscores, "
+            f"at most {_MAX_NAME}"
         )
     return McpServer(
         name,
