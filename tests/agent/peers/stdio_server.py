@@ -68,6 +68,8 @@ def answered(message: dict[str, Any]) -> None:
 
 def serve() -> None:
     note(f"start {os.getpid()}")
+    if "BANNER" in os.environ:
+        print(os.environ["BANNER"], flush=True)
     if "GATE" in os.environ:
         # All servers that share the gate have to be there before any of them answers.
         gate = Path(os.environ["GATE"])

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from weftline import Agent, Engine, Limits, mcp, tool
 from weftline.messages import Image, ToolResults
+from weftline.redaction import Redactor
 from weftline.testing import calls
 from weftline.tools.mcp.asking import Question, SampleRequest
+from weftline.tools.mcp.tools import McpEntry
+from weftline.tools.mcp.toolset import named_tools
+from weftline.tools.schema import EMPTY_OBJECT_SCHEMA
 
 from .small import Small, model, offered
 
@@ -232,6 +240,55 @@ def test_a_server_works_without_an_event_loop_in_sight(tmp_path: Path) -> None:
     small = Small(tmp_path)
     agent = Agent(model(calls("small__look", what="here")), tools=[small.tools])
     assert agent.run_sync("Go.").calls[0].result == "look: here"
+
+
+async def test_a_server_that_talks_before_it_is_asked_is_understood_all_the_same(tmp_path: Path) -> None:
+    small = Small(tmp_path, env={"BANNER": "Listening on stdio! \\ud83d {"})
+    async with Engine() as engine:
+        result = await Agent(model(calls("small__look", what="x")), tools=[small.tools]).run("Go.", engine=engine)
+    assert result.calls[0].result == "look: x"
+
+
+@pytest.mark.parametrize("program", ["import sys; sys.exit(3)", "import time; time.sleep(600)"])
+async def test_a_program_that_is_no_server_does_not_fail_the_run_and_is_not_left_behind(
+    tmp_path: Path, program: str
+) -> None:
+    await asyncio.to_thread(
+        (tmp_path / "program.py").write_text, f"import os\nopen('pid', 'w').write(str(os.getpid()))\n{program}"
+    )
+    server = mcp([sys.executable, "-S", "program.py"], name="other", cwd=tmp_path, connect_s=1.0)
+    scripted = model(calls("other__unavailable"))
+    async with Engine() as engine:
+        result = await Agent(scripted, tools=[server]).run("Go.", engine=engine)
+    assert result.status == "succeeded"
+    assert result.calls[0].result.startswith("The MCP server other is unavailable: ")
+    assert not is_there(int((tmp_path / "pid").read_text()))
+
+
+class Nothing:
+    """Stands for connections that are never made."""
+
+    redactor = Redactor()
+
+
+names = st.lists(st.text(st.sampled_from("ab_-É/"), min_size=1, max_size=70), max_size=6)
+
+
+@settings(max_examples=60)
+@given(st.dictionaries(st.sampled_from(["a", "a_b", "b", "a_a_a", "a" * 32]), names, max_size=3))
+def test_no_two_tools_of_any_servers_have_one_name_and_the_order_of_listings_does_not_matter(
+    servers: dict[str, list[str]],
+) -> None:
+    def named(server: str, listed: list[str]) -> dict[str, str]:
+        entries = [McpEntry(name, "", EMPTY_OBJECT_SCHEMA, "once") for name in dict.fromkeys(listed)]
+        found = named_tools(server, entries, pool=cast("Any", None), place=cast("Any", Nothing()), only=None)
+        return {tool.spec.name: tool.upstream for tool in found}
+
+    all_names = [name for server, listed in servers.items() for name in named(server, listed)]
+    assert len(set(all_names)) == len(all_names) == sum(len(set(listed)) for listed in servers.values())
+    for server, listed in servers.items():
+        assert named(server, listed) == named(server, listed[::-1])
+    assert all(re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,63}", name) for name in all_names)
 
 
 async def test_only_the_tools_that_are_wanted_are_offered(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ MAX_CONNECTIONS = 64
 IDLE_S = 60.0
 CONNECT_S = 10.0
 _REMEMBERED_SERVERS = 1024
+_END_PROGRAMS_S = 10.0
 
 
 Credentials: TypeAlias = Callable[[McpAddress], Awaitable[Credential | None]]
@@ -103,7 +104,7 @@ class McpPool:
             connection.users -= 1
             if not connection.users and self._connections.get(address) is connection:
                 if connection.ended:
-                    del self._connections[address]
+                    self.discard(connection)
                 elif isinstance(address, McpAddress):
                     # A process may have a state that its next call relies on: it stays.
                     loop = asyncio.get_running_loop()
@@ -128,7 +129,9 @@ class McpPool:
             self.discard(connection)
         owners = [connection.owner for connection in self._closing]
         if owners:
-            _, late = await asyncio.wait(owners, timeout=2.0)
+            # A program has time to end, then it is killed; cancelled in the middle of that it would be left behind.
+            programs = any(not isinstance(connection.address, McpAddress) for connection in self._closing)
+            _, late = await asyncio.wait(owners, timeout=_END_PROGRAMS_S if programs else 2.0)
             for owner in late:
                 owner.cancel()
             if late:
@@ -211,6 +214,8 @@ class Connection:
             raise TimeoutError("The server did not answer in time.") from None
 
     def close(self) -> None:
+        if self._closing.is_set():
+            return  # a second cancel would hit it while it ends its program
         self._closing.set()
         if not self._client.done():
             self.owner.cancel()

@@ -69,7 +69,7 @@ class McpTool(RemoteTool):
         self.effect: Effect = entry.effect
         self.concurrent = entry.effect == "read"
         self._entry = entry
-        self._upstream = entry.name
+        self.upstream = entry.name
         self._pool = pool
         self._address = address
 
@@ -120,7 +120,7 @@ class McpTool(RemoteTool):
 
         connection.questions.append(on_question)
         try:
-            return await connection.client.call_tool(self._upstream, arguments, progress_callback=on_progress)
+            return await connection.client.call_tool(self.upstream, arguments, progress_callback=on_progress)
         finally:
             connection.questions.remove(on_question)
 

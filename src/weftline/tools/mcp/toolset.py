@@ -20,7 +20,7 @@ from weftline.tools.base import Tool, ToolOutput
 from weftline.tools.mcp.address import McpAddress, McpCommand, McpPlace, Transport
 from weftline.tools.mcp.asking import Asked, OnElicit, OnSample
 from weftline.tools.mcp.pool import CONNECT_S, McpPool
-from weftline.tools.mcp.tools import content_parts, list_tools, offered, resource_part, unavailable
+from weftline.tools.mcp.tools import McpEntry, McpTool, content_parts, list_tools, offered, resource_part, unavailable
 from weftline.tools.naming import name_of_command, name_of_url
 from weftline.tools.remote import redacted
 
@@ -115,6 +115,18 @@ def mcp(
     )
 
 
+def named_tools(
+    server: str, entries: Sequence[McpEntry], *, pool: McpPool, place: McpPlace, only: tuple[str, ...] | None
+) -> list[McpTool]:
+    """The tools as `<server>__<tool>`, whatever the order in which they were listed.
+
+    Names of servers have neither two underscores nor one at the end, so the first two in a tool's name end the
+    server's: no tool of one server can have the name of another server's.
+    """
+    in_order = tuple(sorted(entries, key=lambda entry: entry.name))
+    return offered(f"{server}_", in_order, pool=pool, address=place, tool_filter=only)
+
+
 class _Connected:
     """What an event loop has of a server; shared by the engines on it."""
 
@@ -165,21 +177,14 @@ class McpServer:
         except BaseException:
             await self.close()
             raise
-        tools = offered(
-            # Names of servers have neither two underscores nor one at the end, so the first two end the server's:
-            # no tool of one server can have the name of another server's.
-            self.prefix.removesuffix("_"),
-            tuple(sorted(entries, key=lambda entry: entry.name)),
-            pool=connected.pool,
-            address=self._place,
-            tool_filter=self._only,
-        )
+        tools = named_tools(self.name, entries, pool=connected.pool, place=self._place, only=self._only)
         for one in tools:
             one.server, one.timeout_s = self.name, self._timeout_s
         return tools
 
     def stand_in(self, error: Exception) -> Sequence[Tool]:
         reason = self._place.redactor.text(str(error) or type(error).__name__)
+        reason = reason if reason.endswith((".", "!", "?")) else f"{reason}."
         return [unavailable(self.name, reason, tool=f"{self.prefix}unavailable")]
 
     async def close(self) -> None:
