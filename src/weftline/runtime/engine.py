@@ -170,7 +170,7 @@ class Engine(Protocol):
         ...
 
     async def answer(
-        self, key: int, tool_use_id: str, output: ToolOutput, *, message_id: str = "", idempotency_key: str = ""
+        self, key: int, call_id: str, output: ToolOutput, *, message_id: str = "", idempotency_key: str = ""
     ) -> bool:
         """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime.
 
