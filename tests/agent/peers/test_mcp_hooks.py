@@ -122,7 +122,7 @@ async def test_a_gate_answers_in_place_of_the_server(tmp_path: Path) -> None:
     assert small.calls == []
 
 
-@pytest.mark.requirement("loop.gate.raises")
+@pytest.mark.requirement("loop.gate.fail_closed")
 @pytest.mark.parametrize("wrong", ["raises", "sets the arguments"])
 async def test_a_gate_that_fails_blocks_the_call(tmp_path: Path, wrong: str) -> None:
     small = Small(tmp_path)
