@@ -57,6 +57,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.plan": MIDDLE,
     "weftline.prompts": frozenset(),
     "weftline.prompts_skills": frozenset(),
+    "weftline.prompts_behavior": frozenset(),
     "weftline.wire": MIDDLE | {"weftline.plan"},
     "weftline.providers": MIDDLE | {"weftline.net"},
     "weftline.config": MIDDLE | {"weftline.net", "weftline.providers"},
@@ -78,7 +79,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     },
     "weftline.events": BASE,
     "weftline.background": frozenset(),
-    "weftline.agent": TOP | {"weftline.events", "weftline.background", "weftline.prompts_skills"},
+    "weftline.agent": TOP
+    | {"weftline.events", "weftline.background", "weftline.prompts_behavior", "weftline.prompts_skills"},
     "weftline.server": TOP | {"weftline.events", "weftline.agent"},
     "weftline.client": BASE
     | {"weftline.background", "weftline.events"}
@@ -104,6 +106,9 @@ KERNEL_LIBRARIES = frozenset(
         "struct",
         "typing",
     }
+)
+PURE = frozenset(
+    {"weftline.kernel", "weftline.messages", "weftline.prompts", "weftline.prompts_behavior", "weftline.prompts_skills"}
 )
 IMPURE_CALLS = frozenset({"open", "input", "print", "hash", "id", "__import__", "exec", "eval"})
 """Builtins that do I/O or whose answer differs from process to process."""
@@ -221,7 +226,13 @@ def wrong_directions(modules: list[Module], *, root: Path = SRC) -> list[str]:
 def impurities(modules: list[Module], *, root: Path = SRC) -> list[str]:
     found: list[str] = []
     for module in modules:
-        if module.part not in {"weftline.kernel", "weftline.messages", "weftline.prompts", "weftline.prompts_skills"}:
+        if module.part not in {
+            "weftline.kernel",
+            "weftline.messages",
+            "weftline.prompts",
+            "weftline.prompts_behavior",
+            "weftline.prompts_skills",
+        }:
             continue
         outside = (one for one in imports(module, root=root) if not is_inside(one.module, "weftline"))
         found += [told(module, one) for one in outside if not is_pure_library(one.module)]

@@ -12,6 +12,7 @@ __all__ = [
     "AfterModel",
     "Agent",
     "BeforeModel",
+    "Behavior",
     "Conflict",
     "ContextBuilt",
     "Engine",
@@ -19,6 +20,7 @@ __all__ = [
     "Hook",
     "Limits",
     "OutputReady",
+    "Preset",
     "Run",
     "RunCancelled",
     "RunContext",
@@ -28,27 +30,35 @@ __all__ = [
     "Settings",
     "Skill",
     "SystemRendered",
+    "ThinkingDecay",
     "Thread",
     "ToolAfter",
     "ToolBefore",
+    "ToolBudget",
     "ToolContext",
     "ToolFailed",
     "ToolGate",
     "ToolOutput",
+    "ToolSearch",
     "ToolTransform",
     "Unknown",
     "WeftlineError",
     "WillNotHappen",
     "__version__",
+    "compose_presets",
     "hook",
+    "keep_recent",
     "skills",
     "tool",
+    "tool_search",
 ]
 
 if TYPE_CHECKING:
     from weftline.agent.agent import Agent
+    from weftline.agent.behavior import Behavior, ThinkingDecay, ToolBudget, ToolSearch
     from weftline.agent.calling import Hook, hook
     from weftline.agent.context import RunContext, RunInfo
+    from weftline.agent.disclosure import tool_search
     from weftline.agent.engine import Engine
     from weftline.agent.hooks import (
         AfterModel,
@@ -61,9 +71,11 @@ if TYPE_CHECKING:
         ToolGate,
         ToolTransform,
     )
+    from weftline.agent.preset import Preset, compose_presets
     from weftline.agent.results import RunCancelled, RunFailed, RunResult
     from weftline.agent.run import Run
     from weftline.agent.settings import Limits, Settings
+    from weftline.agent.shortening import keep_recent
     from weftline.agent.skills.format import Skill
     from weftline.agent.skills.toolset import skills
     from weftline.agent.threads import Thread
@@ -76,6 +88,7 @@ else:
         "AfterModel": "weftline.agent.hooks",
         "Agent": "weftline.agent.agent",
         "BeforeModel": "weftline.agent.hooks",
+        "Behavior": "weftline.agent.behavior",
         "Conflict": "weftline.errors",
         "ContextBuilt": "weftline.agent.hooks",
         "Engine": "weftline.agent.engine",
@@ -83,6 +96,7 @@ else:
         "Hook": "weftline.agent.calling",
         "Limits": "weftline.agent.settings",
         "OutputReady": "weftline.agent.hooks",
+        "Preset": "weftline.agent.preset",
         "Run": "weftline.agent.run",
         "RunCancelled": "weftline.agent.results",
         "RunContext": "weftline.agent.context",
@@ -92,20 +106,26 @@ else:
         "Settings": "weftline.agent.settings",
         "Skill": "weftline.agent.skills.format",
         "SystemRendered": "weftline.agent.hooks",
+        "ThinkingDecay": "weftline.agent.behavior",
         "Thread": "weftline.agent.threads",
         "ToolAfter": "weftline.agent.hooks",
         "ToolBefore": "weftline.agent.hooks",
+        "ToolBudget": "weftline.agent.behavior",
         "ToolContext": "weftline.tools.base",
         "ToolFailed": "weftline.tools.base",
         "ToolGate": "weftline.agent.hooks",
         "ToolOutput": "weftline.tools.base",
+        "ToolSearch": "weftline.agent.behavior",
         "ToolTransform": "weftline.agent.hooks",
         "Unknown": "weftline.tools.base",
         "WeftlineError": "weftline.errors",
         "WillNotHappen": "weftline.tools.base",
+        "compose_presets": "weftline.agent.preset",
         "hook": "weftline.agent.calling",
+        "keep_recent": "weftline.agent.shortening",
         "skills": "weftline.agent.skills.toolset",
         "tool": "weftline.tools.function",
+        "tool_search": "weftline.agent.disclosure",
     }
 
     def __getattr__(name):

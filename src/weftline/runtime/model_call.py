@@ -38,6 +38,7 @@ from weftline.runtime.services import Outcome, Services, Sink, is_slow
 from weftline.runtime.spending import NOTHING, spent
 from weftline.runtime.toolbox import EMPTY, Toolbox
 from weftline.tools.arguments import InvalidArguments
+from weftline.tools.base import Tool
 from weftline.tools.checking import issues_of
 from weftline.tools.client_side import input_invalid_result
 
@@ -70,7 +71,8 @@ async def call_model(
     code = (work.toolbox or EMPTY).code
     if code is not None:
         try:
-            request = await code.shape(request, turn=command.turn, attempt=command.attempt)
+            memory = work.conversation.memory
+            request = await code.shape(request, turn=command.turn, attempt=command.attempt, memory=memory)
         except ProviderError as error:
             return call.failed(error)
     assembler = call.assembler
@@ -209,6 +211,7 @@ class _ModelCall:
         message = _with_own_ids(message, command.turn, work.conversation)
         toolbox = work.toolbox or EMPTY
         if toolbox.code is not None:
+            message = toolbox.code.received(message)
             await toolbox.code.answered(command.turn, message, None)
         asked, turn = await prepare_calls(message, toolbox)
         text = message.text
@@ -360,7 +363,9 @@ async def prepare_calls(message: Assistant, toolbox: Toolbox) -> tuple[tuple[Ask
     asked: list[AskedCall] = []
     found: list[bytes] = []
     invalid: dict[int, str] = {}
-    gated = toolbox.code is not None and toolbox.code.gates
+    code = toolbox.code
+    gated = code is not None and code.gates
+    sequential = code is not None and code.sequential
     for index, call in enumerate(message.calls):
         tool = toolbox.get(call.name)
         if tool is None:
@@ -368,16 +373,21 @@ async def prepare_calls(message: Assistant, toolbox: Toolbox) -> tuple[tuple[Ask
             asked.append(AskedCall(call.id, call.name, digest(args), "unknown", concurrent=True, gated=gated))
         else:
             try:
-                args = await tool.prepare(call.args)
+                args = await (tool.prepare(call.args) if code is None else code.prepare(tool, call.args))
             except InvalidArguments as error:
                 args = _as_object(call.args)
-                invalid[index] = joined_text(input_invalid_result(tool, error).parts)
+                invalid[index] = _misfit_of(tool, error, code)
             verdict = "invalid" if index in invalid else "ok"
+            concurrent = tool.concurrent and not sequential
             asked.append(
-                AskedCall(call.id, call.name, digest(args), verdict, tool.effect, tool.client, tool.concurrent, gated)
+                AskedCall(call.id, call.name, digest(args), verdict, tool.effect, tool.client, concurrent, gated)
             )
         found.append(args)
     return tuple(asked), turn_body(message, args=found, invalid=invalid)
+
+
+def _misfit_of(tool: Tool, error: InvalidArguments, code: RunCode | None) -> str:
+    return joined_text(input_invalid_result(tool, error).parts) if code is None else code.misfit(tool, error)
 
 
 def _as_object(args: str) -> bytes:
