@@ -31,8 +31,9 @@ CONSTANTS: dict[str, str] = {
     "FAILED_WITHOUT_WORDS": "The tool failed.",
     "PATH_NOT_ALLOWED": "An argument of the tool is not allowed as a part of the address.",
     "HEADER_NOT_ALLOWED": "An argument of the tool has control characters, which a header cannot carry.",
-    "NO_MCP": "This server cannot reach MCP servers: install it with the extra `mcp` (pip install 'weftline[mcp]').",
+    "NO_MCP": "This server cannot reach MCP servers: install it with the extra `mcp` (pip install '.[mcp]').",
     "MCP_TIMED_OUT": "The server did not answer in time.",
+    "MCP_UNREADABLE": "The server's answer does not follow the protocol.",
     "FETCH_HTTP_ONLY": "Only http and https addresses can be fetched.",
     "FETCH_START": "start must not be negative.",
     "FETCH_TOO_COMPLICATED": "The page is too complicated to be read.",
@@ -123,12 +124,6 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
         "The tool asked a person: 'Which city?'. Nobody can be asked during this run, so the question was declined.",
     ),
     (
-        "tool_timed_out",
-        ("look", 2.5),
-        "look did not finish within 2.5 seconds and was stopped. Parts of it may have taken effect: "
-        "check before you call it again.",
-    ),
-    (
         "tool_cancelled_itself",
         ("look",),
         "look was interrupted by an error of its own before it finished. Parts of it may have taken "
@@ -187,20 +182,53 @@ def test_the_instructions_of_a_final_turn() -> None:
 
 OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
     (
+        "tool_timed_out",
+        ("pay", 2.5),
+        {"in_doubt": True},
+        "pay did not finish within 2.5 seconds and was stopped. It is not known whether it took effect. Do not repeat "
+        "the call: find out in another way whether it took effect, "
+        "or say in your answer that this is uncertain.",
+    ),
+    (
+        "tool_timed_out",
+        ("look", 2.5),
+        {"in_doubt": False},
+        "look did not finish within 2.5 seconds and was stopped. You may call it again.",
+    ),
+    (
         "request_failed",
         ("pay", "bank.example: no answer in 5 s."),
         {"in_doubt": True},
-        "pay failed: bank.example: no answer in 5 s. The call may or may not have taken effect.",
+        "pay failed: bank.example: no answer in 5 s. The call may or may not have taken effect. "
+        "Do not repeat the call: find out in another way whether it took effect, "
+        "or say in your answer that this is uncertain.",
     ),
     ("request_failed", ("pay", "no."), {"in_doubt": False}, "pay failed: no."),
     (
         "agent_request_failed",
         ("peer", "no answer."),
         {"in_doubt": True},
-        "peer failed: no answer. The agent may or may not have accepted the task.",
+        "peer failed: no answer. The agent may or may not have accepted the task. Do not repeat the call: "
+        "find out in another way whether it took effect, "
+        "or say in your answer that this is uncertain.",
     ),
     ("agent_request_failed", ("peer", "no."), {"in_doubt": False}, "peer failed: no."),
     ("agent_out_of_reach", ("peer", ["a", "b"]), {}, "peer could not be reached over A2A: a; b"),
+    (
+        "agent_waits",
+        ("peer", "Which colour?"),
+        {},
+        "Which colour?\n[peer is waiting for an answer to this, and its task is still open. "
+        "Call peer again with the answer as the message: the next call continues the same task.]",
+    ),
+    (
+        "agent_task_lost",
+        ("peer", "no such task."),
+        {},
+        "peer accepted the task, but its outcome cannot be had: no such task. Do not repeat the call: "
+        "find out in another way whether it took effect, "
+        "or say in your answer that this is uncertain.",
+    ),
     ("agent_refused", ("peer", "busy"), {}, "peer answered with an error: busy"),
     ("agent_said_nothing", ("peer", "failed"), {}, "peer answered without text (its task is failed)."),
     ("agent_said_nothing", ("peer", ""), {}, "peer answered without text."),

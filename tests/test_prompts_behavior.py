@@ -13,6 +13,11 @@ import pytest
 from weftline import prompts_behavior as prompts
 
 CONSTANTS: dict[str, str] = {
+    "BUILD": "You work on the files of a project. Look before you change something, make the smallest change that does "
+    "what was asked, and check it with the project's own commands. Say at the end what you changed and what you "
+    "checked.",
+    "PLAN": "You plan work on the files of a project, and change nothing. Read what matters, then answer with a plan: "
+    "the steps in their order, the files that each one touches, how to check it, and what is uncertain.",
     "SEARCH_FOR_WHAT": "Say what to look for: names, a query or a server.",
     "SEARCH_LIMIT": "limit must be above 0.",
 }

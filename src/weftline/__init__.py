@@ -38,6 +38,7 @@ __all__ = [
     "ToolContext",
     "ToolFailed",
     "ToolGate",
+    "ToolInDoubt",
     "ToolOutput",
     "ToolSearch",
     "ToolTransform",
@@ -46,9 +47,12 @@ __all__ = [
     "WillNotHappen",
     "__version__",
     "compose_presets",
+    "files",
     "hook",
     "keep_recent",
+    "shell",
     "skills",
+    "todo",
     "tool",
     "tool_search",
 ]
@@ -80,7 +84,10 @@ if TYPE_CHECKING:
     from weftline.agent.skills.toolset import skills
     from weftline.agent.threads import Thread
     from weftline.errors import Conflict, WeftlineError
-    from weftline.tools.base import Happened, ToolContext, ToolFailed, ToolOutput, Unknown, WillNotHappen
+    from weftline.tools.base import Happened, ToolContext, ToolFailed, ToolInDoubt, ToolOutput, Unknown, WillNotHappen
+    from weftline.tools.builtin.files import files
+    from weftline.tools.builtin.shell import shell
+    from weftline.tools.builtin.todo import todo
     from weftline.tools.function import tool
 else:
     # Hidden from type checkers, which take a module `__getattr__` to mean that every name exists.
@@ -114,6 +121,7 @@ else:
         "ToolContext": "weftline.tools.base",
         "ToolFailed": "weftline.tools.base",
         "ToolGate": "weftline.agent.hooks",
+        "ToolInDoubt": "weftline.tools.base",
         "ToolOutput": "weftline.tools.base",
         "ToolSearch": "weftline.agent.behavior",
         "ToolTransform": "weftline.agent.hooks",
@@ -121,9 +129,12 @@ else:
         "WeftlineError": "weftline.errors",
         "WillNotHappen": "weftline.tools.base",
         "compose_presets": "weftline.agent.preset",
+        "files": "weftline.tools.builtin.files",
         "hook": "weftline.agent.calling",
         "keep_recent": "weftline.agent.shortening",
+        "shell": "weftline.tools.builtin.shell",
         "skills": "weftline.agent.skills.toolset",
+        "todo": "weftline.tools.builtin.todo",
         "tool": "weftline.tools.function",
         "tool_search": "weftline.agent.disclosure",
     }

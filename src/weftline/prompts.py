@@ -32,6 +32,11 @@ TOO_MUCH_TO_LIST = "does not fit its schema, in more ways than can be listed; se
 """Both appear in lists of what is wrong with arguments and answers."""
 
 _ANSWER_NOW = "Give your final answer now with what you know, or take a different approach."
+_AGAIN = "You may call it again."
+_FIND_OUT = (
+    "Do not repeat the call: find out in another way whether it took effect, "
+    "or say in your answer that this is uncertain."
+)
 _LAST_ANSWER = "Give your best final answer now, using what you already know."
 
 
@@ -123,11 +128,9 @@ def tool_failed(tool: str, error: str) -> str:
     return f"{tool} failed: {error}"
 
 
-def tool_timed_out(tool: str, timeout_s: float) -> str:
-    return (
-        f"{tool} did not finish within {timeout_s:g} seconds and was stopped. "
-        "Parts of it may have taken effect: check before you call it again."
-    )
+def tool_timed_out(tool: str, timeout_s: float, *, in_doubt: bool) -> str:
+    stopped = f"{tool} did not finish within {timeout_s:g} seconds and was stopped."
+    return f"{stopped} It is not known whether it took effect. {_FIND_OUT}" if in_doubt else f"{stopped} {_AGAIN}"
 
 
 def tool_cancelled_itself(tool: str) -> str:
@@ -220,17 +223,20 @@ RESULT_FOLLOWS = "The result follows in the next message."
 FAILED_WITHOUT_WORDS = "The tool failed."
 PATH_NOT_ALLOWED = "An argument of the tool is not allowed as a part of the address."
 HEADER_NOT_ALLOWED = "An argument of the tool has control characters, which a header cannot carry."
-NO_MCP = "This server cannot reach MCP servers: install it with the extra `mcp` (pip install 'weftline[mcp]')."
+NO_MCP = "This server cannot reach MCP servers: install it with the extra `mcp` (pip install '.[mcp]')."
 MCP_TIMED_OUT = "The server did not answer in time."
+MCP_UNREADABLE = "The server's answer does not follow the protocol."
 
 
 def request_failed(tool: str, reason: str, *, in_doubt: bool) -> str:
     """`in_doubt`: nobody knows whether the request arrived, and repeating it would matter."""
-    return tool_failed(tool, reason) + (" The call may or may not have taken effect." if in_doubt else "")
+    return tool_failed(tool, reason) + (f" The call may or may not have taken effect. {_FIND_OUT}" if in_doubt else "")
 
 
 def agent_request_failed(agent: str, reason: str, *, in_doubt: bool) -> str:
-    return tool_failed(agent, reason) + (" The agent may or may not have accepted the task." if in_doubt else "")
+    return tool_failed(agent, reason) + (
+        f" The agent may or may not have accepted the task. {_FIND_OUT}" if in_doubt else ""
+    )
 
 
 def agent_out_of_reach(agent: str, reasons: Sequence[str]) -> str:
@@ -243,6 +249,17 @@ def agent_refused(agent: str, error: str) -> str:
 
 def agent_said_nothing(agent: str, state: str) -> str:
     return f"{agent} answered without text" + (f" (its task is {state})." if state else ".")
+
+
+def agent_waits(agent: str, question: str) -> str:
+    return (
+        f"{question}\n[{agent} is waiting for an answer to this, and its task is still open. "
+        f"Call {agent} again with the answer as the message: the next call continues the same task.]"
+    )
+
+
+def agent_task_lost(agent: str, reason: str) -> str:
+    return f"{agent} accepted the task, but its outcome cannot be had: {reason.rstrip('.')}. {_FIND_OUT}"
 
 
 def answer_too_large(agent: str) -> str:

@@ -7,6 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+BUILD = (
+    "You work on the files of a project. Look before you change something, make the smallest change that does what "
+    "was asked, and check it with the project's own commands. Say at the end what you changed and what you checked."
+)
+PLAN = (
+    "You plan work on the files of a project, and change nothing. Read what matters, then answer with a plan: the "
+    "steps in their order, the files that each one touches, how to check it, and what is uncertain."
+)
+"""Instructions of the presets."""
+
 
 def escaped(text: str) -> str:
     """A text as a part of XML, attributes included."""

@@ -385,5 +385,5 @@ async def test_names_of_files_cannot_lead_out_of_their_directory(tmp_path: Path)
     agent.on(ToolGate)(lambda gate: gate.answer([Text("four"), Text("five")]))
     result = await agent.run("Go.")
     path = only_file(tmp_path / "out")
-    assert path.read_text() == "fourfive" and "persisted-output" in result.calls[0].result
+    assert path.read_text() == "four\nfive" and "persisted-output" in result.calls[0].result
     assert model.requests

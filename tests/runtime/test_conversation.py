@@ -145,5 +145,5 @@ def test_content_is_put_into_what_a_model_reads_and_never_into_the_conversation(
     conversation.begin([User.of("before")], size=6)
     assert [message.text for message in conversation.for_model(vision=True) if isinstance(message, User)] == [
         "before",
-        f"{gone.text}see",
+        f"{gone.text}\nsee",
     ]

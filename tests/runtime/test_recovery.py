@@ -277,7 +277,7 @@ async def test_a_killer_is_given_up_with_the_attempt_that_it_had_open(monkeypatc
     space = await dead.workspace("acme")
     run_id = await dead.create(space, plan("slow"))
     (run,) = disk.runs.values()
-    await until(lambda: any(item.kind == "attempt.started" for item in run.items))
+    await until(lambda: any(item.kind == "delta.text" for item in run.items))
     it, provider = engine_on(MoodyStore(disk), SCRIPTS)  # the other one writes nothing from here on
     run.row.suspect, run.row.alone, run.row.deaths = 1, recovery.MAX_DEATHS_WITHOUT_PROGRESS - 1, 5
     run.trial = 1
@@ -287,6 +287,8 @@ async def test_a_killer_is_given_up_with_the_attempt_that_it_had_open(monkeypatc
         assert isinstance(heads[-1], RunEnded)
         assert heads[-1].code == "worker_error"
         assert provider.requests == []
+        assert isinstance(heads[-2], AttemptFailed)
+        assert heads[-2].usage.output == heads[-1].usage.output == 1, "what it had streamed by then is not billed"
     monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)
     await dead.stop(drain_s=0)
 

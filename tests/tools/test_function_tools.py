@@ -322,7 +322,7 @@ async def test_a_result_that_json_cannot_hold_is_an_error_that_names_the_tool(va
         ("\ud83d\ude00", "😀"),
         ({"\ud800": ["\udc00", 1]}, '{"\ufffd":["\ufffd",1]}'),
         (ToolOutput.of("\ud800"), "\ufffd"),
-        ([Text("\ud800"), Text("b")], "\ufffdb"),
+        ([Text("\ud800"), Text("b")], "\ufffd\nb"),
     ],
     ids=["text", "pair", "data", "output", "parts"],
 )

@@ -61,8 +61,10 @@ def hook(point: type[P] | str, *, fail_closed: bool = False) -> Callable[[Callab
     fails the turn or the call, instead of what usually happens to errors at its point.
     """
 
+    found: type[P] = point_of(point)
+
     def made(fn: Callable[..., Any]) -> Hook[P]:
-        return Hook(point, fn, fail_closed=fail_closed)
+        return Hook(found, fn, fail_closed=fail_closed)
 
     return made
 

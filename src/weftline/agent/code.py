@@ -37,7 +37,7 @@ from weftline.messages import Assistant, Message, Text, UserPart, joined_text
 from weftline.providers.base import ModelRequest, ProviderError
 from weftline.runtime.code import Gated, PendingCall
 from weftline.tools.arguments import InvalidArguments, object_args
-from weftline.tools.base import Tool, ToolContext, ToolOutput
+from weftline.tools.base import ReplacesContent, Tool, ToolContext, ToolOutput
 from weftline.tools.coercion import coerced, coercions
 from weftline.tools.results import output_bytes, output_of
 
@@ -67,6 +67,10 @@ class AgentCode:
         """Set when the run has left memory, or has ended and the last hook has returned."""
         self.owner = owner
         """The agent."""
+        self.quiet = asyncio.Event()
+        """Set while no tool is at work; one that was cancelled may take a moment to end what it started."""
+        self.quiet.set()
+        self._under_way = 0
         self._hooks = hooks
         self._frame = frame or Frame()
         self._shaper = RequestShaper(self._frame, hooks, self.context)
@@ -241,15 +245,21 @@ class AgentCode:
         hooks, shown = self._hooks, self._shown(call)
         await self._before(call, context)
         raised: BaseException | None = None
+        self._under_way += 1
+        self.quiet.clear()
         try:
             output = await invoke()
         except Exception as error:
             logger.exception("run %s: the tool %s failed", self.info.id, call.name)
             raised, output = error, ToolOutput.of(prompts.tool_failed(call.name, str(error)), is_error=True)
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self.quiet.set()
         if output.is_error and points.ToolError in hooks:
             failed = points.ToolError(call.turn, call.id, call.name, output.parts, raised, display_name=shown)
             await self._shaped_point(failed)
-            output = ToolOutput(_parts(failed.result, call.name), is_error=True)
+            output = replace(output, parts=_parts(failed.result, call.name))
         kind = points.ToolAfterFailure if output.is_error else points.ToolAfterSuccess
         if kind in hooks:
             await self.tell(kind(call.turn, call.id, call.name, output.parts, shown))
@@ -266,8 +276,12 @@ class AgentCode:
         changed = coercions(_lenient_object(call.raw_args), _object(call.prepared))
         if changed:
             await self.tell(points.ArgumentsCoerced(call.turn, call.id, call.name, changed, shown))
-        args, counts = _object(call.args), dict(call.counts)
-        await self.tell(points.ToolBefore(call.turn, call.id, call.name, args, context.attempt, counts, changed, shown))
+        if points.ToolBefore in hooks:
+            prior = await call.tool.prior_content(call.args) if isinstance(call.tool, ReplacesContent) else None
+            args, counts = _object(call.args), dict(call.counts)
+            await self.tell(
+                points.ToolBefore(call.turn, call.id, call.name, args, context.attempt, prior, counts, changed, shown)
+            )
 
     async def _finished(self, call: PendingCall, output: ToolOutput) -> ToolOutput:
         """The last part of the way of every result, whoever gave it."""
@@ -276,7 +290,7 @@ class AgentCode:
             size = output_bytes(output.parts)
             point = points.ToolTransform(call.turn, call.id, call.name, output.parts, output.is_error, size, shown)
             await self._shaped_point(point)
-            output = ToolOutput(_parts(point.result, call.name), is_error=bool(point.is_error))
+            output = replace(output, parts=_parts(point.result, call.name), is_error=bool(point.is_error))
         stored = await self._large.stored(call, output)
         if stored is not output:
             if points.ToolResultStored in hooks:

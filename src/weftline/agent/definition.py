@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
 from weftline.agent.aliases import check_names
 from weftline.agent.behavior import Behavior
-from weftline.agent.calling import Hook
+from weftline.agent.calling import Hook, point_of
 from weftline.agent.context import RunContext, RunInfo
 from weftline.agent.gates import check_dedup
 from weftline.agent.given import AgentTool, merged, name_of
@@ -148,8 +148,10 @@ class Definition(Generic[OutputT, DepsT]):
     def on(self, point: type[P] | str, *, fail_closed: bool = False) -> Registers[P, DepsT]:
         """Registers the decorated function as a hook of all runs that start from now on; see `hook`."""
 
+        found: type[P] = point_of(point)
+
         def register(fn: Any) -> Any:
-            self.hooks.append(Hook(point, fn, fail_closed=fail_closed))
+            self.hooks.append(Hook(found, fn, fail_closed=fail_closed))
             return fn
 
         return register

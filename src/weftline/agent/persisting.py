@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from weftline import prompts_behavior as prompts
 from weftline.agent.behavior import Behavior
@@ -51,7 +52,7 @@ class LargeResults:
             return output
         preview = text.encode(errors="replace")[:PREVIEW_BYTES].decode(errors="ignore")
         stub = prompts.persisted(call.name, size=size, path=str(path), preview=preview)
-        return ToolOutput.of(stub, is_error=output.is_error)
+        return replace(output, parts=(Text(stub),))
 
 
 def _write(path: Path, data: bytes) -> None:

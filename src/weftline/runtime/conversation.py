@@ -33,7 +33,10 @@ from weftline.kernel.entries import (
     TurnCompleted,
     decode_fact,
 )
-from weftline.messages import Assistant, File, Image, Message, Text, ToolResult, ToolResults, User, UserPart
+from weftline.messages import Assistant, Image, Message, System, Text, ToolResult, ToolResults, User, UserPart
+from weftline.plan import RunPlan
+from weftline.runtime.spending import BYTES_PER_TOKEN
+from weftline.runtime.toolbox import Toolbox
 from weftline.store.base import Stored
 
 _PARTS = (
@@ -53,13 +56,14 @@ KINDS: tuple[str, ...] = tuple([KIND[cls] for cls in _PARTS])
 """The entries that a conversation is built from, in addition to the plan in `run.created`."""
 _TYPES = frozenset(_PARTS)
 
+_OTHER_PART_BYTES = 100
+"""An image or a file is counted as little more than its name: what it costs depends on the model."""
 _NOT_COUNTED = frozenset[How]({"blocked", "skipped", "not_run", "cancelled", "budget", "loop", "repeat_of_doubt"})
-_BYTES_PER_TOKEN = 4
 
 
 class Conversation:
     def __init__(self, messages: Iterable[Message], *, size: int = 0) -> None:
-        """`size` is roughly the number of bytes in the messages."""
+        """`size` is roughly the number of bytes that a model reads."""
         self.messages: list[Message] = list(messages)
         self.native: list[bytes | None] = []
         self.native_for = ""
@@ -100,10 +104,9 @@ class Conversation:
                 return message.text
         return ""
 
-    @property
-    def estimate(self) -> int:
-        """A rough count of the tokens in the whole conversation, at least 1."""
-        return self.size // _BYTES_PER_TOKEN or 1
+    def estimate(self, tools: Toolbox) -> int:
+        """A rough count of the tokens in a request with the whole conversation and these tools, at least 1."""
+        return -(-(self.size + tools.size) // BYTES_PER_TOKEN) or 1
 
     def result_of(self, call_id: str) -> ToolResult | None:
         """The result of a call of this run, by its id; the latest calls are found first."""
@@ -230,10 +233,28 @@ class Conversation:
         self.size += size
 
 
+def input_bytes(plan: RunPlan) -> int:
+    """Roughly the bytes of what a plan has a model read, besides its tools."""
+    size = _bytes_of(plan.system) if plan.system else 0
+    for message in plan.messages:
+        if type(message) is User or type(message) is Assistant:
+            for part in message.parts:
+                size += _bytes_of(part.text) if type(part) is Text else _OTHER_PART_BYTES
+        elif type(message) is System:
+            size += _bytes_of(message.content)
+        elif type(message) is ToolResults:
+            size += sum([_bytes_of(result.text) for result in message.results])
+    return size if plan.output_schema is None else size + memoryview(plan.output_schema.schema).nbytes
+
+
+def _bytes_of(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode(errors="replace"))
+
+
 def blobs_of(messages: Iterable[Message]) -> set[str]:
     """The blobs that messages name."""
     users = [message for message in messages if isinstance(message, User)]
-    return {part.blob for user in users for part in user.parts if isinstance(part, Image | File) and part.blob}
+    return {part.blob for user in users for part in user.parts if not isinstance(part, Text) and part.blob}
 
 
 def _changed(message: Message, change: Callable[[UserPart], UserPart]) -> Message:

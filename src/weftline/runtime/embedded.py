@@ -42,13 +42,14 @@ from weftline.runtime import ids
 from weftline.runtime import step as stepping
 from weftline.runtime.answers import was_answered
 from weftline.runtime.clock import Clock, SystemClock
-from weftline.runtime.conversation import Conversation
+from weftline.runtime.conversation import Conversation, input_bytes
 from weftline.runtime.created_once import CreatedOnce
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
+from weftline.runtime.engine import Resumed
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
 from weftline.runtime.limits import WorkspaceLimits
-from weftline.runtime.live import Draft, LiveRun, Residency, RunLog, WorkingSet
+from weftline.runtime.live import BEHIND, Draft, LiveRun, RunLog, WorkingSet
 from weftline.runtime.log import Log
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.models import refused_sampling
@@ -61,6 +62,7 @@ from weftline.runtime.step import closed_body, size_of
 from weftline.runtime.toolbox import ServerTools, ToolSource
 from weftline.store import open_store
 from weftline.store.base import IdempotencyKey, NewRun, RunFilter, RunRow, Store, Stored
+from weftline.store.naming import db_option
 from weftline.store.records import workspaces
 from weftline.tools.base import Tool, ToolOutput
 
@@ -122,7 +124,8 @@ class EmbeddedEngine:
         self._recovery = self._residents.recovery
         self._next_key = await store.last_key() + 1
         if store.held:
-            logger.warning("the store comes from a backup: its runs are held until `weftline resume --all`")
+            command = f"weftline resume --all{db_option(self._store.folder)}"
+            logger.warning("the store comes from a backup: its runs are held until `%s`", command)
         else:
             await self._carry_on()
         self.ready = True
@@ -147,15 +150,15 @@ class EmbeddedEngine:
     async def moving(self) -> None:
         await self._moving.wait()
 
-    async def resume_all(self) -> int:
-        """Lets the runs of a restored store continue; returns how many have not ended."""
-        count = await self._log_store.unfinished()
-        if self._recovery.held:
+    async def resume_all(self) -> Resumed:
+        """Lets the runs of a restored store continue."""
+        resumed = Resumed(self._recovery.held, await self._log_store.unfinished())
+        if resumed.held:
             await self._log_store.lift_hold()
             if self._recovery.held:  # no other caller was quicker
                 self._residents.timers.was_away()
                 await self._carry_on()
-        return count
+        return resumed
 
     async def stop(self, *, drain_s: float = DRAIN_S) -> None:
         """Starts nothing new, gives work under way `drain_s` to finish, cuts off the rest, and closes the store."""
@@ -169,10 +172,14 @@ class EmbeddedEngine:
         self._recovery.stop()
         await self._residents.shut_down(drain_s)
 
-    async def cut(self) -> None:
-        """Cuts off what is still under way, makes everything appended durable, and ends all streams."""
-        await self._residents.cut()
+    async def cut(self) -> bool:
+        """Cuts off what is still under way, makes everything appended durable, and ends all streams.
+
+        Returns False if the store refused some of it to the last.
+        """
+        whole = await self._residents.cut()
         self._hub.end_all()
+        return whole
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -190,7 +197,9 @@ class EmbeddedEngine:
             raise Unavailable("The server is starting or stopping.", retry_after_s=1)
         if self._recovery.held:
             raise Unavailable(
-                "The store was restored from a backup and is held until `weftline resume --all`.", retry_after_s=60
+                "The store was restored from a backup and is held until somebody releases its runs: the server's log"
+                " has the command.",
+                retry_after_s=60,
             )
         self._log.require_well()
 
@@ -216,7 +225,8 @@ class EmbeddedEngine:
                 issues = [issue for model in models for issue in refused_sampling(plan, model)]
                 if issues:
                     raise invalid(issues)
-        await self._tools.check(plan, workspace=workspace)
+        if plan.tools:
+            await self._tools.check(plan, workspace=workspace)
 
     async def create(
         self,
@@ -247,7 +257,7 @@ class EmbeddedEngine:
             await self.check(plan, workspace=workspace)
             # About as large as what was sent, and a request of many megabytes would hold up everybody else's.
             large = sent is not None and len(sent) > _ENCODED_HERE_BYTES
-            encoded = await asyncio.to_thread(encode_plan, plan) if large else encode_plan(plan)
+            encoded, size = await asyncio.to_thread(_encoded, plan) if large else _encoded(plan)
             self.require_accepting()
             self._residents.require_room(workspace)
             now = self.clock.now_us()
@@ -264,7 +274,7 @@ class EmbeddedEngine:
                 secrets=secrets,
                 blobs=tuple(blobs),
             )
-            run = self._new_run(plan, encoded, new, sent)
+            run = self._new_run(plan, encoded, new, sent, size=size)
             durable = self._log.mark(run, outside=True)
         except BaseException:
             if slot is not None:
@@ -280,21 +290,22 @@ class EmbeddedEngine:
             await asyncio.shield(durable)
         return run.id
 
-    def _new_run(self, plan: RunPlan, encoded: bytes, new: NewRun, sent: bytes | None) -> LiveRun:
+    def _new_run(self, plan: RunPlan, encoded: bytes, new: NewRun, sent: bytes | None, *, size: int) -> LiveRun:
         key, self._next_key = self._next_key, self._next_key + 1
-        conversation = Conversation(plan.messages, size=len(encoded))
+        conversation = Conversation(plan.messages, size=size)
         work = WorkingSet(ids.run_id(key, new.salt), plan, conversation, secrets=new.secrets)
-        work.blobs = {blob.id: blob.data for blob in new.blobs}
+        if new.blobs:
+            work.blobs = {blob.id: blob.data for blob in new.blobs}
         log = RunLog(self._log_store.next_epoch())
-        run = LiveRun(key, new.salt, workspace=new.workspace, thread=new.thread, log=log, work=work)
+        run = LiveRun(key, workspace=new.workspace, thread=new.thread, log=log, work=work)
         run.new = new
         if new.thread is not None:
-            run.residency = Residency.BEHIND  # its commit says whether it may move at once
+            run.residency = BEHIND  # its commit says whether it may move at once
         self._residents.add(run)
         body = bodies.CreatedBody(Raw(encoded), UNSET if sent is None else Raw(sent))
         created = RunCreated(RULES, plan.limits, new.thread)
         self._driver.record(run, (Draft(created, bodies.encode(body)),))
-        self._residents.consider(run)
+        self._residents.begin(run)
         return run
 
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
@@ -490,6 +501,11 @@ class EmbeddedEngine:
         found = await self._log_store.trim(before=before, after=after, workspace=workspace)
         self._hub.forget()
         return found
+
+
+def _encoded(plan: RunPlan) -> tuple[bytes, int]:
+    """The plan's bytes, and how many of what it says a model reads."""
+    return encode_plan(plan), input_bytes(plan)
 
 
 def _let_go_of_blobs(run: LiveRun, durable: asyncio.Future[None]) -> None:

@@ -18,7 +18,6 @@ from weftline.kernel.state import Doubt, State
 from weftline.plan import RunPlan
 from weftline.providers.assemble import Assembler
 from weftline.providers.catalog import Catalog
-from weftline.runtime import ids
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.toolbox import Toolbox
 from weftline.store.base import LEAVE_DUE, NewRun, Write
@@ -49,7 +48,11 @@ class Residency(Enum):
     GONE = "gone"
 
 
-class Draft(Struct):
+PARKED, BEHIND, SCHEDULED, DRIVEN, GONE = Residency
+"""By these names: the look-up of a member costs as much as ten of an attribute."""
+
+
+class Draft(Struct, gc=False):
     """A fact that is not durable yet. `turn` avoids decoding the body of a turn that was just encoded."""
 
     head: Fact
@@ -76,6 +79,7 @@ class RunLog:
         "flight",
         "flight_seq",
         "flight_size",
+        "latest",
         "next_seq",
         "outcome_seq",
         "pending",
@@ -103,6 +107,8 @@ class RunLog:
         """For the row: 0 for now, a time, or None if only someone outside can move the run."""
         self.started_at: int | None = None
         self.ended_at: int | None = None
+        self.latest = 0
+        """The latest of the row's times: none of the others may come before it, even if the clock is set back."""
         self.pending: Write | None = None
         self.flight: Write | None = None
         self.drafts: list[Draft] = []
@@ -163,7 +169,8 @@ class WorkingSet:
         self.workspace_slug = ""
         self.session_id: str | None = None
         self.answering: Assembler | None = None
-        """What the current attempt has brought so far; None before its first byte."""
+        """What the current attempt has brought so far, or one that an earlier process began; None before its first
+        byte."""
 
 
 class Driving:
@@ -187,10 +194,6 @@ class Driving:
         return facts
 
 
-_GONE = Residency.GONE
-_ACTIVE = (Residency.DRIVEN, Residency.SCHEDULED)
-
-
 class LiveRun:
     __slots__ = (
         "driving",
@@ -198,7 +201,6 @@ class LiveRun:
         "log",
         "new",
         "residency",
-        "salt",
         "task",
         "thread",
         "touched_s",
@@ -206,17 +208,14 @@ class LiveRun:
         "workspace",
     )
 
-    def __init__(
-        self, key: int, salt: str, *, workspace: int, thread: int | None, log: RunLog, work: WorkingSet
-    ) -> None:
+    def __init__(self, key: int, *, workspace: int, thread: int | None, log: RunLog, work: WorkingSet) -> None:
         self.key = key
-        self.salt = salt
         self.workspace = workspace
         self.thread = thread
         self.log = log
         self.work = work
         self.driving = Driving()
-        self.residency = Residency.PARKED
+        self.residency = PARKED
         self.task: asyncio.Task[None] | None = None
         self.new: NewRun | None = None
         """The row to be created with the first write."""
@@ -224,7 +223,7 @@ class LiveRun:
 
     @property
     def id(self) -> str:
-        return ids.run_id(self.key, self.salt)
+        return self.work.run_id
 
     @property
     def state(self) -> State:
@@ -232,12 +231,12 @@ class LiveRun:
 
     @property
     def gone(self) -> bool:
-        return self.residency is _GONE
+        return self.residency is GONE
 
     @property
     def active(self) -> bool:
         """Whether it has a driver or is queued for one."""
-        return self.residency in _ACTIVE
+        return self.residency is DRIVEN or self.residency is SCHEDULED
 
     def poke(self) -> None:
         """Wakes the driver when it waits for its commands."""

@@ -23,6 +23,7 @@ from weftline.kernel.entries import (
 )
 from weftline.kernel.guards import signature
 from weftline.kernel.state import CallModel, State
+from weftline.log_context import fields
 from weftline.messages import Assistant, AssistantPart, ProviderCall, ToolCall, joined_text
 from weftline.providers.assemble import Assembler
 from weftline.providers.base import Chunk, ModelRequest, Provider, ProviderError, TextDelta, ThinkingDelta
@@ -190,6 +191,17 @@ class _ModelCall:
             command.attempt,
             next_step,
             error.message,
+            extra=fields(
+                run=self._work.run_id,
+                provider="unknown" if self.model is None else self.model.provider.name,
+                model=self._model_name(),
+                status=error.status,
+                class_=error.cls,
+                code=error.code or None,
+                turn=command.turn,
+                attempt=command.attempt,
+                next=next_step,
+            ),
         )
 
     def _model_name(self) -> str:
@@ -207,6 +219,7 @@ class _ModelCall:
                 self._model_name(),
                 active_us / 1e6,
                 command.turn,
+                extra=fields(run=work.run_id, model=self._model_name(), seconds=active_us / 1e6, turn=command.turn),
             )
         message = _with_own_ids(message, command.turn, work.conversation)
         toolbox = work.toolbox or EMPTY

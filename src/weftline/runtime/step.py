@@ -35,6 +35,7 @@ from weftline.messages import Assistant, Text, UserPart
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.models import cost_nusd, model_ref
 from weftline.runtime.spending import spent
+from weftline.runtime.toolbox import EMPTY
 from weftline.store.base import ThreadEnd
 from weftline.tools.results import output_bytes
 
@@ -92,7 +93,7 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
             return _closed(work, head, new.text)
         case AttemptStarted():
             model = model_ref(work, head.choice)
-            return Draft(replace(head, model=model, estimate=conversation.estimate))
+            return Draft(replace(head, model=model, estimate=conversation.estimate(work.toolbox or EMPTY)))
         case AttemptFailed():
             return _cut_short(state, work, head)
         case LoopDetected() | FinalForced() | ResultsOverBudget():

@@ -14,6 +14,7 @@ from weftline.canonical import NotCanonical, digest
 from weftline.kernel import bodies
 from weftline.kernel.entries import CallClosed, CallStarted, How
 from weftline.kernel.state import Call, Reconcile, RunTool, State
+from weftline.log_context import fields
 from weftline.runtime import ids
 from weftline.runtime.code import PendingCall
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
@@ -28,6 +29,8 @@ from weftline.tools.results import output_of
 logger = logging.getLogger(__name__)
 
 TOOL_TIMEOUT_S = 120.0
+_REPEATABLE = ("read", "idempotent")
+"""Effects whose calls are never in doubt."""
 
 
 async def run_tool(command: RunTool, state: State, work: WorkingSet, services: Services, sink: Sink) -> Outcome:
@@ -54,18 +57,19 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
             else:
                 pending = pending_call(command.index, state, work, turn=command.turn)
                 output = await code.execute(pending, context, lambda: tool.invoke(args, context))
-        if output.is_error:
-            how = "failed"
+        how = _how(output, tool)
     except TimeoutError:
         _notify(context)
-        how, output = "timeout", ToolOutput.of(prompts.tool_timed_out(call.name, timeout_s), is_error=True)
+        output = _timed_out(tool, timeout_s)
+        how = "in_doubt" if output.in_doubt else "timeout"
     except asyncio.CancelledError:
         _notify(context)
         if is_being_cancelled():
             raise
         how, output = "failed", ToolOutput.of(prompts.tool_cancelled_itself(call.name), is_error=True)
     except Exception as error:
-        logger.exception("run %s: the tool %s failed", context.run_id, call.name)
+        told = fields(run=context.run_id, tool=call.name, call=call.id)
+        logger.exception("run %s: the tool %s failed", context.run_id, call.name, extra=told)
         how, output = "failed", ToolOutput.of(prompts.tool_failed(call.name, str(error)), is_error=True)
     finally:
         notes.close()
@@ -73,7 +77,12 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     if is_slow(active_us, services):
         took_s = active_us / 1e6
         logger.info(
-            "run %s: slow turn: the tool %s took %.1f s in turn %d", context.run_id, call.name, took_s, command.turn
+            "run %s: slow turn: the tool %s took %.1f s in turn %d",
+            context.run_id,
+            call.name,
+            took_s,
+            command.turn,
+            extra=fields(run=context.run_id, tool=call.name, call=call.id, seconds=took_s, turn=command.turn),
         )
     return _closed(command, call, work, output, how, active_us, state=_remembered(memory, call.name, context))
 
@@ -93,7 +102,7 @@ async def reconcile(command: Reconcile, state: State, work: WorkingSet, services
     answer = await _ask(command, call, work, services, tool) if tool is not None else Unknown()
     match answer:
         case ToolOutput():
-            return _closed(command, call, work, answer, "failed" if answer.is_error else "returned", 0)
+            return _closed(command, call, work, answer, _how(answer, tool), 0)
         case WillNotHappen():
             return Outcome(Draft(CallStarted(command.turn, command.index, command.attempt + 1)), command.attempt)
         case Unknown():
@@ -123,6 +132,19 @@ async def _ask(
         return answer
     logger.error("run %s: reconciling %s gave %.100r", context.run_id, call.name, answer)
     return Unknown()
+
+
+def _how(output: ToolOutput, tool: Tool | None) -> How:
+    if output.in_doubt and not (tool is not None and tool.effect in _REPEATABLE):
+        return "in_doubt"
+    return "failed" if output.is_error else "returned"
+
+
+def _timed_out(tool: Tool, timeout_s: float) -> ToolOutput:
+    """Nobody waits for the answer any more, but what the call set off may still take effect."""
+    in_doubt = tool.effect not in _REPEATABLE
+    text = prompts.tool_timed_out(tool.spec.name, timeout_s, in_doubt=in_doubt)
+    return ToolOutput.of(text, is_error=True, in_doubt=in_doubt)
 
 
 def _closed(

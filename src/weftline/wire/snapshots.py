@@ -9,11 +9,13 @@ from msgspec import UNSET, DecodeError, ValidationError
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
+from weftline.errors import WeftlineError
 from weftline.kernel import bodies
 from weftline.kernel.entries import ModelRef, RunEnded
 from weftline.kernel.state import decode_state
 from weftline.messages import Usage
 from weftline.plan import PlanOutline, decode_outline
+from weftline.wire.attachments import with_shown_addresses
 from weftline.wire.events import ERROR_CLASSES, failed_finish
 from weftline.wire.responses import CallName, RunView, SessionUsage, Status
 
@@ -59,6 +61,23 @@ def run_view(
     return run if ended is None else _ended(run, *ended)
 
 
+def damaged_run(row: RunFields, *, run_id: str, error: WeftlineError) -> RunView:
+    """What a list shows of a run whose log cannot be read."""
+    return RunView(
+        id=run_id,
+        status=_status(row.status),
+        created_us=row.created_at,
+        spec=b"{}",
+        session_id=None,
+        name=row.name,
+        metadata={},
+        started_us=row.started_at,
+        finished_us=row.ended_at,
+        error=error.message,
+        error_code=error.code,
+    )
+
+
 def session_usage(ends: Iterable[RunEnded]) -> SessionUsage:
     """Usage of a thread's ended runs, from their terminal entries."""
     ends = list(ends)
@@ -88,7 +107,7 @@ def _in_doubt(state: bytes) -> list[CallName]:
 def _spec(created: bytes | None) -> bytes:
     """What the client sent; `{}` if the run did not come from a client, or its entry is gone."""
     sent = UNSET if created is None else bodies.decode_created(created).sent
-    return b"{}" if sent is UNSET else bytes(sent)
+    return b"{}" if sent is UNSET else with_shown_addresses(bytes(sent))
 
 
 def _outline(created: bytes | None) -> PlanOutline:
