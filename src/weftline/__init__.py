@@ -12,6 +12,7 @@ __all__ = [
     "AfterModel",
     "Agent",
     "BeforeModel",
+    "Behavior",
     "Conflict",
     "ContextBuilt",
     "Engine",
@@ -21,6 +22,7 @@ __all__ = [
     "McpError",
     "McpToolGate",
     "OutputReady",
+    "Preset",
     "Run",
     "RunCancelled",
     "RunContext",
@@ -30,33 +32,41 @@ __all__ = [
     "Settings",
     "Skill",
     "SystemRendered",
+    "ThinkingDecay",
     "Thread",
     "ToolAfter",
     "ToolBefore",
+    "ToolBudget",
     "ToolContext",
     "ToolFailed",
     "ToolGate",
     "ToolInDoubt",
     "ToolOutput",
+    "ToolSearch",
     "ToolTransform",
     "Unknown",
     "WeftlineError",
     "WillNotHappen",
     "__version__",
     "a2a",
+    "compose_presets",
     "files",
     "hook",
+    "keep_recent",
     "mcp",
     "shell",
     "skills",
     "todo",
     "tool",
+    "tool_search",
 ]
 
 if TYPE_CHECKING:
     from weftline.agent.agent import Agent
+    from weftline.agent.behavior import Behavior, ThinkingDecay, ToolBudget, ToolSearch
     from weftline.agent.calling import Hook, hook
     from weftline.agent.context import RunContext, RunInfo
+    from weftline.agent.disclosure import tool_search
     from weftline.agent.engine import Engine
     from weftline.agent.hooks import (
         AfterModel,
@@ -70,9 +80,11 @@ if TYPE_CHECKING:
         ToolTransform,
     )
     from weftline.agent.hooks_outside import McpError, McpToolGate
+    from weftline.agent.preset import Preset, compose_presets
     from weftline.agent.results import RunCancelled, RunFailed, RunResult
     from weftline.agent.run import Run
     from weftline.agent.settings import Limits, Settings
+    from weftline.agent.shortening import keep_recent
     from weftline.agent.skills.format import Skill
     from weftline.agent.skills.toolset import skills
     from weftline.agent.threads import Thread
@@ -90,6 +102,7 @@ else:
         "AfterModel": "weftline.agent.hooks",
         "Agent": "weftline.agent.agent",
         "BeforeModel": "weftline.agent.hooks",
+        "Behavior": "weftline.agent.behavior",
         "Conflict": "weftline.errors",
         "ContextBuilt": "weftline.agent.hooks",
         "Engine": "weftline.agent.engine",
@@ -99,6 +112,7 @@ else:
         "McpError": "weftline.agent.hooks_outside",
         "McpToolGate": "weftline.agent.hooks_outside",
         "OutputReady": "weftline.agent.hooks",
+        "Preset": "weftline.agent.preset",
         "Run": "weftline.agent.run",
         "RunCancelled": "weftline.agent.results",
         "RunContext": "weftline.agent.context",
@@ -108,26 +122,32 @@ else:
         "Settings": "weftline.agent.settings",
         "Skill": "weftline.agent.skills.format",
         "SystemRendered": "weftline.agent.hooks",
+        "ThinkingDecay": "weftline.agent.behavior",
         "Thread": "weftline.agent.threads",
         "ToolAfter": "weftline.agent.hooks",
         "ToolBefore": "weftline.agent.hooks",
+        "ToolBudget": "weftline.agent.behavior",
         "ToolContext": "weftline.tools.base",
         "ToolFailed": "weftline.tools.base",
         "ToolGate": "weftline.agent.hooks",
         "ToolInDoubt": "weftline.tools.base",
         "ToolOutput": "weftline.tools.base",
+        "ToolSearch": "weftline.agent.behavior",
         "ToolTransform": "weftline.agent.hooks",
         "Unknown": "weftline.tools.base",
         "WeftlineError": "weftline.errors",
         "WillNotHappen": "weftline.tools.base",
         "a2a": "weftline.tools.peers",
+        "compose_presets": "weftline.agent.preset",
         "files": "weftline.tools.builtin.files",
         "hook": "weftline.agent.calling",
+        "keep_recent": "weftline.agent.shortening",
         "mcp": "weftline.tools.mcp.toolset",
         "shell": "weftline.tools.builtin.shell",
         "skills": "weftline.agent.skills.toolset",
         "todo": "weftline.tools.builtin.todo",
         "tool": "weftline.tools.function",
+        "tool_search": "weftline.agent.disclosure",
     }
 
     def __getattr__(name):

@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 from msgspec.structs import replace
 
 from weftline.agent.attached import part_of
+from weftline.agent.behavior import resolved
 from weftline.agent.definition import Definition, DepsT, OutputT
 from weftline.agent.hooks import OutputReady
 from weftline.agent.options import RunOptions
@@ -283,7 +284,8 @@ class Engine:
         deps = options.get("deps", NO_DEPS)
         if deps is NO_DEPS and isinstance(agent.deps, type):
             raise InvalidRequest(f"The agent's deps are of the type {agent.deps.__name__}: give the run deps=….")
-        self._tools.register(name, Setup(agent, deps=deps, hooks=options.get("hooks", ())))
+        setup = Setup(agent, deps=deps, hooks=options.get("hooks", ()), behavior=options.get("behavior"))
+        self._tools.register(name, setup)
         return name
 
     async def _place(self, prompt: str | None, options: RunOptions[Any]) -> int | None:
@@ -314,6 +316,8 @@ class Engine:
             messages = (*given, User(parts))
         settings = options.get("settings", _NO_SETTINGS).over(agent.settings)
         limits = options.get("limits", agent.limits)
+        own = options.get("behavior")
+        behavior = resolved(own, agent.behavior)
         output = agent.output_type
         checks = output is not None or any(
             one.point is OutputReady for one in (*agent.hooks, *options.get("hooks", ()))
@@ -327,9 +331,10 @@ class Engine:
             reasoning=settings.level,
             sampling=settings.sampling,
             output_schema=None if output is None else output.schema,
-            limits=limits.stored(fallbacks=len(agent.fallbacks), check_output=checks),
+            limits=limits.stored(behavior, fallbacks=len(agent.fallbacks), check_output=checks),
             metadata=dict(options.get("metadata", {})),
             given=len(given),
+            behavior=own.stored() if own is not None and self.durable else {},
             code=code,
         )
         return plan, blobs

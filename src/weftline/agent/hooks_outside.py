@@ -1,19 +1,61 @@
-"""Points of what a run uses: MCP servers. They are in the same table as those of the run itself."""
+"""Points of what a run uses: skills, MCP servers, child runs. They are in the same table as those of the run itself."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from weftline.agent.hooks import POINTS, Point, ToolGate
-from weftline.messages import UserPart
+from weftline.agent.hooks import (
+    POINTS,
+    AfterModel,
+    Point,
+    StreamEnded,
+    TextStreamed,
+    ThinkingStreamed,
+    ToolAfter,
+    ToolBefore,
+    ToolError,
+    ToolGate,
+)
+from weftline.agent.skills.discovery import Diagnostic
+from weftline.agent.skills.format import Skill
+from weftline.messages import Usage, UserPart
 
 __all__ = ["POINTS"]
 """Whoever takes the table from here has all of it."""
 
+# Skills
 
-# MCP servers. Those of connecting come before the run's deps are made.
+
+@dataclass(eq=False)
+class SkillsResolve(Point, name="skills_resolve"):
+    """Skills were searched for, once per agent."""
+
+    skills: tuple[Skill, ...]
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+@dataclass(eq=False)
+class SkillsCatalog(Point, name="skills_catalog", kind="shaper", settable=("catalog",)):
+    """The skills that are about to be offered, once per agent. What hooks leave is what the model is told of."""
+
+    catalog: list[Skill]
+
+
+@dataclass(eq=False)
+class SkillsActivate(Point, name="skills_activate"):
+    skill: Skill
+    via: Literal["model", "explicit", "resume"]
+
+
+@dataclass(eq=False)
+class SkillsDeactivate(Point, name="skills_deactivate"):
+    skill: Skill
+    reason: Literal["run_end", "explicit", "reset"]
+
+
+# MCP servers
 
 
 @dataclass(eq=False)
@@ -91,3 +133,87 @@ class McpToolAfter(Point, name="mcp_tool_after"):
     is_error: bool
     output_bytes: int
     display_name: str = ""
+
+
+# Child runs
+
+
+@dataclass(eq=False)
+class SpawnBefore(Point, name="spawn_before"):
+    """A child run is about to begin."""
+
+    child_id: str
+    task: str
+    depth: int = 1
+
+
+@dataclass(eq=False)
+class SpawnComplete(Point, name="spawn_complete"):
+    child_id: str
+    text: str
+    turns: int
+    usage: Usage = field(default_factory=Usage)
+    depth: int = 1
+
+
+@dataclass(eq=False)
+class SpawnError(Point, name="spawn_error"):
+    child_id: str
+    error: str
+    depth: int = 1
+
+
+@dataclass(eq=False)
+class ChildStreamText(TextStreamed, name="child_stream_text"):
+    child_id: str = ""
+    depth: int = 1
+
+
+@dataclass(eq=False)
+class ChildStreamThinking(ThinkingStreamed, name="child_stream_thinking"):
+    child_id: str = ""
+    depth: int = 1
+
+
+@dataclass(eq=False)
+class ChildStreamEnd(StreamEnded, name="child_stream_end"):
+    child_id: str = ""
+    depth: int = 1
+
+
+@dataclass(eq=False)
+class ChildToolGate(ToolGate, name="child_tool_gate", kind="gate", settable=("args",)):
+    """A call of a child run: what this decides holds as if a gate of the child had."""
+
+    child_id: str = ""
+    depth: int = 1
+
+
+@dataclass(eq=False)
+class ChildMcpToolGate(McpToolGate, name="child_mcp_tool_gate", kind="gate"):
+    child_id: str = ""
+    depth: int = 1
+
+
+@dataclass(eq=False)
+class ChildToolBefore(ToolBefore, name="child_tool_before"):
+    child_id: str = ""
+    depth: int = 1
+
+
+@dataclass(eq=False)
+class ChildToolAfter(ToolAfter, name="child_tool_after"):
+    child_id: str = ""
+    depth: int = 1
+
+
+@dataclass(eq=False)
+class ChildToolError(ToolError, name="child_tool_error", kind="shaper", settable=("result",)):
+    child_id: str = ""
+    depth: int = 1
+
+
+@dataclass(eq=False)
+class ChildTurnAfter(AfterModel, name="child_turn_after"):
+    child_id: str = ""
+    depth: int = 1

@@ -23,10 +23,16 @@ def server_of(call: PendingCall) -> str:
     return getattr(call.tool, "server", "")
 
 
-async def around(call: PendingCall, invoke: Invoke, *, hooks: Hooks, context: object) -> ToolOutput:
-    """Asks the server, unless a gate has blocked the call or answered it."""
+async def around(call: PendingCall, invoke: Invoke, *, shown: str, hooks: Hooks, context: object) -> ToolOutput:
+    """Asks the server, unless a gate has blocked the call or answered it. `shown` is the model's name for the tool."""
     server = server_of(call)
-    where: dict[str, Any] = {"turn": call.turn, "call_id": call.id, "tool": call.name, "server": server}
+    where: dict[str, Any] = {
+        "turn": call.turn,
+        "call_id": call.id,
+        "tool": call.name,
+        "server": server,
+        "display_name": shown,
+    }
     args: dict[str, Any] = decode(call.args, type=dict[str, Any]) if call.args else {}
     output: ToolOutput | None = None
     if McpToolGate in hooks:
@@ -39,15 +45,15 @@ async def around(call: PendingCall, invoke: Invoke, *, hooks: Hooks, context: ob
             output = output_of(gate.answered[0], tool_name=call.name)
     if output is None:
         if McpToolBefore in hooks:
-            await hooks.watch(McpToolBefore(**where, args=args, display_name=call.name), context)
+            await hooks.watch(McpToolBefore(**where, args=args), context)
         output = await invoke()
     if McpToolTransform in hooks:
-        point = McpToolTransform(**where, **_told(output), display_name=call.name)
+        point = McpToolTransform(**where, **_told(output))
         await hooks.shape(point, context)
         parts = point.result if isinstance(point.result, tuple) else output_of(point.result, tool_name=call.name).parts  # pyright: ignore[reportUnnecessaryIsInstance]  hooks set anything
         output = replace(output, parts=parts, is_error=bool(point.is_error) or output.in_doubt)
     if McpToolAfter in hooks:
-        await hooks.watch(McpToolAfter(**where, **_told(output), display_name=call.name), context)
+        await hooks.watch(McpToolAfter(**where, **_told(output)), context)
     return output
 
 
