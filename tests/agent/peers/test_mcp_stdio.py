@@ -291,6 +291,16 @@ def test_no_two_tools_of_any_servers_have_one_name_and_the_order_of_listings_doe
     assert all(re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,63}", name) for name in all_names)
 
 
+def test_a_loop_that_ends_takes_its_servers_along(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    small = Small(tmp_path)
+    agent = Agent(model(calls("small__look", what="here")), tools=[small.tools])
+    for _ in range(2):  # nobody has opened an engine, so each loop has one of its own
+        assert asyncio.run(agent.run("Go.")).calls[0].result == "look: here"
+    assert len(small.starts) == small.journal.count("end") == 2
+    assert not any(is_there(pid) for pid in small.starts)
+    assert not recwarn.list
+
+
 async def test_only_the_tools_that_are_wanted_are_offered(tmp_path: Path) -> None:
     small = Small(tmp_path, only=["look", "absent"])
     scripted = model()
