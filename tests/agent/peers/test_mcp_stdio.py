@@ -161,6 +161,7 @@ async def test_a_server_that_died_between_two_calls_is_started_again_and_nothing
     assert len(small.starts) == 2
 
 
+@pytest.mark.requirement("run.effect.key")
 @pytest.mark.parametrize(("name", "times"), [("look", 2), ("put", 2), ("once", 1)])
 async def test_a_call_that_its_server_died_of_is_repeated_only_if_that_does_no_harm(
     tmp_path: Path, name: str, times: int
@@ -176,6 +177,7 @@ async def test_a_call_that_its_server_died_of_is_repeated_only_if_that_does_no_h
         assert result.calls[0].how == "in_doubt"
         assert "may or may not have taken effect" in result.calls[0].result
     assert result.calls[1].result == "look: after"
+    assert len(set(small.keys[:times])) == 1 and small.keys[-1] != small.keys[0] and "None" not in small.keys
 
 
 async def test_what_the_server_was_given_in_secret_is_not_shown_to_the_model(tmp_path: Path) -> None:
