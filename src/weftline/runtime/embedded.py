@@ -56,6 +56,7 @@ from weftline.runtime.models import refused_sampling
 from weftline.runtime.names import StoredNames
 from weftline.runtime.opening import RunOpener
 from weftline.runtime.receipts import CancelReceipt, receipt
+from weftline.runtime.requests import check_request
 from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.step import closed_body, size_of
@@ -313,7 +314,8 @@ class EmbeddedEngine:
     # Requests
 
     async def accept(self, key: int, head: Fact, body: bytes = b"") -> bool:
-        """Appends a fact from outside; False if the run's state does not accept it."""
+        """Appends a request from outside; False if the run's state does not accept it."""
+        check_request(head, body)
         self._log.require_well()
         run = await self._residents.load(key)
         if not accepts(run.state, head):

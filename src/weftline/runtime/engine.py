@@ -166,7 +166,10 @@ class Engine(Protocol):
         ...
 
     async def accept(self, key: int, head: Fact, body: bytes = b"") -> bool:
-        """Appends a fact from outside; False if the run's state does not accept it."""
+        """Appends a request: an answer, a message, a cancel, a pause or a resume; False if the run does not accept it.
+
+        Raises `InvalidRequest` for anything else, and for a body that cannot be read.
+        """
         ...
 
     async def answer(

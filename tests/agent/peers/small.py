@@ -28,6 +28,11 @@ class Small:
         return [line.removeprefix("call ") for line in self.journal if line.startswith("call ")]
 
     @property
+    def keys(self) -> list[str]:
+        """The idempotency keys of the calls."""
+        return [line.removeprefix("key ") for line in self.journal if line.startswith("key ")]
+
+    @property
     def starts(self) -> list[int]:
         return [int(line.removeprefix("start ")) for line in self.journal if line.startswith("start ")]
 

@@ -94,6 +94,7 @@ def serve() -> None:
                 names = os.environ.get("TOOLS", "look put once picture secret pid ask think").split()
                 send(id=number, result={"tools": [tool(name) for name in names]})
             case "tools/call":
+                note(f"key {message['params'].get('_meta', {}).get('weftline/idempotency-key')}")
                 call(number, message["params"]["name"], message["params"].get("arguments", {}))
             case "resources/list":
                 send(id=number, result={"resources": [{"uri": "note://1", "name": "one", "mimeType": "text/plain"}]})

@@ -161,6 +161,7 @@ async def test_a_server_that_died_between_two_calls_is_started_again_and_nothing
     assert len(small.starts) == 2
 
 
+@pytest.mark.requirement("run.effect.key")
 @pytest.mark.parametrize(("name", "times"), [("look", 2), ("put", 2), ("once", 1)])
 async def test_a_call_that_its_server_died_of_is_repeated_only_if_that_does_no_harm(
     tmp_path: Path, name: str, times: int
@@ -176,6 +177,7 @@ async def test_a_call_that_its_server_died_of_is_repeated_only_if_that_does_no_h
         assert result.calls[0].how == "in_doubt"
         assert "may or may not have taken effect" in result.calls[0].result
     assert result.calls[1].result == "look: after"
+    assert len(set(small.keys[:times])) == 1 and small.keys[-1] != small.keys[0] and "None" not in small.keys
 
 
 async def test_what_the_server_was_given_in_secret_is_not_shown_to_the_model(tmp_path: Path) -> None:
@@ -289,6 +291,16 @@ def test_no_two_tools_of_any_servers_have_one_name_and_the_order_of_listings_doe
     for server, listed in servers.items():
         assert named(server, listed) == named(server, listed[::-1])
     assert all(re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,63}", name) for name in all_names)
+
+
+def test_a_loop_that_ends_takes_its_servers_along(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    small = Small(tmp_path)
+    agent = Agent(model(calls("small__look", what="here")), tools=[small.tools])
+    for _ in range(2):  # nobody has opened an engine, so each loop has one of its own
+        assert asyncio.run(agent.run("Go.")).calls[0].result == "look: here"
+    assert len(small.starts) == small.journal.count("end") == 2
+    assert not any(is_there(pid) for pid in small.starts)
+    assert not recwarn.list
 
 
 async def test_only_the_tools_that_are_wanted_are_offered(tmp_path: Path) -> None:

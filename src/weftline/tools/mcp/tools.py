@@ -28,11 +28,19 @@ from weftline.tools.schema import EMPTY_OBJECT_SCHEMA, object_root
 
 if TYPE_CHECKING:
     from mcp import MCPError
-    from mcp.types import BlobResourceContents, CallToolResult, ContentBlock, TextResourceContents
+    from mcp.types import (
+        BlobResourceContents,
+        CallToolResult,
+        ContentBlock,
+        RequestParamsMeta,
+        TextResourceContents,
+    )
     from mcp.types import Tool as Listed
 
 logger = logging.getLogger(__name__)
 
+KEY = "weftline/idempotency-key"
+"""Where a server finds the key in the metadata of a call: the same whenever the call is repeated."""
 MAX_TOOLS = 2000
 MAX_PAGES = 2000
 _MAX_NAME = 64
@@ -120,7 +128,12 @@ class McpTool(RemoteTool):
 
         connection.questions.append(on_question)
         try:
-            return await connection.client.call_tool(self.upstream, arguments, progress_callback=on_progress)
+            return await connection.client.call_tool(
+                self.upstream,
+                arguments,
+                progress_callback=on_progress,
+                meta=cast("RequestParamsMeta", {KEY: context.idempotency_key}),
+            )
         finally:
             connection.questions.remove(on_question)
 
