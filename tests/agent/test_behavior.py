@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -387,3 +389,12 @@ async def test_names_of_files_cannot_lead_out_of_their_directory(tmp_path: Path)
     path = only_file(tmp_path / "out")
     assert path.read_text() == "four\nfive" and "persisted-output" in result.calls[0].result
     assert model.requests
+
+
+def test_the_page_about_behaviors_lists_every_knob_with_its_default() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "behaviors.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page, re.MULTILINE))
+    expected = {field.name: getattr(DEFAULTS, field.name) for field in fields(Behavior)}
+    shown = {name: "none" if value is None else str(value) for name, value in expected.items()}
+    shown["tool_search"] = "ToolSearch()"
+    assert {name: text.strip('`" ') for name, text in rows.items()} == shown

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from weftline import Agent, hook, tool
+from weftline import Agent, Hook, hook, tool
 from weftline.agent.calling import point_of
 from weftline.agent.hook_page import table
-from weftline.agent.hooks import OTHER_NAMES, ToolError, ToolGate, ToolUnknown
+from weftline.agent.hooks import OTHER_NAMES, Point, ToolError, ToolGate, ToolUnknown
 from weftline.agent.hooks_outside import POINTS
 from weftline.testing import ScriptedModel, calls
 
@@ -86,10 +86,14 @@ NAMES = [
 ]
 
 
+def nothing(point: Point) -> None:
+    """A hook."""
+
+
 @pytest.mark.requirement("loop.hook.names")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_hook_can_be_registered_under_each_name(name: str) -> None:
-    made = hook(name)(lambda point: None)
+    made: Hook[Point] = hook(name)(nothing)
     assert made.point is POINTS[OTHER_NAMES.get(name, name)]
     assert Agent(ScriptedModel(["x"]), hooks=[made]).hooks == [made]
 
@@ -98,8 +102,9 @@ def test_a_hook_can_be_registered_under_each_name(name: str) -> None:
 def test_every_name_leads_to_one_point() -> None:
     assert not OTHER_NAMES.keys() & POINTS.keys()
     assert set(OTHER_NAMES.values()) <= POINTS.keys()
-    assert point_of("tool:gate") is point_of("tool_gate") is ToolGate
-    assert point_of("tool-results:after").name == "results_stored"
+    gate: type[Point] = point_of("tool:gate")
+    stored: type[Point] = point_of("tool-results:after")
+    assert gate is ToolGate and stored.name == "results_stored"
     assert len(set(POINTS.values())) == len(POINTS)
 
 
@@ -108,7 +113,7 @@ def test_a_name_that_is_not_in_the_table_is_refused_when_it_is_given() -> None:
     with pytest.raises(TypeError, match="tool_gate"):
         hook("tool_gat")
     with pytest.raises(TypeError, match="nowhere"):
-        Agent(ScriptedModel(["x"])).on("nowhere")(lambda point: None)
+        Agent(ScriptedModel(["x"])).on("nowhere")
 
 
 def test_the_page_about_hooks_has_the_table_of_the_code() -> None:

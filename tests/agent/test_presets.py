@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -12,6 +12,7 @@ from msgspec import UNSET
 
 from weftline import Agent, Behavior, Limits, Preset, Settings, Skill, compose_presets, hook, skills, tool
 from weftline.agent import presets
+from weftline.agent.given import name_of
 from weftline.agent.hooks import RunEnded, RunStarted
 from weftline.testing import ScriptedModel, calls
 
@@ -21,7 +22,10 @@ def named(name: str, *, says: str = "") -> Any:
 
 
 def watching(seen: list[str], word: str) -> Any:
-    return hook(RunStarted)(lambda point: seen.append(word))
+    def started(point: RunStarted) -> None:
+        seen.append(word)
+
+    return hook(RunStarted)(started)
 
 
 TOOLS = [named(name, says=f"{name}{n}") for name in "abc" for n in range(2)]
@@ -43,7 +47,7 @@ def flat(preset: Preset) -> list[object]:
     return [
         preset.name,
         preset.instructions,
-        [(one.name, one.description) for one in preset.tools],  # type: ignore[union-attr]  # pyright: ignore
+        list(preset.tools),
         dict(preset.tool_aliases or {}),
         preset.behavior,
         preset.settings,
@@ -61,8 +65,8 @@ def test_presets_compose_field_by_field(given_presets: list[Preset], cut: int) -
     for field in ("name", "instructions", "limits"):
         defined = [value for one in given_presets if (value := getattr(one, field)) is not UNSET]
         assert getattr(composed, field) == (defined[-1] if defined else UNSET)
-    last = {one.name: one for preset in given_presets for one in preset.tools}  # type: ignore[union-attr]  # pyright: ignore
-    assert {one.name: one for one in composed.tools} == last  # type: ignore[union-attr]  # pyright: ignore
+    last = {name_of(one): one for preset in given_presets for one in preset.tools}
+    assert {name_of(one): one for one in composed.tools} == last
     assert len(composed.tools) == len(last)
     assert composed.all_hooks == tuple(one for preset in given_presets for one in preset.all_hooks)
     for knob in ("cache", "compact_keep_turns"):
@@ -101,7 +105,7 @@ async def test_an_agent_is_made_of_its_preset_and_what_it_says_itself() -> None:
 @pytest.mark.parametrize("field", ["provider", "model", "thread", "execution", "mcp_connector"])
 def test_a_preset_has_no_model_and_nothing_of_a_run(field: str) -> None:
     with pytest.raises(TypeError, match=field):
-        Preset(**{field: "x"})
+        Preset(**cast("dict[str, Any]", {field: "x"}))
 
 
 def test_an_agent_has_one_set_of_skills() -> None:
@@ -125,6 +129,11 @@ async def test_the_presets_that_come_along_work_as_they_are(tmp_path: Path) -> N
 
 async def test_hooks_of_a_preset_are_asked_about_an_answer() -> None:
     ended: list[str] = []
-    preset = Preset(hooks=[hook(RunEnded)(lambda point: ended.append(point.status))])
+
+    @hook(RunEnded)
+    def over(point: RunEnded) -> None:
+        ended.append(point.status)
+
+    preset = Preset(hooks=[over])
     await Agent(ScriptedModel(["Done."]), preset=preset).run("Go.")
     assert ended == ["succeeded"]

@@ -201,7 +201,7 @@ class AgentCode:
             logger.exception("run %s: the call of %s could not be judged", self.info.id, call.name)
             return _blocked(call, prompts.gate_failed(shown))
         if verdict.answer is not None:
-            answered = await self._substituted(call, verdict.answer)
+            answered = await self._substituted(call, verdict.answer, stored=True)
             return replace(answered, yields=verdict.yields, over=verdict.over, steer=verdict.steer)
         if verdict.blocked is not None:
             return replace(_blocked(call, verdict.blocked), yields=verdict.yields, over=verdict.over)
@@ -221,8 +221,8 @@ class AgentCode:
         self._frame.budgets.admit(call)
         return Verdict(over=over, steer=steer)
 
-    async def _substituted(self, call: PendingCall, output: ToolOutput) -> Gated:
-        output = await self._finished(call, output)
+    async def _substituted(self, call: PendingCall, output: ToolOutput, *, stored: bool = False) -> Gated:
+        output = await self._finished(call, output, stored=stored)
         return Gated("answered", call.args, output.parts, output.is_error)
 
     async def _unfit(self, call: PendingCall) -> Gated:
@@ -287,20 +287,19 @@ class AgentCode:
                 points.ToolBefore(call.turn, call.id, call.name, args, context.attempt, prior, counts, changed, shown)
             )
 
-    async def _finished(self, call: PendingCall, output: ToolOutput) -> ToolOutput:
-        """The last part of the way of every result, whoever gave it."""
+    async def _finished(self, call: PendingCall, output: ToolOutput, *, stored: bool = False) -> ToolOutput:
+        """The last part of the way of every result, whoever gave it. One that was `stored` before is small enough."""
         hooks, shown = self._hooks, self._shown(call)
         if points.ToolTransform in hooks:
             size = output_bytes(output.parts)
             point = points.ToolTransform(call.turn, call.id, call.name, output.parts, output.is_error, size, shown)
             await self._shaped_point(point)
             output = replace(output, parts=_parts(point.result, call.name), is_error=bool(point.is_error))
-        stored = await self._large.stored(call, output)
-        if stored is not output:
-            if points.ToolResultStored in hooks:
-                size, stub = output_bytes(output.parts), joined_text(stored.parts)
-                await self.tell(points.ToolResultStored(call.turn, call.id, call.name, size, stub, shown))
-            output = stored
+        whole = output
+        output = output if stored else await self._large.stored(call, output)
+        if output is not whole and points.ToolResultStored in hooks:
+            size, stub = output_bytes(whole.parts), joined_text(output.parts)
+            await self.tell(points.ToolResultStored(call.turn, call.id, call.name, size, stub, shown))
         if points.ToolAfter in hooks:
             size, counts = output_bytes(output.parts), dict(call.counts)
             await self.tell(

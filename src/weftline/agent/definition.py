@@ -148,7 +148,7 @@ class Definition(Generic[OutputT, DepsT]):
     def on(self, point: type[P] | str, *, fail_closed: bool = False) -> Registers[P, DepsT]:
         """Registers the decorated function as a hook of all runs that start from now on; see `hook`."""
 
-        found: type[P] = point_of(point)
+        found = point_of(point)
 
         def register(fn: Any) -> Any:
             self.hooks.append(Hook(found, fn, fail_closed=fail_closed))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Engine, Limits, Skill, skills, tool
+from weftline import Agent, Engine, Limits, RunContext, Skill, skills, tool
 from weftline.agent.hooks_outside import SkillsActivate, SkillsCatalog, SkillsDeactivate, SkillsResolve
 from weftline.agent.skills.toolset import UnknownSkill
 from weftline.providers.catalog import Catalog
@@ -51,7 +51,11 @@ async def test_the_catalog_stands_in_the_instructions() -> None:
     system = model.requests[0].system or ""
     assert system.startswith("Be brief.\n\n") and system.index("<name>strict") < system.index("<name>tone")
     assert "Briefly." not in system and model.requests[1].system == system
-    dynamic, other = agent_of(tools=[skills(TONE)], instructions=lambda context: f"I am {context.run.agent}.")
+
+    def instructions(context: RunContext) -> str:
+        return f"I am {context.run.agent}."
+
+    dynamic, other = agent_of(tools=[skills(TONE)], instructions=instructions)
     await dynamic.run("Go.")
     assert (other.requests[0].system or "").startswith("I am None.\n\n")
     bare, third = agent_of(tools=[skills([], project="/nowhere/at/all")], instructions="Be brief.")
@@ -71,7 +75,7 @@ async def test_hooks_see_the_catalog_once_and_may_change_it() -> None:
         point.catalog = [one for one in point.catalog if one.name != "strict"]
 
     await agent.run("Go.")
-    agent.on("skills_resolve")(lambda at: seen.append("late"))
+    agent.on(SkillsResolve)(lambda at: seen.append("late"))
     await agent.run("Go.")
     assert seen == [["strict", "tone"], "catalog"]
     assert "strict" not in (model.requests[0].system or "")
