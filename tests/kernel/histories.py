@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from hypothesis import strategies as st
 
 from weftline.kernel.decide import decide
-from weftline.kernel.entries import Effect, How, Limits, Verdict
+from weftline.kernel.entries import Effect, How, Limits, Over, Verdict
 from weftline.kernel.state import CallModel, CheckOutput, Consult, Reconcile, RunTool
 
 from .world import DECLARED, SECOND, TOOLS, Ask, Fault, Reply, World
@@ -82,6 +82,7 @@ def some_limits(c: Choices) -> Limits:
         max_turns=c.of((None, None, None, 4, 1)),
         output_retries=c.of((1, 1, 2, 0)),
         check_output=c.chance(3),
+        tool_output_budget_bytes=c.of((None, None, 0, 25)),
     )
 
 
@@ -151,12 +152,13 @@ def work_ends(world: World, c: Choices) -> None:
             world.running.remove(command)
         case RunTool():
             how, result = some_tool_end(c)
-            world.finish(command, how=how, result=result)
+            world.finish(command, how=how, result=result, size=10 * c.number(4))
         case Reconcile():
             world.reconciled(command, c.of(("happened", "will_not_happen", "unknown")))
         case Consult():
             digest = c.of((None, None, "changed"))
-            world.consulted(command, c.of(VERDICTS), digest=digest, yields=c.chance(3))
+            over = Over(2, 2 + c.number(3)) if c.chance(4) else None
+            world.consulted(command, c.of(VERDICTS), digest=digest, yields=c.chance(3), over=over)
         case CheckOutput():
             world.checked(command, accepted=not c.chance(4))
 

@@ -8,10 +8,21 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, TypeGuard, cast
 
+from weftline.agent import skilled
+from weftline.agent.aliases import Aliases, check_names
+from weftline.agent.behavior import Behavior, resolved
 from weftline.agent.calling import Hook, Hooks
 from weftline.agent.code import AgentCode
-from weftline.agent.context import RunInfo
-from weftline.agent.definition import AgentTool, Definition
+from weftline.agent.context import RunContext, RunInfo
+from weftline.agent.definition import Definition
+from weftline.agent.disclosure import Disclosure, Withheld, place_search, withheld_of
+from weftline.agent.frame import Frame
+from weftline.agent.gates import check_dedup
+from weftline.agent.given import AgentTool, name_of
+from weftline.agent.hooks import Point
+from weftline.agent.opened import Opened
+from weftline.agent.skills.allowed import ToolNames
+from weftline.agent.skills.toolset import Skills
 from weftline.errors import Conflict, InvalidRequest
 from weftline.plan import RunPlan
 from weftline.runtime.toolbox import RunName, ServerTools, Toolbox, ToolSource
@@ -26,10 +37,18 @@ NO_DEPS = object()
 class Setup:
     """What one run, or all runs of a name, are carried by."""
 
-    def __init__(self, agent: Definition[Any, Any], *, deps: object = NO_DEPS, hooks: Sequence[Hook[Any]] = ()) -> None:
+    def __init__(
+        self,
+        agent: Definition[Any, Any],
+        *,
+        deps: object = NO_DEPS,
+        hooks: Sequence[Hook[Any]] = (),
+        behavior: Behavior | None = None,
+    ) -> None:
         self.agent = agent
         self.deps = deps
         self.hooks = tuple(hooks)
+        self.behavior = behavior
 
 
 class AgentTools:
@@ -38,7 +57,7 @@ class AgentTools:
     def __init__(self, others: ToolSource | None = None) -> None:
         self.others: ToolSource = others or ServerTools({})
         self._setups: dict[str, Setup] = {}
-        self._opened: dict[int, tuple[Toolset, Sequence[Tool]]] = {}
+        self._opened = Opened()
         self.running: dict[str, AgentCode] = {}
         """By run: the code of those that are in memory."""
 
@@ -61,9 +80,7 @@ class AgentTools:
         return {name: setup.agent for name, setup in self._setups.items()}
 
     async def close(self) -> None:
-        opened, self._opened = list(self._opened.values()), {}
-        for toolset, _ in opened:
-            await toolset.close()
+        await self._opened.close()
 
     # As `ToolSource`
 
@@ -95,8 +112,15 @@ class AgentTools:
         )
         resources = AsyncExitStack()
         tools, deps, problem = dict[str, Tool](base.tools), None, ""
+        hooks = Hooks([*agent.hooks, *setup.hooks])
+
+        async def tell(point: Point) -> None:
+            await hooks.watch(point, RunContext(info, None))
+
+        frame = Frame()
         try:
-            await self._add(agent.tools, tools)
+            await self._opened.warm([one for one in agent.tools if is_toolset(one)], tell)
+            frame = await self._framed(setup, plan, tools)
             deps = await _deps(setup, info, resources)
         except Exception as error:
             # The same would happen in the next try: the run ends with it, and the error is in its log.
@@ -104,7 +128,9 @@ class AgentTools:
             problem = f"What the agent needs could not be made: {type(error).__name__}: {error}"
         code = AgentCode(
             info,
-            hooks=Hooks([*agent.hooks, *setup.hooks]),
+            owner=agent,
+            frame=frame,
+            hooks=hooks,
             output=agent.output_type,
             instructions=None if isinstance(agent.instructions, str) else agent.instructions,
             deps=deps,
@@ -112,27 +138,48 @@ class AgentTools:
             problem=problem,
             on_left=self._left,
         )
-        self.running[run.id] = code
+        self.running[run.id] = skilled.runs[run.id] = code
         return Toolbox(tools, code=code)
 
     def _left(self, code: AgentCode) -> None:
         if self.running.get(code.info.id) is code:  # the run may be back in memory, with code of its own
             del self.running[code.info.id]
 
-    async def _add(self, given: Sequence[AgentTool], tools: dict[str, Tool]) -> None:
-        for one in given:
+    async def _framed(self, setup: Setup, plan: RunPlan, tools: dict[str, Tool]) -> Frame:
+        """Adds the agent's tools to `tools`; returns what goes with them."""
+        agent = setup.agent
+        behavior = resolved(setup.behavior or Behavior.from_stored(plan.behavior), agent.behavior)
+        aliases = Aliases(agent.tool_aliases)
+        withheld: list[Withheld] = []
+        for one in agent.tools:
+            # Only sets of tools that come from outside have a word on it.
+            lazy = (getattr(one, "disclosure", "eager") or behavior.tool_disclosure) == "lazy"
             for found in await self._tools_of(one):
                 name = found.spec.name
                 if name in tools:
                     raise Conflict(f"Two tools of the agent are named {name!r}.")
                 tools[name] = found
+                if lazy:
+                    withheld.append(withheld_of(found, aliases=aliases, server=name_of(one) or ""))
+        search = place_search(tools, withheld, aliases=aliases, settings=behavior.tool_search)
+        check_names(tools, agent.tool_aliases)
+        for name in behavior.dedup_tools or {}:
+            if name in tools:
+                check_dedup(name, tools[name].effect)
+        skills = [one for one in agent.tools if isinstance(one, Skills)]
+        for one in skills:
+            one.check_tools(ToolNames(tools, aliases=aliases.by_name))
+        return Frame(
+            behavior=behavior,
+            aliases=aliases,
+            disclosure=Disclosure(withheld, search=search),
+            skills=skills,
+            tools=list(tools),
+        )
 
     async def _tools_of(self, one: AgentTool) -> Sequence[Tool]:
         if is_toolset(one):
-            known = self._opened.get(id(one))
-            if known is None:
-                known = self._opened[id(one)] = (one, await one.open())
-            return known[1]
+            return await self._opened.tools(one)
         return (as_tool(one),)
 
 

@@ -33,6 +33,7 @@ from weftline.kernel.entries import (
     MessagesTaken,
     OutputAccepted,
     OutputRejected,
+    ResultsOverBudget,
     RunAdopted,
     RunCreated,
     RunEnded,
@@ -200,6 +201,10 @@ def _stray(s: State, head: CallGated | CallOpened | CallStarted | CallClosed) ->
     return _broken(s, f"a fact about call {head.turn}.{head.index} that does not fit it")
 
 
+def _results_over_budget(s: State, head: ResultsOverBudget, at: int) -> State:
+    return replace(s, version=s.version + 1, batch=replace(s.batch, bytes=0))
+
+
 def _loop_detected(s: State, head: LoopDetected, at: int) -> State:
     if head.hard:
         return replace(s, version=s.version + 1)
@@ -280,6 +285,7 @@ FOLDS: dict[type[Fact], Callable[[State, Any, int], State]] = {
     CallOpened: _call_opened,
     CallStarted: _call_started,
     CallClosed: _call_closed,
+    ResultsOverBudget: _results_over_budget,
     LoopDetected: _loop_detected,
     BudgetExceeded: _budget_exceeded,
     FinalForced: _final_forced,
