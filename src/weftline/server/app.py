@@ -199,7 +199,11 @@ class App:
         route, request.params = found.route, found.params
         if route.has_metadata:
             request.metadata = self.oauth.resource_metadata(request)
-        principal = NOBODY if route.access == "public" else await self.auth.check(request, route)
+        if route.access == "public":
+            principal = NOBODY
+        else:
+            principal = await self.auth.check(request, route)
+            request.let_in(principal, self.auth)
         request.about.workspace = principal.slug
         try:
             answer = await route.handler(self, request, principal)

@@ -48,6 +48,11 @@ class Authenticator:
         again = await (self._key(digest) if stored is None else self._token(digest, stored))
         return again is not None and not again.gated
 
+    async def require_valid(self, principal: Principal) -> None:
+        """Raises `Unauthorized` if a credential that was let in would no longer be."""
+        if not await self.is_valid(principal):
+            raise invalid_credential()
+
     async def check(self, request: Request, route: Route) -> Principal:
         secret = _credential(request)
         if secret is None:
@@ -58,9 +63,9 @@ class Authenticator:
         digest = hash_secret(secret)
         principal = self._known.get(digest) or await self._look_up(secret, digest)
         if principal.expires_us <= now:
-            raise _invalid()
+            raise invalid_credential()
         if principal.resource and request.path != principal.resource:
-            raise _invalid()
+            raise invalid_credential()
         slug = request.params.get("slug")
         if slug is not None and slug != principal.slug:
             raise NotFound(
@@ -99,7 +104,7 @@ class Authenticator:
         else:
             principal = await self._key(digest)
         if principal is None:
-            raise _invalid()
+            raise invalid_credential()
         # What was read before a change must not be remembered after it.
         if changes == self._changes:
             self._known[digest] = principal
@@ -145,7 +150,7 @@ def _check_scopes(scopes: frozenset[str], route: Route) -> None:
         )
 
 
-def _invalid() -> Unauthorized:
+def invalid_credential() -> Unauthorized:
     return Unauthorized("Invalid API key or OAuth access token", invalid_token=True)
 
 

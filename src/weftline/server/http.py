@@ -10,6 +10,7 @@ from weftline.errors import InvalidRequest, TooLarge
 from weftline.log_context import RequestInfo
 from weftline.percent import fields
 from weftline.server.large_bodies import LARGE_BYTES, LargeBodies
+from weftline.server.principal import Principal
 from weftline.server.room import Room
 from weftline.wire.limits import MAX_BODY_BYTES
 
@@ -50,6 +51,18 @@ class Flow(Protocol):
         ...
 
 
+class Credentials(Protocol):
+    """Whether a credential that was let in still is."""
+
+    def remembers(self, principal: Principal) -> bool:
+        """Whether no credential has changed since this one was looked up."""
+        ...
+
+    async def require_valid(self, principal: Principal) -> None:
+        """Raises `Unauthorized` if it would no longer be let in."""
+        ...
+
+
 class Departure:
     """Notifies listeners when the client goes away before its response has ended.
 
@@ -81,8 +94,10 @@ class Request:
 
     __slots__ = (
         "_bodies",
+        "_credentials",
         "_first",
         "_headers",
+        "_principal",
         "_query",
         "_receive",
         "_rooms",
@@ -118,6 +133,8 @@ class Request:
         self._first: dict[bytes, bytes] | None = None
         self._receive = receive
         self._bodies = bodies
+        self._credentials: Credentials | None = None
+        self._principal: Principal | None = None
         self._rooms: list[Room] | None = None
         self._query: list[tuple[str, str]] | None = None
 
@@ -152,11 +169,22 @@ class Request:
         """The rest of the request, for a handler that speaks ASGI itself."""
         return self._receive
 
+    def let_in(self, principal: Principal, credentials: Credentials) -> None:
+        """Its head has been judged. The body may take a while to come, so the credential counts once more then."""
+        self._principal, self._credentials = principal, credentials
+
     async def body(self, *, limit: int = MAX_BODY_BYTES) -> bytes:
-        """The whole body; `TooLarge` when it is over `limit` bytes.
+        """The whole body; `TooLarge` when it is over `limit` bytes, `Unauthorized` if the credential was revoked.
 
         Of a large one `RateLimited` or `Unavailable` if there is no room for it; `body_is_read` frees its room.
         """
+        data = await self._whole_body(limit)
+        credentials, principal = self._credentials, self._principal
+        if credentials is not None and principal is not None and not credentials.remembers(principal):
+            await credentials.require_valid(principal)
+        return data
+
+    async def _whole_body(self, limit: int) -> bytes:
         declared = self.header(b"content-length")
         if declared is not None and declared.isdigit() and int(declared) > limit:
             raise _too_large(limit)

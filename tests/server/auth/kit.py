@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from html import unescape
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -113,8 +113,10 @@ class World:
         departure: Departure | None = None,
         takes: int | None = None,
         begun: asyncio.Event | None = None,
+        halfway: Callable[[], Awaitable[object]] | None = None,
     ) -> Reply:
-        """`takes` is how many messages of the answer the client takes, all by default; `begun` is set by the first."""
+        """`takes` is how many messages of the answer the client takes, all by default; `begun` is set by the first.
+        `halfway` is called when the server has one byte of the body and waits for the rest."""
         sent = {"host": "weft.example", **(headers or {})}
         data = b""
         if credential is not None:
@@ -137,10 +139,15 @@ class World:
             scope[DEPARTURE] = departure
         messages: list[Any] = []
         unread = [{"type": "http.request", "body": data, "more_body": False}]
+        if halfway is not None:
+            unread[0]["body"] = data[1:]
+            unread.append({"type": "http.request", "body": data[:1], "more_body": True})
 
         async def receive() -> dict[str, Any]:
             if not unread:
                 await asyncio.Event().wait()
+            if halfway is not None and len(unread) == 1:
+                await halfway()
             return unread.pop()
 
         async def send(message: Any) -> None:

@@ -84,14 +84,14 @@ async def test_the_streams_of_a_revoked_credential_end_and_their_runs_go_on(
             assert (await world.call("DELETE", path, credential=owner)).status == 200
         else:
             assert (await client.post("revoke", token=token)).status == 200
-        if kind == "a2a_waiting":
-            with pytest.raises(ConnectionResetError):
-                await stream
-        else:
-            assert (await stream).status == 200
+        ended = await stream
+        assert ended.status == (401 if kind == "a2a_waiting" else 200)
     path, headers, body = requests()[kind]
     again = await world.call("POST", path, credential=secret, headers=headers, body=body)
     assert again.status == 401 and again.json["error"] == "Invalid API key or OAuth access token"
+    if kind == "a2a_waiting":
+        assert ended.json == {**again.json, "requestId": ended.json["requestId"]}
+        assert ended.headers["www-authenticate"] == again.headers["www-authenticate"]
     assert await cancel_all(world, owner) == 1
     await world.app.mcp.close()
 
@@ -108,3 +108,41 @@ async def test_ending_a_grant_ends_the_streams_of_its_tokens_and_no_others(world
         assert not other.done()
         assert await cancel_all(world, owner) == 2
         assert b"event: cancelled" in (await other).body
+
+
+@pytest.mark.parametrize("kind", ["key", "a2a", "mcp"])
+@pytest.mark.parametrize("credential", ["key", "token"])
+async def test_a_request_whose_credential_is_revoked_before_its_body_is_complete_is_refused(
+    world: World, kind: str, credential: str
+) -> None:
+    owner = await world.key()
+    keys = "/api/v1/workspaces/acme/api-keys"
+    asked = {"key": (keys, dict[str, str](), {"name": "successor"}), **requests()}
+    if credential == "token":
+        asked["key"] = (RUNS, {}, {"modelId": "scripted:stuck", "prompt": "hi"})
+    path, headers, body = asked[kind]
+    agent = {"name": "Helper", "spec": {"modelId": "scripted:stuck"}}
+    assert (await world.call("POST", "/api/v1/workspaces/acme/agents", credential=owner, body=agent)).status == 201
+    client = await world.client(redirect_uris=[], client_credentials=True, scopes=SCOPES)
+    token = (await client.token(grant_type="client_credentials")).json["access_token"]
+    made = await world.call("POST", keys, credential=owner, body={"name": "k"})
+
+    async def revoke() -> None:
+        if credential == "key":
+            assert (await world.call("DELETE", f"{keys}/{made.json['id']}", credential=owner)).status == 200
+        else:
+            assert (await client.post("revoke", token=token)).status == 200
+
+    async def change_another() -> None:
+        assert (await world.call("POST", keys, credential=owner, body={"name": "another"})).status == 201
+
+    secret = made.json["key"] if credential == "key" else token
+    if kind == "key" and credential == "key":
+        late = await world.call("POST", path, credential=secret, body=body, halfway=change_another)
+        assert late.status == 201
+    refused = await world.call("POST", path, credential=secret, headers=headers, body=body, halfway=revoke)
+    assert refused.status == 401 and refused.json["error"] == "Invalid API key or OAuth access token"
+    names = [key["name"] for key in (await world.call("GET", keys, credential=owner)).json["keys"]]
+    assert names.count("successor") == (1 if kind == "key" and credential == "key" else 0)
+    assert await running(world, owner) == []
+    await world.app.mcp.close()

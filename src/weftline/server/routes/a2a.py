@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any
 
 from msgspec import UNSET
 from msgspec.json import encode
 
-from weftline.errors import WeftlineError
+from weftline.errors import Unauthorized, WeftlineError
 from weftline.server.a2a import cards, rpc
 from weftline.server.a2a.dialect import Dialect
 from weftline.server.a2a.rpc import Call, NotACall, RpcError
@@ -19,9 +19,10 @@ from weftline.server.a2a.tasks import Task
 from weftline.server.a2a.v0_3 import V03
 from weftline.server.a2a.v1_0 import V1
 from weftline.server.app import App
-from weftline.server.auth import Principal
+from weftline.server.auth import Principal, invalid_credential
 from weftline.server.http import NO_SNIFFING, Request, Response
 from weftline.server.large import LARGE_BYTES, LargeResponses, RequestRoom
+from weftline.server.open_streams import OpenStream
 from weftline.server.parsing import parsed
 from weftline.server.router import EventStream, Route
 from weftline.server.sse import HEADERS, KEEP_ALIVE
@@ -50,6 +51,8 @@ async def call(app: App, request: Request, principal: Principal) -> Response | N
         if asked not in ("", _V03.version, _V1.version):
             raise _unknown_version(asked)
         return await _carry_out(app, request, principal, agent, dialect, sent)
+    except Unauthorized:
+        raise  # told as it is before a call is read
     except (RpcError, WeftlineError) as error:
         if sent.id is UNSET:
             return Response(b"", status=204)
@@ -83,8 +86,14 @@ async def _carry_out(
             await app.streams.carry(principal, lambda: _send_events(request, first.pop(), events, frames))
             return None
 
-        def unless_gone(work: Coroutine[Any, Any, Task]) -> Awaitable[Task]:
-            return app.streams.carry(principal, lambda: request.unless_gone(work))
+        async def unless_gone(work: Coroutine[Any, Any, Task]) -> Task:
+            stream = OpenStream(principal)
+            try:
+                return await app.streams.carry(principal, lambda: request.unless_gone(work), stream=stream)
+            except ConnectionResetError:
+                if stream.revoked:
+                    raise invalid_credential() from None
+                raise
 
         result = await serving.result(operation, sent.params, unless_gone=unless_gone)
         if room.held is None:
