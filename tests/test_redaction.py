@@ -7,6 +7,7 @@ import html
 import io
 import json
 import logging
+import threading
 from collections.abc import Generator
 from pathlib import Path
 from urllib.parse import quote, quote_plus
@@ -15,11 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weftline import redaction
 from weftline.messages import Text
+from weftline.providers.base import ToolSpec
 from weftline.redaction import REDACTED, Redactor, shown_template, shown_url
 from weftline.server.logs import configure_logs
-from weftline.tools.base import ToolOutput
-from weftline.tools.remote import redacted
+from weftline.tools.base import ToolContext, ToolOutput
+from weftline.tools.remote import RemoteTool, redacted
+from weftline.tools.schema import EMPTY_OBJECT_SCHEMA
 
 SRC = Path(__file__).resolve().parent.parent / "src"
 SECRET = 's3cr3t/"ü+&<'
@@ -144,3 +148,39 @@ def test_a_secret_at_the_cut_of_a_long_text_leaves_no_piece(place: int) -> None:
         assert isinstance(shown, Text) and len(shown.text) < 201_000
         head, _, note = shown.text.rpartition("\n")
         assert note == f"[cut after 200000 of {len(text)} characters]" and "abc" not in head.replace(REDACTED, "")
+
+
+class Echo(RemoteTool):
+    """A peer that repeats what it was sent."""
+
+    async def ask(self, args: bytes, context: ToolContext) -> ToolOutput:
+        return ToolOutput.of(args.decode())
+
+
+async def test_what_is_looked_for_is_worked_out_once_when_a_tool_answers_and_beside_the_loop_if_it_is_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[int] = []
+    forms = redaction._forms  # pyright: ignore[reportPrivateUsage]
+
+    def noted(secret: str) -> set[str]:
+        threads.append(threading.get_ident())
+        return forms(secret)
+
+    monkeypatch.setattr(redaction, "_forms", noted)
+    headers = {f"X-{index}": f"{index}" + "%" * 1000 for index in range(64)}
+    tool = Echo(ToolSpec("echo", "", EMPTY_OBJECT_SCHEMA), redactor=Redactor.of_request("https://x.example", headers))
+    assert threads == []
+    context: ToolContext = ToolContext("run_1", "call_1", "key", "echo", "acme")
+    for _ in range(2):
+        shown = await tool.invoke(headers["X-7"].encode(), context)
+        assert shown.parts == (Text(REDACTED),)
+    assert len(threads) == len(headers) and threading.get_ident() not in threads
+
+
+def test_of_a_header_with_many_parts_the_whole_and_some_parts_are_looked_for() -> None:
+    cookie = "; ".join([f"c{index}=value-{index:04}" for index in range(600)])
+    redactor = Redactor.of_request("https://x.example", {"Cookie": cookie, "Authorization": "Bearer abcd-1234"})
+    assert redactor.text(f"{cookie} Bearer abcd-1234") == f"{REDACTED} {REDACTED}"
+    assert redactor.text("value-0001") == REDACTED
+    assert len(redactor._spellings) < 3000  # pyright: ignore[reportPrivateUsage]

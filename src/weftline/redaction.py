@@ -10,9 +10,12 @@ import base64
 import binascii
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from itertools import islice, zip_longest
 from typing import Final
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote
 
 from weftline.percent import decoded
 
@@ -36,22 +39,31 @@ _MIN_SECRET_CHARS = 3
 """A shorter declared secret would black out half of every text."""
 _MIN_HEADER_CHARS, _MIN_OTHER_CHARS = 4, 8
 """Of a header or parameter with a name that speaks of secrets, and of any other."""
+_MAX_SECRETS = 160
+"""Of one request: the values of its headers first, then what they consist of. Each has a dozen spellings."""
+_LIGHT_CHARS = 2048
+"""Room for any usual token."""
 
 
 class Redactor:
-    """Blacks out these secrets wherever they appear, including as JSON, in an address, in HTML or in base64."""
+    """Blacks out these secrets wherever they appear, including as JSON, in an address, in HTML or in base64.
+
+    How they may be spelled is worked out when it is first needed: most are never repeated by anyone.
+    """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        forms = {form for secret in secrets if len(secret) >= _MIN_SECRET_CHARS for form in _forms(secret)}
-        # Longest first: one secret may be part of another.
-        self._forms = sorted(forms, key=len, reverse=True)
-        self.longest = len(self._forms[0]) if self._forms else 0
-        """Of what it looks for, in characters."""
+        kept = [secret for secret in secrets if len(secret) >= _MIN_SECRET_CHARS]
+        self._secrets: Callable[[], Iterable[str]] = lambda: kept
+        self._chars = sum([len(secret) for secret in kept])
 
     @classmethod
     def of_request(cls, url: str, headers: Mapping[str, str], *, secrets: Iterable[str] = ()) -> Redactor:
         """For what a request carries: its headers, the secrets in its address, and anything else declared secret."""
-        return cls([*secrets, *_of_headers(headers), *_of_url(url)])
+        redactor = cls(secrets)
+        declared, values = redactor._secrets, dict(headers)
+        redactor._secrets = lambda: [*declared(), *islice(dict.fromkeys(_of_request(url, values)), _MAX_SECRETS)]
+        redactor._chars += len(url) + sum([len(value) for value in values.values()])
+        return redactor
 
     @classmethod
     def of_environment(cls, env: Mapping[str, str]) -> Redactor:
@@ -63,20 +75,46 @@ class Redactor:
     def __or__(self, other: Redactor) -> Redactor:
         """One that blackens the secrets of both."""
         both = Redactor()
-        both._forms = sorted({*self._forms, *other._forms}, key=len, reverse=True)
-        both.longest = max(self.longest, other.longest)
+        both._secrets = lambda: ()
+        both._chars = self._chars + other._chars
+        both._spellings = sorted({*self._spellings, *other._spellings}, key=len, reverse=True)
         return both
 
     def __bool__(self) -> bool:
-        return bool(self._forms)
+        return bool(self._spellings)
+
+    @property
+    def heavy(self) -> bool:
+        """Whether it has so much to look for that this is not to be done on the event loop."""
+        return self._chars > _LIGHT_CHARS
+
+    @property
+    def longest(self) -> int:
+        """Of what it looks for, in characters."""
+        return len(self._spellings[0]) if self._spellings else 0
+
+    def prepare(self) -> None:
+        """Works out the spellings, if that was not done before."""
+        _ = self._spellings
+
+    @cached_property
+    def _spellings(self) -> list[str]:
+        secrets = [secret for secret in self._secrets() if len(secret) >= _MIN_SECRET_CHARS]
+        # Longest first: one secret may be part of another.
+        return sorted({form for secret in secrets for form in _forms(secret)}, key=len, reverse=True)
+
+    def _fitting(self, size: int) -> list[str]:
+        """Those that may be in a text of this size."""
+        spellings = self._spellings
+        return spellings[bisect_left(spellings, -size, key=lambda form: -len(form)) :] if spellings else spellings
 
     def text(self, text: str) -> str:
-        for form in self._forms:
+        for form in self._fitting(len(text)):
             text = text.replace(form, REDACTED)
         return text
 
     def data(self, data: bytes) -> bytes:
-        for form in self._forms:
+        for form in self._fitting(len(data)):  # no form has more characters than bytes
             data = data.replace(form.encode("utf-8", "surrogatepass"), REDACTED.encode())
         return data
 
@@ -112,20 +150,32 @@ def _is_secret_parameter(name: str, value: str) -> bool:
     return bool(_SECRET_NAME.search(name) or _RANDOM.fullmatch(value))
 
 
-def _of_headers(headers: Mapping[str, str]) -> Iterator[str]:
-    for name, value in headers.items():
-        if name.lower() in _PLAIN_HEADERS or name == SEALED_URL:
-            continue
-        named = _SECRET_NAME.search(name) is not None
-        least = _MIN_HEADER_CHARS if named else _MIN_OTHER_CHARS
-        words = re.split(r"[\s;,]+", value.strip())
-        if len(words) > 1 and "=" not in words[0]:
-            scheme, *words = words
-            if scheme.lower() == "basic":
-                words += _basic(words[0])
-        pieces = [value, *words] if named else [value]
-        pieces += [piece.partition("=")[2].strip('"') for piece in pieces if "=" in piece.rstrip("=")]
-        yield from (piece for piece in pieces if len(piece) >= least)
+def _of_request(url: str, headers: Mapping[str, str]) -> Iterator[str]:
+    sent = [(name, value) for name, value in headers.items() if name.lower() not in _PLAIN_HEADERS | {SEALED_URL}]
+    yield from _of_url(url)
+    yield from (value for name, value in sent if len(value) >= _least(name))
+    yield from _of_headers(sent)
+
+
+def _least(name: str) -> int:
+    return _MIN_HEADER_CHARS if _SECRET_NAME.search(name) else _MIN_OTHER_CHARS
+
+
+def _of_headers(headers: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """The parts of each, in turns, so that one with many does not leave the others without."""
+    for row in zip_longest(*[_of_header(value, least=_least(name)) for name, value in headers], fillvalue=""):
+        yield from (piece for piece in row if piece)
+
+
+def _of_header(value: str, *, least: int) -> Iterator[str]:
+    words = re.split(r"[\s;,]+", value.strip())
+    if len(words) > 1 and "=" not in words[0]:
+        scheme, *words = words
+        if scheme.lower() == "basic":
+            words += _basic(words[0])
+    for piece in [value, *words] if least == _MIN_HEADER_CHARS else [value]:
+        assigned = piece.partition("=")[2].strip('"') if "=" in piece.rstrip("=") else ""
+        yield from (one for one in (piece, assigned) if len(one) >= least)
 
 
 def _basic(encoded: str) -> list[str]:
@@ -163,16 +213,18 @@ def _forms(secret: str) -> set[str]:
     data = secret.encode("utf-8", "surrogatepass")
     html = secret.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
     in_json = json.dumps(secret)[1:-1]
+    in_url = quote(data, safe="")
+    escaped = secret.encode("utf-16-be", "surrogatepass").hex("\\", 2).replace("\\", "\\u")
     return {
         secret,
         in_json,
         json.dumps(secret, ensure_ascii=False)[1:-1],
         in_json.replace("/", "\\/"),  # as PHP writes it
         json.dumps(in_json)[1:-1],  # JSON inside of JSON
-        "".join([f"\\u{ord(char):04x}" for char in secret]),
-        quote(data, safe=""),
-        quote_plus(data),
-        "".join([f"%{byte:02X}" for byte in data]),
+        f"\\u{escaped}",
+        in_url,
+        in_url.replace("%20", "+"),
+        f"%{data.hex('%').upper()}",
         data.hex(),
         data.hex().upper(),
         html,

@@ -156,6 +156,11 @@ async def test_reasoning_levels_reach_the_model_as_a_number(api: Api, level: Any
     assert terminal["model"]["reasoningEffort"] == effort
 
 
+def a2a_with_headers(name: str, count: int, size: int) -> dict[str, Any]:
+    headers = {f"X-{index}": "x" * size for index in range(count)}
+    return {"kind": "a2a", "name": name, "agentCardUrl": "https://a.example", "headers": headers}
+
+
 def mcp_with_header(value: object) -> Json:
     return {"kind": "mcp", "name": "s", "url": "https://x.test", "headers": {"X": value}}
 
@@ -202,6 +207,7 @@ BAD_SPECS: list[tuple[Json, str]] = [
     ({"prompt": "a", "tools": [{"kind": "mcp", "name": "s", "url": "ftp://x"}]}, "tools[0].url"),
     ({"prompt": "a", "tools": [mcp_with_header(7)]}, "tools[0].headers.X"),
     ({"prompt": "a", "tools": [mcp_with_header("x" * 8193)]}, "tools[0].headers.X"),
+    ({"prompt": "a", "tools": [a2a_with_headers(f"t{i}", 8, 8000) for i in range(5)]}, "tools"),
     ({"prompt": "a", "tools": [mcp_local(65)]}, "tools[0].tools"),
     ({"prompt": "a", "tools": [local_tool("t0"), mcp_local(1)]}, "tools[1].tools[0].name"),
     ({"prompt": "a", "loopDetection": {"hardCutoffThreshold": 101}}, "loopDetection.hardCutoffThreshold"),

@@ -83,6 +83,10 @@ REFUSED: list[tuple[Any, str]] = [
     ({"kind": "mcp", "name": "x"}, "tools[1].url"),
     ({"kind": "mcp", "name": "x-y", "url": "https://a"}, "tools[1].name"),
     ({"kind": "mcp", "name": "x", "url": "https://a", "headers": {"K": "k" * 8193}}, "tools[1].headers.K"),
+    (
+        {"kind": "mcp", "name": "x", "url": "https://a", "headers": {f"K{i}": "k" * 8000 for i in range(9)}},
+        "tools[1].headers",
+    ),
     ({"kind": "mcp", "name": "x", "url": "https://a", "toolFilter": "all"}, "tools[1].toolFilter"),
     ({"kind": "mcp", "name": "x", "url": "https://a", "toolFilter": [1]}, "tools[1].toolFilter[0]"),
     ({"kind": "mcp_local", "name": "x"}, "tools[1].tools"),

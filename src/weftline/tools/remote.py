@@ -45,7 +45,7 @@ class RemoteTool(ABC):
 
     def __init__(self, spec: ToolSpec, *, redactor: Redactor | None = None) -> None:
         self.spec = spec
-        self._redactor = redactor or Redactor()
+        self._redactor = Redactor() if redactor is None else redactor
 
     @property
     def name(self) -> str:
@@ -66,9 +66,7 @@ class RemoteTool(ABC):
             told = fields(run=context.run_id, tool=self.name, call=context.call_id)
             logger.error("run %s: the tool %s failed: %s", context.run_id, self.name, type(error).__name__, extra=told)
             output = ToolOutput.of(prompts.tool_failed(self.name, str(error)), is_error=True)
-        if any(isinstance(part, File) and len(part.data or "") > _MAX_ON_LOOP for part in output.parts):
-            return await asyncio.to_thread(redacted, output, self._redactor)
-        return redacted(output, self._redactor)
+        return await redacted_apart(output, self._redactor)
 
     @abstractmethod
     async def ask(self, args: bytes, context: ToolContext) -> ToolOutput:
@@ -94,6 +92,13 @@ class UnavailableTool(RemoteTool):
 
     async def ask(self, args: bytes, context: ToolContext) -> ToolOutput:
         return ToolOutput.of(self._explanation, is_error=True)
+
+
+async def redacted_apart(output: ToolOutput, redactor: Redactor) -> ToolOutput:
+    """Like `redacted`, beside the event loop if there is much to look for or much to look through."""
+    if redactor.heavy or any(isinstance(part, File) and len(part.data or "") > _MAX_ON_LOOP for part in output.parts):
+        return await asyncio.to_thread(redacted, output, redactor)
+    return redacted(output, redactor)
 
 
 def redacted(output: ToolOutput, redactor: Redactor) -> ToolOutput:

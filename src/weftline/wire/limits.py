@@ -49,6 +49,10 @@ MAX_MESSAGES = 10_000
 MAX_TOOL_FILTER_NAMES = 512
 MAX_TOOL_FILTER_NAME_CHARS = 256
 MAX_HEADERS = 64
+MAX_HEADERS_BYTES = 64 * KB
+"""Of the values of all headers of one tool."""
+MAX_TOOLS_HEADERS_BYTES = 256 * KB
+"""Of those of all tools of one request."""
 
 MAX_ATTACHMENTS = 20
 """Of one request, those of all its messages together."""

@@ -43,13 +43,22 @@ from weftline.wire.limits import (
     MAX_TEMPERATURE,
     MAX_TOOL_BUDGETS,
     MAX_TOOLS,
+    MAX_TOOLS_HEADERS_BYTES,
     METADATA_KEY_PATTERN,
     MIN_LOOP_HARD,
     MIN_LOOP_SOFT,
     REASONING_LEVELS,
     SCHEMA_NAME_PATTERN,
 )
-from weftline.wire.tool_refs import McpLocalToolModel, ToolRefModel, checked_schema, whole
+from weftline.wire.tool_refs import (
+    A2AToolModel,
+    McpLocalToolModel,
+    McpToolModel,
+    ToolRefModel,
+    checked_schema,
+    header_bytes,
+    whole,
+)
 
 NO_NUL = r"^[^\x00]*$"
 
@@ -155,12 +164,16 @@ _REASONING_SCHEMA = {
 }
 
 
-def _tool_count(tools: list[ToolRefModel]) -> list[ToolRefModel]:
+def _tools_size(tools: list[ToolRefModel]) -> list[ToolRefModel]:
     count = len(tools) + sum([len(tool.tools) - 1 for tool in tools if isinstance(tool, McpLocalToolModel)])
     if count > MAX_TOOLS:
         raise PydanticCustomError(
             "tool_count", "has {count} tools; at most {limit} are allowed", {"count": count, "limit": MAX_TOOLS}
         )
+    size = sum([header_bytes(tool.headers) for tool in tools if isinstance(tool, A2AToolModel | McpToolModel)])
+    if size > MAX_TOOLS_HEADERS_BYTES:
+        limit = {"limit": MAX_TOOLS_HEADERS_BYTES}
+        raise PydanticCustomError("headers_size", "must have at most {limit} bytes in all values of headers", limit)
     return tools
 
 
@@ -170,7 +183,7 @@ _StopSequence: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_le
 class _Settings(Part):
     """What a run, a session and a message to a session can all set."""
 
-    tools: Annotated[list[ToolRefModel], Field(max_length=MAX_TOOLS), AfterValidator(_tool_count)] | None = None
+    tools: Annotated[list[ToolRefModel], Field(max_length=MAX_TOOLS), AfterValidator(_tools_size)] | None = None
     metadata: Metadata | None = None
     reasoningLevel: Annotated[Any, AfterValidator(_reasoning), WithJsonSchema(_REASONING_SCHEMA)] = None
     outputSchema: Annotated[OutputSchemaModel | None, BeforeValidator(_output_schema_size)] = None

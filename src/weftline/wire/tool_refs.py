@@ -23,6 +23,7 @@ from weftline.wire.limits import (
     MAX_CONTEXT_ID_CHARS,
     MAX_HEADER_VALUE_BYTES,
     MAX_HEADERS,
+    MAX_HEADERS_BYTES,
     MAX_MCP_LOCAL_TOOLS,
     MAX_SERVER_NAME_CHARS,
     MAX_TOOL_FILTER_NAME_CHARS,
@@ -79,6 +80,18 @@ def _header_value(value: str) -> str:
     return value
 
 
+def header_bytes(headers: dict[str, str] | None) -> int:
+    return sum([len(value.encode()) for value in (headers or {}).values()])
+
+
+def _headers(headers: dict[str, str]) -> dict[str, str]:
+    # Whatever the peer says is searched for each of them, in a dozen spellings.
+    if header_bytes(headers) > MAX_HEADERS_BYTES:
+        limit = {"limit": MAX_HEADERS_BYTES}
+        raise PydanticCustomError("headers_size", "must have at most {limit} bytes in all its values", limit)
+    return headers
+
+
 def checked_schema(schema: object) -> object:
     """A schema of bounded cost, or whatever else was sent in its place."""
     value: object = schema
@@ -110,6 +123,7 @@ Headers: TypeAlias = Annotated[
         Annotated[str, AfterValidator(_header_value)],
     ],
     Field(max_length=MAX_HEADERS),
+    AfterValidator(_headers),
 ]
 
 

@@ -23,7 +23,7 @@ from weftline.tools.base import ToolContext, ToolOutput, ToolProgress
 from weftline.tools.checking import issues_of
 from weftline.tools.mcp.address import McpPlace
 from weftline.tools.mcp.pool import Connection, McpMissing, McpPool
-from weftline.tools.remote import RemoteTool, UnavailableTool, redacted
+from weftline.tools.remote import RemoteTool, UnavailableTool, redacted_apart
 from weftline.tools.schema import EMPTY_OBJECT_SCHEMA, object_root
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 KEY = "weftline/idempotency-key"
 """Where a server finds the key in the metadata of a call: the same whenever the call is repeated."""
 MAX_TOOLS = 2000
+_STINT = 10
+"""Tools that are read at once if there is much to look for in them."""
 MAX_PAGES = 2000
 _MAX_NAME = 64
 _MAX_QUESTIONS, _MAX_QUESTION, _MAX_MESSAGE_CHARS = 5, 500, 8000
@@ -92,10 +94,12 @@ class McpTool(RemoteTool):
                 async with self._pool.use(self._address) as connection:
                     try:
                         result = await self._call(connection, arguments, context, asked)
-                        return redacted(_with_questions(await self._checked(result), asked), connection.redactor)
+                        output = _with_questions(await self._checked(result), asked)
+                        return await redacted_apart(output, connection.redactor)
                     except MCPError as error:
                         if not self._once_more(connection, error) or last:
-                            return redacted(_with_questions(self._failed(error), asked), connection.redactor)
+                            output = _with_questions(self._failed(error), asked)
+                            return await redacted_apart(output, connection.redactor)
                     except ValidationError as error:
                         # The server has answered, but nobody can tell what.
                         logger.info("MCP tool %s: its answer cannot be read: %s", self.name, type(error).__name__)
@@ -115,6 +119,7 @@ class McpTool(RemoteTool):
     async def _call(
         self, connection: Connection, arguments: dict[str, Any], context: ToolContext, asked: list[str]
     ) -> CallToolResult:
+        await _prepared(self._address.redactor)
         redactor = connection.redactor
 
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
@@ -177,6 +182,7 @@ class McpTool(RemoteTool):
 
 async def list_tools(pool: McpPool, address: McpPlace) -> tuple[McpEntry, ...]:
     """All tools of a server, over all pages. Raises `McpUnavailable` with a message for the model."""
+    await _prepared(address.redactor)
     try:
         async with asyncio.timeout(pool.connect_s):
             return await _listed(pool, address)
@@ -186,6 +192,12 @@ async def list_tools(pool: McpPool, address: McpPlace) -> tuple[McpEntry, ...]:
         raise McpUnavailable(prompts.MCP_TIMED_OUT) from None
     except Exception as error:
         raise McpUnavailable(address.redactor.text(_told(error))) from None
+
+
+async def _prepared(redactor: Redactor) -> None:
+    """So that the first use does not hold up the event loop."""
+    if redactor.heavy:
+        await asyncio.to_thread(redactor.prepare)
 
 
 def _told(error: Exception) -> str:
@@ -218,9 +230,12 @@ async def _pages(connection: Connection) -> tuple[McpEntry, ...]:
     cursor: str | None = None
     for _ in range(MAX_PAGES):
         page = await connection.client.list_tools(cursor=cursor)
-        for tool in page.tools:
+        redactor = connection.redactor
+        for count, tool in enumerate(page.tools):
             if len(found) < MAX_TOOLS:
-                found.setdefault(tool.name, _entry(tool, connection.redactor))
+                if redactor.heavy and count % _STINT == 0:
+                    await asyncio.sleep(0)
+                found.setdefault(tool.name, _entry(tool, redactor))
             elif tool.name not in found:
                 return _cut_short(connection, found)
         cursor = page.next_cursor
