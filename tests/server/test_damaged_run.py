@@ -58,12 +58,16 @@ async def test_what_of_a_store_cannot_be_read_is_told_to_whoever_asks_for_it_and
     with ServerProcess(tmp_path, scripts=SCRIPTS) as server:
         api = Api(http, server.url, "acme", server.create_key("acme"))
         runs = [await api.start("hello") for _ in range(4)]
+        session = (await api.call("POST", "agent-sessions", {"modelId": "scripted:hello"})).json["sessionId"]
+        said = await api.call("POST", f"agent-sessions/{session}/messages", {"prompt": "x"})
+        await api.events(said.json["runId"])
         whole = [await api.events(run) for run in runs]
         assert server.terminate() == 0
         db = apsw.Connection(str(server.db / "weftline.db"))
         db.execute("UPDATE entries SET body = substr(body, 2) WHERE run = 2 AND seq = 1")
         db.execute("UPDATE entries SET body = x'7b' WHERE run = 3 AND kind = 'run.ended'")
         db.execute("UPDATE deltas SET bodies = x'22' WHERE run = 4")
+        db.execute("UPDATE thread_messages SET message = ?", [b"[" * 200_000])
         db.close()
         server.start()
         for run in runs[1:3]:
@@ -71,7 +75,10 @@ async def test_what_of_a_store_cannot_be_read_is_told_to_whoever_asks_for_it_and
             assert run in error["message"]
         assert (await api.snapshot(runs[3]))["finalText"] == "hi"
         listed = {run["id"]: run["errorCode"] for run in (await api.get("agent-runs")).json["runs"]}
+        assert listed.pop(said.json["runId"]) is None
         assert listed == {runs[0]: None, runs[1]: None, runs[2]: "log_damaged", runs[3]: None}
+        error = check_error(await api.get(f"agent-sessions/{session}"), 500, "log_damaged")
+        assert session in error["message"]
         assert await api.events(runs[0]) == whole[0]
         for run, before in zip(runs[2:], whole[2:], strict=True):
             *rest, last = await api.events(run)
@@ -80,6 +87,33 @@ async def test_what_of_a_store_cannot_be_read_is_told_to_whoever_asks_for_it_and
         copy = tmp_path / "copy"
         done = await weftline_beside("backup", str(copy), "--db", str(server.db))
         assert (done.code, done.out) == (1, f"{copy}\n")
-        assert "cannot be read: 3 (" in done.err and all(run in done.err for run in runs[1:])
+        assert "cannot be read: 5 (" in done.err and all(run in done.err for run in runs[1:])
         done = await weftline_beside("restore", str(copy), "--json", "--db", str(tmp_path / "again"))
-        assert done.code == 0 and json.loads(done.out)["unreadable"] == 3 and runs[1] in done.err
+        assert done.code == 0 and json.loads(done.out)["unreadable"] == 5 and runs[1] in done.err
+
+
+@pytest.mark.parametrize("body", [b"\xff\xfe", b"[" * 200_000], ids=["not JSON", "too deep"])
+async def test_cancelling_an_ended_run_whose_log_does_not_read_leaves_it_as_it_is(
+    tmp_path: Path, http: aiohttp.ClientSession, body: bytes
+) -> None:
+    with ServerProcess(tmp_path, scripts=SCRIPTS) as server:
+        api = Api(http, server.url, "acme", server.create_key("acme"))
+        run = await api.start("hello")
+        await api.events(run)
+        whole = (await api.cancel(run)).json
+        assert whole["status"] == "succeeded"
+        assert server.terminate() == 0
+        db = apsw.Connection(str(server.db / "weftline.db"))
+        db.execute("UPDATE entries SET body = ? WHERE seq = 1", [body])
+        before = db.execute("SELECT count(*), max(id) FROM entries").fetchall()
+        db.close()
+        server.start()
+        listed = (await api.get("agent-runs")).json["runs"]
+        assert [(one["status"], one["finalText"]) for one in listed] == [("succeeded", "hi")]
+        for _ in range(2):
+            assert (await api.cancel(run)).json == whole
+        assert (await api.get("agent-runs")).json["runs"] == listed
+        assert server.terminate() == 0
+        db = apsw.Connection(str(server.db / "weftline.db"))
+        assert db.execute("SELECT count(*), max(id) FROM entries").fetchall() == before
+        db.close()

@@ -19,9 +19,10 @@ from typing import Self
 
 from msgspec import UNSET, Raw
 
-from weftline.errors import Conflict, NotFound, Unavailable, invalid
+from weftline.errors import LOG_DAMAGED, Conflict, NotFound, StoreError, Unavailable, invalid
 from weftline.kernel import bodies
 from weftline.kernel.accept import accepts, open_question
+from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import (
     KIND,
     RULES,
@@ -50,6 +51,7 @@ from weftline.runtime.engine import Resumed
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun, RunLog, WorkingSet
+from weftline.runtime.loading import public_id
 from weftline.runtime.log import Log
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.models import refused_sampling
@@ -472,7 +474,12 @@ class EmbeddedEngine:
         return await self._make_receipt(key, "" if row is None else row.status)
 
     async def _make_receipt(self, key: int, status: str) -> CancelReceipt:
-        return receipt(status, await self._log_store.heads(key, kinds=(KIND[CallClosed],)))
+        closed = await self._log_store.heads(key, kinds=(KIND[CallClosed],))
+        try:
+            return receipt(status, closed)
+        except UNREADABLE:
+            name = await public_id(self._log_store, key)
+            raise StoreError(f"The log of run {name} is damaged: a call cannot be read.", code=LOG_DAMAGED) from None
 
     async def session_id(self, thread: int | None) -> str | None:
         return None if thread is None else await self._names.session(thread)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Literal, TypeAlias
 
-from msgspec import DecodeError
+from msgspec import DecodeError, convert
+from msgspec.structs import replace
 
 from weftline.errors import Conflict, WeftlineError
 from weftline.kernel.bodies import decode_created, decode_message
+from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import decode_fact
 from weftline.kernel.evolve import fold
 from weftline.kernel.state import FOLD, State, decode_state
@@ -22,6 +25,7 @@ from weftline.store.base import Loaded, LogReader, LogStore, RunRow
 
 logger = logging.getLogger(__name__)
 
+_Ended: TypeAlias = Literal["succeeded", "failed", "cancelled"]
 _DECODED_HERE_BYTES = 256 * 1024
 """About a millisecond; more is decoded in a thread."""
 
@@ -49,9 +53,14 @@ async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
         work = WorkingSet(run_id, plan, conversation, secrets=loaded.secrets)
         if state.attempt.open:
             work.answering = await streamed_answer(store, key)
-    except DecodeError:
-        logger.exception("run %s: its log cannot be read", run_id)
+    except UNREADABLE:
         state = State(rules=row.rules, version=row.version, created=True, thread=row.thread, broken="it cannot be read")
+        if row.ended_at is None:
+            logger.exception("run %s: its log cannot be read", run_id)
+        else:
+            # What is left of it stays as it is: nothing is ever added to a run that has ended.
+            logger.error("run %s has ended, and its log cannot be read", run_id)
+            state = replace(state, step="ended", status=convert(row.status, _Ended))
         work = WorkingSet(run_id, RunPlan(messages=()), Conversation(()))
     log = RunLog(loaded.epoch)
     log.state, log.state_size = state, len(row.state)

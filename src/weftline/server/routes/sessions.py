@@ -6,8 +6,9 @@ from functools import partial
 
 from msgspec.json import decode, encode
 
-from weftline.errors import Conflict, InvalidRequest
+from weftline.errors import LOG_DAMAGED, Conflict, InvalidRequest, StoreError
 from weftline.kernel import bodies
+from weftline.kernel.damage import UNREADABLE
 from weftline.runtime import ids
 from weftline.server.access import find_session
 from weftline.server.agent_specs import RunSpec, effective
@@ -97,7 +98,11 @@ async def _snapshot(app: App, row: ThreadRow, *, size: int) -> Response:
     stored = await app.engine.thread_messages(row.key)
 
     def made() -> bytes:
-        return session_info(view, [bodies.decode_message(message) for message in stored])
+        try:
+            return session_info(view, [bodies.decode_message(message) for message in stored])
+        except UNREADABLE:
+            message = f"The session {view.id} is damaged: a message of it cannot be read."
+            raise StoreError(message, code=LOG_DAMAGED) from None
 
     return Response(await off_loop(made, size=size))
 
