@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections import Counter
 from collections.abc import Generator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -11,6 +15,7 @@ import pytest
 
 from weftline.config import Config
 from weftline.errors import WeftlineError
+from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.turns import Turns
 from weftline.server.options import server_options
 from weftline.testing import ServerProcess
@@ -59,6 +64,32 @@ async def test_a_workspace_queues_runs_up_to_its_cap_and_no_other_one_is_held_up
     for run in runs[:4]:
         await greedy.cancel(run)
     assert (await greedy.events(runs[5]))[-1].type == "result"
+
+
+async def test_where_few_files_may_be_open_a_workspace_has_fewer_runs_under_way(
+    tmp_path: Path, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nulimit -n 512\nexec {sys.executable} "$@"\n', encoding="utf-8")
+    python.chmod(0o755)
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "executable", str(python))
+        server = ServerProcess(tmp_path, scripts=SCRIPTS).start()
+    with ExitStack() as ending:
+        ending.push(server.__exit__)
+        assert any("only 512 files may be open" in line for line in server.log)
+        greedy, other = await workspace(http, server, "greedy"), await workspace(http, server, "other")
+        runs = [await greedy.start("stuck") for _ in range(66)]
+        async with asyncio.timeout(TIMEOUT_S):
+            while True:
+                listed = (await greedy.get("agent-runs?limit=100")).json["runs"]
+                if Counter(run["status"] for run in listed) == {"running": 64, "queued": 2}:
+                    break
+        assert (await other.play("hello"))[-1].type == "result"
+        for run in runs[:2]:
+            await greedy.cancel(run)
+        async with greedy.stream(runs[-1]) as stream:
+            await stream.until("assistant_delta")
 
 
 async def test_messages_that_wait_for_those_before_them_are_queued_runs_too(
@@ -186,3 +217,9 @@ async def test_one_turn_of_the_loop_has_one_turn() -> None:
 
     await asyncio.gather(*(work() for _ in range(20)))
     assert len(set(had)) == 20
+
+
+@pytest.mark.parametrize(("files", "runs"), [(None, 2048), (20_000, 2048), (1024, 128), (100, 64)])
+def test_a_workspace_may_use_an_eighth_of_the_files(files: int | None, runs: int) -> None:
+    assert WorkspaceLimits().within_files(files).max_runs_per_workspace == runs
+    assert WorkspaceLimits(max_runs_per_workspace=2).within_files(files).max_runs_per_workspace == 2

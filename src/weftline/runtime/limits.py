@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
+
+_FILES_PER_WORKSPACE = 8
+"""A workspace's runs may use one in this many descriptors: each has at most one model call under way."""
+_LEAST_RUNS = 64
 
 
 class WorkspaceLimits(Struct, frozen=True, kw_only=True):
@@ -14,3 +19,13 @@ class WorkspaceLimits(Struct, frozen=True, kw_only=True):
     """Runs waiting for a slot, or for earlier runs of their session."""
     max_streams_per_workspace: int = 4000
     """Event streams open at once."""
+
+    def within_files(self, max_files: int | None) -> WorkspaceLimits:
+        """These limits for a process that may have so many descriptors open: runs beyond that are queued.
+
+        Otherwise the hanging model calls of one workspace would leave none to accept a connection with.
+        """
+        if max_files is None:
+            return self
+        share = max(_LEAST_RUNS, max_files // _FILES_PER_WORKSPACE)
+        return replace(self, max_runs_per_workspace=min(self.max_runs_per_workspace, share))

@@ -197,13 +197,18 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     tools = AgentTools(dialled)
     for name, agent in file.agents.items():
         tools.register(name, Setup(agent))
+    max_files = _max_files()
+    limits = options.workspaces.within_files(max_files)
+    if limits != options.workspaces:
+        runs = limits.max_runs_per_workspace
+        logger.warning("only %s files may be open: a workspace has at most %d runs under way", max_files, runs)
     engine = await EmbeddedEngine(
         store,
         models=catalogs,
         tools=tools,
         model_timeout_s=options.model_timeout_s,
         slow_turn_s=options.slow_turn_s,
-        limits=options.workspaces,
+        limits=limits,
     ).start()
     app = App(engine, store, catalogs, ROUTES, options=options, read_document=partial(read_document, pages), code=code)
     deliveries = WebhookDeliveries(
@@ -230,7 +235,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     await control.start()
     connections = Connections(
         options.connections,
-        max_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        max_files=max_files,
         proxies=options.trusted_proxies,
     )
     connections.on_refused = app.refused_early
@@ -321,6 +326,11 @@ def run(settings: Settings) -> int:
         return asyncio.run(serve(settings, ready=ready))
     else:
         return uvloop.run(serve(settings, ready=ready))
+
+
+def _max_files() -> int | None:
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
 
 
 def _allow_many_files() -> None:
