@@ -187,6 +187,18 @@ async def test_what_follows_a_chunked_body_does_not_join_the_head(
     assert statuses(await answers(server, first, second)) == [200, 400]
 
 
+async def test_a_connection_header_after_a_chunked_body_leaves_no_client_waiting(
+    server: ServerProcess, credentials: tuple[str, str]
+) -> None:
+    body = b"%x\r\n%b\r\n0\r\nConnection: close\r\n\r\n" % (len(RUN), RUN)
+    head = post(credentials, headers=[CHUNKED])
+    for segments in ([head + body + GET], [head + body], [head, body]):
+        data = await answers(server, *segments)
+        assert statuses(data) == [202] and b"connection: close" in data
+    # One that is answered before its body has come.
+    assert statuses(await answers(server, request(b"Host: x", CHUNKED), body)) == [200]
+
+
 async def test_an_escaped_slash_does_not_separate_two_names(
     server: ServerProcess, credentials: tuple[str, str]
 ) -> None:

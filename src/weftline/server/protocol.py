@@ -220,6 +220,9 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         name = name.lower()
         if name in WATCHED:
             self._watched.append((name, value))
+        elif name == b"connection" and self._phase is _BODY:
+            # After a body it means nothing, but the parser may read no further: the client must not wait for more.
+            self.cycle.keep_alive = False
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
@@ -298,6 +301,8 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         if not self.cycle.response_complete:
             self.cycle.more_body = False
             self.cycle.message_event.set()
+        elif not self.cycle.keep_alive:
+            self.transport.close()
 
     def _check(self, begun_as: _Phase) -> None:
         """After some bytes: bounds what is still incomplete, in size and in time."""

@@ -48,7 +48,16 @@ async def test_a_key_with_an_allow_list_makes_no_other_keys(world: World) -> Non
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"[]", b"no JSON", {"name": 5}, {"usage": "admin"}, {"agentIds": ["a b"]}, {"name": "x" * 300}],
+    [
+        b"",
+        b"[]",
+        b"no JSON",
+        {"name": 5},
+        {"usage": "admin"},
+        {"agentIds": ["a b"]},
+        {"agentIds": []},
+        {"name": "x" * 300},
+    ],
     ids=repr,
 )
 async def test_a_body_that_does_not_fit_is_refused(world: World, body: object) -> None:

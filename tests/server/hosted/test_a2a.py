@@ -47,7 +47,7 @@ async def frames(api: Api, method: str, params: Any) -> list[Json]:
 
 
 async def key_of(api: Api, usage: str, *agents: str) -> str:
-    reply = await api.post("api-keys", {"name": "k", "usage": usage, "agentIds": agents})
+    reply = await api.post("api-keys", {"name": "k", "usage": usage, "agentIds": agents or None})
     assert reply.status == 201, reply.body
     return reply.json["key"]
 

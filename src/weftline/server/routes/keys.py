@@ -27,6 +27,9 @@ _new_key = Decoder(NewKey)
 
 async def create(app: App, request: Request, principal: Principal) -> Response:
     body = await read_body(request, _new_key)
+    if body.agent_ids is not None and not body.agent_ids:
+        # Whoever computes the list and finds no agent must not get a key for all of them.
+        raise InvalidRequest("agentIds: must name an agent. Leave it out for a key that may use all agents.")
     made = await keys.create(
         app.workspaces,
         principal.slug,
