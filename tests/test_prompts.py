@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast, get_args
 
@@ -23,10 +23,19 @@ CONSTANTS: dict[str, str] = {
     "RESULT_TOO_LARGE": "The client's result was too large to be taken.",
     "LONG_RUNNING": "NOTE: This is a long-running operation. Do not call this tool again if it has already "
     "returned an intermediate or pending status.",
+    "NOT_AN_OBJECT": "must be a JSON object",
+    "ARGUMENTS_NOT_OBJECT": "The arguments must be a JSON object.",
     "TOO_MUCH_TO_CHECK": "too large or too deeply nested to be checked against its schema; send something simpler",
     "TOO_MUCH_TO_LIST": "does not fit its schema, in more ways than can be listed; send something simpler",
+    "OUTPUT_CHANGED": "the tool's validators change their own output",
     "ANSWER_NOT_CHECKED": "The answer could not be checked. Give it once more.",
     "ANSWER_MISFIT": "The answer does not fit the output schema.",
+    "CONTINUE": "Continue.",
+    "IMAGE_SHOWN": "[An image was shown here.]",
+    "NO_RESULT": "No result was recorded for this call.",
+    "ANSWER_TOOL": "Gives the final answer. Call this tool once, when everything else is done, with the complete "
+    "answer as its input; write no answer as text.",
+    "ANSWER_FUNCTION": "Delivers the final answer in the form that the caller needs.",
     "RESULT_FOLLOWS": "The result follows in the next message.",
     "FAILED_WITHOUT_WORDS": "The tool failed.",
     "PATH_NOT_ALLOWED": "An argument of the tool is not allowed as a part of the address.",
@@ -59,6 +68,18 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
         "unknown_tool",
         ("ghost",),
         "Unknown tool: ghost. Use one of the tools you were given, or answer without it.",
+    ),
+    (
+        "unstable_arguments",
+        ("pay",),
+        "Not executed: the tool's validators change their own output, so pay would run with other arguments than "
+        "those that were checked. This is a fault of the tool, not of your arguments. Continue without it.",
+    ),
+    (
+        "tool_failed_to_prepare",
+        ("pay", "'currency'"),
+        "Not executed: pay failed while its arguments were checked: 'currency'. This is a fault of the tool, not of "
+        "your arguments. Continue without it.",
     ),
     (
         "invalid_arguments",
@@ -167,6 +188,23 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
         ("https://example.com/cat.png", "image/png"),
         "[An attachment (image/png) at https://example.com/cat.png, which this model cannot fetch.]",
     ),
+    (
+        "unreadable_file",
+        ("plan.dwg", "image/x-dwg", "https://example.com/plan.dwg"),
+        "[The file plan.dwg (image/x-dwg) at https://example.com/plan.dwg, which this model cannot read.]",
+    ),
+    ("unreadable_file", ("", "a/b", None), "[The file without a name (a/b), which this model cannot read.]"),
+    ("returned_by", ("look", "call_1"), "Returned by look (call_1):"),
+    ("late_system_message", ("Be brief.",), "[System message]\nBe brief."),
+    ("result_schema", ('{"type":"object"}',), 'The result follows this JSON Schema: {"type":"object"}'),
+    ("answer_by_tool", ("report",), "Give your final answer by calling the tool `report`, never as text."),
+    (
+        "answer_by_function",
+        ("report",),
+        "Give your final answer by calling the function `report` exactly once, with the answer as its arguments. Never "
+        "write the final answer as plain text. Until the answer is ready, use the other functions as usual.",
+    ),
+    ("arguments_not_json", ("nested too deeply",), "The arguments are not valid JSON: nested too deeply."),
 ]
 
 
@@ -304,13 +342,38 @@ def test_no_text_is_left_out_here() -> None:
     assert own == {name for name, *_ in (*FUNCTIONS, *OF_TOOLS)} | {"invalid_input"}
 
 
-def test_no_tool_of_ours_puts_a_sentence_of_its_own_before_a_model() -> None:
-    """`ToolFailed("…")` and `ToolOutput.of("…")` with words in place: those belong in `prompts.py`."""
+def _sentences(folder: str, spoken: Callable[[ast.AST], Sequence[ast.expr]]) -> list[str]:
+    """Literals of several words in the expressions that `spoken` finds."""
     found: list[str] = []
-    for path in sorted((Path(prompts.__file__).parent / "tools").rglob("*.py")):
+    for path in sorted((Path(prompts.__file__).parent / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("ToolFailed", "ToolOutput.of") and node.args:
-                said = [part for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant)]
-                words = [part.value for part in said if isinstance(part.value, str) and len(part.value.split()) > 1]
-                found += [f"{path.name}:{node.lineno}: {word}" for word in words]
-    assert found == []
+            said = [part for root in spoken(node) for part in ast.walk(root) if isinstance(part, ast.Constant)]
+            words = [
+                part.value for part in said if isinstance(part.value, str) and part.value.strip(" .[]():").count(" ")
+            ]
+            found += [f"{path.name}: {word}" for word in words]
+    return found
+
+
+def test_no_tool_of_ours_puts_a_sentence_of_its_own_before_a_model() -> None:
+    """`ToolFailed("…")` and the like, with words in place: those belong in `prompts.py`."""
+    speakers = ("ToolFailed", "ToolOutput.of", "InvalidArguments", "Issue")
+
+    def spoken(node: ast.AST) -> Sequence[ast.expr]:
+        return node.args if isinstance(node, ast.Call) and ast.unparse(node.func) in speakers else ()
+
+    assert _sentences("tools", spoken) == []
+
+
+def test_no_provider_of_ours_puts_a_sentence_of_its_own_before_a_model() -> None:
+    """`text_block("…")`, `{"text": "…"}` and `{"description": "…"}` with words in place."""
+
+    def spoken(node: ast.AST) -> Sequence[ast.expr]:
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("text_block", "Text"):
+            return node.args
+        if isinstance(node, ast.Dict):
+            keys = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
+            return [value for key, value in zip(keys, node.values, strict=True) if key in ("text", "description")]
+        return ()
+
+    assert _sentences("providers", spoken) == []

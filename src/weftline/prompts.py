@@ -27,9 +27,11 @@ LONG_RUNNING = (
 )
 """Ends the description of a tool; part of the protocol."""
 
+NOT_AN_OBJECT = "must be a JSON object"
 TOO_MUCH_TO_CHECK = "too large or too deeply nested to be checked against its schema; send something simpler"
 TOO_MUCH_TO_LIST = "does not fit its schema, in more ways than can be listed; send something simpler"
-"""Both appear in lists of what is wrong with arguments and answers."""
+OUTPUT_CHANGED = "the tool's validators change their own output"
+"""These appear in lists of what is wrong with arguments and answers."""
 
 _ANSWER_NOW = "Give your final answer now with what you know, or take a different approach."
 _AGAIN = "You may call it again."
@@ -51,8 +53,29 @@ def unknown_tool(tool: str) -> str:
     return f"Unknown tool: {tool}. Use one of the tools you were given, or answer without it."
 
 
+ARGUMENTS_NOT_OBJECT = f"The arguments {NOT_AN_OBJECT}."
+
+
+def arguments_not_json(reason: str) -> str:
+    return f"The arguments are not valid JSON: {reason}."
+
+
 def invalid_arguments(tool: str, problems: Sequence[str]) -> str:
     return f"The arguments do not fit {tool}: {'; '.join(problems)}. Correct them and call it again."
+
+
+def unstable_arguments(tool: str) -> str:
+    return (
+        f"Not executed: {OUTPUT_CHANGED}, so {tool} would run with other arguments than those that were checked. "
+        "This is a fault of the tool, not of your arguments. Continue without it."
+    )
+
+
+def tool_failed_to_prepare(tool: str, reason: str) -> str:
+    return (
+        f"Not executed: {tool} failed while its arguments were checked: {reason}. "
+        "This is a fault of the tool, not of your arguments. Continue without it."
+    )
 
 
 class _InvalidInput(Struct):
@@ -214,8 +237,50 @@ def unfetched_attachment(url: str, media_type: str) -> str:
     return f"[An attachment ({media_type}) at {url}, which this model cannot fetch.]"
 
 
+def unreadable_file(name: str | None, media_type: str, url: str | None) -> str:
+    where = f" at {url}" if url else ""
+    return f"[The file {name or 'without a name'} ({media_type}){where}, which this model cannot read.]"
+
+
+# What has to be said because a model API has no other way
+
+CONTINUE = "Continue."
+"""Before a conversation that does not begin with a user."""
+IMAGE_SHOWN = "[An image was shown here.]"
+"""In place of an image in what the model said itself."""
+NO_RESULT = "No result was recorded for this call."
 RESULT_FOLLOWS = "The result follows in the next message."
 """In place of a result that the model API takes only in a message of the user."""
+ANSWER_TOOL = (
+    "Gives the final answer. Call this tool once, when everything else is done, with the complete answer as its input; "
+    "write no answer as text."
+)
+ANSWER_FUNCTION = "Delivers the final answer in the form that the caller needs."
+
+
+def returned_by(tool: str, call_id: str) -> str:
+    """Before what `RESULT_FOLLOWS` announced."""
+    return f"Returned by {tool} ({call_id}):"
+
+
+def late_system_message(content: str) -> str:
+    return f"[System message]\n{content}"
+
+
+def result_schema(schema: str) -> str:
+    """Ends the description of a tool."""
+    return f"The result follows this JSON Schema: {schema}"
+
+
+def answer_by_tool(tool: str) -> str:
+    return f"Give your final answer by calling the tool `{tool}`, never as text."
+
+
+def answer_by_function(function: str) -> str:
+    return (
+        f"Give your final answer by calling the function `{function}` exactly once, with the answer as its arguments. "
+        "Never write the final answer as plain text. Until the answer is ready, use the other functions as usual."
+    )
 
 
 # What tools that the server dials say about themselves

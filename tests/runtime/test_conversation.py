@@ -28,7 +28,7 @@ from weftline.kernel.entries import (
 from weftline.messages import Assistant, File, Image, Text, ToolCall, ToolResult, ToolResults, User
 from weftline.runtime.conversation import KINDS, Conversation, blobs_of
 from weftline.store.base import Stored
-from weftline.testing.simulation.conversation import naive_conversation
+from weftline.testing.simulation.conversation import naive_conversation, naive_exchange
 
 PICTURE = Image("image/png", data="aGk=")
 SEEN_IN_WORDS = Text("[An image (image/png) that this model cannot see.]")
@@ -97,6 +97,35 @@ def test_a_conversation_equals_what_a_plain_reading_of_the_log_gives(facts: Fact
         if not _is_open(facts[: position + 1]):
             assert conversation.messages == naive_conversation(given_messages, facts[: position + 1])
     assert conversation.messages == naive_conversation(given_messages, facts)
+
+
+@given(stories(), st.booleans())
+def test_a_run_leaves_to_its_thread_what_a_plain_reading_of_the_log_gives(facts: Facts, loaded: bool) -> None:
+    history, given_messages = [User.of("earlier"), Assistant((Text("answer"),))], [User.of("prompt")]
+    if loaded:
+        conversation = Conversation([*history, *given_messages])
+        conversation.replay(rows(facts))
+    else:
+        conversation = Conversation(given_messages)
+        conversation.begin(history, size=0)
+        for head, body in facts:
+            conversation.take(head, body)
+    if any(isinstance(head, TurnCompleted) for head, _ in facts):
+        assert conversation.exchange() == naive_exchange(facts)
+
+
+def test_two_answers_never_follow_each_other_in_a_thread() -> None:
+    said = bodies.encode(bodies.TextBody("that is not JSON"))
+    facts: Facts = [
+        (TurnCompleted(0, 1), bodies.encode(bodies.TurnBody(Assistant((Text("first"),))))),
+        (OutputRejected(0), said),
+        (MessageQueued("m", "steer"), bodies.encode(User.of("hurry"))),
+        (MessagesTaken(("m",)), b""),
+        (TurnCompleted(1, 1), bodies.encode(bodies.TurnBody(Assistant((Text("second"),))))),
+    ]
+    conversation = Conversation([User.of("prompt")])
+    conversation.replay(rows(facts))
+    assert conversation.exchange() == [User.of("hurry"), Assistant((Text("second"),))]
 
 
 @given(stories())

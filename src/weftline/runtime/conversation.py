@@ -65,6 +65,8 @@ class Conversation:
     def __init__(self, messages: Iterable[Message], *, size: int = 0) -> None:
         """`size` is roughly the number of bytes that a model reads."""
         self.messages: list[Message] = list(messages)
+        self._given = len(self.messages)
+        """How many of them the run began with: its thread's history and its own input."""
         self.native: list[bytes | None] = []
         self.native_for = ""
         """The model that `native` was encoded for."""
@@ -103,6 +105,26 @@ class Conversation:
             if isinstance(message, Assistant):
                 return message.text
         return ""
+
+    def exchange(self) -> list[Message]:
+        """What was said after the run's input: messages that it took on the way, the answers to them, the last text.
+
+        Calls, results and nudges are left out, and so is what the model said while it was still at work.
+        """
+        said: list[Message] = []
+        answer = ""
+        for message in self.messages[self._given :]:
+            match message:
+                case Assistant():
+                    answer = "" if message.calls else message.text
+                case User():
+                    if not message.injected:
+                        said += [Assistant((Text(answer),)), message] if answer else [message]
+                    answer = ""  # taken, or rejected
+                case _:
+                    pass
+        said.append(Assistant((Text(self.last_text),)))
+        return said
 
     def estimate(self, tools: Toolbox) -> int:
         """A rough count of the tokens in a request with the whole conversation and these tools, at least 1."""
@@ -147,7 +169,9 @@ class Conversation:
 
     def begin(self, history: Iterable[Message], *, size: int) -> None:
         """Puts the history of the run's thread before the run's own input."""
+        before = len(self.messages)
         self.messages[:0] = history
+        self._given += len(self.messages) - before
         self.native.clear()
         self._with_contents.clear()
         self._without_images.clear()

@@ -49,13 +49,14 @@ from weftline.runtime.driver import CarryOut, Driver, TakeStep
 from weftline.runtime.engine import Resumed
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
 from weftline.runtime.limits import WorkspaceLimits
-from weftline.runtime.live import BEHIND, Draft, LiveRun, RunLog, WorkingSet
+from weftline.runtime.live import Draft, LiveRun, RunLog, WorkingSet
 from weftline.runtime.log import Log
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.models import refused_sampling
 from weftline.runtime.names import StoredNames
 from weftline.runtime.opening import RunOpener
 from weftline.runtime.receipts import CancelReceipt, receipt
+from weftline.runtime.requests import check_request
 from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.step import closed_body, size_of
@@ -297,10 +298,9 @@ class EmbeddedEngine:
         if new.blobs:
             work.blobs = {blob.id: blob.data for blob in new.blobs}
         log = RunLog(self._log_store.next_epoch())
-        run = LiveRun(key, workspace=new.workspace, thread=new.thread, log=log, work=work)
+        behind = new.thread is not None  # until its commit says that it may move
+        run = LiveRun(key, workspace=new.workspace, thread=new.thread, log=log, work=work, behind=behind)
         run.new = new
-        if new.thread is not None:
-            run.residency = BEHIND  # its commit says whether it may move at once
         self._residents.add(run)
         body = bodies.CreatedBody(Raw(encoded), UNSET if sent is None else Raw(sent))
         created = RunCreated(RULES, plan.limits, new.thread)
@@ -314,7 +314,8 @@ class EmbeddedEngine:
     # Requests
 
     async def accept(self, key: int, head: Fact, body: bytes = b"") -> bool:
-        """Appends a fact from outside; False if the run's state does not accept it."""
+        """Appends a request from outside; False if the run's state does not accept it."""
+        check_request(head, body)
         self._log.require_well()
         run = await self._residents.load(key)
         if not accepts(run.state, head):
@@ -323,19 +324,19 @@ class EmbeddedEngine:
         return True
 
     async def answer(
-        self, key: int, tool_use_id: str, output: ToolOutput, *, message_id: str = "", idempotency_key: str = ""
+        self, key: int, call_id: str, output: ToolOutput, *, message_id: str = "", idempotency_key: str = ""
     ) -> bool:
         """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime."""
         self._log.require_well()
         run = await self._residents.load(key)
         state = run.state
-        question = None if state.ended else open_question(state, tool_use_id)
+        question = None if state.ended else open_question(state, call_id)
         if question is None:
             await self._settled(run)  # a refusal, too, must rest on what a crash cannot undo
-            if tool_use_id in state.questions.ignored:
+            if call_id in state.questions.ignored:
                 return False
             if idempotency_key and await was_answered(
-                self._log_store, key, tool_use_id, output, idempotency_key=idempotency_key
+                self._log_store, key, call_id, output, idempotency_key=idempotency_key
             ):
                 return True
             if state.ended:
@@ -407,7 +408,7 @@ class EmbeddedEngine:
     async def end_thread(self, thread: int, *, requested_by: str = "") -> None:
         """Cancels all runs of a thread that has ended, newest first."""
         for key in reversed(await self._log_store.unfinished_of_thread(thread)):
-            await self.cancel(key, reason="session_ended", requested_by=requested_by)
+            await self.cancel(key, reason="thread_ended", requested_by=requested_by)
 
     async def _load_unfinished(self, key: int) -> LiveRun:
         self.require_accepting()

@@ -166,11 +166,14 @@ class Engine(Protocol):
         ...
 
     async def accept(self, key: int, head: Fact, body: bytes = b"") -> bool:
-        """Appends a fact from outside; False if the run's state does not accept it."""
+        """Appends a request: an answer, a message, a cancel, a pause or a resume; False if the run does not accept it.
+
+        Raises `InvalidRequest` for anything else, and for a body that cannot be read.
+        """
         ...
 
     async def answer(
-        self, key: int, tool_use_id: str, output: ToolOutput, *, message_id: str = "", idempotency_key: str = ""
+        self, key: int, call_id: str, output: ToolOutput, *, message_id: str = "", idempotency_key: str = ""
     ) -> bool:
         """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime.
 

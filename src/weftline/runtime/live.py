@@ -24,16 +24,19 @@ from weftline.store.base import LEAVE_DUE, NewRun, Write
 
 
 class Residency(Enum):
-    """The phase that a run in memory is in.
+    """The phase that a run in memory is in. `LiveRun.move` allows nothing else:
 
-             created, loaded                          promoted in its thread
-                   │      ┌──────────── BEHIND ──────────────┐
-                   ▼      │                                  ▼
-                 PARKED ◀─┘   something to do ──▶ SCHEDULED ──▶ DRIVEN
-                   │  ▲                                          │
-                   │  └────────── nothing left to do ────────────┘
-                   ▼
-                 GONE    out of memory for a while, ended, or lost its last write (from anywhere)
+        created or loaded                          created or loaded with earlier runs in its thread
+              │                                                  │
+              ▼             no earlier run is left               ▼
+           PARKED ◀─────────────────────────────────────────── BEHIND
+            │  ▲ ▲
+            │  │ └──────── cancelled in the queue ─────┐
+            │  └────────── nothing left to do ─────────│─────────┐
+            │                                          │         │
+            └──────────── something to do ──▶ SCHEDULED ──▶ DRIVEN
+                                                    a free slot
+           any ──▶ GONE    ended, out of memory for a while, or starts over from its log
 
     A run that is GONE is never used again: it has to be loaded afresh.
     """
@@ -47,9 +50,17 @@ class Residency(Enum):
     DRIVEN = "driven"
     GONE = "gone"
 
+    next: tuple[Residency, ...]
+    """The phases that may follow."""
+
 
 PARKED, BEHIND, SCHEDULED, DRIVEN, GONE = Residency
 """By these names: the look-up of a member costs as much as ten of an attribute."""
+PARKED.next = (SCHEDULED, GONE)
+BEHIND.next = (PARKED, GONE)
+SCHEDULED.next = (DRIVEN, PARKED, GONE)
+DRIVEN.next = (PARKED, GONE)
+GONE.next = (GONE,)
 
 
 class Draft(Struct, gc=False):
@@ -208,14 +219,16 @@ class LiveRun:
         "workspace",
     )
 
-    def __init__(self, key: int, *, workspace: int, thread: int | None, log: RunLog, work: WorkingSet) -> None:
+    def __init__(
+        self, key: int, *, workspace: int, thread: int | None, log: RunLog, work: WorkingSet, behind: bool = False
+    ) -> None:
         self.key = key
         self.workspace = workspace
         self.thread = thread
         self.log = log
         self.work = work
         self.driving = Driving()
-        self.residency = PARKED
+        self.residency = BEHIND if behind else PARKED
         self.task: asyncio.Task[None] | None = None
         self.new: NewRun | None = None
         """The row to be created with the first write."""
@@ -237,6 +250,11 @@ class LiveRun:
     def active(self) -> bool:
         """Whether it has a driver or is queued for one."""
         return self.residency is DRIVEN or self.residency is SCHEDULED
+
+    def move(self, to: Residency) -> None:
+        if to not in self.residency.next:
+            raise RuntimeError(f"run {self.id} cannot go from {self.residency.value} to {to.value}")
+        self.residency = to
 
     def poke(self) -> None:
         """Wakes the driver when it waits for its commands."""

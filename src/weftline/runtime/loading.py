@@ -15,7 +15,7 @@ from weftline.kernel.state import FOLD, State, decode_state
 from weftline.plan import RunPlan, decode_plan
 from weftline.runtime import ids
 from weftline.runtime.conversation import KINDS, Conversation, input_bytes
-from weftline.runtime.live import BEHIND, PARKED, LiveRun, RunLog, WorkingSet
+from weftline.runtime.live import LiveRun, RunLog, WorkingSet
 from weftline.runtime.streamed import streamed_answer
 from weftline.runtime.supported import unsupported
 from weftline.store.base import Loaded, LogReader, LogStore, RunRow
@@ -59,8 +59,7 @@ async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
     log.next_seq, log.durable = row.next_seq, row.next_seq - 1
     log.row_version, log.row_due, log.due_at = row.version, row.due_at, row.due_at
     log.started_at, log.ended_at, log.latest = row.started_at, row.ended_at, row.started_at or row.created_at
-    run = LiveRun(row.key, workspace=row.workspace, thread=row.thread, log=log, work=work)
-    run.residency = BEHIND if row.queued else PARKED
+    run = LiveRun(row.key, workspace=row.workspace, thread=row.thread, log=log, work=work, behind=row.queued)
     return run, row
 
 

@@ -33,8 +33,7 @@ from weftline.kernel.entries import (
 from weftline.kernel.state import FOLD, State, encode_state
 from weftline.runtime.clock import Clock
 from weftline.runtime.live import BEHIND, GONE, Draft, LiveRun, Waiter
-from weftline.runtime.step import thread_end
-from weftline.store.base import LEAVE_DUE, Item, LogStore, Progress, Write, Written
+from weftline.store.base import LEAVE_DUE, Item, LogStore, Progress, ThreadEnd, Write, Written
 
 logger = logging.getLogger(__name__)
 
@@ -95,8 +94,13 @@ class Log:
                 "The store is not accepting writes at the moment.", hint=self.refusal.message, retry_after_s=2
             )
 
-    def append(self, run: LiveRun, drafts: Sequence[Draft], *, state: State, at: int) -> None:
-        """Queues facts for the next flush. `state` is the run's state with all of them folded."""
+    def append(
+        self, run: LiveRun, drafts: Sequence[Draft], *, state: State, at: int, thread_end: ThreadEnd | None = None
+    ) -> None:
+        """Queues facts for the next flush. `state` is the run's state with all of them folded.
+
+        `thread_end` comes with the terminal one, if the run has a thread.
+        """
         log = run.log
         write = log.pending or self._touch(run)
         size = 0
@@ -122,9 +126,9 @@ class Log:
         log.drafts += drafts
         log.state = state
         log.next_seq += len(drafts)
-        if state.ended and write.thread_end is None:
+        if state.ended:
             log.due_at = None
-            write.thread_end = thread_end(state, run.work)
+            write.thread_end = thread_end
 
     def observe(self, run: LiveRun, kind: str, encoded: list[bytes]) -> None:
         """Queues observations of one kind, one seq each. They change neither state nor version."""
@@ -280,7 +284,7 @@ class Log:
 
         The state is stored when the run ends, and before that only once the newer facts take up as many bytes as it
         does, also when the run parks: a large batch parks after each answer. Whoever loads the run folds what is newer.
-        A new doubt is stored at once, because snapshots show it.
+        A new doubt is stored at once, because lists and snapshots show it and do not read the log for that.
         """
         log, state = run.log, run.log.state
         write = log.pending

@@ -220,11 +220,11 @@ class Recovery:
         self._charges.pop(key, None)
         self._inherited.discard(key)
 
-    def must_wait(self, run: LiveRun) -> bool:
-        """Whether the run has to wait: a suspect, or work of an earlier process, is not driven before its trial is
-        recorded.
+    def hold_back(self, run: LiveRun) -> bool:
+        """Puts the run on trial before it is driven, if it is a suspect or has work of an earlier process in flight.
 
-        It continues as soon as that is done, whatever woke it: a client that resumes a run, a timer, a promotion.
+        Returns True if the run has to wait for that. It continues by itself, whatever woke it: a client that resumes a
+        run, a timer, a promotion. While the store is held, every run waits.
         """
         if self.held:
             return True

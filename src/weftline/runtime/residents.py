@@ -19,7 +19,7 @@ from weftline.kernel.decide import decide
 from weftline.kernel.entries import TimerFired
 from weftline.plan import RunPlan
 from weftline.runtime.clock import Clock
-from weftline.runtime.driver import Driver
+from weftline.runtime.driver import CUT_S, Driver
 from weftline.runtime.engine import EntryBatch
 from weftline.runtime.failures import report_doubts, report_failure
 from weftline.runtime.hub import Hub
@@ -39,8 +39,6 @@ _ENDED = Progress.ENDED
 KEEP_S = 5.0
 """How long a parked run stays in memory: clients usually answer quickly."""
 MAX_KEPT = 512
-CUT_S = 5.0
-"""How long a stop waits for cancelled work."""
 LAST_TRY_S = 5.0
 """How long a stop waits for a store that refuses to write what is left."""
 _NAMED = 10
@@ -74,8 +72,8 @@ class Residents:
         self._loading: dict[int, asyncio.Task[LiveRun]] = {}
         self._kept: dict[int, LiveRun] = {}
         """Parked runs, longest parked first."""
-        self._unsettled: dict[int, LiveRun] = {}
-        """Runs whose drivers failed, until what is on its way to the store has arrived."""
+        self._leaving: dict[int, LiveRun] = {}
+        """Runs that start over, until their drivers have left and what is on its way to the store has arrived."""
         self._sweep: asyncio.TimerHandle | None = None
         self._sweeping_soon = False
         self._behind: dict[int, set[int]] = {}
@@ -149,15 +147,17 @@ class Residents:
             task.exception()  # the caller may have gone away since
 
     async def _read(self, key: int) -> LiveRun:
-        if (failed := self._unsettled.get(key)) is not None:
-            await self.log.settled(failed)
-            del self._unsettled[key]
+        if (leaving := self._leaving.get(key)) is not None:
+            if leaving.task is not None:
+                await wait_while_running([leaving.task], timeout_s=CUT_S)
+            await self.log.settled(leaving)
+            self._leaving.pop(key, None)
         run = await self.recovery.load(key)
         if run is None:
             raise NotFound("There is no such run.")
         if run.state.ended:
             self._store.release(key, run.log.epoch)
-            run.residency = GONE
+            run.move(GONE)
         else:
             self._runs[key] = run
             self._keep(run)
@@ -210,7 +210,7 @@ class Residents:
             return
         unclaimed = run.work.plan.code is not None and not self._knows(run.work.plan)
         due = run.log.due_at == 0 and run.residency is PARKED
-        if due and not unclaimed and not self.recovery.must_wait(run):
+        if due and not unclaimed and not self.recovery.hold_back(run):
             self.consider(run)
         else:
             self._forget(run)
@@ -218,7 +218,7 @@ class Residents:
 
     def _forget(self, run: LiveRun) -> None:
         self._not_behind(run)
-        run.residency = GONE
+        run.move(GONE)
         self._kept.pop(run.key, None)
         self._leave(run)
         if self._runs.get(run.key) is run:
@@ -279,7 +279,7 @@ class Residents:
             return
         if run.residency is SCHEDULED:
             self._scheduler.withdraw(run)
-            run.residency = PARKED
+            run.move(PARKED)
         if run.task is not None:
             run.task.cancel()
 
@@ -292,26 +292,30 @@ class Residents:
             self._scheduler.withdraw(run)
         self._not_behind(run)
         self._kept.pop(run.key, None)
-        run.residency = GONE
+        run.move(GONE)
         self._leave(run)
         del self._runs[run.key]
-        self._unsettled[run.key] = run
+        self._end_driver(run)
+        self._spawn(self.recovery.again(run.key, error))
+
+    def _end_driver(self, run: LiveRun) -> None:
+        """The run starts over, but not before this memory of it is at rest: no call is made twice at the same time."""
+        self._leaving[run.key] = run
         if run.task is not None:
             run.task.cancel()
-        self._spawn(self.recovery.again(run.key, error))
 
     def _submit(self, run: LiveRun) -> None:
         """Drives the run now, or when its workspace has a free slot; at most one driver at a time."""
         run.log.due_at = 0
         if self.stopping:
             self._store_due(run)  # the next process carries it on
-        elif run.residency is PARKED and not self.recovery.must_wait(run):
+        elif run.residency is PARKED and not self.recovery.hold_back(run):
             if run.work.plan.code is not None and not self._knows(run.work.plan):
                 self._store_due(run)
                 self._keep(run)  # it waits for a process that has its agent
                 return
             self._kept.pop(run.key, None)
-            run.residency = SCHEDULED
+            run.move(SCHEDULED)
             self._scheduler.submit(run)
 
     def _park(self, run: LiveRun, due_at: int | None) -> None:
@@ -331,7 +335,7 @@ class Residents:
 
     def _start(self, run: LiveRun) -> None:
         if not run.gone:
-            run.residency = DRIVEN
+            run.move(DRIVEN)
         run.task = self._loop.create_task(self._drive(run))
         run.task.add_done_callback(lambda task: self._left(run, task))
 
@@ -345,8 +349,10 @@ class Residents:
         self._scheduler.finished(run)
         error = None if task.cancelled() else task.exception()
         if run.gone:
+            if run.log.idle and self._leaving.get(run.key) is run:
+                del self._leaving[run.key]
             return
-        run.residency = PARKED
+        run.move(PARKED)
         if error is not None:
             logger.error("run %s: driver failed", run.id, exc_info=error)
         if run.state.ended:
@@ -374,7 +380,7 @@ class Residents:
         for task in await wait_while_running(left, timeout_s=CUT_S):
             logger.warning("run %s did not stop; whatever it still does is ignored", left[task].id)
             self.driver.abandon(left[task])
-            left[task].residency = GONE
+            left[task].move(GONE)
         for task in self._tasks:
             task.cancel()
         if self._sweep is not None:
@@ -438,21 +444,21 @@ class Residents:
     def _move_up(self, run: LiveRun) -> None:
         """No earlier run of its thread is left."""
         self._not_behind(run)
-        run.residency = PARKED
+        run.move(PARKED)
         run.log.row_due = 0
         self.consider(run)
 
     async def _promote_later(self, key: int) -> None:
         run = await self.load_surely(key)
         if run.residency is BEHIND:
-            run.residency = PARKED
+            run.move(PARKED)
         self.consider(run)
 
     def lost(self, run: LiveRun) -> None:
         """The run's memory was ahead of its log and is gone; the run continues from the log."""
         self._forget(run)
         if run.task is not None:
-            run.task.cancel()
+            self._end_driver(run)
         if self.log.refusal is None and not self.stopping:
             self._spawn(self._load_again(run.key))
 
@@ -461,7 +467,7 @@ class Residents:
         logger.error("run %s: it cannot be written", run.id, exc_info=error)
         self._forget(run)
         if run.task is not None:
-            run.task.cancel()
+            self._end_driver(run)
         if not self.stopping:
             self._spawn(self.recovery.again(run.key, error))
 

@@ -49,28 +49,30 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     loop = asyncio.get_running_loop()
     started = loop.time()
     timeout_s = tool.timeout_s or TOOL_TIMEOUT_S
-    how: How = "returned"
+    how: How
+    deadline = services.deadlines.after(timeout_s)
     try:
-        async with services.deadlines.after(timeout_s):
+        async with deadline:
             if code is None:
                 output = await tool.invoke(args, context)
             else:
                 pending = pending_call(command.index, state, work, turn=command.turn)
                 output = await code.execute(pending, context, lambda: tool.invoke(args, context))
         how = _how(output, tool)
-    except TimeoutError:
-        _notify(context)
-        output = _timed_out(tool, timeout_s)
-        how = "in_doubt" if output.in_doubt else "timeout"
     except asyncio.CancelledError:
         _notify(context)
         if is_being_cancelled():
             raise
         how, output = "failed", ToolOutput.of(prompts.tool_cancelled_itself(call.name), is_error=True)
-    except Exception as error:
-        told = fields(run=context.run_id, tool=call.name, call=call.id)
-        logger.exception("run %s: the tool %s failed", context.run_id, call.name, extra=told)
-        how, output = "failed", ToolOutput.of(prompts.tool_failed(call.name, str(error)), is_error=True)
+    except (Exception, SystemExit) as error:
+        if deadline.expired:
+            _notify(context)
+            output = _timed_out(tool, timeout_s)
+            how = "in_doubt" if output.in_doubt else "timeout"
+        else:
+            told = fields(run=context.run_id, tool=call.name, call=call.id)
+            logger.exception("run %s: the tool %s failed", context.run_id, call.name, extra=told)
+            how, output = "failed", ToolOutput.of(prompts.tool_failed(call.name, str(error)), is_error=True)
     finally:
         notes.close()
     active_us = int((loop.time() - started) * 1_000_000)
@@ -123,7 +125,7 @@ async def _ask(
             answer: object = cast(object, await tool.reconcile(work.conversation.args[command.index], context))
         if isinstance(answer, Happened):
             return output_of(answer.result, tool_name=call.name)
-    except (Exception, asyncio.CancelledError):
+    except (Exception, SystemExit, asyncio.CancelledError):
         if is_being_cancelled():
             raise
         logger.exception("run %s: reconciling %s failed", context.run_id, call.name)

@@ -10,7 +10,7 @@ from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import RunEnded, decode_fact
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine
-from weftline.runtime.receipts import CallName, CancelReceipt
+from weftline.runtime.receipts import MAX_DOUBTS, CallName, CancelReceipt, stored_doubts
 from weftline.store.base import RunRow, Stored
 from weftline.wire import damage, responses, snapshots
 from weftline.wire.responses import Cancelled, RunView, SessionUsage
@@ -21,6 +21,7 @@ class RunSource(Protocol):
 
     async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None: ...
     async def session_id(self, thread: int | None) -> str | None: ...
+    async def receipt(self, key: int) -> CancelReceipt: ...
 
 
 async def run_view(engine: RunSource, row: RunRow, *, max_bytes: int | None = None) -> RunView:
@@ -49,6 +50,7 @@ async def run_summary(engine: RunSource, row: RunRow, *, max_bytes: int | None =
 async def _view(engine: RunSource, row: RunRow, first: Stored | None, *, max_bytes: int | None) -> RunView:
     last = await engine.entry(row.key, row.next_seq - 1, max_bytes=max_bytes) if row.ended_at is not None else None
     session_id = await engine.session_id(row.thread)
+    in_doubt = await _in_doubt(engine, row)
 
     def made() -> RunView:
         run_id = ids.run_id(row.key, row.salt)
@@ -59,12 +61,24 @@ async def _view(engine: RunSource, row: RunRow, first: Stored | None, *, max_byt
                 session_id=session_id,
                 created=first.body if first is not None else None,
                 ended=_end(last),
+                in_doubt=_calls(in_doubt),
             )
         except UNREADABLE:
             raise damage.unreadable(run_id) from None
 
     size = sum([one.size for one in (first, last) if one is not None])
     return made() if size <= _MADE_HERE_BYTES else await asyncio.to_thread(made)
+
+
+async def _in_doubt(engine: RunSource, row: RunRow) -> tuple[CallName, ...]:
+    """From the row, or from the log if another version of the fold made the row's state."""
+    known = stored_doubts(row)
+    if known is not None:
+        return known
+    try:
+        return (await engine.receipt(row.key)).in_doubt[-MAX_DOUBTS:]
+    except UNREADABLE:
+        raise damage.unreadable(ids.run_id(row.key, row.salt)) from None
 
 
 _MADE_HERE_BYTES = 64 * 1024

@@ -320,7 +320,7 @@ def _terminal(head: RunEnded, body: bytes) -> tuple[str, bytes]:
             payload["finishReason"] = head.finish
     elif head.status == "cancelled":
         event = "cancelled"
-        payload["reason"] = head.reason or "user"
+        payload["reason"] = "session_ended" if head.reason == "thread_ended" else head.reason or "user"
     elif head.code in RESULT_SUBTYPES:
         event = "result"
         payload |= {"subtype": RESULT_SUBTYPES[head.code], "ok": False, "error": content.error}

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from msgspec import UNSET, DecodeError, ValidationError
+from msgspec import UNSET, DecodeError
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from weftline.errors import WeftlineError
 from weftline.kernel import bodies
 from weftline.kernel.entries import ModelRef, RunEnded
-from weftline.kernel.state import decode_state
 from weftline.messages import Usage
 from weftline.plan import PlanOutline, decode_outline
 from weftline.wire.attachments import with_shown_addresses
@@ -37,12 +36,16 @@ class RunFields(Protocol):
     def started_at(self) -> int | None: ...
     @property
     def ended_at(self) -> int | None: ...
-    @property
-    def state(self) -> bytes: ...
 
 
 def run_view(
-    row: RunFields, *, run_id: str, session_id: str | None, created: bytes | None, ended: tuple[RunEnded, bytes] | None
+    row: RunFields,
+    *,
+    run_id: str,
+    session_id: str | None,
+    created: bytes | None,
+    ended: tuple[RunEnded, bytes] | None,
+    in_doubt: Sequence[CallName],
 ) -> RunView:
     """`created` is the body of the first entry, None if retention has removed it; `ended` is the terminal entry."""
     run = RunView(
@@ -55,7 +58,7 @@ def run_view(
         metadata=_decode_metadata(row.metadata),
         started_us=row.started_at,
         finished_us=row.ended_at,
-        in_doubt=_in_doubt(row.state),
+        in_doubt=in_doubt,
         outline=_outline(created),
     )
     return run if ended is None else _ended(run, *ended)
@@ -91,17 +94,6 @@ def session_usage(ends: Iterable[RunEnded]) -> SessionUsage:
         attempts=sum(end.attempts for end in ends),
         estimated=any(end.estimated for end in ends),
     )
-
-
-def _in_doubt(state: bytes) -> list[CallName]:
-    """The calls that the run's stored state remembers as being in doubt."""
-    if b"doubts" not in state:
-        return []  # nearly always, and cheaper than decoding: a field without a value is not stored
-    try:
-        doubts = decode_state(state).guards.doubts
-    except (DecodeError, ValidationError):
-        return []  # made by another version of the fold
-    return [CallName(doubt.id, doubt.tool) for doubt in doubts if doubt.id]
 
 
 def _spec(created: bytes | None) -> bytes:

@@ -32,7 +32,7 @@ from weftline.messages import (
 )
 from weftline.providers.base import ToolSpec
 from weftline.providers.names import NameMap
-from weftline.providers.openai.family import data_url, is_readable, is_textual, text_file, unreadable_file
+from weftline.providers.openai.family import data_url, is_readable, is_textual, text_file
 from weftline.providers.openai.profiles import Profile
 from weftline.providers.openai.schema import described, tool_schema
 
@@ -105,7 +105,7 @@ class ChatEncoder(Struct, frozen=True):
     def _image(self, image: Image) -> dict[str, Any]:
         url = image.url if image.data is None else data_url(image.media_type, image.data)
         if not self.images or url is None:
-            return {"type": "text", "text": f"[An image ({image.media_type}) that this model cannot see.]"}
+            return {"type": "text", "text": prompts.unseen_image(image.media_type)}
         return {"type": "image_url", "image_url": {"url": url}}
 
     def _file(self, file: File) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class ChatEncoder(Struct, frozen=True):
                 "type": "file",
                 "file": {"filename": name, "file_data": data_url(file.media_type, file.data)},
             }
-        return {"type": "text", "text": unreadable_file(file.name, file.media_type, file.url)}
+        return {"type": "text", "text": prompts.unreadable_file(file.name, file.media_type, file.url)}
 
     def _assistant(self, message: Assistant) -> bytes:
         fields: dict[str, Any] = {"role": "assistant"}
@@ -189,7 +189,7 @@ class ChatEncoder(Struct, frozen=True):
         ]
         if not images:
             return []
-        return [{"type": "text", "text": f"Returned by {self.names.out(result.name)} ({result.id}):"}, *images]
+        return [{"type": "text", "text": prompts.returned_by(self.names.out(result.name), result.id)}, *images]
 
 
 def marked_body(encoded: Sequence[bytes]) -> list[bytes]:

@@ -433,11 +433,6 @@ def is_readable(media_type: str) -> bool:
     return not media_type.startswith(("audio/", "video/", "image/")) and media_type != "application/octet-stream"
 
 
-def unreadable_file(name: str | None, media_type: str, url: str | None) -> str:
-    where = f" at {url}" if url else ""
-    return f"[The file {name or 'file'} ({media_type}){where}, which this model cannot read.]"
-
-
 def text_file(name: str | None, data: str) -> str:
     """A file whose content, in base64, is text, as a part of the message."""
     text = base64.b64decode(data).decode("utf-8", "replace")

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from weftline import prompts
 from weftline.messages import (
     Assistant,
     AssistantPart,
@@ -31,7 +32,7 @@ from weftline.messages import (
 )
 from weftline.providers.base import ProviderError, ToolSpec
 from weftline.providers.names import NameMap
-from weftline.providers.openai.family import data_url, is_readable, is_textual, text_file, unreadable_file
+from weftline.providers.openai.family import data_url, is_readable, is_textual, text_file
 from weftline.providers.openai.schema import described, tool_schema
 
 BUILTIN_PREFIX = "provider:"
@@ -113,7 +114,7 @@ class ResponsesEncoder(Struct, frozen=True):
             case Image(media_type, data, url):
                 url = url if data is None else data_url(media_type, data)
                 if not self.images or url is None:
-                    return {"type": "input_text", "text": f"[An image ({media_type}) that this model cannot see.]"}
+                    return {"type": "input_text", "text": prompts.unseen_image(media_type)}
                 return {"type": "input_image", "image_url": url, "detail": "auto"}
             case File(media_type, data, url, name):
                 if data is None:
@@ -121,7 +122,7 @@ class ResponsesEncoder(Struct, frozen=True):
                 if is_textual(media_type):
                     return {"type": "input_text", "text": text_file(name, data)}
                 if not is_readable(media_type):
-                    return {"type": "input_text", "text": unreadable_file(name, media_type, None)}
+                    return {"type": "input_text", "text": prompts.unreadable_file(name, media_type, None)}
                 return {"type": "input_file", "filename": name or "file", "file_data": data_url(media_type, data)}
 
     def _result(self, result: ToolResult) -> bytes:
