@@ -10,9 +10,23 @@ import pytest
 from weftline import Agent, Hook, hook, tool
 from weftline.agent.calling import point_of
 from weftline.agent.hook_page import table
-from weftline.agent.hooks import OTHER_NAMES, Point, ToolError, ToolGate, ToolUnknown
+from weftline.agent.hooks import (
+    OTHER_NAMES,
+    ContextBuilt,
+    Point,
+    SystemRendered,
+    ToolAfter,
+    ToolAfterSuccess,
+    ToolBefore,
+    ToolError,
+    ToolGate,
+    ToolTransform,
+    ToolUnknown,
+)
 from weftline.agent.hooks_outside import POINTS
+from weftline.messages import Image, Text, User
 from weftline.testing import ScriptedModel, calls
+from weftline.tools.results import output_bytes
 
 from .kit import scripted
 
@@ -147,3 +161,48 @@ async def test_an_unknown_tool_is_an_error_that_hooks_can_word() -> None:
     assert seen == ["unknown ghost", "error ghost", "unknown spirit"]
     assert result.calls[0].result == "No ghosts here."
     assert result.calls[1].result.startswith("Unknown tool: spirit")
+
+
+@pytest.mark.requirement("loop.call.hook_context", "loop.call.output_bytes")
+async def test_all_hooks_of_a_call_name_it_alike_and_know_the_size_of_its_result() -> None:
+    @tool(effect="read")
+    def draw() -> list[Text | Image]:
+        """Draws."""
+        return [Text("ä"), Image("image/png", data="QUJD")]
+
+    agent, _ = scripted(calls("Draw"), tools=[draw], tool_aliases={"draw": "Draw"})
+    named: set[tuple[int, str, str, str]] = set()
+    sizes: list[int] = []
+    for point in (ToolGate, ToolBefore, ToolAfterSuccess, ToolTransform, ToolAfter):
+        agent.on(point)(lambda at: named.add((at.turn, at.call_id, at.tool, at.display_name)))
+
+    @agent.on(ToolTransform)
+    def shorter(point: ToolTransform) -> None:
+        sizes.append(point.output_bytes)
+        point.result = point.result[:1]
+
+    agent.on(ToolAfter)(lambda at: sizes.append(at.output_bytes))
+    await agent.run("Go.")
+    assert [one[2:] for one in named] == [("draw", "Draw")]
+    assert sizes == [6, 2] == [output_bytes((Text("ä"), Image("image/png", data="QUJD"))), output_bytes((Text("ä"),))]
+
+
+@pytest.mark.requirement("loop.hook.request_only")
+async def test_what_hooks_make_of_a_request_is_gone_with_it() -> None:
+    agent, model = scripted(calls("pay"), tools=[pay], instructions="Be brief.")
+    seen: list[tuple[str, int]] = []
+
+    @agent.on(SystemRendered)
+    def louder(point: SystemRendered) -> None:
+        seen.append((point.system, point.turn))
+        point.system += " Loudly."
+
+    @agent.on(ContextBuilt)
+    def longer(point: ContextBuilt) -> None:
+        point.messages = [*point.messages, User.of("Mind the gap.")]
+
+    result = await agent.run("Go.")
+    assert seen == [("Be brief.", 0), ("Be brief.", 1)]
+    assert [request.system for request in model.requests] == ["Be brief. Loudly."] * 2
+    assert [list(request.messages).count(User.of("Mind the gap.")) for request in model.requests] == [1, 1]
+    assert User.of("Mind the gap.") not in result.messages

@@ -192,7 +192,7 @@ class AgentCode:
         if gate.args != asked and call.tool is not None:
             try:
                 final = await call.tool.prepare(canonical_value(gate.args).decode())
-            except (InvalidArguments, NotCanonical) as misfit:
+            except Exception as misfit:  # the tool's own code, and the gate's values
                 logger.error("run %s: a gate set arguments of %s that do not fit: %s", self.info.id, call.name, misfit)
                 return _blocked(call, prompts.gate_failed(shown))
         # What a gate sets is checked like what a model writes, and then it counts in place of that.
