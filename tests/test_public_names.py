@@ -8,6 +8,7 @@ PUBLIC = [
     "AfterModel",
     "Agent",
     "BeforeModel",
+    "ChildToolGate",
     "Conflict",
     "ContextBuilt",
     "Engine",
@@ -38,6 +39,7 @@ PUBLIC = [
     "__version__",
     "hook",
     "skills",
+    "spawn",
     "tool",
 ]
 

@@ -12,6 +12,7 @@ __all__ = [
     "AfterModel",
     "Agent",
     "BeforeModel",
+    "ChildToolGate",
     "Conflict",
     "ContextBuilt",
     "Engine",
@@ -42,12 +43,14 @@ __all__ = [
     "__version__",
     "hook",
     "skills",
+    "spawn",
     "tool",
 ]
 
 if TYPE_CHECKING:
     from weftline.agent.agent import Agent
     from weftline.agent.calling import Hook, hook
+    from weftline.agent.child_hooks import ChildToolGate
     from weftline.agent.context import RunContext, RunInfo
     from weftline.agent.engine import Engine
     from weftline.agent.hooks import (
@@ -66,6 +69,7 @@ if TYPE_CHECKING:
     from weftline.agent.settings import Limits, Settings
     from weftline.agent.skills.format import Skill
     from weftline.agent.skills.toolset import skills
+    from weftline.agent.subagents import spawn
     from weftline.agent.threads import Thread
     from weftline.errors import Conflict, WeftlineError
     from weftline.tools.base import Happened, ToolContext, ToolFailed, ToolOutput, Unknown, WillNotHappen
@@ -76,6 +80,7 @@ else:
         "AfterModel": "weftline.agent.hooks",
         "Agent": "weftline.agent.agent",
         "BeforeModel": "weftline.agent.hooks",
+        "ChildToolGate": "weftline.agent.child_hooks",
         "Conflict": "weftline.errors",
         "ContextBuilt": "weftline.agent.hooks",
         "Engine": "weftline.agent.engine",
@@ -105,6 +110,7 @@ else:
         "WillNotHappen": "weftline.tools.base",
         "hook": "weftline.agent.calling",
         "skills": "weftline.agent.skills.toolset",
+        "spawn": "weftline.agent.subagents",
         "tool": "weftline.tools.function",
     }
 

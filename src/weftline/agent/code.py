@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec.json import decode
 from msgspec.structs import replace
@@ -14,19 +14,35 @@ from msgspec.structs import replace
 from weftline import prompts
 from weftline.agent import hooks as points
 from weftline.agent.calling import HookFailed, Hooks
+from weftline.agent.child_hooks import HEARD, ChildPoint, SpawnBefore, SpawnComplete, SpawnError, heard
 from weftline.agent.context import RunContext, RunInfo
 from weftline.agent.output import OutputType
 from weftline.agent.pairs import repaired
+from weftline.agent.subagents import Subagent
 from weftline.canonical import NotCanonical, canonical_value
 from weftline.kernel.entries import CallClosed, Fact, MessagesTaken, RunCreated, RunEnded, TurnCompleted
 from weftline.messages import Assistant, Text, UserPart
+from weftline.plan import RunPlan
 from weftline.providers.base import ModelRequest, ProviderError
-from weftline.runtime.code import Gated, PendingCall
+from weftline.runtime.children import as_result
+from weftline.runtime.code import ChildEnd, ChildLimits, Gated, PendingCall
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import ToolContext, ToolOutput
 from weftline.tools.results import output_bytes, output_of
 
 logger = logging.getLogger(__name__)
+
+
+class Planner(Protocol):
+    """Makes the plan of a child of a run with the plan `parent`. Raises `WeftlineError` if there can be none."""
+
+    async def __call__(
+        self, parent: RunPlan, subagent: Subagent, task: str, /, *, system: str | None, limits: ChildLimits
+    ) -> RunPlan: ...
+
+
+def _nothing() -> None:
+    """For code that nobody waits for."""
 
 
 class AgentCode:
@@ -41,13 +57,21 @@ class AgentCode:
         instructions: Callable[[RunContext[Any]], str | Awaitable[str]] | None,
         deps: object,
         resources: AsyncExitStack,
+        plan: RunPlan,
         problem: str = "",
+        planner: Planner | None = None,
+        above: tuple[AgentCode, ...] = (),
     ) -> None:
         """`problem` is why the run cannot go on: what it needs could not be made."""
         self.info = info
         self.context = RunContext(info, deps)
         self.left = asyncio.Event()
         """Set when the run has left memory, or has ended and the last hook has returned."""
+        self.above = above
+        """The code of the runs above a child, the nearest first: they hear of what it does."""
+        self.on_left: Callable[[], object] = _nothing
+        self._plan = plan
+        self._planner = planner
         self._hooks = hooks
         self._output = output
         self._instructions = instructions
@@ -60,7 +84,14 @@ class AgentCode:
 
     @property
     def gates(self) -> bool:
-        return any(point in self._hooks for point in (points.ToolGate, points.ToolUnknown, points.ArgumentsRejected))
+        return any(self._wants(point) for point in (points.ToolGate, points.ToolUnknown, points.ArgumentsRejected))
+
+    def _wants(self, point: type[points.Point]) -> bool:
+        """Whether some hook is called at this point, also one of a run above."""
+        if point in self._hooks:
+            return True
+        child = HEARD.get(point)
+        return child is not None and any(child in code._hooks for code in self.above)
 
     async def render(self) -> str | None:
         if self._instructions is None or self._problem:
@@ -129,14 +160,20 @@ class AgentCode:
         )
 
     def streamed(self, kind: str, text: str, *, turn: int) -> None:
-        if kind == "text":
-            if points.TextStreamed in self._hooks:
-                self._hooks.tell(points.TextStreamed(turn, text), self.context)
-        elif points.ThinkingStreamed in self._hooks:
-            self._hooks.tell(points.ThinkingStreamed(turn, text), self.context)
+        kind_of_point = points.TextStreamed if kind == "text" else points.ThinkingStreamed
+        if not self._wants(kind_of_point):
+            return
+        point = kind_of_point(turn, text)
+        self._hooks.tell(point, self.context)
+        if (told := self._heard(point)) is not None:
+            for code in self.above:
+                code._hooks.tell(told, code.context)
+
+    def _heard(self, point: points.Point) -> ChildPoint | None:
+        return heard(point, child_id=self.info.id, depth=self.info.depth) if self.above else None
 
     async def answered(self, turn: int, message: Assistant | None, error: ProviderError | None) -> None:
-        if points.AfterModel in self._hooks:
+        if self._wants(points.AfterModel):
             await self._watched(points.AfterModel(turn, message, error))
 
     # Calls
@@ -160,6 +197,9 @@ class AgentCode:
             counts=dict(call.counts),
         )
         error = await self._hooks.gate(gate, self.context)
+        if (child_gate := self._heard(gate)) is not None:
+            for code in self.above:
+                error = error or await code._hooks.gate(child_gate, code.context)
         if error is not None:
             return _blocked(call, prompts.gate_failed(call.name))
         if gate.blocked is not None:
@@ -193,24 +233,54 @@ class AgentCode:
     async def execute(
         self, call: PendingCall, context: ToolContext, invoke: Callable[[], Awaitable[ToolOutput]]
     ) -> ToolOutput:
-        hooks = self._hooks
-        if points.ToolBefore in hooks:
-            before = points.ToolBefore(call.turn, call.id, call.name, _object(call.args), context.attempt)
-            await self._watched(before)
+        await self._before(call, context)
         raised: BaseException | None = None
         try:
             output = await invoke()
         except Exception as error:
             logger.exception("run %s: the tool %s failed", self.info.id, call.name)
             raised, output = error, ToolOutput.of(prompts.tool_failed(call.name, str(error)), is_error=True)
-        if output.is_error and points.ToolError in hooks:
+        return await self._after(call, output, raised)
+
+    async def _before(self, call: PendingCall, context: ToolContext) -> None:
+        if self._wants(points.ToolBefore):
+            before = points.ToolBefore(call.turn, call.id, call.name, _object(call.args), context.attempt)
+            await self._watched(before)
+
+    async def _after(self, call: PendingCall, output: ToolOutput, raised: BaseException | None) -> ToolOutput:
+        if output.is_error and self._wants(points.ToolError):
             failed = points.ToolError(call.turn, call.id, call.name, output.parts, raised)
             await self._shaped_point(failed)
+            await self._tell_above(failed)
             output = ToolOutput(_parts(failed.result, call.name), is_error=True)
         kind = points.ToolAfterFailure if output.is_error else points.ToolAfterSuccess
-        if kind in hooks:
+        if kind in self._hooks:
             await self._watched(kind(call.turn, call.id, call.name, output.parts))
         return await self._finished(call, output)
+
+    # Calls that are carried out by child runs
+
+    async def plan_child(self, call: PendingCall, context: ToolContext, *, limits: ChildLimits) -> RunPlan:
+        subagent = call.tool
+        assert isinstance(subagent, Subagent) and self._planner is not None
+        task, system = subagent.task(call.args)
+        await self._before(call, context)
+        if SpawnBefore in self._hooks:
+            await self._watched(SpawnBefore(call.turn, call.id, call.name, task))
+        return await self._planner(self._plan, subagent, task, system=system, limits=limits)
+
+    async def finish_child(self, call: PendingCall, context: ToolContext, end: ChildEnd) -> ToolOutput:
+        subagent = call.tool
+        output = subagent.result(end) if isinstance(subagent, Subagent) else as_result(call.name, end)
+        elapsed_ms = end.elapsed_us // 1000
+        where = call.turn, call.id, call.name, end.run_id
+        if end.status == "succeeded":
+            if SpawnComplete in self._hooks:
+                await self._watched(SpawnComplete(*where, end.text, end.turns, elapsed_ms, end.usage))
+        elif SpawnError in self._hooks:
+            code = end.code or end.status
+            await self._watched(SpawnError(*where, end.error, code, end.turns, elapsed_ms, end.usage))
+        return await self._after(call, output, None)
 
     async def _finished(self, call: PendingCall, output: ToolOutput) -> ToolOutput:
         """The last part of the way of every result, whoever gave it."""
@@ -220,7 +290,7 @@ class AgentCode:
             point = points.ToolTransform(call.turn, call.id, call.name, output.parts, output.is_error, size)
             await self._shaped_point(point)
             output = ToolOutput(_parts(point.result, call.name), is_error=bool(point.is_error))
-        if points.ToolAfter in hooks:
+        if self._wants(points.ToolAfter):
             size = output_bytes(output.parts)
             await self._watched(
                 points.ToolAfter(call.turn, call.id, call.name, output.parts, output.is_error, size, dict(call.counts))
@@ -269,7 +339,7 @@ class AgentCode:
 
     async def _turn_ended(self, turn: int) -> None:
         self._open.pop(turn, None)
-        if points.TurnEnded in self._hooks:
+        if self._wants(points.TurnEnded):
             await self._watched(points.TurnEnded(turn))
 
     async def ended(self, fact: Fact) -> None:
@@ -292,12 +362,23 @@ class AgentCode:
             logger.exception("run %s: the deps could not be closed", self.info.id)
         finally:
             self.left.set()
+            self.on_left()
 
     async def _watched(self, point: points.Point) -> None:
         try:
             await self._hooks.watch(point, self.context)
         except HookFailed:
             logger.error("run %s: %s has no way to fail closed; the run goes on", self.info.id, point.name)
+        await self._tell_above(point)
+
+    async def _tell_above(self, point: points.Point) -> None:
+        if (told := self._heard(point)) is None:
+            return
+        for code in self.above:
+            try:
+                await code._hooks.watch(told, code.context)
+            except HookFailed:
+                logger.error("run %s: %s has no way to fail closed; the run goes on", self.info.id, told.name)
 
     async def _shaped_point(self, point: points.Point) -> None:
         await self._hooks.shape(point, self.context)

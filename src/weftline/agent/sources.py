@@ -9,10 +9,12 @@ from contextlib import AsyncExitStack
 from typing import Any, TypeGuard, cast
 
 from weftline.agent.calling import Hook, Hooks
-from weftline.agent.code import AgentCode
+from weftline.agent.code import AgentCode, Planner
 from weftline.agent.context import RunInfo
 from weftline.agent.definition import AgentTool, Definition
+from weftline.agent.subagents import Subagent
 from weftline.errors import Conflict
+from weftline.kernel.entries import Parent
 from weftline.plan import RunPlan
 from weftline.runtime.toolbox import RunName, ServerTools, Toolbox, ToolSource
 from weftline.tools.base import Tool, Toolset
@@ -41,6 +43,8 @@ class AgentTools:
         self._opened: dict[int, tuple[Toolset, Sequence[Tool]]] = {}
         self.running: dict[str, AgentCode] = {}
         """By run: the code of those that are in memory."""
+        self.planner: Planner | None = None
+        """Makes the plans of subagents' runs."""
 
     def register(self, name: str, setup: Setup) -> None:
         present = self._setups.get(name)
@@ -74,18 +78,31 @@ class AgentTools:
             return base
         setup = self._setups[plan.code]
         agent = setup.agent
-        info = RunInfo(
-            id=run.id,
-            agent=agent.name,
-            thread_id=run.session_id,
-            workspace=run.workspace_slug,
-            metadata=plan.metadata,
-        )
+        parent = run.parent
+        above = self._above(parent)
         resources = AsyncExitStack()
         tools, deps, problem = dict[str, Tool](base.tools), None, ""
+        info = RunInfo(id=run.id)
         try:
+            agent, only = await self._walk(setup.agent, plan.path)
+            if agent is not setup.agent:
+                setup = Setup(agent)
+            info = RunInfo(
+                id=run.id,
+                agent=agent.name,
+                thread_id=run.session_id,
+                workspace=run.workspace_slug,
+                metadata=plan.metadata,
+                parent=None if parent is None else parent.run,
+                depth=0 if parent is None else parent.depth,
+            )
             await self._add(agent.tools, tools)
-            deps = await _deps(setup, info, resources)
+            if only is not None:
+                tools = {name: tool for name, tool in tools.items() if name in only}
+            if above and setup.deps is NO_DEPS and isinstance(agent.deps, type):
+                deps = above[0].context.deps  # there is no other way to give it any
+            else:
+                deps = await _deps(setup, info, resources)
         except Exception as error:
             # The same would happen in the next try: the run ends with it, and the error is in its log.
             logger.exception("run %s: what the agent %s needs could not be made", run.id, plan.code)
@@ -93,14 +110,41 @@ class AgentTools:
         code = AgentCode(
             info,
             hooks=Hooks([*agent.hooks, *setup.hooks]),
-            output=agent.output_type,
-            instructions=None if isinstance(agent.instructions, str) else agent.instructions,
+            output=None if plan.output_schema is None else agent.output_type,
+            instructions=None if isinstance(agent.instructions, str) or plan.system is not None else agent.instructions,
             deps=deps,
             resources=resources,
             problem=problem,
+            plan=plan,
+            planner=self.planner,
+            above=above,
         )
         self.running[run.id] = code
+        if parent is not None:
+            code.on_left = lambda: self.running.pop(run.id, None)
         return Toolbox(tools, code=code)
+
+    def _above(self, parent: Parent | None) -> tuple[AgentCode, ...]:
+        """The code of the runs above a child, the nearest first."""
+        code = None if parent is None else self.running.get(parent.run)
+        return () if code is None else (code, *code.above)
+
+    async def _walk(
+        self, agent: Definition[Any, Any], path: Sequence[str]
+    ) -> tuple[Definition[Any, Any], frozenset[str] | None]:
+        """The agent that a path of subagents leads to, and which of its tools it has; None for all."""
+        only: frozenset[str] | None = None
+        for step in path:
+            tools: dict[str, Tool] = {}
+            await self._add(agent.tools, tools)
+            found = tools.get(step)
+            if not isinstance(found, Subagent):
+                raise LookupError(f"the agent {agent.name or 'above'} has no subagent {step!r} any more")
+            if found.agent is not None:
+                agent, only = found.agent, None
+            elif found.only is not None:
+                only = found.only if only is None else only & found.only
+        return agent, only
 
     async def _add(self, given: Sequence[AgentTool], tools: dict[str, Tool]) -> None:
         for one in given:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +30,7 @@ from weftline.kernel.entries import (
     CancelRequested,
     Fact,
     MessageQueued,
+    Parent,
     RunCreated,
     RunPaused,
     RunResumed,
@@ -41,6 +43,7 @@ from weftline.runtime import carry_out as carrying
 from weftline.runtime import ids
 from weftline.runtime import step as stepping
 from weftline.runtime.answers import was_answered
+from weftline.runtime.children import child_write
 from weftline.runtime.clock import Clock, SystemClock
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.created_once import CreatedOnce
@@ -54,13 +57,14 @@ from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.models import refused_sampling
 from weftline.runtime.names import StoredNames
 from weftline.runtime.opening import RunOpener
+from weftline.runtime.reading import StoredRuns
 from weftline.runtime.receipts import CancelReceipt, receipt
 from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.step import closed_body
 from weftline.runtime.toolbox import ServerTools, ToolSource
 from weftline.store import open_store
-from weftline.store.base import IdempotencyKey, NewRun, RunFilter, RunRow, Store, Stored
+from weftline.store.base import IdempotencyKey, NewRun, RunRow, Store, Write
 from weftline.store.records import workspaces
 from weftline.tools.base import Tool, ToolOutput
 
@@ -71,7 +75,7 @@ _AS_THE_MODEL_DOES = Sampling()
 _ENCODED_HERE_BYTES = 64 * 1024
 
 
-class EmbeddedEngine:
+class EmbeddedEngine(StoredRuns):
     def __init__(
         self,
         store: Store | Path | str,
@@ -113,11 +117,20 @@ class EmbeddedEngine:
         services = Services(store.id, self.clock, Deadlines(), self._model_timeout_s, self._slow_turn_s)
 
         def new_driver(log: Log, on_deadline: Callable[[LiveRun, int], None]) -> Driver:
-            return Driver(log, services, opener, on_deadline=on_deadline, step=self._step, carry_out=self._carry_out)
+            return Driver(
+                log,
+                services,
+                opener,
+                on_deadline=on_deadline,
+                new_child=self._new_child,
+                step=self._step,
+                carry_out=self._carry_out,
+            )
 
         self._residents = Residents(
             store, clock=self.clock, hub=self._hub, limits=self._limits, new_driver=new_driver, knows=self._tools.knows
         )
+        opener.load = self._residents.load_surely
         self._log, self._driver = self._residents.log, self._residents.driver
         self._recovery = self._residents.recovery
         self._next_key = await store.last_key() + 1
@@ -297,6 +310,11 @@ class EmbeddedEngine:
         self._residents.consider(run)
         return run
 
+    def _new_child(self, run: LiveRun, plan: RunPlan, parent: Parent) -> tuple[str, Write]:
+        key, self._next_key = self._next_key, self._next_key + 1
+        epoch, at = self._log_store.next_epoch(), self.clock.now_us()
+        return child_write(run, plan, parent, key=key, epoch=epoch, at=at)
+
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
         return await self._created_once.find(workspace, idempotency)
 
@@ -355,7 +373,17 @@ class EmbeddedEngine:
             await self._append(run, head)
         else:
             await self._settled(run)
+        if not run.state.ended:
+            await self._until_ended(run)  # its children go first
         return await self._make_receipt(key, run.state.status)
+
+    async def _until_ended(self, run: LiveRun) -> None:
+        follower = self._hub.follow(run.key, run.id, after=run.log.durable, workspace=run.workspace)
+        try:
+            while await follower.next() is not None:
+                pass
+        finally:
+            follower.close()
 
     async def pause(self, key: int, *, reason: str = "", requested_by: str = "") -> None:
         """Finishes what is under way and starts nothing new until `resume`."""
@@ -363,10 +391,13 @@ class EmbeddedEngine:
         head = RunPaused(reason, requested_by)
         if run.state.control.paused:
             await self._settled(run)
-            return
-        if not accepts(run.state, head):
+        elif not accepts(run.state, head):
             raise Conflict("This run does not take interruptions.")
-        await self._append(run, head)
+        else:
+            await self._append(run, head)
+        for child in run.state.open_children:
+            with suppress(Conflict, NotFound):  # it has ended since, or takes no interruptions
+                await self.pause(ids.key_of(child), reason="parent", requested_by=requested_by)
 
     async def resume(self, key: int, *, notes: str = "", requested_by: str = "") -> None:
         run = await self._load_unfinished(key)
@@ -375,6 +406,9 @@ class EmbeddedEngine:
             await self._settled(run)
             raise Conflict("The run is not paused.", code="not_paused")
         await self._append(run, head)
+        for child in run.state.open_children:
+            with suppress(Conflict, NotFound):
+                await self.resume(ids.key_of(child), requested_by=requested_by)
 
     async def steer(self, key: int, text: str, *, message_id: str = "") -> str:
         """Hands a message to the run at its next turn; calls that have not begun by then are skipped."""
@@ -438,43 +472,12 @@ class EmbeddedEngine:
             raise NotFound("There is no such run.")
         return row
 
-    async def row(self, key: int) -> RunRow | None:
-        return await self._log_store.run(key)
-
-    async def runs(self, wanted: RunFilter) -> list[RunRow]:
-        """Newest first."""
-        return await self._log_store.runs(wanted)
-
-    async def count_runs(self, wanted: RunFilter) -> int:
-        return await self._log_store.count_runs(wanted)
-
-    async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
-        return await self._log_store.entry(key, seq, max_bytes=max_bytes)
-
-    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
-        return await self._log_store.newest_facts(key, kinds=kinds, limit=limit, max_bytes=max_bytes)
-
     async def receipt(self, key: int) -> CancelReceipt:
         row = await self._log_store.run(key)
         return await self._make_receipt(key, "" if row is None else row.status)
 
     async def _make_receipt(self, key: int, status: str) -> CancelReceipt:
         return receipt(status, await self._log_store.heads(key, kinds=(KIND[CallClosed],)))
-
-    async def session_id(self, thread: int | None) -> str | None:
-        return None if thread is None else await self._names.session(thread)
-
-    async def ends_of_thread(self, thread: int) -> list[bytes]:
-        return await self._log_store.ends_of_thread(thread)
-
-    async def thread_messages(self, thread: int) -> list[bytes]:
-        return await self._log_store.thread_messages(thread)
-
-    async def thread_size(self, thread: int) -> int:
-        return await self._log_store.thread_size(thread)
-
-    async def unfinished(self) -> int:
-        return await self._log_store.unfinished()
 
     def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> Subscription:
         return self._hub.follow(key, run_id, after=after, workspace=workspace)

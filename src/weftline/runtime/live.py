@@ -55,6 +55,8 @@ class Draft(Struct):
     head: Fact
     body: bytes = b""
     turn: TurnBody | None = None
+    child: Write | None = None
+    """The run that comes into being with this fact, or not at all."""
 
 
 class Waiter(Struct):
@@ -225,6 +227,12 @@ class LiveRun:
     @property
     def id(self) -> str:
         return ids.run_id(self.key, self.salt)
+
+    @property
+    def parent(self) -> int | None:
+        """The key of the run whose call it carries out."""
+        parent = self.log.state.parent
+        return None if parent is None else ids.key_of(parent.run)
 
     @property
     def state(self) -> State:

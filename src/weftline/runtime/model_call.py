@@ -38,6 +38,7 @@ from weftline.runtime.services import Outcome, Services, Sink, is_slow
 from weftline.runtime.spending import NOTHING, spent
 from weftline.runtime.toolbox import EMPTY, Toolbox
 from weftline.tools.arguments import InvalidArguments
+from weftline.tools.base import is_carried_out_by_run
 from weftline.tools.checking import issues_of
 from weftline.tools.client_side import input_invalid_result
 
@@ -374,7 +375,17 @@ async def prepare_calls(message: Assistant, toolbox: Toolbox) -> tuple[tuple[Ask
                 invalid[index] = joined_text(input_invalid_result(tool, error).parts)
             verdict = "invalid" if index in invalid else "ok"
             asked.append(
-                AskedCall(call.id, call.name, digest(args), verdict, tool.effect, tool.client, tool.concurrent, gated)
+                AskedCall(
+                    call.id,
+                    call.name,
+                    digest(args),
+                    verdict,
+                    tool.effect,
+                    tool.client,
+                    tool.concurrent,
+                    gated,
+                    is_carried_out_by_run(tool),
+                )
             )
         found.append(args)
     return tuple(asked), turn_body(message, args=found, invalid=invalid)

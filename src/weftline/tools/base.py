@@ -145,6 +145,11 @@ class Tool(Protocol):
         ...
 
 
+def is_carried_out_by_run(tool: Tool) -> bool:
+    """Whether its calls are carried out by child runs; then `invoke` is never called."""
+    return bool(getattr(tool, "is_agent", False))
+
+
 class Toolset(Protocol):
     """Tools that an agent is given together, such as `files(".")` or `mcp("https://…")`."""
 
