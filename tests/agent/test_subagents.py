@@ -16,6 +16,7 @@ from weftline import (
     Engine,
     Limits,
     RunContext,
+    RunFailed,
     Settings,
     ToolAfter,
     ToolContext,
@@ -36,6 +37,9 @@ from weftline.events import AnyEvent, CallFinished, ChildEnded, ChildStarted, Ru
 from weftline.messages import Assistant, Text, ToolResults, Usage, User
 from weftline.providers.base import Chunk, ModelRequest
 from weftline.providers.catalog import Catalog
+from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.lineage import Lineage
+from weftline.store.base import RunFilter
 from weftline.testing import ScriptedModel, calls
 
 PATIENCE_S = 60
@@ -612,3 +616,62 @@ async def test_a_subagent_whose_model_is_missing_is_an_error_result() -> None:
     assert result.text == "Top."
     assert (result.calls[0].how, result.calls[0].ok) == ("failed", False)
     assert "could not be started" in result.calls[0].result
+
+
+@pytest.mark.usefixtures("quick_to_close")
+async def test_a_cancel_that_was_cut_off_reaches_the_children_in_the_next_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    died = asyncio.Event()
+
+    async def dies_first(lineage: Lineage, children: Sequence[str]) -> None:
+        """As if the process had died between the parent's fact and the children's."""
+        died.set()
+
+    hanging = Hanging()
+    agent, model = nested(hanging)
+    async with asyncio.timeout(PATIENCE_S):
+        async with Engine(tmp_path, models=catalog(lab=model)) as engine:
+            run = await engine.start(agent, "Go.")
+            await hanging.begun.wait()
+            with monkeypatch.context() as patched:
+                patched.setattr(Lineage, "cancel", dies_first)
+                cancelling = asyncio.create_task(run.cancel())
+                await died.wait()
+                cancelling.cancel()
+        async with Engine(tmp_path, models=catalog(lab=model)) as engine:  # not even the agent is needed
+            results = [await engine.attach(run.id).result()]
+            for _ in range(2):
+                (child,) = await children_of(engine, results[-1].run_id)
+                results.append(await engine.attach(child).result())
+    assert [result.status for result in results] == ["cancelled"] * 3
+
+
+@pytest.mark.usefixtures("quick_to_close")
+async def test_a_child_of_a_parent_that_was_given_up_is_cancelled_when_it_comes_back(tmp_path: Path) -> None:
+    hanging = Hanging()
+    agent, model = nested(hanging)
+    async with asyncio.timeout(PATIENCE_S):
+        async with Engine(tmp_path, models=catalog(lab=model)) as engine:
+            run = await engine.start(agent, "Go.")
+            await hanging.begun.wait()
+            (child,) = await children_of_running(engine, run.id)
+            host = await engine.runtime()
+            assert isinstance(host, EmbeddedEngine)
+            live = await host._residents.load(await engine.locate(run.id))  # pyright: ignore[reportPrivateUsage]
+            host._recovery._give_up(live)  # pyright: ignore[reportPrivateUsage]
+            with pytest.raises(RunFailed):
+                await run.result()
+        async with Engine(tmp_path, agents=[agent], models=catalog(lab=model)) as engine:
+            assert (await engine.attach(child).result()).status == "cancelled"
+
+
+async def test_children_of_runs_in_memory_are_forgotten_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weftline.agent.engine._KEPT", 1)
+    model = ByTask({"Go.": [calls("spawn", task="1"), "Top."], "1": [calls("spawn", task="2"), "One."], "2": ["Two."]})
+    agent = Agent(model, tools=[spawn()])
+    async with Engine() as engine:
+        for _ in range(4):
+            await agent.run("Go.", engine=engine)
+        host = await engine.runtime()
+        assert len(await host.runs(RunFilter(limit=99))) == 3

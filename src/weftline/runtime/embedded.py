@@ -130,7 +130,7 @@ class EmbeddedEngine(StoredRuns):
         self._residents = Residents(
             store, clock=self.clock, hub=self._hub, limits=self._limits, new_driver=new_driver, knows=self._tools.knows
         )
-        opener.load = self._residents.load_surely
+        opener.family = self._residents
         self._log, self._driver = self._residents.log, self._residents.driver
         self._recovery = self._residents.recovery
         self._next_key = await store.last_key() + 1
@@ -375,6 +375,7 @@ class EmbeddedEngine(StoredRuns):
             await self._settled(run)
         if not run.state.ended:
             await self._until_ended(run)  # its children go first
+            run = await self._residents.load(key)
         return await self._make_receipt(key, run.state.status)
 
     async def _until_ended(self, run: LiveRun) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from weftline.kernel.bodies import TextBody, decode_message, encode
@@ -28,6 +28,16 @@ class Names(Protocol):
     async def session(self, thread: int) -> str | None: ...
 
 
+class Family(Protocol):
+    """Where the runs above a child are found: their code hears of what it does."""
+
+    async def load_surely(self, key: int) -> LiveRun: ...
+
+    def orphaned(self, run: LiveRun) -> None:
+        """The parent of the run has ended."""
+        ...
+
+
 class RunOpener:
     def __init__(self, store: LogStore, *, models: WorkspaceCatalogs, tools: ToolSource, names: Names) -> None:
         self._store = store
@@ -35,8 +45,7 @@ class RunOpener:
         self._tools = tools
         self._names = names
         self._making: dict[int, asyncio.Lock] = {}
-        self.load: Callable[[int], Awaitable[LiveRun]] | None = None
-        """Brings a run into memory: a child needs the code of those above it, which hears of what it does."""
+        self.family: Family | None = None
 
     async def open(self, run: LiveRun) -> Sequence[Draft]:
         """Everything is read before the conversation changes: whatever fails on the way can be tried again."""
@@ -70,9 +79,11 @@ class RunOpener:
 
     async def _open_toolbox(self, run: LiveRun) -> None:
         work = run.work
-        if run.parent is not None and self.load is not None:
-            parent = await self.load(run.parent)
-            if not parent.state.ended:
+        if run.parent is not None and self.family is not None:
+            parent = await self.family.load_surely(run.parent)
+            if parent.state.ended:
+                self.family.orphaned(run)
+            else:
                 await self._open_toolbox(parent)
         # Its own driver and those of its children may want it at the same time.
         async with self._making.setdefault(run.key, asyncio.Lock()):

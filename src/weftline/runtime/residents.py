@@ -16,7 +16,7 @@ from weftline.errors import NotFound, RateLimited, StoreError
 from weftline.kernel.accept import accepts
 from weftline.kernel.calls import earliest_deadline
 from weftline.kernel.decide import decide
-from weftline.kernel.entries import TimerFired
+from weftline.kernel.entries import CancelRequested, TimerFired
 from weftline.plan import RunPlan
 from weftline.runtime import ids
 from weftline.runtime.clock import Clock
@@ -210,12 +210,12 @@ class Residents:
         """Drops a parked run from memory, unless there is something to do for it after all."""
         if run.active or run.gone:
             return
-        if any(ids.key_of(child) in self._runs for child in run.state.open_children):
-            return  # its code hears of what they do, and it is kept again when they leave
         unclaimed = run.work.plan.code is not None and not self._knows(run.work.plan)
         due = run.log.due_at == 0 and run.residency is Residency.PARKED
         if due and not unclaimed and not self.recovery.must_wait(run):
             self.consider(run)
+        elif any(ids.key_of(child) in self._runs for child in run.state.open_children):
+            pass  # its code hears of what they do; it is kept again when they leave
         else:
             self._forget(run)
             self.recovery.left(run.key)
@@ -485,6 +485,10 @@ class Residents:
 
     def end_by_force(self, run: LiveRun, facts: Sequence[Draft]) -> None:
         self.driver.record(run, facts)
+
+    def orphaned(self, run: LiveRun) -> None:
+        """Cancels a child whose parent has ended, which only a damaged one does before its children."""
+        self.take(run, Draft(CancelRequested("parent")))
 
     def take(self, run: LiveRun, fact: Draft) -> None:
         """Appends a fact that another run has brought, if it still has a basis, and carries the run on."""
