@@ -23,7 +23,7 @@ READY := $(VENV)/.weftline-ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep torture clients pythons a2a-kit mcp-kit lint bench docs clean
+.PHONY: help demo test test-deep torture clients pythons a2a-kit mcp-kit lint bench bench-peers docs clean
 
 help:
 	@echo "make demo       run an agent end to end, offline"
@@ -36,6 +36,7 @@ help:
 	@echo "make mcp-kit    the public MCP conformance suite and the official TypeScript clients"
 	@echo "make lint       ruff and pyright"
 	@echo "make bench      measure this machine"
+	@echo "make bench-peers  agents in a script beside other libraries, which it installs in build/peers"
 	@echo "make docs       check the documentation and run its examples"
 	@echo "make clean      remove everything that make has made"
 
@@ -75,6 +76,11 @@ lint: $(READY)
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(PY) -m pyright
+
+bench-peers:
+	@test -x build/peers/bin/python || $(PYTHON) -m venv build/peers
+	@build/peers/bin/pip install -qq --disable-pip-version-check -e . uvloop pydantic-ai-slim[openai] openai-agents langgraph langchain-openai
+	@build/peers/bin/python -m bench library $(ARGS)
 
 bench: $(READY)
 	@$(PY) -m bench $(ARGS)

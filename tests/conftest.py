@@ -24,6 +24,9 @@ MEMORY = "/dev/shm"
 """A file system without a disk, on Linux."""
 ENOUGH_BYTES = 2 << 30
 
+QUIET = -1
+"""The verbosity of `-q`, which our options begin with."""
+
 _LEFT_OUT = pytest.StashKey[int]()
 
 # What is imported and collected stays to the end: looking through it for garbage again and again is for nothing.
@@ -66,7 +69,9 @@ def passwords_are_hashed_fast() -> Generator[None]:
 
 
 @pytest.hookimpl(trylast=True)  # when the profile is known
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.verbose < QUIET:
+        config.option.verbose += 1  # a `-q` on top of ours would take away the line that says how many passed
     if settings.get_current_profile_name() != "deep":
         _write_to_memory()
     if os.environ.get("WEFTLINE_RECORDINGS") and not recordings_dir().is_dir():

@@ -20,8 +20,13 @@ MAX_LINES = 600
 BASE = frozenset(
     {"weftline.messages", "weftline.errors", "weftline.canonical", "weftline.json_size", "weftline.prompts"}
     | {"weftline.framing", "weftline.log_context", "weftline.redaction", "weftline.schema_cost", "weftline.suggestions"}
+    | {"weftline.a2a_answers", "weftline.mcp_answers", "weftline.percent", "weftline.prompts_files"}
     | {"weftline.surrogates"}
 )
+PURE = frozenset(
+    {"weftline.kernel", "weftline.messages", "weftline.prompts", "weftline.prompts_files", "weftline.prompts_skills"}
+)
+"""No clock, no disk, no network, no chance."""
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
 SHELL = MIDDLE | {"weftline.net", "weftline.plan", "weftline.prompts", "weftline.providers", "weftline.tools"}
 ARGUMENTS = frozenset({"weftline.tools.arguments", "weftline.tools.schema", "weftline.tools.signature"})
@@ -46,17 +51,21 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.canonical": frozenset(),
     "weftline.framing": frozenset(),
     "weftline.log_context": frozenset(),
-    "weftline.redaction": frozenset(),
+    "weftline.percent": frozenset(),
+    "weftline.redaction": frozenset({"weftline.percent"}),
     "weftline.json_size": frozenset(),
-    "weftline.schema_cost": frozenset(),
+    "weftline.mcp_answers": frozenset(),
+    "weftline.schema_cost": frozenset({"weftline.percent"}),
     "weftline.suggestions": frozenset(),
     "weftline.surrogates": frozenset(),
     "weftline.bounded": frozenset(),
+    "weftline.a2a_answers": frozenset(),
     "weftline.net": BASE | {"weftline._version"},
     "weftline.kernel": BASE,
     "weftline.plan": MIDDLE,
     "weftline.prompts": frozenset(),
     "weftline.prompts_skills": frozenset(),
+    "weftline.prompts_files": frozenset(),
     "weftline.wire": MIDDLE | {"weftline.plan"},
     "weftline.providers": MIDDLE | {"weftline.net"},
     "weftline.config": MIDDLE | {"weftline.net", "weftline.providers"},
@@ -221,7 +230,7 @@ def wrong_directions(modules: list[Module], *, root: Path = SRC) -> list[str]:
 def impurities(modules: list[Module], *, root: Path = SRC) -> list[str]:
     found: list[str] = []
     for module in modules:
-        if module.part not in {"weftline.kernel", "weftline.messages", "weftline.prompts", "weftline.prompts_skills"}:
+        if module.part not in PURE:
             continue
         outside = (one for one in imports(module, root=root) if not is_inside(one.module, "weftline"))
         found += [told(module, one) for one in outside if not is_pure_library(one.module)]

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import asdict, fields
 
 from forked import run_python
 from kits.a2a_known import KNOWN
+from weftline import client
 from weftline.errors import TABLE
 from weftline.server.options import SETTINGS, ServerOptions
+from weftline.tools.builtin import builtin_tools
 from weftline.wire.responses import ListedRun, Run
 from weftline.wire.run_spec import RunModel
 
@@ -81,6 +84,29 @@ def test_the_error_table_of_the_docs_is_that_of_the_code() -> None:
         code: (int(status), retryable == "yes", remedy) for code, status, retryable, remedy in ERROR_ROW.findall(text)
     }
     assert documented == {code: tuple(row) for code, row in TABLE.items()}
+
+
+def test_the_page_of_the_client_lists_every_error_that_it_exports() -> None:
+    text = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
+    named = {name for cell in FIELD_CELL.findall(text) for name in re.findall(r"`(\w+)`", cell)}
+    exported = {name for name in client.__all__ if issubclass(_class(name), client.ClientError)}
+    assert "Unreachable" in exported and exported <= named
+
+
+def _class(name: str) -> type[Any]:
+    value = getattr(client, name)
+    return value if isinstance(value, type) else object
+
+
+def test_the_page_of_tools_lists_those_that_are_built_in() -> None:
+    text = (ROOT / "docs" / "tools.md").read_text(encoding="utf-8").partition("## Built-in tools\n")[2]
+    named = {name for cell in FIELD_CELL.findall(text) for name in re.findall(r"`(\w+)`", cell)}
+    assert named == {*builtin_tools(), "fetch"}
+
+
+def test_lists_in_the_docs_are_not_joined_into_paragraphs() -> None:
+    joined = {page.name: found for page in PAGES if (found := re.findall(r"\S 2\. .* 3\. ", page.read_text("utf-8")))}
+    assert joined == {}
 
 
 def _written(number: float) -> str:

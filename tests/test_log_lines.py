@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from weftline.log_context import RequestInfo, current_request, current_run
+from weftline.log_context import RequestInfo, current_request, current_run, fields
 from weftline.server.logs import LogStyle, configure_logs
 from weftline.server.refused import MAX_LINES, MAX_WORKSPACES, RefusedRequests
 
@@ -70,6 +70,17 @@ def test_a_line_of_json_is_one_object_with_its_traceback_inside(configure: Confi
     assert list(told) == ["time", "level", "logger", "message", "run", "workspace", "request", "traceback"]
     assert told["message"] == "it said\\nmantyx_at_[redacted]" and told["level"] == "error"
     assert told["traceback"].startswith("Traceback") and "hush" not in line
+
+
+def test_what_a_line_says_is_in_fields_of_its_own_as_json(configure: Configure) -> None:
+    log = configure("json")
+    told = fields(class_="auth", status=None, attempt=2, path="/x?a=https://u:hush@x.example/", run="run_2")
+    logging.getLogger("weftline.x").warning("run run_1f: it said no", extra=told)
+    logging.getLogger("weftline.store.sqlite.writer").error("run run_1f: it cannot be written")
+    first, second = [json.loads(line) for line in log.getvalue().splitlines()]
+    assert (first["class"], first["attempt"], first["run"]) == ("auth", 2, "run_1f")
+    assert "status" not in first and "hush" not in first["path"]
+    assert second["run"] == "run_1f", "a line that names its run has it as a field, whoever wrote it"
 
 
 @pytest.mark.parametrize("style", ["text", "json"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast, get_args
 
@@ -23,16 +23,26 @@ CONSTANTS: dict[str, str] = {
     "RESULT_TOO_LARGE": "The client's result was too large to be taken.",
     "LONG_RUNNING": "NOTE: This is a long-running operation. Do not call this tool again if it has already "
     "returned an intermediate or pending status.",
+    "NOT_AN_OBJECT": "must be a JSON object",
+    "ARGUMENTS_NOT_OBJECT": "The arguments must be a JSON object.",
     "TOO_MUCH_TO_CHECK": "too large or too deeply nested to be checked against its schema; send something simpler",
     "TOO_MUCH_TO_LIST": "does not fit its schema, in more ways than can be listed; send something simpler",
+    "OUTPUT_CHANGED": "the tool's validators change their own output",
     "ANSWER_NOT_CHECKED": "The answer could not be checked. Give it once more.",
     "ANSWER_MISFIT": "The answer does not fit the output schema.",
+    "CONTINUE": "Continue.",
+    "IMAGE_SHOWN": "[An image was shown here.]",
+    "NO_RESULT": "No result was recorded for this call.",
+    "ANSWER_TOOL": "Gives the final answer. Call this tool once, when everything else is done, with the complete "
+    "answer as its input; write no answer as text.",
+    "ANSWER_FUNCTION": "Delivers the final answer in the form that the caller needs.",
     "RESULT_FOLLOWS": "The result follows in the next message.",
     "FAILED_WITHOUT_WORDS": "The tool failed.",
     "PATH_NOT_ALLOWED": "An argument of the tool is not allowed as a part of the address.",
     "HEADER_NOT_ALLOWED": "An argument of the tool has control characters, which a header cannot carry.",
-    "NO_MCP": "This server cannot reach MCP servers: install it with the extra `mcp` (pip install 'weftline[mcp]').",
+    "NO_MCP": "This server cannot reach MCP servers: install it with the extra `mcp` (pip install '.[mcp]').",
     "MCP_TIMED_OUT": "The server did not answer in time.",
+    "MCP_UNREADABLE": "The server's answer does not follow the protocol.",
     "FETCH_HTTP_ONLY": "Only http and https addresses can be fetched.",
     "FETCH_START": "start must not be negative.",
     "FETCH_TOO_COMPLICATED": "The page is too complicated to be read.",
@@ -58,6 +68,18 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
         "unknown_tool",
         ("ghost",),
         "There is no tool named ghost in this run. Use one of the tools you were given, or answer without it.",
+    ),
+    (
+        "unstable_arguments",
+        ("pay",),
+        "Not executed: the tool's validators change their own output, so pay would run with other arguments than "
+        "those that were checked. This is a fault of the tool, not of your arguments. Continue without it.",
+    ),
+    (
+        "tool_failed_to_prepare",
+        ("pay", "'currency'"),
+        "Not executed: pay failed while its arguments were checked: 'currency'. This is a fault of the tool, not of "
+        "your arguments. Continue without it.",
     ),
     (
         "invalid_arguments",
@@ -115,12 +137,6 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
         "nobody_to_ask",
         ("Which city?",),
         "The tool asked a person: 'Which city?'. Nobody can be asked during this run, so the question was declined.",
-    ),
-    (
-        "tool_timed_out",
-        ("look", 2.5),
-        "look did not finish within 2.5 seconds and was stopped. Parts of it may have taken effect: "
-        "check before you call it again.",
     ),
     (
         "tool_cancelled_itself",
@@ -184,6 +200,23 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
         ("https://example.com/cat.png", "image/png"),
         "[An attachment (image/png) at https://example.com/cat.png, which this model cannot fetch.]",
     ),
+    (
+        "unreadable_file",
+        ("plan.dwg", "image/x-dwg", "https://example.com/plan.dwg"),
+        "[The file plan.dwg (image/x-dwg) at https://example.com/plan.dwg, which this model cannot read.]",
+    ),
+    ("unreadable_file", ("", "a/b", None), "[The file without a name (a/b), which this model cannot read.]"),
+    ("returned_by", ("look", "call_1"), "Returned by look (call_1):"),
+    ("late_system_message", ("Be brief.",), "[System message]\nBe brief."),
+    ("result_schema", ('{"type":"object"}',), 'The result follows this JSON Schema: {"type":"object"}'),
+    ("answer_by_tool", ("report",), "Give your final answer by calling the tool `report`, never as text."),
+    (
+        "answer_by_function",
+        ("report",),
+        "Give your final answer by calling the function `report` exactly once, with the answer as its arguments. Never "
+        "write the final answer as plain text. Until the answer is ready, use the other functions as usual.",
+    ),
+    ("arguments_not_json", ("nested too deeply",), "The arguments are not valid JSON: nested too deeply."),
 ]
 
 
@@ -200,20 +233,53 @@ def test_the_instructions_of_a_final_turn() -> None:
 OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
     ("child_answer", ("Yes.",), {"turns": 2, "elapsed_ms": 15, "tokens": 90}, "[turns: 2, ms: 15, tokens: 90]\nYes."),
     (
+        "tool_timed_out",
+        ("pay", 2.5),
+        {"in_doubt": True},
+        "pay did not finish within 2.5 seconds and was stopped. It is not known whether it took effect. Do not repeat "
+        "the call: find out in another way whether it took effect, "
+        "or say in your answer that this is uncertain.",
+    ),
+    (
+        "tool_timed_out",
+        ("look", 2.5),
+        {"in_doubt": False},
+        "look did not finish within 2.5 seconds and was stopped. You may call it again.",
+    ),
+    (
         "request_failed",
         ("pay", "bank.example: no answer in 5 s."),
         {"in_doubt": True},
-        "pay failed: bank.example: no answer in 5 s. The call may or may not have taken effect.",
+        "pay failed: bank.example: no answer in 5 s. The call may or may not have taken effect. "
+        "Do not repeat the call: find out in another way whether it took effect, "
+        "or say in your answer that this is uncertain.",
     ),
     ("request_failed", ("pay", "no."), {"in_doubt": False}, "pay failed: no."),
     (
         "agent_request_failed",
         ("peer", "no answer."),
         {"in_doubt": True},
-        "peer failed: no answer. The agent may or may not have accepted the task.",
+        "peer failed: no answer. The agent may or may not have accepted the task. Do not repeat the call: "
+        "find out in another way whether it took effect, "
+        "or say in your answer that this is uncertain.",
     ),
     ("agent_request_failed", ("peer", "no."), {"in_doubt": False}, "peer failed: no."),
     ("agent_out_of_reach", ("peer", ["a", "b"]), {}, "peer could not be reached over A2A: a; b"),
+    (
+        "agent_waits",
+        ("peer", "Which colour?"),
+        {},
+        "Which colour?\n[peer is waiting for an answer to this, and its task is still open. "
+        "Call peer again with the answer as the message: the next call continues the same task.]",
+    ),
+    (
+        "agent_task_lost",
+        ("peer", "no such task."),
+        {},
+        "peer accepted the task, but its outcome cannot be had: no such task. Do not repeat the call: "
+        "find out in another way whether it took effect, "
+        "or say in your answer that this is uncertain.",
+    ),
     ("agent_refused", ("peer", "busy"), {}, "peer answered with an error: busy"),
     ("agent_said_nothing", ("peer", "failed"), {}, "peer answered without text (its task is failed)."),
     ("agent_said_nothing", ("peer", ""), {}, "peer answered without text."),
@@ -289,13 +355,38 @@ def test_no_text_is_left_out_here() -> None:
     assert own == {name for name, *_ in (*FUNCTIONS, *OF_TOOLS)} | {"invalid_input"}
 
 
-def test_no_tool_of_ours_puts_a_sentence_of_its_own_before_a_model() -> None:
-    """`ToolFailed("…")` and `ToolOutput.of("…")` with words in place: those belong in `prompts.py`."""
+def _sentences(folder: str, spoken: Callable[[ast.AST], Sequence[ast.expr]]) -> list[str]:
+    """Literals of several words in the expressions that `spoken` finds."""
     found: list[str] = []
-    for path in sorted((Path(prompts.__file__).parent / "tools").rglob("*.py")):
+    for path in sorted((Path(prompts.__file__).parent / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("ToolFailed", "ToolOutput.of") and node.args:
-                said = [part for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant)]
-                words = [part.value for part in said if isinstance(part.value, str) and len(part.value.split()) > 1]
-                found += [f"{path.name}:{node.lineno}: {word}" for word in words]
-    assert found == []
+            said = [part for root in spoken(node) for part in ast.walk(root) if isinstance(part, ast.Constant)]
+            words = [
+                part.value for part in said if isinstance(part.value, str) and part.value.strip(" .[]():").count(" ")
+            ]
+            found += [f"{path.name}: {word}" for word in words]
+    return found
+
+
+def test_no_tool_of_ours_puts_a_sentence_of_its_own_before_a_model() -> None:
+    """`ToolFailed("…")` and the like, with words in place: those belong in `prompts.py`."""
+    speakers = ("ToolFailed", "ToolOutput.of", "InvalidArguments", "Issue")
+
+    def spoken(node: ast.AST) -> Sequence[ast.expr]:
+        return node.args if isinstance(node, ast.Call) and ast.unparse(node.func) in speakers else ()
+
+    assert _sentences("tools", spoken) == []
+
+
+def test_no_provider_of_ours_puts_a_sentence_of_its_own_before_a_model() -> None:
+    """`text_block("…")`, `{"text": "…"}` and `{"description": "…"}` with words in place."""
+
+    def spoken(node: ast.AST) -> Sequence[ast.expr]:
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("text_block", "Text"):
+            return node.args
+        if isinstance(node, ast.Dict):
+            keys = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
+            return [value for key, value in zip(keys, node.values, strict=True) if key in ("text", "description")]
+        return ()
+
+    assert _sentences("providers", spoken) == []

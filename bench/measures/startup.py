@@ -23,7 +23,7 @@ def imports(machine: Machine) -> list[Row]:
         for name, statement, reach, note in (
             ("import weftline", "import weftline", 100, "whole process; floor: bare python"),
             ("import weftline.client", "import weftline.client", 60, ""),
-            ("import weftline, use Engine", "import weftline; weftline.Engine", None, ""),
+            ("import weftline, use Agent", "import weftline; weftline.Agent", None, ""),
         )
     ]
 

@@ -35,15 +35,19 @@ __all__ = [
     "ToolContext",
     "ToolFailed",
     "ToolGate",
+    "ToolInDoubt",
     "ToolOutput",
     "ToolTransform",
     "Unknown",
     "WeftlineError",
     "WillNotHappen",
     "__version__",
+    "files",
     "hook",
+    "shell",
     "skills",
     "spawn",
+    "todo",
     "tool",
 ]
 
@@ -72,7 +76,10 @@ if TYPE_CHECKING:
     from weftline.agent.subagents import spawn
     from weftline.agent.threads import Thread
     from weftline.errors import Conflict, WeftlineError
-    from weftline.tools.base import Happened, ToolContext, ToolFailed, ToolOutput, Unknown, WillNotHappen
+    from weftline.tools.base import Happened, ToolContext, ToolFailed, ToolInDoubt, ToolOutput, Unknown, WillNotHappen
+    from weftline.tools.builtin.files import files
+    from weftline.tools.builtin.shell import shell
+    from weftline.tools.builtin.todo import todo
     from weftline.tools.function import tool
 else:
     # Hidden from type checkers, which take a module `__getattr__` to mean that every name exists.
@@ -103,14 +110,18 @@ else:
         "ToolContext": "weftline.tools.base",
         "ToolFailed": "weftline.tools.base",
         "ToolGate": "weftline.agent.hooks",
+        "ToolInDoubt": "weftline.tools.base",
         "ToolOutput": "weftline.tools.base",
         "ToolTransform": "weftline.agent.hooks",
         "Unknown": "weftline.tools.base",
         "WeftlineError": "weftline.errors",
         "WillNotHappen": "weftline.tools.base",
+        "files": "weftline.tools.builtin.files",
         "hook": "weftline.agent.calling",
+        "shell": "weftline.tools.builtin.shell",
         "skills": "weftline.agent.skills.toolset",
         "spawn": "weftline.agent.subagents",
+        "todo": "weftline.tools.builtin.todo",
         "tool": "weftline.tools.function",
     }
 

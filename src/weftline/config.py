@@ -25,7 +25,7 @@ from weftline.errors import WeftlineError
 from weftline.net.transport import Transport
 from weftline.providers.base import ModelInfo, Provider
 from weftline.providers.catalog import Catalog, build_catalog, usual_providers
-from weftline.providers.families import ProviderSettings, bad_setting, known_families
+from weftline.providers.families import SETTINGS, ProviderSettings, bad_setting, known_families
 from weftline.providers.oauth import OAuthSettings
 from weftline.providers.openai.profiles import PROFILES
 from weftline.providers.pricing import Price, PriceOverride, Prices
@@ -36,20 +36,6 @@ Table: TypeAlias = Mapping[str, Any]
 T = TypeVar("T", bound=Struct)
 
 _TOP = ("default_model", "providers", "prices", "server")
-_PROVIDER_SETTINGS = frozenset(
-    {
-        "family",
-        "base_url",
-        "api_key",
-        "oauth",
-        "models",
-        "any_model",
-        "source",
-        "max_concurrency",
-        "tokens_per_minute",
-    }
-)
-"""Settings that every family has; any other is an option of its class."""
 _SOURCES = ("workspace_provider", "platform_offering")
 _RESERVED = ("platform", "provider", "scripted")
 _FAMILY_KEYS: dict[str, tuple[str, ...]] = {
@@ -70,9 +56,18 @@ class Config(Struct, frozen=True, kw_only=True):
     server: dict[str, Any] = {}
 
     def catalog(
-        self, *, transport: Transport, scripted: Provider | None = None, environ: Mapping[str, str] | None = None
+        self,
+        *,
+        transport: Transport,
+        scripted: Provider | None = None,
+        environ: Mapping[str, str] | None = None,
+        check_default: bool = True,
     ) -> Catalog:
-        """The catalog of these providers, or of the usual ones if none are configured."""
+        """The catalog of these providers, or of the usual ones if none are configured.
+
+        Raises `WeftlineError` for settings that are wrong; with `check_default`, also for a default model that is not
+        there.
+        """
         return build_catalog(
             self.providers or usual_providers(),
             transport=transport,
@@ -80,6 +75,7 @@ class Config(Struct, frozen=True, kw_only=True):
             prices=Prices(self.prices),
             scripted=scripted,
             environ=environ,
+            check_default=check_default,
         )
 
 
@@ -143,7 +139,7 @@ class _Reader:
         source = table.get("source", "workspace_provider")
         if source not in _SOURCES:
             raise self._bad(f"{at}.source", f"must be one of {', '.join(_SOURCES)}")
-        options = {key: item for key, item in table.items() if key not in _PROVIDER_SETTINGS}
+        options = {key: item for key, item in table.items() if key not in SETTINGS}
         if family == "openai_chat" and base_url is not None and "profile" not in options:
             # A self-hosted server is not OpenAI: its quirks, key and prices do not apply.
             options["profile"] = "compatible"

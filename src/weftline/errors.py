@@ -27,6 +27,8 @@ class Row(NamedTuple):
     remedy: str
 
 
+LOG_DAMAGED = "log_damaged"
+
 TABLE: dict[str, Row] = {
     "invalid_request": Row(400, False, "Correct the field that the message names and send the request again."),
     "invalid_model": Row(400, False, "Name one of `candidates`, or ask GET …/models for the catalog."),
@@ -50,6 +52,8 @@ TABLE: dict[str, Row] = {
     "not_paused": Row(409, False, "There is nothing to resume."),
     "request_timeout": Row(408, True, "Send the whole request without pauses."),
     "body_too_large": Row(413, False, "Send a smaller body."),
+    "unsupported_encoding": Row(415, False, "Send the body without a Content-Encoding."),
+    "expectation_failed": Row(417, False, "Send `Expect: 100-continue`, or no Expect header."),
     "head_too_large": Row(431, False, "Send fewer or shorter headers."),
     "rate_limited": Row(429, True, "Wait for the time in Retry-After."),
     "too_many_runs": Row(429, True, "Wait until some of the workspace's runs begin; at most `limit` may be queued."),
@@ -57,8 +61,12 @@ TABLE: dict[str, Row] = {
     "too_many_large_responses": Row(429, True, "Read the large responses that are under way, then ask again."),
     "too_many_large_bodies": Row(429, True, "Send the workspace's large bodies one after the other."),
     "internal_error": Row(500, True, "Try again; the server's log has the details under the request id."),
+    "not_implemented": Row(501, False, "Use another method, and no transfer coding but `chunked`."),
     "unavailable": Row(503, True, "The server or its store cannot take this now; try again after Retry-After."),
+    LOG_DAMAGED: Row(500, False, "Restore a backup; the message says what cannot be read."),
     "worker_error": Row(500, False, "The run could not continue; the server's log has the details."),
+    "context_unavailable": Row(503, False, "Install or allow what the message names, or use another context."),
+    "context_destroyed": Row(409, False, "Spawn a new context and use its handle."),
     "store_in_use": Row(503, False, "Stop the process that owns the store, or send the request to it."),
     "store_newer": Row(503, False, "Upgrade Weftline to the version that wrote the store."),
     "store_unusable": Row(503, False, "Check the path, its permissions and the disk."),

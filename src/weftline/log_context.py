@@ -7,7 +7,7 @@ that plain tools run in, so a line that a tool itself logs also names its run.
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class RunInfo(Protocol):
@@ -33,3 +33,11 @@ class RequestInfo:
 
 current_run: ContextVar[RunInfo | None] = ContextVar("current_run", default=None)
 current_request: ContextVar[RequestInfo | None] = ContextVar("current_request", default=None)
+
+
+def fields(**values: str | int | float | None) -> dict[str, Any]:
+    """The `extra` of a log call: what its line says, for programs. A log in JSON has them as fields of their own.
+
+    A name may end in `_` to differ from a word of Python's; None is left out.
+    """
+    return {"fields": {name.rstrip("_"): value for name, value in values.items() if value is not None}}

@@ -7,6 +7,7 @@ unchanged, to the provider that sent it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -96,7 +97,7 @@ class System(Struct, frozen=True, tag_field="role", tag="system"):
     content: str
 
 
-class User(Struct, frozen=True, tag_field="role", tag="user", omit_defaults=True):
+class User(Struct, frozen=True, tag_field="role", tag="user", omit_defaults=True, gc=False):
     """`injected` marks a message that the runtime added (a nudge, a final-turn instruction), not a person."""
 
     parts: tuple[UserPart, ...]
@@ -116,7 +117,7 @@ class Assistant(Struct, frozen=True, tag_field="role", tag="assistant"):
 
     @property
     def text(self) -> str:
-        return joined_text(self.parts)
+        return spoken_text(self.parts)
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
@@ -182,7 +183,15 @@ class Usage(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
         )
 
 
-def joined_text(parts: tuple[UserPart, ...] | tuple[AssistantPart, ...]) -> str:
+def joined_text(parts: Sequence[UserPart]) -> str:
+    """The texts of a result or of a user's message, one below the other: each part is a text of its own."""
     if len(parts) == 1 and isinstance(parts[0], Text):
         return parts[0].text
-    return "".join(part.text for part in parts if isinstance(part, Text))
+    return "\n".join([part.text for part in parts if isinstance(part, Text) and part.text])
+
+
+def spoken_text(parts: Sequence[AssistantPart]) -> str:
+    """What a model said: its parts are pieces of one text."""
+    if len(parts) == 1 and isinstance(parts[0], Text):
+        return parts[0].text
+    return "".join([part.text for part in parts if isinstance(part, Text)])

@@ -2,6 +2,10 @@
 
 The names here are data: every log ever written contains them. A change comes with a new `PLAN_VERSION`, and so with a
 new `kernel.entries.FORMAT`; `decode_plan` reads every version up to this one.
+
+Both numbers are needed. `FORMAT` is in the run's row: it says, before anything is decoded, whether this code can read
+the log, and it rises when newer code appends to an old run. The plan stays as it was written, so its own number says
+how to read it.
 """
 
 from __future__ import annotations

@@ -27,11 +27,18 @@ LONG_RUNNING = (
 )
 """Ends the description of a tool; part of the protocol."""
 
+NOT_AN_OBJECT = "must be a JSON object"
 TOO_MUCH_TO_CHECK = "too large or too deeply nested to be checked against its schema; send something simpler"
 TOO_MUCH_TO_LIST = "does not fit its schema, in more ways than can be listed; send something simpler"
-"""Both appear in lists of what is wrong with arguments and answers."""
+OUTPUT_CHANGED = "the tool's validators change their own output"
+"""These appear in lists of what is wrong with arguments and answers."""
 
 _ANSWER_NOW = "Give your final answer now with what you know, or take a different approach."
+_AGAIN = "You may call it again."
+_FIND_OUT = (
+    "Do not repeat the call: find out in another way whether it took effect, "
+    "or say in your answer that this is uncertain."
+)
 _LAST_ANSWER = "Give your best final answer now, using what you already know."
 
 
@@ -46,8 +53,29 @@ def unknown_tool(tool: str) -> str:
     return f"There is no tool named {tool} in this run. Use one of the tools you were given, or answer without it."
 
 
+ARGUMENTS_NOT_OBJECT = f"The arguments {NOT_AN_OBJECT}."
+
+
+def arguments_not_json(reason: str) -> str:
+    return f"The arguments are not valid JSON: {reason}."
+
+
 def invalid_arguments(tool: str, problems: Sequence[str]) -> str:
     return f"The arguments do not fit {tool}: {'; '.join(problems)}. Correct them and call it again."
+
+
+def unstable_arguments(tool: str) -> str:
+    return (
+        f"Not executed: {OUTPUT_CHANGED}, so {tool} would run with other arguments than those that were checked. "
+        "This is a fault of the tool, not of your arguments. Continue without it."
+    )
+
+
+def tool_failed_to_prepare(tool: str, reason: str) -> str:
+    return (
+        f"Not executed: {tool} failed while its arguments were checked: {reason}. "
+        "This is a fault of the tool, not of your arguments. Continue without it."
+    )
 
 
 class _InvalidInput(Struct):
@@ -123,11 +151,9 @@ def tool_failed(tool: str, error: str) -> str:
     return f"{tool} failed: {error}"
 
 
-def tool_timed_out(tool: str, timeout_s: float) -> str:
-    return (
-        f"{tool} did not finish within {timeout_s:g} seconds and was stopped. "
-        "Parts of it may have taken effect: check before you call it again."
-    )
+def tool_timed_out(tool: str, timeout_s: float, *, in_doubt: bool) -> str:
+    stopped = f"{tool} did not finish within {timeout_s:g} seconds and was stopped."
+    return f"{stopped} It is not known whether it took effect. {_FIND_OUT}" if in_doubt else f"{stopped} {_AGAIN}"
 
 
 def tool_cancelled_itself(tool: str) -> str:
@@ -236,8 +262,50 @@ def unfetched_attachment(url: str, media_type: str) -> str:
     return f"[An attachment ({media_type}) at {url}, which this model cannot fetch.]"
 
 
+def unreadable_file(name: str | None, media_type: str, url: str | None) -> str:
+    where = f" at {url}" if url else ""
+    return f"[The file {name or 'without a name'} ({media_type}){where}, which this model cannot read.]"
+
+
+# What has to be said because a model API has no other way
+
+CONTINUE = "Continue."
+"""Before a conversation that does not begin with a user."""
+IMAGE_SHOWN = "[An image was shown here.]"
+"""In place of an image in what the model said itself."""
+NO_RESULT = "No result was recorded for this call."
 RESULT_FOLLOWS = "The result follows in the next message."
 """In place of a result that the model API takes only in a message of the user."""
+ANSWER_TOOL = (
+    "Gives the final answer. Call this tool once, when everything else is done, with the complete answer as its input; "
+    "write no answer as text."
+)
+ANSWER_FUNCTION = "Delivers the final answer in the form that the caller needs."
+
+
+def returned_by(tool: str, call_id: str) -> str:
+    """Before what `RESULT_FOLLOWS` announced."""
+    return f"Returned by {tool} ({call_id}):"
+
+
+def late_system_message(content: str) -> str:
+    return f"[System message]\n{content}"
+
+
+def result_schema(schema: str) -> str:
+    """Ends the description of a tool."""
+    return f"The result follows this JSON Schema: {schema}"
+
+
+def answer_by_tool(tool: str) -> str:
+    return f"Give your final answer by calling the tool `{tool}`, never as text."
+
+
+def answer_by_function(function: str) -> str:
+    return (
+        f"Give your final answer by calling the function `{function}` exactly once, with the answer as its arguments. "
+        "Never write the final answer as plain text. Until the answer is ready, use the other functions as usual."
+    )
 
 
 # What tools that the server dials say about themselves
@@ -245,17 +313,20 @@ RESULT_FOLLOWS = "The result follows in the next message."
 FAILED_WITHOUT_WORDS = "The tool failed."
 PATH_NOT_ALLOWED = "An argument of the tool is not allowed as a part of the address."
 HEADER_NOT_ALLOWED = "An argument of the tool has control characters, which a header cannot carry."
-NO_MCP = "This server cannot reach MCP servers: install it with the extra `mcp` (pip install 'weftline[mcp]')."
+NO_MCP = "This server cannot reach MCP servers: install it with the extra `mcp` (pip install '.[mcp]')."
 MCP_TIMED_OUT = "The server did not answer in time."
+MCP_UNREADABLE = "The server's answer does not follow the protocol."
 
 
 def request_failed(tool: str, reason: str, *, in_doubt: bool) -> str:
     """`in_doubt`: nobody knows whether the request arrived, and repeating it would matter."""
-    return tool_failed(tool, reason) + (" The call may or may not have taken effect." if in_doubt else "")
+    return tool_failed(tool, reason) + (f" The call may or may not have taken effect. {_FIND_OUT}" if in_doubt else "")
 
 
 def agent_request_failed(agent: str, reason: str, *, in_doubt: bool) -> str:
-    return tool_failed(agent, reason) + (" The agent may or may not have accepted the task." if in_doubt else "")
+    return tool_failed(agent, reason) + (
+        f" The agent may or may not have accepted the task. {_FIND_OUT}" if in_doubt else ""
+    )
 
 
 def agent_out_of_reach(agent: str, reasons: Sequence[str]) -> str:
@@ -268,6 +339,17 @@ def agent_refused(agent: str, error: str) -> str:
 
 def agent_said_nothing(agent: str, state: str) -> str:
     return f"{agent} answered without text" + (f" (its task is {state})." if state else ".")
+
+
+def agent_waits(agent: str, question: str) -> str:
+    return (
+        f"{question}\n[{agent} is waiting for an answer to this, and its task is still open. "
+        f"Call {agent} again with the answer as the message: the next call continues the same task.]"
+    )
+
+
+def agent_task_lost(agent: str, reason: str) -> str:
+    return f"{agent} accepted the task, but its outcome cannot be had: {reason.rstrip('.')}. {_FIND_OUT}"
 
 
 def answer_too_large(agent: str) -> str:

@@ -12,7 +12,9 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
-from urllib.parse import parse_qsl, quote, quote_plus, unquote
+from urllib.parse import quote, quote_plus
+
+from weftline.percent import decoded
 
 REDACTED: Final = "[redacted]"
 SEALED_URL: Final = ":url"
@@ -134,11 +136,19 @@ def _of_url(url: str) -> Iterator[str]:
     if at:
         user, colon, password = credentials.partition(":")
         # A token may be given in place of the user.
-        yield from (one for one in (unquote(password) if colon else unquote(user), credentials) if len(one) > 3)
-    for name, value in parse_qsl(query):
+        yield from (one for one in (_unescaped(password if colon else user), credentials) if len(one) > 3)
+    for pair in query.split("&"):
+        name, value = (_unescaped(part.replace("+", " ")) for part in pair.partition("=")[::2])
         least = _MIN_HEADER_CHARS if _SECRET_NAME.search(name) else _MIN_OTHER_CHARS
         if len(value) >= least and _is_secret_parameter(name, value):
             yield value
+
+
+def _unescaped(text: str) -> str:
+    try:
+        return decoded(text.encode("utf-8", "surrogatepass")).decode("utf-8", "replace")
+    except ValueError:  # it cannot have been meant as an escaped text
+        return text
 
 
 def _forms(secret: str) -> set[str]:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import re
 from typing import cast
-from urllib.parse import unquote
 
 from msgspec import Struct
+
+from weftline.percent import decoded
 
 MAX_SCHEMA_BYTES = 64 * 1024
 MAX_SCHEMA_DEPTH = 400
@@ -113,7 +114,7 @@ class _Walk:
             return self._root
         if reference.startswith("#/"):
             place: object = self._root
-            for step in unquote(reference[2:]).split("/"):
+            for step in _pointer(reference[2:]).split("/"):
                 place = _below(place, step.replace("~1", "/").replace("~0", "~"))
             if place is not None:
                 return place
@@ -124,6 +125,13 @@ class _Walk:
     def _patterns(self, schema: dict[str, object]) -> None:
         patterns = [schema.get("pattern"), *_keys(schema.get("patternProperties"))]
         self.pattern_states += sum(_states(pattern) for pattern in patterns if isinstance(pattern, str))
+
+
+def _pointer(fragment: str) -> str:
+    try:
+        return decoded(fragment.encode("utf-8", "surrogatepass")).decode("utf-8", "replace")
+    except ValueError:
+        raise TooCostly("has a reference with too many percent signs") from None
 
 
 def _below(place: object, step: str) -> object:

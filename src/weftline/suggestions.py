@@ -15,3 +15,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
         return ""
     *others, last = [repr(one) for one in near]
     return f" Did you mean {', '.join(others)} or {last}?" if others else f" Did you mean {last}?"
+
+
+def sentence(text: str) -> str:
+    """The text with a full stop, unless it has an end of its own: another sentence is to follow."""
+    return text if text.endswith((".", "?", "!", "…")) else f"{text}."

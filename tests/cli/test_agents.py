@@ -27,8 +27,15 @@ def test_an_agent_is_replaced_by_its_slug(server: ServerProcess, tmp_path: Path)
         assert changed == Done(0, made.out, "")
         shown = json.loads(agents(server, "show", "writer", "--json").out)
         assert shown["spec"] == {"modelId": "scripted:system"} and shown["id"] == made.out.strip()
+        fields = dict(
+            line.split(maxsplit=1) for line in agents(server, "show", "writer").out.splitlines() if " " in line
+        )
+        assert (json.loads(fields["spec"]), fields["system"]) == ({"modelId": "scripted:system"}, "false")
         unknown = agents(server, "update", "nobody", "--file", definition(tmp_path))
         assert unknown.code == 1 and "'nobody'" in unknown.err
+        for command in ("show", "delete"):
+            mistyped = agents(server, command, "writr")
+            assert mistyped.code == 1 and "Did you mean 'writer'?" in mistyped.err
     finally:
         agents(server, "delete", "writer")
 

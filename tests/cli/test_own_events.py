@@ -1,20 +1,22 @@
-"""Events of a run in this process are those of its stream, and an entry that cannot be read hides no other."""
+"""Events of a run in this process are those of its stream, and those of newer code hide no others."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from runtime.kit import MoodyStore, ended, engine_on, plan
 from weftline.cli.events import events_of, live_events, stored_events
 from weftline.client.events import parse_event
+from weftline.errors import StoreError
 from weftline.net.sse import SseParser
 from weftline.plan import ServerRef
 from weftline.runtime.engine import EntryBatch
 from weftline.server import following
 from weftline.server.following import What
-from weftline.server.sse import sse_frames
+from weftline.server.sse import DamagedLog, sse_frames
 from weftline.store.base import Stored
 from weftline.store.memory import MemoryDisk
 from weftline.tools.base import ToolContext, ToolProgress
@@ -50,8 +52,28 @@ async def log_of_a_run() -> tuple[MemoryDisk, str]:
     return disk, run_id
 
 
-def batch_of(run_id: str, items: list[Stored]) -> EntryBatch:
-    return EntryBatch(run_id, items, size=0, last_seq=items[-1].last_seq, ended=True)
+def batch_of(run_id: str, items: list[Stored], *, newer: bool = False) -> EntryBatch:
+    return EntryBatch(run_id, items, size=0, last_seq=items[-1].last_seq, ended=True, newer=newer)
+
+
+def spoiled(items: list[Stored], which: str, **fields: Any) -> list[Stored]:
+    return [replace(item, **fields) if item.kind == which else item for item in items]
+
+
+class Once:
+    """Brings one batch."""
+
+    taken, left = 0, False
+
+    def __init__(self, batch: EntryBatch) -> None:
+        self._batches = [[batch]]
+
+    async def next(self) -> list[EntryBatch] | None:
+        return self._batches.pop() if self._batches else None
+
+    def go_back(self, seq: int) -> None: ...
+    def leave(self) -> None: ...
+    def close(self) -> None: ...
 
 
 async def test_events_in_this_process_are_those_of_the_stream() -> None:
@@ -65,27 +87,42 @@ async def test_events_in_this_process_are_those_of_the_stream() -> None:
     }
 
 
-async def test_an_entry_that_cannot_be_read_hides_no_other() -> None:
+async def test_an_entry_of_newer_code_hides_no_other() -> None:
     disk, run_id = await log_of_a_run()
-    items = [
-        replace(item, head=b'{"type":"turn.completed"}') if item.kind == "turn.completed" else item
-        for item in disk.runs[1].items
-    ]
-    batch = batch_of(run_id, items)
+    items = spoiled(disk.runs[1].items, "turn.completed", head=b'{"type":"turn.completed"}')
+    items = spoiled(items, "note.tool_progress", kind="note.unknown")
+    batch = batch_of(run_id, items, newer=True)
     shown = [event.type for event in events_of(batch)]
-    assert "assistant_message" not in shown and shown[-1] == "result"
-
-    batches = [[batch]]
-
-    class Once:
-        taken, left = 0, False
-
-        async def next(self) -> list[EntryBatch] | None:
-            return batches.pop() if batches else None
-
-        def go_back(self, seq: int) -> None: ...
-        def leave(self) -> None: ...
-        def close(self) -> None: ...
-
-    happened = [event.what async for event in following.events_of(Once())]
+    assert not {"assistant_message", "tool_progress"} & set(shown) and shown[-1] == "result"
+    assert sse_frames(batch).count(b"event: ") == len(shown)
+    happened = [event.what async for event in following.events_of(Once(batch))]
     assert What.TURN not in happened and happened[-1] is What.END
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("turn.completed", {"head": b'{"type":"turn.completed"}'}),
+        ("turn.completed", {"head": b'{"type":"turn.comp#eted"}'}),
+        ("turn.completed", {"head": b"{"}),
+        ("delta.text", {"body": b'{"text":"a'}),
+        ("delta.text", {"body": b'{"text":"\xff"}'}),
+        ("delta.text", {"body": b'{"text":"too"}\n' * 3}),
+    ],
+)
+async def test_the_events_of_a_damaged_log_end_where_it_cannot_be_read(kind: str, fields: dict[str, bytes]) -> None:
+    """Nothing is left out and shown as if it were whole."""
+    disk, run_id = await log_of_a_run()
+    batch = batch_of(run_id, spoiled(disk.runs[1].items, kind, **fields))
+    first = next(item for item in batch.items if item.kind == kind)
+    shown: list[int] = []
+    with pytest.raises(StoreError, match=f"entry {first.seq} cannot be read") as refused:
+        shown.extend(event.seq for event in events_of(batch))
+    assert refused.value.code == "log_damaged" and all(seq < first.seq for seq in shown)
+    with pytest.raises(DamagedLog) as stopped:
+        sse_frames(batch)
+    *_, last = [parse_event(frame, run_id=run_id) for frame in SseParser().feed(stopped.value.frames)]
+    assert (last.type, last.seq) == ("error", first.last_seq)
+    with pytest.raises(StoreError, match="cannot be read"):
+        async for _ in following.events_of(Once(batch)):
+            pass

@@ -64,7 +64,8 @@ def test_every_event_is_a_line_of_json_on_request(place: dict[str, str | None]) 
 def test_the_prompt_may_come_from_standard_input(place: dict[str, str | None]) -> None:
     arguments = ("run", "--model", "scripted:system", "--system", "Be kind.")
     assert weftline(*arguments, env=place, stdin="from a pipe").out == "Be kind.|from a pipe\n"
-    assert weftline(*arguments, "-", env=place, stdin="the same").out == "Be kind.|the same\n"
+    assert weftline(*arguments, "-", env=place, stdin="the same\n\n").out == "Be kind.|the same\n\n"
+    assert weftline(*arguments, "-", env=place, stdin="a\r\n").out == "Be kind.|a\n"
     empty = weftline(*arguments, env=place, stdin=" \n")
     assert empty.code == 2 and "The prompt is empty." in empty.err
 
@@ -78,6 +79,22 @@ def test_a_mistyped_model_is_refused_with_the_nearest_ones(place: dict[str, str 
     done = weftline("run", "hi", "--model", "scripted:helo", env=place)
     assert (done.code, done.out) == (1, "") and "Did you mean 'scripted:hello'" in done.err, done
     assert len(done.err.splitlines()) == 1
+
+
+def test_without_a_model_the_candidates_are_named(place: dict[str, str | None]) -> None:
+    done = weftline("run", "hi", env=place)
+    assert (done.code, done.out) == (1, "") and "--model: scripted:hello, scripted:add" in done.err, done
+
+
+def test_the_folder_of_a_running_server_is_recognised(
+    server: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "weftline-data").symlink_to(server.db)
+    monkeypatch.chdir(tmp_path)
+    done = weftline("run", "hi", "--model", "scripted:hello", env=ALONE)
+    assert done.code == 1 and "--url" in done.err and "--scripts" in done.err, done
+    monkeypatch.chdir(tmp_path.parent)
+    assert "--url" not in weftline("run", "hi", "--model", "scripted:hello", env=ALONE).err
 
 
 def test_an_agent_is_named_by_its_slug(

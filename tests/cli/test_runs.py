@@ -93,7 +93,7 @@ def test_a_list_that_was_cut_says_so_and_how_to_see_the_rest(
 def test_the_beginning_of_an_id_is_enough(where: Where, ended: str) -> None:
     assert where("show", ended[:-4]).out == where("show", ended).out
     assert where("follow", ended[:-1]) == where("follow", ended)
-    assert where("cancel", ended[:-2]) == Done(0, "succeeded\n", "")
+    assert where("cancel", ended[:-2]) == Done(0, "succeeded\n", "The run had already ended: nothing was cancelled.\n")
 
 
 def test_a_beginning_that_fits_several_runs_is_refused_with_two_of_them(
@@ -129,7 +129,7 @@ def test_a_run_is_cancelled_by_the_server_that_has_it(where: Where, env: dict[st
 def test_of_a_run_that_goes_on_a_store_shows_what_it_has(env: dict[str, str | None], server: ServerProcess) -> None:
     run = started(env, "stuck")
     done = weftline("runs", "follow", run, "--db", str(server.db))
-    assert done.code == 0 and "has not ended" in done.err and "--url" in done.err
+    assert done.code == 5 and "has not ended" in done.err and "--url" in done.err
     weftline("runs", "cancel", run, env=env)
 
 

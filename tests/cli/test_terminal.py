@@ -160,7 +160,16 @@ def test_what_happens_in_a_run_is_told_beside_its_text(capsys: pytest.CaptureFix
         ("run_paused", {"reason": "lunch"}),
         ("something_new", {"x": 1}),
         ("assistant_delta", {"text": "5"}),
-        ("result", {"subtype": "success", "text": "5", "turns": 2, "tokens": {"inputTokens": 7, "outputTokens": 3}}),
+        (
+            "result",
+            {
+                "subtype": "success",
+                "text": "5",
+                "turns": 2,
+                "tokens": {"inputTokens": 7, "outputTokens": 3},
+                "costUsd": 0.25,
+            },
+        ),
     ]
     codes = [screen.show(event_of(kind, data, run_id="run_1", seq=at)) for at, (kind, data) in enumerate(shown)]
     out, err = capsys.readouterr()
@@ -174,7 +183,7 @@ def test_what_happens_in_a_run_is_told_beside_its_text(capsys: pytest.CaptureFix
         "? pay was cut off: it may or may not have happened",
         "· the model is asked again; what it said in this turn does not count",
         "· paused: lunch",
-        "run_1 · 2 turns · 10 tokens",
+        "run_1 · 2 turns · 10 tokens · $0.2500",
     ]
 
 

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from weftline.client import AsyncClient, Client, InvalidSpec, LocalToolCall, NetworkError, local_a2a
+from weftline.client import AsyncClient, Client, InvalidSpec, LocalToolCall, NetworkError, RunCancelled, local_a2a
 
 from .stand_in import StandIn, reply
 
@@ -86,6 +87,40 @@ async def test_a_task_is_waited_for_and_its_artifact_is_the_answer(client: Async
     result = await client.run("hi", model_id="scripted:peer", tools=[local_a2a("peer", stand_in.url)])
     assert result.text.startswith("made || two")
     assert [one.json["method"] for one in stand_in.to("POST", "/rpc")] == ["message/send", "tasks/get", "message/send"]
+
+
+async def test_artifacts_are_part_of_the_answer_and_a_question_is_answered_by_the_next_call(
+    client: AsyncClient, stand_in: StandIn
+) -> None:
+    question = {"role": "agent", "parts": [{"kind": "text", "text": "Which colour?"}]}
+    made = [{"artifactId": "a", "parts": [{"kind": "text", "text": "red"}, {"kind": "data", "data": {"n": 1}}]}]
+    done = {"state": "completed", "message": {"role": "agent", "parts": [{"kind": "text", "text": "ok"}]}}
+    asking = task("input-required", status={"state": "input-required", "message": question})
+    peer_of(stand_in, [asking, task("completed", status=done, artifacts=made)])
+    result = await client.run("hi", model_id="scripted:peer", tools=[local_a2a("peer", stand_in.url)])
+    asked, _, rest = result.text.partition(" || ")
+    assert asked.startswith("Which colour?\n[peer is waiting for an answer") and rest.startswith('ok\nred\n{"n":1} ')
+    first, second = (one.json["params"]["message"] for one in stand_in.to("POST", "/rpc"))
+    assert ("taskId" in first, second["taskId"], second["contextId"]) == (False, "t1", "c1")
+
+
+async def test_cancelling_a_run_cancels_the_task_of_its_agent(client: AsyncClient, stand_in: StandIn) -> None:
+    working, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def rpc(request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        (cancelled if body["method"] == "tasks/cancel" else working).set()
+        return web.json_response({"jsonrpc": "2.0", "id": body["id"], **task("working")})
+
+    peer_of(stand_in, []).on("POST", "/rpc", rpc)
+    run = await client.start("hi", model_id="scripted:peer", tools=[local_a2a("peer", stand_in.url)])
+    async with asyncio.timeout(120):
+        ended = asyncio.create_task(run.result())
+        await working.wait()
+        await run.cancel()
+        await cancelled.wait()
+        with pytest.raises(RunCancelled):
+            await ended
 
 
 async def test_a_peer_that_speaks_only_version_1_is_spoken_to_in_it(client: AsyncClient, stand_in: StandIn) -> None:

@@ -66,11 +66,14 @@ def test_making_a_client_loads_no_http_library_and_nothing_of_the_server() -> No
     ours = {name for name in loaded if name.startswith("weftline.")}
     assert {".".join(name.split(".")[:2]) for name in ours} <= {
         "weftline._version",
+        "weftline.a2a_answers",
         "weftline.background",
         "weftline.canonical",
         "weftline.client",
         "weftline.json_size",
+        "weftline.mcp_answers",
         "weftline.net",
+        "weftline.percent",
         "weftline.prompts",
         "weftline.schema_cost",
         "weftline.suggestions",

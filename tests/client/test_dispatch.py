@@ -3,11 +3,12 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel, Field, field_validator
 
+from weftline import prompts
 from weftline.client import (
     AssistantDelta,
     AsyncClient,
@@ -147,6 +148,46 @@ async def test_a_tool_may_take_its_arguments_as_a_model(to_stand_in: AsyncClient
 
     answer = await ask(to_stand_in, stand_in, by_model, call=call())
     assert json.loads(answer["result"]) == {"key": "a", "limit": 3}
+
+
+class Shouted(BaseModel):
+    key: str
+    limit: int = Field(3, validation_alias="max")
+
+    @field_validator("key")
+    @classmethod
+    def louder(cls, key: str) -> str:
+        return f"{key}!"
+
+
+async def test_a_call_is_not_carried_out_if_the_validators_change_their_own_output(
+    to_stand_in: AsyncClient, stand_in: StandIn
+) -> None:
+    called: list[str] = []
+
+    @tool(name="lookup", parameters=Shouted)
+    def by_model(query: Shouted) -> None:
+        called.append(query.key)
+
+    @tool(name="lookup")
+    def by_name(key: Annotated[str, AfterValidator(lambda key: f"{key}!")]) -> None:
+        called.append(key)
+
+    for refuses in (by_model, by_name):
+        answer = await ask(to_stand_in, stand_in, refuses, call=call())
+        assert answer["error"] == prompts.unstable_arguments("lookup")
+    assert called == []
+
+
+async def test_a_model_may_read_other_names_than_it_writes(to_stand_in: AsyncClient, stand_in: StandIn) -> None:
+    class Query(BaseModel):
+        limit: int = Field(3, validation_alias="max")
+
+    @tool(name="lookup", parameters=Query)
+    def by_model(query: Query) -> int:
+        return query.limit
+
+    assert (await ask(to_stand_in, stand_in, by_model, call=call(args={"max": 5})))["result"] == "5"
 
 
 async def test_hints_may_name_what_stands_around_the_function(to_stand_in: AsyncClient, stand_in: StandIn) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -9,8 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from weftline.client import AsyncClient, Client, InvalidSpec, LocalToolCall, NetworkError, local_mcp
+from weftline.client import (
+    AsyncClient,
+    Client,
+    InvalidSpec,
+    LocalToolCall,
+    NetworkError,
+    ToolContext,
+    ToolError,
+    local_mcp,
+)
 from weftline.client.mcp import LocalMcp, model_name
+from weftline.client.workers import HandlerWorkers
 
 from .stand_in import StandIn, reply
 
@@ -47,6 +59,8 @@ async def call_tool(context, params):
         return types.CallToolResult(content=content)
     if params.name == "add":
         return types.CallToolResult(content=[], structured_content={"sum": args["a"] + args["b"]})
+    if os.path.exists(os.environ.get("PIDS", "") + ".crash"):
+        os._exit(3)
     return types.CallToolResult(content=[types.TextContent(type="text", text="no luck")], is_error=True)
 
 server = Server("weather-station", version="1.2.3", on_list_tools=list_tools, on_call_tool=call_tool)
@@ -187,3 +201,25 @@ def test_names_that_a_model_may_not_see_are_changed_and_stay_apart() -> None:
     assert len(taken) == 6
     assert {"get_weather", "ok"} <= set(taken)
     assert all(len(name) <= 64 and name.replace("_", "").isalnum() for name in taken)
+
+
+async def test_a_server_that_crashed_is_started_again_for_the_next_call(station: LocalMcp, tmp_path: Path) -> None:
+    context, workers = ToolContext(run_id="r", tool_use_id="t", name="x"), HandlerWorkers(1)
+
+    async def called(name: str, **args: int) -> str:
+        handler = station.handler(LocalToolCall(name=name, kind="mcp_local", mcp_server="station"))
+        assert handler is not None
+        try:
+            return await handler(args, context, workers)
+        except ToolError as error:
+            return str(error)
+
+    async with asyncio.timeout(120), station:
+        (tmp_path / "pids.crash").touch()
+        assert "may or may not have taken effect" in await called("fail")
+        assert await called("add", a=2, b=3) == '{"sum":5}'
+        assert starts(tmp_path) == 2
+        # Killed between two calls. Whether the first of them notices before it is sent is a matter of luck.
+        os.kill(int((tmp_path / "pids").read_text().split()[-1]), signal.SIGKILL)
+        assert '{"sum":6}' in [await called("add", a=2, b=4) for _ in range(2)]
+        assert starts(tmp_path) == 3

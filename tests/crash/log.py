@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -22,6 +24,7 @@ from weftline.kernel.entries import (
     decode_fact,
 )
 from weftline.runtime import ids
+from weftline.runtime.spending import BYTES_PER_TOKEN
 from weftline.store import open_for_reading
 from weftline.store.base import LogReader
 
@@ -113,6 +116,13 @@ def check_carried_on(before: RunLog, after: RunLog) -> None:
     assert not again, f"run {after.run}: a finished model turn was requested again: {again}"
     begun = [f for f in later if isinstance(f, CallOpened | CallStarted) and (f.turn, f.index) in before.closed]
     assert not begun, f"run {after.run}: a finished call was begun or offered again: {begun}"
+
+
+def streamed_tokens(log: RunLog, attempt: AttemptFailed) -> int:
+    """What the log has of an attempt's answer, in tokens."""
+    deltas = [json.loads(body) for kind, _, body in log.entries.values() if kind.startswith("delta.")]
+    mine = [one["text"] for one in deltas if (one["turn"], one["attempt"]) == (attempt.turn, attempt.attempt)]
+    return math.ceil(len("".join(mine).encode()) / BYTES_PER_TOKEN)
 
 
 def abandoned(log: RunLog) -> list[AttemptFailed]:

@@ -19,7 +19,7 @@ from weftline.kernel.entries import (
 )
 
 from .crashing import LOST, CrashingServer, Event
-from .log import RunLog, abandoned
+from .log import RunLog, abandoned, streamed_tokens
 from .scripts import spec
 
 MODEL_CALLS = 7
@@ -78,8 +78,9 @@ def _check_counts(seen: list[Event], log: RunLog) -> None:
     cut = abandoned(log)
     assert len(log.of(AttemptStarted)) == MODEL_CALLS + len(cut) == seen[-1].data["attempts"]
     assert len(log.of(TurnCompleted)) == MODEL_CALLS - 1
-    assert all(fact.estimated and fact.usage.input > 0 and not fact.usage.output for fact in cut)
-    assert seen[-1].data["tokens"]["outputTokens"] == TOKENS_OUT
+    assert all(fact.estimated and fact.usage.input > 0 for fact in cut)
+    assert [fact.usage.output for fact in cut] == [streamed_tokens(log, fact) for fact in cut]
+    assert seen[-1].data["tokens"]["outputTokens"] == TOKENS_OUT + sum([fact.usage.output for fact in cut])
     restarted = [event for event in seen if event.type == "turn_restarted"]
     assert [event.data["reason"] for event in restarted].count("abandoned") == len(cut)
     for fact in log.of(TurnCompleted):

@@ -11,6 +11,7 @@ import msgspec
 from weftline.canonical import NotCanonical, canonical, parse
 from weftline.errors import WeftlineError
 from weftline.json_size import excess, has_more_values
+from weftline.percent import decoded_up_to
 from weftline.runtime import ids
 from weftline.schema_cost import TooCostly, measured
 from weftline.server.a2a.rpc import NotACall, RpcError, parse_call
@@ -52,6 +53,10 @@ def _json(value: object) -> bytes:
 def _run(**spec: Any) -> Work:
     body = _json({"prompt": "x", **spec} if "messages" not in spec else spec)
     return _refused(lambda: plan_from_spec(parse_run(body).spec))
+
+
+def _attached(url: str) -> Work:
+    return _run(attachments=[{"url": url}])
 
 
 def _local(name: str, **fields: Any) -> dict[str, Any]:
@@ -152,7 +157,14 @@ CASES: dict[str, tuple[int, Maker]] = {
     "a page of A2A tasks": (100_000, lambda n: _refused(lambda: page_cursor("1-" * n))),
     "a time of A2A": (100_000, lambda n: _refused(lambda: page_time("2026-01-01T" * n))),
     "what is not a JSON-RPC call": (100_000, lambda n: _refused(lambda: parse_call(b'[{"a":1},' * n))),
-    "a query": (5_000, lambda n: lambda: _request(query=b"a=%41&;" * n).query_value("z")),
+    "a query": (5_000, lambda n: _refused(lambda: _request(query=b"a=%41&;" * n).query_value("z"))),
+    "a query of percent signs": (5_000, lambda n: _refused(lambda: _request(query=b"a=%&%4" * n).query_value("z"))),
+    "an escaped text": (200_000, lambda n: lambda: decoded_up_to(b"a=%41%3d" * n, 100 * n)),
+    "percent signs": (200_000, lambda n: _refused(lambda: decoded_up_to(b"%" * n, 100 * n))),
+    "a data URL": (100_000, lambda n: _attached("data:text/plain," + "a%41" * n)),
+    "a data URL of percent signs": (100_000, lambda n: _attached("data:text/plain," + "%" * n)),
+    "a data URL in base64": (200_000, lambda n: _attached("data:text/plain;base64," + "QUFB" * n)),
+    "a data URL of parameters": (200_000, lambda n: _attached("data:text/plain" + ";" * n + ",x")),
     "a path": (50_000, lambda n: lambda: _ROUTER.match("GET", "/api" + "/v1" * n)),
     "headers": (
         20_000,

@@ -329,7 +329,7 @@ class World:
     def child_made(self, command: StartChild, *, fails: bool = False) -> bool:
         self.running.remove(command)
         if fails:
-            return self.offer(self.closing(command.index, how="failed"))
+            return self.offer(self.closing(command.index, how="failed"), attempt=1)
         return self.offer(CallStarted(command.turn, command.index, 1, child=f"run-{command.turn}-{command.index}"))
 
     def child_ends(self, index: int, status: Literal["succeeded", "failed", "cancelled"] = "succeeded") -> bool:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -324,3 +325,20 @@ async def test_collect_closes_a_stream_that_breaks_the_protocol() -> None:
     with pytest.raises(ProviderError):
         await collect(upstream, ModelRequest("m", []))
     assert upstream.closed
+
+
+def test_a_text_in_many_small_pieces_takes_hardly_more_than_the_text() -> None:
+    """Also if a character is cut in two where pieces are joined."""
+    assembler = Assembler("p")
+    count = 5_000
+    tracemalloc.start()
+    try:
+        for number in range(count):
+            assembler.feed([TextDelta(f"word{number:06d}"), TextDelta("\ud83d"), TextDelta("\ude00")])
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assembler.feed([Finish("end_turn")])
+    text = "".join(f"word{number:06d}😀" for number in range(count))
+    assert assembler.message() == Assistant((Text(text),))
+    assert held < 12 * count * 2 * 1.5  # such text has two bytes per character

@@ -26,6 +26,7 @@ CLASSES: dict[Reason, tuple[ErrorClass, bool]] = {
     "broken": ("server", True),
     "too_large": ("server", False),
     "closed": ("server", False),
+    "busy": ("server", True),
     "unknown": ("unknown", False),
 }
 

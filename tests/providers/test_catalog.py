@@ -289,6 +289,24 @@ async def test_each_time_limit_of_a_provider_can_be_set(tmp_path: Path, family: 
     assert asked_for_less == whole.within(30)
 
 
+@pytest.mark.parametrize("key", ["", 'api_key = "k"\n'])
+def test_a_misspelt_setting_of_a_provider_is_named_whether_or_not_it_has_a_key(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "weftline.toml"
+    path.write_text(f'default_model = "lab:m"\n[providers.lab]\nfamily = "openai_chat"\nbaseurl = "http://x"\n{key}')
+    with pytest.raises(WeftlineError) as wrong:
+        load_config(path).catalog(transport=TRANSPORT, environ={})
+    assert (wrong.value.code, wrong.value.details["key"]) == ("bad_config", "providers.lab.baseurl")
+    assert wrong.value.message.endswith("Did you mean 'base_url'?")
+
+
+def test_a_default_of_a_provider_that_is_not_available_is_refused_with_the_reason(tmp_path: Path) -> None:
+    path = tmp_path / "weftline.toml"
+    path.write_text('default_model = "lab:m"\n[providers.lab]\nfamily = "anthropic"\napi_key = "env:LAB_KEY"\n')
+    with pytest.raises(WeftlineError) as wrong:
+        load_config(path).catalog(transport=TRANSPORT, environ={})
+    assert wrong.value.code == "invalid_model" and "LAB_KEY" in wrong.value.message
+
+
 def test_a_file_without_providers_takes_the_usual_ones(tmp_path: Path) -> None:
     path = tmp_path / "weftline.toml"
     path.write_text('default_model = "google:gemini-2.5-pro"\n', encoding="utf-8")

@@ -254,7 +254,7 @@ def test_a_failing_test_shows_its_own_error_and_not_the_scripts() -> None:
         ("{{tool_results.0}}/{{tool_results.1}}", "three/vier ü"),
         ("{{len_tool_results.1}}", "6"),
         ("{{all_tool_results}}", "one || three || vier ü"),
-        ("{{user_messages}}", "hi | and?"),
+        ("{{user_messages}}", "hi | and\n?"),
         ("{{message_count}}", "5"),
         ("{{tools}}", "find,look"),
         ("{{tool_desc.find}}", "find it up"),

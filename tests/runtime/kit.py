@@ -20,7 +20,7 @@ from weftline.runtime import step as stepping
 from weftline.runtime.clock import Clock
 from weftline.runtime.driver import CarryOut, TakeStep
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.store.base import Loaded, Store, Write, Written
+from weftline.store.base import Copied, Loaded, Store, Write, Written
 from weftline.store.memory import MemoryDisk, MemoryStore
 from weftline.store.memory.log import MemoryLog
 from weftline.store.records import threads, workspaces
@@ -115,7 +115,7 @@ class MoodyStore:
 
     def announce(self, *, admin_socket: str) -> None: ...
 
-    async def back_up(self, to: Path) -> int:
+    async def back_up(self, to: Path) -> Copied:
         return await self._inner.back_up(to)
 
     async def shrink(self) -> int:

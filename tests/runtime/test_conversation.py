@@ -28,7 +28,7 @@ from weftline.kernel.entries import (
 from weftline.messages import Assistant, File, Image, Text, ToolCall, ToolResult, ToolResults, User
 from weftline.runtime.conversation import KINDS, Conversation, blobs_of
 from weftline.store.base import Stored
-from weftline.testing.simulation.conversation import naive_conversation
+from weftline.testing.simulation.conversation import naive_conversation, naive_exchange
 
 PICTURE = Image("image/png", data="aGk=")
 SEEN_IN_WORDS = Text("[An image (image/png) that this model cannot see.]")
@@ -99,6 +99,35 @@ def test_a_conversation_equals_what_a_plain_reading_of_the_log_gives(facts: Fact
     assert conversation.messages == naive_conversation(given_messages, facts)
 
 
+@given(stories(), st.booleans())
+def test_a_run_leaves_to_its_thread_what_a_plain_reading_of_the_log_gives(facts: Facts, loaded: bool) -> None:
+    history, given_messages = [User.of("earlier"), Assistant((Text("answer"),))], [User.of("prompt")]
+    if loaded:
+        conversation = Conversation([*history, *given_messages])
+        conversation.replay(rows(facts))
+    else:
+        conversation = Conversation(given_messages)
+        conversation.begin(history, size=0)
+        for head, body in facts:
+            conversation.take(head, body)
+    if any(isinstance(head, TurnCompleted) for head, _ in facts):
+        assert conversation.exchange() == naive_exchange(facts)
+
+
+def test_two_answers_never_follow_each_other_in_a_thread() -> None:
+    said = bodies.encode(bodies.TextBody("that is not JSON"))
+    facts: Facts = [
+        (TurnCompleted(0, 1), bodies.encode(bodies.TurnBody(Assistant((Text("first"),))))),
+        (OutputRejected(0), said),
+        (MessageQueued("m", "steer"), bodies.encode(User.of("hurry"))),
+        (MessagesTaken(("m",)), b""),
+        (TurnCompleted(1, 1), bodies.encode(bodies.TurnBody(Assistant((Text("second"),))))),
+    ]
+    conversation = Conversation([User.of("prompt")])
+    conversation.replay(rows(facts))
+    assert conversation.exchange() == [User.of("hurry"), Assistant((Text("second"),))]
+
+
 @given(stories())
 def test_messages_are_only_ever_added_at_the_end(facts: Facts) -> None:
     conversation = Conversation([User.of("prompt")])
@@ -145,5 +174,5 @@ def test_content_is_put_into_what_a_model_reads_and_never_into_the_conversation(
     conversation.begin([User.of("before")], size=6)
     assert [message.text for message in conversation.for_model(vision=True) if isinstance(message, User)] == [
         "before",
-        f"{gone.text}see",
+        f"{gone.text}\nsee",
     ]

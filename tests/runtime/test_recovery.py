@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from runtime.kit import TIMEOUT_S, MoodyStore, ended, engine_on, facts, new_thread, plan, until
 from weftline.errors import InvalidRequest
 from weftline.kernel.entries import AttemptFailed, RunEnded, TurnCompleted
+from weftline.kernel.state import CallModel
 from weftline.plan import LocalRef, ServerRef
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import recovery, residents, timers
@@ -19,10 +20,14 @@ from weftline.runtime.waiting import wait_while_running
 from weftline.store.base import IdempotencyKey
 from weftline.store.memory import MemoryDisk
 from weftline.store.memory.run import MemoryRun
-from weftline.tools.base import ToolContext, ToolOutput
+from weftline.tools.base import ToolOutput
 from weftline.tools.function import tool
 
-_CALL: dict[str, Any] = {"deltas": ["one ", "moment"], "tool_calls": [{"name": "shaky", "args": {}}]}
+
+def _look(n: int) -> dict[str, Any]:
+    return {"deltas": ["one ", "moment"], "tool_calls": [{"name": "look", "args": {"n": n}}]}
+
+
 SCRIPTS: dict[str, Any] = {
     "hello": {"turns": [{"text": "hi"}]},
     "ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}]}, {"text": "thanks"}]},
@@ -30,58 +35,47 @@ SCRIPTS: dict[str, Any] = {
     "retry": {"turns": [{"error": {"class": "overloaded"}}, {"text": "at last"}]},
     "hello-twice": {"turns": [{"tool_calls": [{"name": "steady", "args": {}}]}, {"text": "done"}]},
     "slow": {"turns": [{"deltas": ["a", "b", "c"], "delay_ms": 60_000}]},
-    "broken": {"turns": [_CALL | {"loop": True}]},
-    "shaky": {"turns": [_CALL, _CALL, _CALL, _CALL, _CALL, _CALL, _CALL, _CALL, {"text": "done"}]},
+    "look": {"turns": [*[_look(n) for n in range(8)], {"text": "done"}]},
 }
 
 
+@tool(effect="read")
+async def look(n: int) -> str:
+    """Looks."""
+    return f"view {n}"
+
+
 class Shaky:
-    """A tool whose preparation raises, always or every other time."""
+    """Carries out commands, but raises after a model has answered, always or every other time."""
 
     def __init__(self, *, always: bool) -> None:
-        @tool(name="shaky", effect="read")
-        async def shaky() -> str:
-            """Does something."""
-            return ""
-
-        self._tool = shaky
         self._always = always
-        self.prepared = 0
-        self.began: list[str] = []
+        self._answers = 0
 
-    async def prepare(self, args: str) -> bytes:
-        self.prepared += 1
-        if self._always or self.prepared % 2:
-            raise RuntimeError("a bug of the tool")
-        return b'{"n":%d}' % self.prepared
-
-    async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
-        self.began.append(context.call_id)
-        return ToolOutput.of("done")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tool, name)
+    async def __call__(self, command: Any, state: Any, work: Any, services: Any, sink: Any) -> Any:
+        outcome = await carrying.carry_out(command, state, work, services, sink)
+        if isinstance(command, CallModel):
+            self._answers += 1
+            if self._always or self._answers % 2:
+                raise RuntimeError("a bug")
+        return outcome
 
 
-def tools(*, always: bool) -> Any:
-    return {"shaky": Shaky(always=always)}
-
-
-async def test_a_run_with_a_broken_tool_is_given_up_though_its_model_streams() -> None:
-    it, provider = engine_on(MoodyStore(MemoryDisk()), SCRIPTS, tools=tools(always=True))
+async def test_a_run_whose_driver_keeps_failing_is_given_up_though_its_model_streams() -> None:
+    it, provider = engine_on(MoodyStore(MemoryDisk()), SCRIPTS, tools={"look": look}, carry_out=Shaky(always=True))
     async with it:
         space = await it.workspace("acme")
-        run_id = await it.create(space, plan("broken", ServerRef("shaky")))
+        run_id = await it.create(space, plan("look", ServerRef("look")))
         end = await ended(it, run_id, space)
         assert (end.status, end.code) == ("failed", "worker_error")
         assert len(provider.requests) == recovery.MAX_DRIVER_FAILURES
 
 
 async def test_driver_errors_with_progress_in_between_end_nothing() -> None:
-    it, _ = engine_on(MoodyStore(MemoryDisk()), SCRIPTS, tools=tools(always=False))
+    it, _ = engine_on(MoodyStore(MemoryDisk()), SCRIPTS, tools={"look": look}, carry_out=Shaky(always=False))
     async with it:
         space = await it.workspace("acme")
-        run_id = await it.create(space, plan("shaky", ServerRef("shaky")))
+        run_id = await it.create(space, plan("look", ServerRef("look")))
         heads = await facts(it, run_id, space)
         lost = [head for head in heads if isinstance(head, AttemptFailed) and head.reason == "abandoned"]
         assert len(lost) > recovery.MAX_DRIVER_FAILURES
@@ -277,7 +271,7 @@ async def test_a_killer_is_given_up_with_the_attempt_that_it_had_open(monkeypatc
     space = await dead.workspace("acme")
     run_id = await dead.create(space, plan("slow"))
     (run,) = disk.runs.values()
-    await until(lambda: any(item.kind == "attempt.started" for item in run.items))
+    await until(lambda: any(item.kind == "delta.text" for item in run.items))
     it, provider = engine_on(MoodyStore(disk), SCRIPTS)  # the other one writes nothing from here on
     run.row.suspect, run.row.alone, run.row.deaths = 1, recovery.MAX_DEATHS_WITHOUT_PROGRESS - 1, 5
     run.trial = 1
@@ -287,6 +281,8 @@ async def test_a_killer_is_given_up_with_the_attempt_that_it_had_open(monkeypatc
         assert isinstance(heads[-1], RunEnded)
         assert heads[-1].code == "worker_error"
         assert provider.requests == []
+        assert isinstance(heads[-2], AttemptFailed)
+        assert heads[-2].usage.output == heads[-1].usage.output == 1, "what it had streamed by then is not billed"
     monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)
     await dead.stop(drain_s=0)
 
@@ -324,8 +320,8 @@ async def test_a_suspect_that_somebody_resumes_is_on_trial_before_it_is_driven(m
 async def test_a_repeated_create_finds_its_run_though_its_tool_and_model_are_gone() -> None:
     disk = MemoryDisk()
     once = IdempotencyKey("runs", "k", b"digest")
-    asked = plan("hello", ServerRef("shaky"))
-    async with engine_on(MoodyStore(disk), SCRIPTS, tools=tools(always=False))[0] as before:
+    asked = plan("hello", ServerRef("look"))
+    async with engine_on(MoodyStore(disk), SCRIPTS, tools={"look": look})[0] as before:
         space = await before.workspace("acme")
         run_id = await before.create(space, asked, idempotency=once)
         assert (await ended(before, run_id, space)).status == "succeeded"

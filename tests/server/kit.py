@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, TypeAlias
 import aiohttp
 from msgspec import Struct
 
+from weftline.testing import ServerProcess
+
 Json: TypeAlias = dict[str, Any]
 
 TIMEOUT_S = 120
@@ -226,3 +228,11 @@ def check_error(reply: Reply, status: int, code: str) -> Json:
         assert isinstance(body[field], str) and body[field], body
     assert isinstance(body.get("hint", ""), str) and "detail" not in body, body
     return body
+
+
+async def logged(server: ServerProcess, *words: str) -> list[str]:
+    """The lines of the server's log with all these words, once there are any: a thread reads it."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while not (found := [line for line in list(server.log) if all(word in line for word in words)]):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    return found

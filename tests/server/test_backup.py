@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import stat
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ import pytest
 from commands import Done, weftline_beside
 from weftline.store import open_store
 from weftline.store.secrets import KEY_FILE
+from weftline.store.sqlite.drafts import draft_of
 from weftline.testing import ServerProcess
 
-from .kit import TIMEOUT_S, Api, check_error, local_tool, of_type, types
+from .kit import TIMEOUT_S, Api, check_error, local_tool, logged, of_type, types
 
 CALLS: list[dict[str, Any]] = [{"name": name, "args": {}} for name in ("put", "pay")]
 SCRIPTS: dict[str, Any] = {
@@ -100,8 +102,10 @@ async def test_a_restored_store_moves_nothing_before_it_is_let_go_and_repeats_no
         unused.terminate()
         for path in unused.db.iterdir():
             path.unlink()
-        await run("restore", backup, "--db", unused.db)
+        command = f"`weftline resume --all --db {unused.db}`"
+        assert command in (await run("restore", backup, "--db", unused.db)).err
         again = unused.start()
+        assert await logged(again, command)
         api = Api(http, again.url, "acme", key)
         assert await api.events(ended) == whole
         check_error(await api.get("/readyz"), 503, "unavailable")
@@ -115,6 +119,7 @@ async def test_a_restored_store_moves_nothing_before_it_is_let_go_and_repeats_no
         assert (await api.events(doomed))[-1].type == "cancelled"
         assert await noted(notes, 2) == before
         assert (await run("resume", "--all", "--db", again.db)).out == "Runs may continue: 2 have not ended.\n"
+        assert "is not held" in (await run("resume", "--all", "--db", again.db)).out
         assert (await api.get("/readyz")).status == 200
         assert (await api.events(parked))[-1]["text"] == "late"
         results = {frame["name"]: frame for frame in of_type(await api.events(working), "tool_result")}
@@ -160,6 +165,24 @@ async def test_a_backup_has_the_keys_that_its_secrets_need(tmp_path: Path) -> No
     assert (other / KEY_FILE).read_bytes() == (db / KEY_FILE).read_bytes()
 
 
+async def test_a_copy_that_was_cut_off_is_known_as_one_and_removed_by_the_next(tmp_path: Path) -> None:
+    store, backups = tmp_path / "store", tmp_path / "backups"
+    await open_store(store).close()
+    backups.mkdir()
+    (backups / ".mine").mkdir()
+    with draft_of(backups / "monday") as draft:
+        (draft / "weftline.db").write_bytes(b"half")
+        shutil.copytree(draft, backups / ".monday.killed")  # what a kill leaves: nobody holds the lock of the copy
+        shutil.copytree(draft, backups / ".monday.with-more")
+        (backups / ".monday.with-more" / "mine").touch()
+        done = await weftline_beside("restore", str(draft), "--db", str(tmp_path / "new"))
+        assert (done.code, done.out) == (1, "") and "is an unfinished copy" in done.err
+        await run("backup", backups / "tuesday", "--db", store)
+        assert sorted(os.listdir(backups)) == sorted([draft.name, ".mine", ".monday.with-more", "tuesday"])
+    assert sorted(os.listdir(backups)) == [".mine", ".monday.with-more", "tuesday"]
+    assert sorted(os.listdir(backups / "tuesday")) == ["weftline.db"]
+
+
 @pytest.mark.parametrize("command", ["backup", "restore"])
 async def test_nothing_is_copied_over_what_is_there_or_from_what_is_not_a_store(command: str, tmp_path: Path) -> None:
     store, taken = tmp_path / "store", tmp_path / "taken"
@@ -174,7 +197,8 @@ async def test_nothing_is_copied_over_what_is_there_or_from_what_is_not_a_store(
         return done.err
 
     assert str(taken) in await refused(store, taken)
-    assert "There is no store" in await refused(taken, tmp_path / "new")
+    what = "store" if command == "backup" else "backup"
+    assert f"There is no {what} at {taken}" in await refused(taken, tmp_path / "new")
     assert os.listdir(taken) == ["mine"] and sorted(os.listdir(tmp_path)) == ["store", "taken"]
 
 

@@ -196,7 +196,7 @@ async def test_what_stands_around_a_chunked_body_is_bounded(strict: ServerProces
     assert got.status in (400, 431)
 
 
-async def test_requests_that_pile_up_on_one_connection_end_it(strict: ServerProcess) -> None:
+async def test_requests_that_pile_up_on_one_connection_behind_a_stream_end_it(strict: ServerProcess) -> None:
     key = await asyncio.to_thread(new_key, strict)
     async with aiohttp.ClientSession() as http:
         run = await Api(http, strict.url, "acme", key).start("stuck")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,16 @@ from commands import weftline
 from weftline.client import AssistantDelta, CallName, Client, ToolCall, ToolResult, server_tool
 from weftline.testing import ServerProcess
 
+from .kit import logged
+
 SCRIPTS: dict[str, Any] = {
+    "hello": {"turns": [{"text": "hi"}]},
     "pays": {
         "turns": [
             {"tool_calls": [{"name": "pay", "args": {}}]},
             {"deltas": ["It is ", "uncertain."], "delay_ms": 600_000},
         ]
-    }
+    },
 }
 TOOLS = """
 import asyncio
@@ -38,6 +42,7 @@ def test_a_call_in_doubt_is_marked_in_events_snapshot_client_and_command(tmp_pat
         with Client(api_key=key, workspace="acme", base_url=server.url) as client:
             run = client.start("hi", model_id="scripted:pays", tools=[server_tool("pay")])
             call = next(event for event in run if isinstance(event, ToolCall))
+            harmless = client.run("hi", model_id="scripted:hello").run_id
             assert client.get_run(run.id).in_doubt == ()
             server.kill()
             server.start()
@@ -57,10 +62,15 @@ def test_a_call_in_doubt_is_marked_in_events_snapshot_client_and_command(tmp_pat
             assert (going_on.status, going_on.in_doubt) == ("running", doubted)
             client.cancel_run(run.id)
             assert client.get_run(run.id).in_doubt == doubted
-            (listed,) = client.list_runs().items
-            assert listed.in_doubt == doubted
+            assert {one.id: one.in_doubt for one in client.list_runs().items} == {run.id: doubted, harmless: ()}
             seen.detach()
             run.detach()
+
+        assert len(asyncio.run(logged(server, "is in doubt", run.id, "pay", call.tool_use_id))) == 1
+        environment = {"WEFTLINE_API_KEY": key, "WEFTLINE_BASE_URL": server.url, "WEFTLINE_DB": None}
+        for options, env in ((("--db", str(server.db)), {}), ((), environment)):
+            assert weftline("runs", "list", "--in-doubt", *options, env=env).out.split() == [run.id]
+            assert harmless not in weftline("runs", "list", "--in-doubt", "--limit", "1", *options, env=env).out
 
         shown = weftline("runs", "show", run.id, "--db", str(server.db))
         (line,) = [line for line in shown.out.splitlines() if line.startswith("in doubt")]

@@ -148,6 +148,7 @@ def test_a_tools_exception_leaves_a_traceback_with_the_runs_public_id(told: Told
     (line,) = told.lines("the tool burn failed")
     assert line["run"] == told.burnt and told.burnt in line["message"] and line["workspace"] == "acme"
     assert 'raise RuntimeError("there was a fire")' in line["traceback"] and "RuntimeError" in line["traceback"]
+    assert line["tool"] == "burn" and line["call"]
     assert told.lines("the tool sorry failed") == []
 
 
@@ -165,6 +166,8 @@ def test_a_model_call_that_failed_is_one_line_and_says_what_follows(told: Told) 
     ):
         assert all(word in line["message"] for word in words), line
         assert line["level"] == "warning" and "\n" not in line["message"]
+    fields = {"provider": "scripted", "model": "scripted:broken", "class": "auth", "turn": 0, "attempt": 1}
+    assert given_up.items() >= fields.items() and again["class"] == "overloaded"
 
 
 def test_every_failed_run_is_one_line_with_its_code_and_message(told: Told) -> None:
@@ -174,7 +177,8 @@ def test_every_failed_run_is_one_line_with_its_code_and_message(told: Told) -> N
     assert by_run[told.broken]["message"].startswith(f"run {told.broken} failed: auth: bad key")
     late = by_run[told.unanswered]
     assert "failed: local_timeout: Timed out waiting" in late["message"]
-    assert (late["level"], late["workspace"]) == ("warning", "acme")
+    assert (late["level"], late["workspace"], late["code"]) == ("warning", "acme", "local_timeout")
+    assert (late["provider"], late["model"]) == ("scripted", "scripted:asks")
 
 
 def test_a_failed_run_is_shown_with_its_code_and_class(told: Told) -> None:
@@ -193,6 +197,7 @@ def test_a_refused_request_is_one_line_under_the_id_that_the_client_got(told: To
     (line,) = told.lines("refused GET")
     assert line["request"] == told.refused and line["level"] == "info"
     assert line["message"] == "refused GET /nowhere\\nFAKE: 404 not_found"
+    assert (line["method"], line["path"], line["status"], line["code"]) == ("GET", "/nowhere\nFAKE", 404, "not_found")
 
 
 def test_every_answer_is_in_the_access_log_at_debug_without_its_query(told: Told) -> None:
@@ -206,10 +211,7 @@ def test_every_answer_is_in_the_access_log_at_debug_without_its_query(told: Told
 
 def test_what_is_carried_on_after_a_crash_is_one_line(told: Told) -> None:
     (line,) = [line for line in told.second if "did not stop cleanly" in line["message"]]
-    assert (
-        line["message"].endswith("runs carried on (on trial): 1, suspects waiting for trial: 0")
-        and line["level"] == "warning"
-    )
+    assert line["message"].endswith("; recovering 1 run") and line["level"] == "warning"
 
 
 def test_no_line_of_the_source_tells_an_internal_number() -> None:

@@ -189,7 +189,8 @@ async def test_ending_a_session_cancels_its_runs_and_keeps_it_readable(api: Api)
         reply = await api.call("DELETE", f"agent-sessions/{session}")
         assert reply.status == 200 and reply.json == {"ok": True}
     for run in runs:
-        assert (await api.events(run))[-1].type == "cancelled"
+        last = (await api.events(run))[-1]
+        assert (last.type, last["reason"]) == ("cancelled", "session_ended")
         assert (await api.snapshot(run))["status"] == "cancelled"
     shown = (await api.get(f"agent-sessions/{session}")).json
     assert shown["status"] == "ended" and shown["endedAt"] >= shown["createdAt"] and shown["messages"] == []

@@ -97,6 +97,27 @@ async def test_runs_go_on_by_themselves_after_another_process_has_locked_the_sto
         other.close()
 
 
+async def test_a_server_that_stops_on_a_store_that_refuses_to_the_last_says_so_and_its_successor_goes_on(
+    tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    trace = tmp_path / "trace"
+    with ServerProcess(tmp_path, scripts=scripts(trace), tools=TOOLS, arguments=("--drain", "0")) as server:
+        api = Api(http, server.url, "acme", await asyncio.to_thread(new_key, server))
+        working = await api.start("working", tools=[{"kind": "mantyx_plugin", "name": "record"}])
+        other = connect(server.db / "weftline.db")
+        async with api.stream(working) as stream:
+            await stream.until("assistant_delta")
+            other.execute("BEGIN EXCLUSIVE")
+            await until_not_ready(api)
+            assert await asyncio.to_thread(server.terminate) == 74
+        assert [line for line in server.log if "are given up" in line and f": 1 ({working})" in line]
+        other.execute("ROLLBACK")
+        other.close()
+        await asyncio.to_thread(server.start)
+        api.url = server.url
+        assert (await api.events(working))[-1]["text"] == "recorded" and trace.read_text() == "ran\n"
+
+
 @contextmanager
 def small_disk(path: Path, size: str) -> Generator[Path]:
     path.mkdir()

@@ -170,6 +170,19 @@ async def test_a_cursor_at_the_end_of_a_live_run_waits_for_what_comes(api: Api) 
             assert types(await tail.rest()) == ["local_tool_result_in", "assistant_message", "result"]
 
 
+async def test_a_cursor_beyond_the_end_of_a_live_run_goes_on_from_its_end(api: Api) -> None:
+    """A client meets this after a restore: it has seen more than there is."""
+    run = await api.start("lookup", tools=[local_tool()])
+    async with api.stream(run) as stream:
+        call = await stream.until("local_tool_call")
+        async with api.stream(run, last_event_id=1000) as tail, api.stream(run, last_seq=10**20) as other:
+            await api.answer(run, call["toolUseId"], result="42")
+            expected = ["local_tool_result_in", "assistant_message", "result"]
+            for beyond in (tail, other):
+                got = types(await beyond.rest())
+                assert got == expected[len(expected) - len(got) :], "what came after the stream was open"
+
+
 async def test_an_unknown_runs_stream_is_a_json_error_and_no_stream(api: Api) -> None:
     check_error(await api.get("agent-runs/run_1aabbccddeeff/stream"), 404, "not_found")
 

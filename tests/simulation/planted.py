@@ -113,6 +113,14 @@ def forgets_deadlines_while_commands_run(
     return replace(result, due_at=None) if result.commands else result
 
 
+def leaves_out_what_it_was_told(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
+    """A thread gets the input of a run and its last text, whatever was said in between."""
+    result = stepping.step(state, work, facts, at=at)
+    if result.thread_end is not None:
+        del result.thread_end.messages[1:-1]
+    return result
+
+
 # In `carry_out`
 
 
@@ -346,6 +354,7 @@ BUGS = (
     Bug(
         "forgets_deadlines_while_commands_run", "D1", step=lambda: forgets_deadlines_while_commands_run, first_seed=340
     ),
+    Bug("leaves_out_what_it_was_told", "C8", step=lambda: leaves_out_what_it_was_told),
     Bug("runs_tools_before_their_start_is_durable", "C3", carry_out=hasty(tools=True)),
     Bug("asks_models_ahead_of_the_log", "C4", carry_out=hasty(models=True)),
     Bug("prepares_arguments_again", "C3", carry_out=prepares_arguments_again),

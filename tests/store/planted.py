@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from weftline.store.base import Database, Loaded, LogStore, Page, Store, Write, Written
+from weftline.store.base import Copied, Database, Loaded, LogStore, Page, Store, Write, Written
 from weftline.store.memory import MemoryDisk, MemoryStore
 
 
@@ -165,7 +165,7 @@ class PlantedStore:
     def announce(self, *, admin_socket: str) -> None:
         self.inner.announce(admin_socket=admin_socket)
 
-    async def back_up(self, to: Path) -> int:
+    async def back_up(self, to: Path) -> Copied:
         return await self.inner.back_up(to)
 
     async def shrink(self) -> int:

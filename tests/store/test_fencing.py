@@ -5,11 +5,14 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from weftline.store.sqlite import files
 from weftline.store.sqlite.connection import connect
 from weftline.testing.store import Chain
 from weftline.testing.store.subject import create_workspace, find_workspace
@@ -48,6 +51,24 @@ def a_file_is_read_and_another_process_reads(path: Path) -> None:
     (path / "weftline.db").read_bytes()
     (path / "weftline.db-shm").read_bytes()
     another_process_reads(path)
+
+
+def moved_away(file: Path) -> None:
+    file.rename(file.with_name("elsewhere"))
+
+
+def replaced_by_a_copy(file: Path) -> None:
+    copy = Path(shutil.copy2(file, file.with_name("copy")))
+    copy.rename(file)
+
+
+def wait_for_a_later_time_than(path: Path) -> None:
+    """File systems count in ticks of a few milliseconds."""
+    probe = path.with_name("probe")
+    while True:
+        probe.write_text("")
+        if probe.stat().st_ctime_ns > path.stat().st_ctime_ns:
+            return
 
 
 def written(path: Path) -> tuple[Owned, Chain]:
@@ -104,6 +125,57 @@ def test_a_log_that_was_deleted_under_the_owner_stops_it_before_it_acknowledges(
     with owned(path) as again:
         assert again.store.log.unclean
         assert again.bodies(1) == [b"kept"]
+
+
+@pytest.mark.parametrize("how", [moved_away, replaced_by_a_copy, Path.unlink])
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("weftline.db", "the database"),
+        ("weftline.db-wal", "the write-ahead log"),
+        ("weftline.db-shm", "the shared memory file"),
+        ("lock", "the lock file"),
+    ],
+)
+@pytest.mark.parametrize("settled", [False, True])
+def test_no_file_of_a_store_is_removed_or_replaced_unnoticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, told: str, how: Callable[[Path], None], settled: bool
+) -> None:
+    """S8: a file without its name can be written to, and nobody finds what was acknowledged again."""
+    path = tmp_path / "store"
+    store, chain = written(path)
+    if settled:  # the directory's own times are looked at from now on
+        monkeypatch.setattr(files, "_SETTLED_NS", -1)
+        assert store.outcomes(chain.append(b"kept")) == ["ok"]
+        wait_for_a_later_time_than(path)
+    how(path / name)
+    assert store.commit(chain.append(b"lost")) is None
+    assert store.fatal is not None and store.fatal.startswith(f"{told} of the store ({path / name}) was removed")
+    store.close()
+
+
+def test_a_store_whose_directory_was_renamed_stops_before_it_acknowledges(tmp_path: Path) -> None:
+    """S8."""
+    store, chain = written(tmp_path / "store")
+    (tmp_path / "store").rename(tmp_path / "elsewhere")
+    assert store.commit(chain.append(b"lost")) is None
+    assert store.fatal is not None and store.fatal.startswith("the directory of the store")
+    store.close()
+    with owned(tmp_path / "elsewhere") as again:
+        assert again.bodies(1)[0] == b"kept"
+
+
+def test_other_files_in_the_directory_are_no_concern(tmp_path: Path) -> None:
+    """S8: the control."""
+    with owned(tmp_path / "store") as store:
+        chain = store.chain()
+        assert store.outcomes(chain.create()) == ["ok"]
+        for _ in range(2):
+            (tmp_path / "store" / "note").write_text("mine")
+            assert store.outcomes(chain.append(b"next")) == ["ok"]
+            (tmp_path / "store" / "note").unlink()
+            assert store.outcomes(chain.append(b"next")) == ["ok"]
+        assert store.fatal is None
 
 
 def test_another_process_that_reads_the_store_does_no_harm(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import errno
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -139,6 +139,50 @@ def test_a_store_that_was_refused_is_not_kept_from_the_next(tmp_path: Path) -> N
     with owned(path) as store:
         assert store.fatal is None
     assert error.__traceback__ is not None
+
+
+def lose_database(path: Path) -> None:
+    (path / "weftline.db").unlink()
+
+
+def empty_database(path: Path) -> None:
+    (path / "weftline.db").write_bytes(b"")
+
+
+@pytest.mark.parametrize("lose", [lose_database, empty_database])
+@pytest.mark.parametrize("remains", ["weftline.db-wal", "hash.key", "secret.key", "lock"])
+def test_a_store_that_has_lost_its_database_does_not_become_a_new_one(
+    tmp_path: Path, lose: Callable[[Path], None], remains: str
+) -> None:
+    """SQLite would throw the write-ahead log away, and with it what was acknowledged."""
+    with owned(tmp_path / "store"):
+        pass
+    path = tmp_path / "store"
+    if remains != "lock":
+        (path / "lock").unlink()
+        (path / remains).write_bytes(b"x" * 64)
+    lose(path)
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+    for _ in range(2):
+        assert "has lost its database" in refusal(path).message
+        with pytest.raises(StoreError, match="has lost its database"):
+            open_for_reading(path)
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == before | {"lock": before.get("lock", b"")}
+
+
+def test_a_store_whose_first_start_was_cut_short_is_made_by_the_next(tmp_path: Path) -> None:
+    """The lock is there before the database, and an empty database before its first table."""
+    for name in ("locked", "empty"):
+        directory = StoreDirectory(tmp_path / name)
+        directory.own()
+        directory.release()
+    (tmp_path / "empty" / "weftline.db").write_bytes(b"")
+    (tmp_path / "empty" / "weftline.db-wal").write_bytes(b"")
+    for name in ("locked", "empty"):
+        with pytest.raises(StoreError, match="There is no store"):
+            open_for_reading(tmp_path / name)
+        with owned(tmp_path / name) as store:
+            assert store.outcomes(store.chain().create()) == ["ok"]
 
 
 def test_reading_needs_a_store(tmp_path: Path) -> None:

@@ -173,7 +173,12 @@ def test_the_owner_is_announced_with_its_socket(tmp_path: Path) -> None:
     with owned(tmp_path / "store") as store:
         store.store.announce(admin_socket="/run/w.sock")
         owner = json.loads((tmp_path / "store" / "lock").read_bytes())
-        assert owner == {"pid": os.getpid(), "host": socket.gethostname(), "admin_socket": "/run/w.sock"}
+        assert owner == {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "admin_socket": "/run/w.sock",
+            "store": store.store.log.id,
+        }
 
 
 def test_a_process_that_lost_the_store_ends_and_tells_nobody(tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ from typing import Annotated, Any, Literal, cast
 
 import msgspec
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, field_validator
 
 import weftline
+from weftline import prompts
 from weftline.messages import Image, Text, joined_text
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import Happened, Tool, ToolContext, ToolFailed, ToolOutput, Unknown, WillNotHappen
@@ -103,6 +104,71 @@ async def test_final_arguments_are_coerced_complete_and_canonical() -> None:
     final = b'{"days":3,"place":{"city":"Bonn","country":"DE"},"unit":"c"}'
     assert await weather.prepare('{"days": "3", "place": {"city": "Bonn"}}') == final
     assert await weather.prepare(final.decode()) == final
+
+
+class Order(BaseModel):
+    amount: int
+
+    @field_validator("amount")
+    @classmethod
+    def in_cents(cls, amount: int) -> int:
+        return amount * 100
+
+
+class Renamed(BaseModel):
+    limit: int = Field(3, validation_alias="max")
+
+
+def one_more(number: int) -> int:
+    return number + 1
+
+
+def unit_dropped(price: object) -> int:
+    assert isinstance(price, str)
+    return int(price.removesuffix(" EUR"))
+
+
+@pytest.mark.parametrize(
+    ("hint", "args"),
+    [
+        (Order, '{"it":{"amount":5}}'),
+        (Annotated[int, AfterValidator(one_more)], '{"it":1}'),
+        (Annotated[int, BeforeValidator(unit_dropped)], '{"it":"5 EUR"}'),
+        (Renamed, '{"it":{"max":5}}'),
+    ],
+    ids=["it computes", "it counts", "it refuses its own output", "it reads another name than it writes"],
+)
+async def test_a_call_is_not_made_if_the_validators_change_their_own_output(
+    hint: Any, args: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def pay(it: Any) -> None: ...
+
+    pay.__annotations__["it"] = hint
+    with pytest.raises(InvalidArguments) as caught:
+        await tool(pay).prepare(args)
+    assert [issue.constraint for issue in caught.value.issues] == ["validators"]
+    assert caught.value.message == prompts.unstable_arguments("pay")
+    assert [record.levelname for record in caplog.records if "the tool pay" in record.getMessage()] == ["ERROR"]
+
+
+async def test_a_default_that_the_validators_would_change_is_not_used() -> None:
+    @tool
+    def count(start: Annotated[int, AfterValidator(one_more)] = 1) -> None: ...
+
+    with pytest.raises(InvalidArguments):
+        await count.prepare("{}")
+
+
+async def test_validators_that_only_tidy_up_run_twice_without_harm() -> None:
+    class Either(BaseModel, populate_by_name=True):
+        limit: int = Field(3, validation_alias="max")
+
+    @tool
+    def tidy(name: Annotated[str, AfterValidator(str.strip)], tags: set[int], how: Either) -> str:
+        return f"{name} {sorted(tags)} {how.limit}"
+
+    final = await tidy.prepare('{"name": " Ada ", "tags": [8, 0, 16, 7, 15, 23], "how": {"max": 5}}')
+    assert text_of(await call(tidy, final.decode())) == "Ada [0, 7, 8, 15, 16, 23] 5"
 
 
 async def test_a_tool_receives_its_arguments_in_their_declared_types() -> None:
@@ -322,7 +388,7 @@ async def test_a_result_that_json_cannot_hold_is_an_error_that_names_the_tool(va
         ("\ud83d\ude00", "😀"),
         ({"\ud800": ["\udc00", 1]}, '{"\ufffd":["\ufffd",1]}'),
         (ToolOutput.of("\ud800"), "\ufffd"),
-        ([Text("\ud800"), Text("b")], "\ufffdb"),
+        ([Text("\ud800"), Text("b")], "\ufffd\nb"),
     ],
     ids=["text", "pair", "data", "output", "parts"],
 )

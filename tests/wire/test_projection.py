@@ -174,6 +174,7 @@ def ended(status: Any, **fields: Any) -> RunEnded:
             {"subtype": "success", "ok": True, "text": "Done.", "terminationReason": "loop_detected", "costUsd": 1.5},
         ),
         (ended("cancelled", reason="parent"), bodies.EndedBody(), "cancelled", {"reason": "parent"}),
+        (ended("cancelled", reason="thread_ended"), bodies.EndedBody(), "cancelled", {"reason": "session_ended"}),
         (
             ended("failed", code="max_tool_turns", reason="max_tool_turns"),
             bodies.EndedBody(error="Too many."),

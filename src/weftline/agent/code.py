@@ -27,7 +27,7 @@ from weftline.providers.base import ModelRequest, ProviderError
 from weftline.runtime.children import as_result
 from weftline.runtime.code import ChildEnd, ChildLimits, Gated, PendingCall
 from weftline.tools.arguments import InvalidArguments
-from weftline.tools.base import ToolContext, ToolOutput
+from weftline.tools.base import ReplacesContent, ToolContext, ToolOutput
 from weftline.tools.results import output_bytes, output_of
 
 logger = logging.getLogger(__name__)
@@ -72,6 +72,10 @@ class AgentCode:
         self.on_left: Callable[[], object] = _nothing
         self._plan = plan
         self._planner = planner
+        self.quiet = asyncio.Event()
+        """Set while no tool is at work; one that was cancelled may take a moment to end what it started."""
+        self.quiet.set()
+        self._under_way = 0
         self._hooks = hooks
         self._output = output
         self._instructions = instructions
@@ -235,16 +239,23 @@ class AgentCode:
     ) -> ToolOutput:
         await self._before(call, context)
         raised: BaseException | None = None
+        self._under_way += 1
+        self.quiet.clear()
         try:
             output = await invoke()
         except Exception as error:
             logger.exception("run %s: the tool %s failed", self.info.id, call.name)
             raised, output = error, ToolOutput.of(prompts.tool_failed(call.name, str(error)), is_error=True)
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self.quiet.set()
         return await self._after(call, output, raised)
 
     async def _before(self, call: PendingCall, context: ToolContext) -> None:
         if self._wants(points.ToolBefore):
-            before = points.ToolBefore(call.turn, call.id, call.name, _object(call.args), context.attempt)
+            prior = await call.tool.prior_content(call.args) if isinstance(call.tool, ReplacesContent) else None
+            before = points.ToolBefore(call.turn, call.id, call.name, _object(call.args), context.attempt, prior)
             await self._watched(before)
 
     async def _after(self, call: PendingCall, output: ToolOutput, raised: BaseException | None) -> ToolOutput:
@@ -252,7 +263,7 @@ class AgentCode:
             failed = points.ToolError(call.turn, call.id, call.name, output.parts, raised)
             await self._shaped_point(failed)
             await self._tell_above(failed)
-            output = ToolOutput(_parts(failed.result, call.name), is_error=True)
+            output = replace(output, parts=_parts(failed.result, call.name))
         kind = points.ToolAfterFailure if output.is_error else points.ToolAfterSuccess
         if kind in self._hooks:
             await self._watched(kind(call.turn, call.id, call.name, output.parts))
@@ -289,7 +300,7 @@ class AgentCode:
             size = output_bytes(output.parts)
             point = points.ToolTransform(call.turn, call.id, call.name, output.parts, output.is_error, size)
             await self._shaped_point(point)
-            output = ToolOutput(_parts(point.result, call.name), is_error=bool(point.is_error))
+            output = replace(output, parts=_parts(point.result, call.name), is_error=bool(point.is_error))
         if self._wants(points.ToolAfter):
             size = output_bytes(output.parts)
             await self._watched(

@@ -243,6 +243,7 @@ class Engine:
             try:
                 async with asyncio.timeout(_CANCEL_S):
                     await code.left.wait()
+                    await code.quiet.wait()
             except TimeoutError:
                 pass  # its tools or hooks do not stop; nobody waits for them any longer
         self._tools.forget(self._codes.pop(run.id, ""))

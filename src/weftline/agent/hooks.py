@@ -223,6 +223,8 @@ class ToolBefore(Point, name="tool_before"):
     tool: str
     args: Mapping[str, Any]
     attempt: int
+    prior_content: str | None = None
+    """What a `write_file` is about to replace, if there is such a file."""
 
 
 @dataclass(eq=False)

@@ -54,7 +54,8 @@ def _administration(db: Path) -> Generator[Callable[[str, dict[str, Any]], Any]]
         yield partial(_through_owner, db, error)
         return
     with asyncio.Runner() as runner:
-        known = operations(Workspaces(store.records, store.vault, SystemClock()), StoredLogs(store.log), store)
+        logs = StoredLogs(store.log, folder=db)
+        known = operations(Workspaces(store.records, store.vault, SystemClock()), logs, store)
 
         def here(operation: str, arguments: dict[str, Any]) -> Any:
             async def carry_out() -> Any:

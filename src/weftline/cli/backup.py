@@ -18,10 +18,21 @@ def command(dest: Path, db: Path, as_json: bool) -> None:
     """Copy the store to the new directory DEST, while a server uses it or without one, and print its path.
 
     The copy is a checked snapshot of the store, with the keys that its secrets need. Copying the files themselves is
-    not a backup.
+    not a backup. If anything in the copy cannot be read, it is kept, the command says what, and exits with 1.
     """
+    from msgspec import convert
+
     from weftline.cli.admin import administer
+    from weftline.cli.copies import unreadable_in
+    from weftline.errors import LOG_DAMAGED, StoreError
+    from weftline.store.base import Copied
 
     path = dest.absolute()
-    size = administer(db, "store.backup", to=str(path))
-    click.echo(json.dumps({"path": str(path), "bytes": size}) if as_json else path)
+    copied = convert(administer(db, "store.backup", to=str(path)), Copied)
+    shown = {"path": str(path), "bytes": copied.bytes, "unreadable": copied.unreadable}
+    click.echo(json.dumps(shown) if as_json else path)
+    if unreadable := unreadable_in(copied):
+        raise StoreError(
+            f"The copy was made, but parts of the store are damaged and cannot be read: {unreadable}.",
+            code=LOG_DAMAGED,
+        )

@@ -6,14 +6,15 @@ import logging
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
-from msgspec import DecodeError
 from msgspec.json import Decoder
 
 from weftline.client.events import Event, event_of
-from weftline.kernel.entries import decode_fact
+from weftline.kernel.damage import UNREADABLE, observations_are_readable
+from weftline.kernel.entries import FORMAT, decode_fact
 from weftline.runtime.engine import Engine, EntryBatch
 from weftline.runtime.hub import PAGE_BYTES
 from weftline.store.base import LogReader
+from weftline.wire.damage import damaged
 from weftline.wire.events import observed, project
 
 logger = logging.getLogger(__name__)
@@ -22,18 +23,27 @@ _decode_payload = Decoder(dict[str, Any]).decode
 
 
 def events_of(batch: EntryBatch) -> Iterator[Event]:
-    """What a batch of entries shows to clients; what cannot be read is not shown."""
+    """What a batch of entries shows to clients.
+
+    Raises `StoreError` at an entry that cannot be read; those of newer code are not shown.
+    """
     heads = iter(batch.heads) if batch.heads is not None else None
     for item in batch.items:
         if not item.head:
+            if batch.heads is None and not observations_are_readable(item.kind, item.body, item.count):
+                if not batch.newer:
+                    raise damaged(batch.run_id, item.seq)
+                continue
             for seq, kind, payload in observed(item.seq, item.kind, item.body, after=batch.after, upto=batch.last_seq):
                 yield event_of(kind, _decode_payload(payload), run_id=batch.run_id, seq=seq)
             continue
         try:
             fact = next(heads) if heads is not None else decode_fact.decode(item.head)
             projected = project(fact, item.body, run_id=batch.run_id)
-        except DecodeError:
-            logger.exception("run %s: entry %d cannot be read and is not shown", batch.run_id, item.seq)
+        except UNREADABLE:
+            if not batch.newer:
+                raise damaged(batch.run_id, item.seq) from None
+            logger.warning("run %s: entry %d is of newer code and is not shown", batch.run_id, item.seq)
             continue
         if projected is not None:
             kind, payload = projected
@@ -62,6 +72,7 @@ async def stored_events(log: LogReader, key: int, run_id: str, *, after: int = 0
             last_seq=page.last_seq,
             ended=page.ended,
             after=after,
+            newer=page.format > FORMAT,
         )
         after = page.last_seq
         for event in events_of(batch):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -16,13 +16,16 @@ from weftline.client import ApiError, AsyncClient
 from weftline.client import NotFound as ClientNotFound
 from weftline.client.events import Event
 from weftline.errors import InvalidRequest, NotFound
+from weftline.kernel.entries import KIND, CallClosed
 from weftline.runtime import ids
 from weftline.runtime.clock import SystemClock
 from weftline.runtime.names import StoredNames
 from weftline.runtime.prefixes import is_prefix, runs_with_prefix
+from weftline.runtime.receipts import CancelReceipt, receipt
 from weftline.server.cursors import cursor_of, key_of
 from weftline.server.views import run_summary, run_view
 from weftline.store.base import ReadStore, RunFilter, RunRow, Stored
+from weftline.store.records.agents import ids_by_slug
 from weftline.wire.responses import listed_run, snapshot
 from weftline.workspace import workspaces
 from weftline.workspace.context import Workspaces
@@ -46,6 +49,23 @@ class Wanted(Struct, frozen=True, kw_only=True):
     status: str | None = None
     agent: str | None = None
     session: str | None = None
+    in_doubt: bool = False
+    """Only those with a call that may or may not have happened. Neither servers nor stores have an index of them."""
+
+    def page(self, found: int) -> int:
+        """How many to ask for after so many were found."""
+        return _PAGE if self.limit is None or self.in_doubt else min(_PAGE, self.limit - found)
+
+    def matching(self, runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [run for run in runs if run.get("inDoubt")] if self.in_doubt else list(runs)
+
+    def cut(self, found: list[dict[str, Any]], cursor: str | None) -> Listed:
+        """As many as are wanted, and where the list continues; `cursor` is where it does after all of `found`."""
+        if self.limit is None or len(found) <= self.limit:
+            return Listed(found, cursor)
+        last = ids.parse(found[self.limit - 1]["id"], prefix="run_")
+        assert last is not None
+        return Listed(found[: self.limit], cursor_of(last[0]))
 
 
 class Listed(Struct, frozen=True):
@@ -81,18 +101,18 @@ class ServerRuns:
         cursor = wanted.cursor
         while wanted.limit is None or len(found) < wanted.limit:
             asked = {
-                "limit": str(_PAGE if wanted.limit is None else min(_PAGE, wanted.limit - len(found))),
+                "limit": str(wanted.page(len(found))),
                 "status": wanted.status,
                 "agentId": wanted.agent,
                 "sessionId": wanted.session,
                 "cursor": cursor,
             }
             page = await self._page(asked)
-            found += page["runs"]
+            found += wanted.matching(page["runs"])
             cursor = page["nextCursor"]
             if cursor is None:
                 break
-        return Listed(found, cursor)
+        return wanted.cut(found, cursor)
 
     async def _page(self, asked: dict[str, str | None]) -> dict[str, Any]:
         query = [(name, value) for name, value in asked.items() if value is not None]
@@ -150,19 +170,19 @@ class StoredRuns:
             workspace=await self._key(),
             statuses=statuses,
             thread=thread,
-            agents=(wanted.agent,) if wanted.agent else (),
+            agents=(wanted.agent, *await self._store.records.read(ids_by_slug(wanted.agent))) if wanted.agent else (),
         )
         before = None if wanted.cursor is None else key_of(wanted.cursor)
         found: list[dict[str, Any]] = []
         while True:
-            left = _PAGE if wanted.limit is None else min(_PAGE, wanted.limit - len(found))
+            left = wanted.page(len(found))
             rows = await self._store.log.runs(replace(matching, before=before, limit=left + 1))
-            found += [await self._listed(row) for row in rows[:left]]
+            found += wanted.matching([await self._listed(row) for row in rows[:left]])
             if len(rows) <= left:
-                return Listed(found, None)
+                return wanted.cut(found, None)
             before = rows[left - 1].key
-            if len(found) == wanted.limit:
-                return Listed(found, cursor_of(before))
+            if wanted.limit is not None and len(found) >= wanted.limit:
+                return wanted.cut(found, cursor_of(before))
 
     async def complete(self, start: str) -> str:
         if not is_prefix(start):
@@ -189,6 +209,9 @@ class StoredRuns:
 
     async def session_id(self, thread: int | None) -> str | None:
         return None if thread is None else await self._names.session(thread)
+
+    async def receipt(self, key: int) -> CancelReceipt:
+        return receipt("", await self._store.log.heads(key, kinds=(KIND[CallClosed],)))
 
     async def _find(self, run_id: str) -> RunRow:
         parsed = ids.parse(run_id, prefix="run_")

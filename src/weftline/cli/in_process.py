@@ -28,6 +28,7 @@ from weftline.server.own_tools import server_tools
 from weftline.store import open_store
 from weftline.store.base import Store
 from weftline.store.memory import MemoryStore
+from weftline.store.naming import db_option
 from weftline.workspace.context import Workspaces
 from weftline.workspace.providers import own_providers
 
@@ -114,7 +115,8 @@ async def _opened(db: Path | None) -> Store:
         await store.close()
         are = "is 1 unfinished run" if unfinished == 1 else f"are {unfinished} unfinished runs"
         raise WeftlineError(
-            f"There {are} in {db}, which `weftline serve` carries on: start it and use --url, or name another --db.",
+            f"There {are} in {db}, which `weftline serve{db_option(db)}` carries on: start it and use --url, or name"
+            " another --db.",
             code="conflict",
         )
     return store

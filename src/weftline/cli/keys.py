@@ -27,7 +27,13 @@ def command() -> None:
     type=click.Choice(["developer_api", "mcp", "a2a"]),
     help="What the key is for.",
 )
-@click.option("--agent", "agents", multiple=True, metavar="ID", help="Restrict the key to agents; may be repeated.")
+@click.option(
+    "--agent",
+    "agents",
+    multiple=True,
+    metavar="NAME",
+    help="Restrict the key to agents, by id or slug; may be repeated.",
+)
 @JSON
 def create(workspace: str, db: Path, name: str, usage: str, agents: tuple[str, ...], as_json: bool) -> None:
     """Create a key and print it. It is shown only once and stored nowhere."""

@@ -56,7 +56,7 @@ def login(
     try:
         from weftline.tools.mcp.signing_in import LoginFailed, log_in
     except ImportError:
-        raise Unavailable("Logging in needs MCP support: install weftline[mcp].") from None
+        raise Unavailable("Logging in needs the extra `mcp`: pip install '.[mcp]' in a checkout of Weftline.") from None
     from weftline.cli.browser import Loopback, Pasted
 
     administer(db, "workspaces.features", workspace=workspace)  # reports a typo before a browser is opened

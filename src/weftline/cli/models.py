@@ -42,14 +42,19 @@ def command(
     """
     import asyncio
 
+    from weftline.providers.pricing import unused_price
+
     if provider is not None:
         _print_upstream(asyncio.run(_upstream(config, db, workspace, provider, search)), as_json=as_json)
         return
     catalog = asyncio.run(_catalog(_settings(config), scripts, db, workspace))
     if as_json:
         click.echo(json.dumps(_to_json(catalog), indent=2))
-        return
-    _print(catalog)
+    else:
+        _print(catalog)
+    for override in catalog.unused_prices():
+        click.echo(f"Warning: {unused_price(override)}", err=True)
+    catalog.check_default()  # last, so that what is there and what is missing has been told
 
 
 async def _upstream(config: Path | None, db: Path, workspace: str | None, name: str, search: str) -> list[ModelInfo]:
@@ -104,7 +109,7 @@ async def _catalog(
 
     scripted = ScriptedProvider(load_scripts(scripts)) if scripts is not None else None
     # Opens nothing by itself.
-    base = settings.catalog(transport=transport or AiohttpTransport(), scripted=scripted)
+    base = settings.catalog(transport=transport or AiohttpTransport(), scripted=scripted, check_default=False)
     if workspace is None:
         return base
     from weftline.runtime.clock import SystemClock

@@ -11,11 +11,10 @@ from typing import Any, cast
 import click
 
 from weftline.cli.terminal import is_terminal, show_table
+from weftline.store.naming import DEFAULT_DB
 
 _MAX_COLUMNS = 6
 
-DEFAULT_DB = "weftline-data"
-"""In the current directory."""
 DB = click.option(
     "--db",
     envvar="WEFTLINE_DB",
@@ -83,6 +82,9 @@ def show_warnings(made: dict[str, Any]) -> None:
 
 
 def _text(value: Any) -> str:
+    """For people, in the words of the API: what is not a plain value is JSON."""
     if isinstance(value, list | tuple):
-        return " ".join(map(str, cast("list[object]", value)))
+        return " ".join(map(_text, cast("list[object]", value)))
+    if isinstance(value, dict | bool):
+        return json.dumps(value, ensure_ascii=False)
     return "" if value is None else str(value)

@@ -19,11 +19,17 @@ def command(backup: Path, db: Path, as_json: bool) -> None:
 
     The store is held: a server on it answers reads, but does not continue runs until `weftline resume --all`.
     """
+    from weftline.cli.copies import unreadable_in
     from weftline.store import restore_store
+    from weftline.store.naming import db_option
 
-    size = restore_store(backup.absolute(), db.absolute())
-    click.echo(json.dumps({"path": str(db.absolute()), "bytes": size}) if as_json else db.absolute())
+    copied = restore_store(backup.absolute(), db.absolute())
+    shown = {"path": str(db.absolute()), "bytes": copied.bytes, "unreadable": copied.unreadable}
+    click.echo(json.dumps(shown) if as_json else db.absolute())
+    if unreadable := unreadable_in(copied):
+        click.echo(f"Parts of the store cannot be read: {unreadable}.", err=True)
     click.echo(
-        f"Restored {size:,} bytes. No run continues before `weftline resume --all`; cancel those that must not first.",
+        f"Restored {copied.bytes:,} bytes. No run continues before `weftline resume --all{db_option(db)}`;"
+        " cancel those that must not first.",
         err=True,
     )

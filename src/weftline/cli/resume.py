@@ -17,13 +17,16 @@ from weftline.cli.output import DB, JSON
 def command(everything: bool, db: Path, as_json: bool) -> None:
     """Let the runs of a restored store continue, and say how many have not ended.
 
-    On a store that is not held this changes nothing.
+    On a store that is not held this changes nothing, and says so.
     """
     from weftline.cli.admin import administer
 
-    count = administer(db, "store.resume")
+    resumed = administer(db, "store.resume")
+    count = resumed["runs"]
     if as_json:
-        click.echo(json.dumps({"runs": count}))
+        click.echo(json.dumps(resumed))
+    elif not resumed["held"]:
+        click.echo(f"The store at {db} is not held: there is nothing to resume.")
     elif count:
         click.echo(f"Runs may continue: {count} {'has' if count == 1 else 'have'} not ended.")
     else:

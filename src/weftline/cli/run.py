@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from weftline.cli.output import JSON
 from weftline.cli.where import URL, WORKSPACE, chosen_url
+from weftline.suggestions import sentence
 
 if TYPE_CHECKING:
     from weftline.cli.in_process import Here
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _LOCAL_WORKSPACE = "local"
 _GOODBYE_S = 5.0
+_MAX_SHOWN = 8
 
 
 class Asked(Struct, frozen=True):
@@ -107,12 +109,18 @@ def _prompt(given: str | None) -> str:
         raise click.UsageError("Give a prompt, or pipe one in.")
     try:
         # Bytes that are not UTF-8 become lone surrogates, which cannot be sent.
-        prompt = (sys.stdin.read() if given is None or given == "-" else given).encode().decode()
+        text = given if given is not None and given != "-" else _without_final_newline(sys.stdin.read())
+        prompt = text.encode().decode()
     except UnicodeError:
         raise click.UsageError("The prompt is not valid UTF-8.") from None
     if not prompt.strip():
         raise click.UsageError("The prompt is empty.")
     return prompt
+
+
+def _without_final_newline(text: str) -> str:
+    """What a shell's `$(…)` would make of it, but for one: the end of the last line is not part of a prompt."""
+    return text.removesuffix("\n").removesuffix("\r")
 
 
 # On a server
@@ -151,7 +159,7 @@ async def _on_server(url: str, asked: Asked, screen: Screen) -> int:
                     tools=handed_over,
                 )
             except BadRequest as error:
-                raise WeftlineError(error.message, code="invalid_request") from None
+                raise WeftlineError(_with_candidates(error.message, error.candidates), code="invalid_request") from None
             return await _show(run.events(raise_on_failure=False), screen)
 
         async def leave() -> bool:
@@ -188,12 +196,13 @@ async def _here(asked: Asked, screen: Screen, *, db: Path | None, config: Path |
     from weftline.cli.events import live_events
     from weftline.cli.in_process import engine_here
     from weftline.cli.interrupts import Interrupts
+    from weftline.store.naming import db_option
 
     async with engine_here(db=db, config=config, scripts=scripts, tools=asked.tools) as here:
         run_id, key = await _created(here, asked)
 
         def say() -> None:
-            kept = f"To see it later: weftline runs show {run_id} --db {db}\n" if db is not None else ""
+            kept = f"To see it later: weftline runs show {run_id}{db_option(db)}\n" if db is not None else ""
             screen.note(f"\n{run_id} runs in this process.\n{kept}Press Ctrl-C again to cancel it.")
 
         async def leave() -> bool:
@@ -230,14 +239,44 @@ async def _created(here: Here, asked: Asked) -> tuple[str, int]:
             here, Principal("command line", workspace, slug), asked.body(agent_id=agent_id, tools=tools)
         )
     except WeftlineError as error:
-        hint = ""
-        if error.code == "invalid_model" and asked.model is None:
-            hint = " Name one with --model; `weftline models` lists them and says why others are missing."
-        raise WeftlineError(error.message + hint, code=error.code) from None
+        message = error.message
+        if error.code == "invalid_model":
+            candidates: list[str] = error.details.get("candidates", [])
+            message = _with_candidates(message, candidates)
+            if asked.model is None and not candidates:
+                message += " Name one with --model; `weftline models` lists them and says why others are missing."
+            message += _of_server_here()
+        raise WeftlineError(message, code=error.code) from None
     return made.run_id, await here.engine.locate(made.run_id, workspace=workspace)
 
 
+def _of_server_here() -> str:
+    """A hint for somebody who started a server in this folder and expects its models here."""
+    from weftline.errors import StoreError
+    from weftline.store import owner_of
+    from weftline.store.naming import DEFAULT_DB
+
+    try:
+        owner = owner_of(DEFAULT_DB)
+    except StoreError:
+        return ""
+    if owner is None or not owner.admin_socket or not Path(owner.admin_socket).exists():
+        return ""
+    return (
+        f" A server has {DEFAULT_DB} open, whose models this process does not have: send the run there with --url, or"
+        " give the same --scripts or --config here."
+    )
+
+
 # Both
+
+
+def _with_candidates(message: str, candidates: Sequence[str]) -> str:
+    """A refusal with the models that there are, unless it has suggested some already."""
+    if not candidates or "Did you mean" in message:
+        return message
+    more = ", …" if len(candidates) > _MAX_SHOWN else ""
+    return f"{sentence(message)} Name one with --model: {', '.join(candidates[:_MAX_SHOWN])}{more}."
 
 
 async def _show(events: AsyncGenerator[Event], screen: Screen) -> int:

@@ -32,7 +32,7 @@ def command() -> None:
 
 @command.command("list")
 @click.option("--status", type=click.Choice(_STATUSES), help="Only these.")
-@click.option("--agent", metavar="ID", help="Only runs of this agent.")
+@click.option("--agent", metavar="NAME", help="Only runs of this agent, by its id or slug.")
 @click.option("--session", metavar="ID", help="Only runs of this session.")
 @click.option(
     "--limit",
@@ -44,6 +44,7 @@ def command() -> None:
 )
 @click.option("--all", "everything", is_flag=True, help="All of them, however many.")
 @click.option("--cursor", metavar="CURSOR", help="Where an earlier list ended.")
+@click.option("--in-doubt", is_flag=True, help="Only runs with a call that may or may not have happened.")
 @click.option("--unsupported", is_flag=True, help="Unfinished runs written by a newer version, and why.")
 @URL
 @WORKSPACE
@@ -56,6 +57,7 @@ def list_runs(
     limit: int,
     everything: bool,
     cursor: str | None,
+    in_doubt: bool,
     unsupported: bool,
     url: str | None,
     workspace: str | None,
@@ -75,7 +77,7 @@ def list_runs(
     from weftline.cli.terminal import is_terminal
 
     max_runs = None if everything else limit
-    wanted = Wanted(limit=max_runs, cursor=cursor, status=status, agent=agent, session=session)
+    wanted = Wanted(limit=max_runs, cursor=cursor, status=status, agent=agent, session=session, in_doubt=in_doubt)
 
     async def find() -> Listed:
         async with _runs(chosen_url(url), workspace, db) as runs:
@@ -121,10 +123,10 @@ def show(run_id: str, url: str | None, workspace: str | None, db: Path, as_json:
 def follow(run_id: str, after: int, url: str | None, workspace: str | None, db: Path, as_json: bool) -> None:
     """Show the events of a run: live with --url, otherwise those that the store has.
 
-    Tool calls for the run's client are not answered. Exit codes are those of `weftline run`. The beginning of its id
-    is enough.
+    Tool calls for the run's client are not answered. Exit codes are those of `weftline run`, and 5 if the store
+    has no end of the run yet. The beginning of its id is enough.
     """
-    from weftline.cli.screen import EXIT_CODES, Screen
+    from weftline.cli.screen import EXIT_CODES, NOT_ENDED, Screen
 
     screen = Screen(as_json=as_json)
 
@@ -139,7 +141,8 @@ def follow(run_id: str, after: int, url: str | None, workspace: str | None, db: 
                 code = EXIT_CODES.get((await runs.show(whole_id))["status"])
             if code is None:
                 screen.note(f"{whole_id} has not ended; --url follows it at its server.")
-            return code or 0
+                return NOT_ENDED
+            return code
 
     sys.exit(_interruptible(show_events()))
 
@@ -163,6 +166,8 @@ def cancel(run_id: str, url: str | None, workspace: str | None, db: Path, as_jso
 
         receipt = administer(db, "runs.cancel", id=asyncio.run(_completed(run_id, workspace, db)))
     click.echo(json.dumps(receipt) if as_json else receipt["status"])
+    if receipt["status"] != "cancelled":
+        click.echo("The run had already ended: nothing was cancelled.", err=True)
 
 
 async def _cancelled(url: str, workspace: str | None, run_id: str) -> dict[str, Any]:
@@ -262,7 +267,7 @@ def _number(value: int | None) -> str:
 
 
 def _cost(run: dict[str, Any]) -> str:
-    cost = run.get("costUsd")
-    if cost is None:
-        return ""
-    return f"~${cost:.4f}" if run.get("usageEstimated") else f"${cost:.4f}"
+    from weftline.cli.screen import cost
+
+    usd: float | None = run.get("costUsd")
+    return "" if usd is None else cost(usd, estimated=bool(run.get("usageEstimated")))

@@ -31,7 +31,7 @@ from weftline.client.events import (
 )
 
 _WIDTH = 100
-SUCCEEDED, FAILED, CANCELLED, INTERRUPTED = 0, 3, 4, 130
+SUCCEEDED, FAILED, CANCELLED, NOT_ENDED, INTERRUPTED = 0, 3, 4, 5, 130
 """Exit codes of commands that follow a run; 1 and 2 mean the same for every command."""
 EXIT_CODES = {"succeeded": SUCCEEDED, "failed": FAILED, "cancelled": CANCELLED}
 """By the status of a run that has ended."""
@@ -95,9 +95,11 @@ class Screen:
                 self._tell(_summary(event))
             case Cancelled():
                 click.echo(styled(f"weftline: The run was cancelled ({clean(event.reason)}).", sys.stderr), err=True)
+                self._tell(_summary(event))
             case Result() | Failed():
                 reason = event.error or (event.subtype if isinstance(event, Result) else "")
                 click.echo(styled(f"weftline: The run failed: {clean(reason)}", sys.stderr, fg="red"), err=True)
+                self._tell(_summary(event))
             case _:
                 pass
 
@@ -131,6 +133,12 @@ def _summary(event: Terminal) -> str:
     if event.tokens is not None:
         about = "about " if event.usage_estimated else ""
         parts.append(f"{about}{event.tokens.input_tokens + event.tokens.output_tokens} tokens")
+    if event.cost_usd is not None:
+        parts.append(cost(event.cost_usd, estimated=event.usage_estimated))
     if event.model is not None:
         parts.append(event.model.id)
     return " · ".join(parts)
+
+
+def cost(usd: float, *, estimated: bool) -> str:
+    return f"~${usd:.4f}" if estimated else f"${usd:.4f}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,4 +72,4 @@ def command(
     from weftline.server.serve import Settings, run
 
     configure_logs(log_level, style=log_style)
-    run(Settings(db, host, port, scripts, tools, config, drain_s, rate_limit))
+    sys.exit(run(Settings(db, host, port, scripts, tools, config, drain_s, rate_limit)))

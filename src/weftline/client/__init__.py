@@ -77,6 +77,7 @@ __all__ = [
     "Totals",
     "TurnRestarted",
     "UnknownEvent",
+    "Unreachable",
     "a2a_agent",
     "local_a2a",
     "local_mcp",
@@ -114,6 +115,7 @@ if TYPE_CHECKING:
         ServerError,
         ToolDeliveryError,
         ToolError,
+        Unreachable,
     )
     from weftline.client.events import (
         AssistantDelta,
@@ -245,6 +247,7 @@ else:
         "Totals": "results",
         "TurnRestarted": "events",
         "UnknownEvent": "events",
+        "Unreachable": "errors",
         "a2a_agent": "tools",
         "local_a2a": "a2a",
         "local_mcp": "mcp",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -12,6 +13,8 @@ from urllib.parse import urljoin
 
 import msgspec
 
+from weftline import prompts
+from weftline.a2a_answers import FAILED, UNDER_WAY, WAITS, answer_text, state_of, unwrapped
 from weftline.client.context import ToolContext
 from weftline.client.errors import InvalidSpec, NetworkError, ToolError
 from weftline.client.events import LocalToolCall
@@ -19,13 +22,18 @@ from weftline.client.http import exchange
 from weftline.client.tools import Handler
 from weftline.client.workers import HandlerWorkers
 
+logger = logging.getLogger("weftline.client")
+
 CARD_PATHS = (".well-known/agent-card.json", ".well-known/agent.json")
 CARD_TTL_S = 300.0
 _POLL_S = (0.1, 2.0)
 _CONVERSATIONS = 1024
-_METHODS = {"0.3": ("message/send", "tasks/get"), "1.0": ("SendMessage", "GetTask")}
-_UNDER_WAY = frozenset({"submitted", "working"})
-_FAILED = frozenset({"failed", "rejected", "canceled", "auth-required"})
+_METHODS = {
+    "0.3": ("message/send", "tasks/get", "tasks/cancel"),
+    "1.0": ("SendMessage", "GetTask", "CancelTask"),
+}
+_CANCEL_S = 0.8
+"""Less than a run waits for its handlers when it has ended."""
 
 
 def local_a2a(
@@ -71,7 +79,7 @@ class LocalA2A:
         self._description = description
         self._card: dict[str, Any] | None = None if card is None else dict(card)
         self._card_until = float("inf") if card is not None else 0.0
-        self._contexts: OrderedDict[str, str] = OrderedDict()
+        self._conversations: OrderedDict[str, _Conversation] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"<local_a2a {self.name!r}>"
@@ -109,44 +117,61 @@ class LocalA2A:
         message = args.get("message")
         if not isinstance(message, str):
             raise ToolError(f"The arguments do not fit the tool {self.name}: message: must be a string")
-        conversation = context.session_id or context.run_id
-        result = await self._finished(await self._send(message, self._contexts.get(conversation)))
-        context_id = result.get("contextId")
-        if isinstance(context_id, str):
-            self._contexts[conversation] = context_id
-            self._contexts.move_to_end(conversation)
-            if len(self._contexts) > _CONVERSATIONS:
-                self._contexts.popitem(last=False)
-        text = reply_text(result)
-        if _state(result) in _FAILED:
-            raise ToolError(text or f"The agent {self.name} ended the task as {_state(result)}.")
-        return text
+        key = context.session_id or context.run_id
+        result = await self._finished(await self._send(message, self._conversations.get(key, _Conversation())))
+        self._remember(key, result)
+        state = state_of(result)
+        text = answer_text(result) or ""
+        if state in FAILED:
+            raise ToolError(text or f"The agent {self.name} ended the task as {state}.")
+        return prompts.agent_waits(self.name, text) if state == WAITS else text
 
-    async def _send(self, text: str, context_id: str | None) -> dict[str, Any]:
+    def _remember(self, key: str, result: dict[str, Any]) -> None:
+        known = self._conversations.pop(key, _Conversation())
+        task = _text(result, "id") if state_of(result) == WAITS else ""
+        self._conversations[key] = _Conversation(_text(result, "contextId") or known.context_id, task)
+        if len(self._conversations) > _CONVERSATIONS:
+            self._conversations.popitem(last=False)
+
+    async def _send(self, text: str, conversation: _Conversation) -> dict[str, Any]:
         sent: dict[str, Any] = {"messageId": uuid.uuid4().hex}
         params: dict[str, Any] = {"message": sent}
+        # The agent answers at once with the task, which can then be cancelled while it is under way.
         if self._endpoint(await self.card()).version == "1.0":
             sent |= {"role": "ROLE_USER", "parts": [{"text": text}]}
+            params["configuration"] = {"returnImmediately": True}
         else:
             sent |= {"kind": "message", "role": "user", "parts": [{"kind": "text", "text": text}]}
-            params["configuration"] = {"blocking": True}
-        if context_id is not None:
-            sent["contextId"] = context_id
-        result = await self._rpc(0, params)
-        # Version 1.0 wraps it.
-        inner: Any = result.get("task") or result.get("message")
-        return cast("dict[str, Any]", inner) if isinstance(inner, dict) and "status" not in result else result
+            params["configuration"] = {"blocking": False}
+        if conversation.context_id:
+            sent["contextId"] = conversation.context_id
+        if conversation.task_id:
+            sent["taskId"] = conversation.task_id
+        return unwrapped(await self._rpc(0, params))
 
     async def _finished(self, result: dict[str, Any]) -> dict[str, Any]:
         """The task once it is no longer in progress: some agents respond before they are done."""
         pause_s, max_s = _POLL_S
-        while _state(result) in _UNDER_WAY and isinstance(result.get("id"), str):
-            await asyncio.sleep(pause_s)
+        while state_of(result) in UNDER_WAY and isinstance(result.get("id"), str):
+            task = {"id": result["id"]}
+            try:
+                await asyncio.sleep(pause_s)
+                result = unwrapped(await self._rpc(1, task))
+            except asyncio.CancelledError:
+                await self._cancel(task)
+                raise
             pause_s = min(max_s, pause_s * 2)
-            result = await self._rpc(1, {"id": result["id"]})
         return result
 
-    async def _rpc(self, method: Literal[0, 1], params: dict[str, Any]) -> dict[str, Any]:
+    async def _cancel(self, task: dict[str, Any]) -> None:
+        """The answer is no longer wanted, so the agent may stop. Nobody waits long for that."""
+        try:
+            async with asyncio.timeout(_CANCEL_S):
+                await self._rpc(2, task)
+        except Exception as error:
+            logger.info("a task of the agent %s could not be cancelled: %s", self.name, type(error).__name__)
+
+    async def _rpc(self, method: Literal[0, 1, 2], params: dict[str, Any]) -> dict[str, Any]:
         endpoint = self._endpoint(await self.card())
         name = _METHODS[endpoint.version][method]
         body = msgspec.json.encode({"jsonrpc": "2.0", "id": uuid.uuid4().hex, "method": name, "params": params})
@@ -181,6 +206,12 @@ class LocalA2A:
         return _Endpoint(urljoin(self._url, first.url), first.version) if self._url is not None else first
 
 
+class _Conversation(NamedTuple):
+    context_id: str = ""
+    task_id: str = ""
+    """Of the task that waits for an answer."""
+
+
 class _Endpoint(NamedTuple):
     url: str
     version: Literal["0.3", "1.0"]
@@ -190,42 +221,6 @@ def _text(value: object, name: str) -> str:
     """A string field of a value that may be an object."""
     found: Any = cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
     return found if isinstance(found, str) else ""
-
-
-def reply_text(result: dict[str, Any]) -> str:
-    """The text of a message, of a task's status, or of its last artifact: the first that has any."""
-    status: Any = result.get("status")
-    artifacts: Any = result.get("artifacts")
-    places: list[Any] = [result.get("parts")]
-    if isinstance(artifacts, list) and artifacts:
-        last: Any = cast("list[Any]", artifacts)[-1]
-        places.append(cast("dict[str, Any]", last).get("parts") if isinstance(last, dict) else None)
-    if isinstance(status, dict):
-        message: Any = cast("dict[str, Any]", status).get("message")
-        places.insert(1, cast("dict[str, Any]", message).get("parts") if isinstance(message, dict) else None)
-    for parts in places:
-        text = _parts_text(parts)
-        if text:
-            return text
-    return ""
-
-
-def _parts_text(parts: object) -> str:
-    if not isinstance(parts, list):
-        return ""
-    texts: list[str] = []
-    for part in cast("list[object]", parts):
-        if isinstance(part, dict):
-            text = cast("dict[str, Any]", part).get("text")
-            if isinstance(text, str):
-                texts.append(text)
-    return "\n".join(texts)
-
-
-def _state(result: dict[str, Any]) -> str:
-    status: Any = result.get("status")
-    state: Any = cast("dict[str, Any]", status).get("state") if isinstance(status, dict) else None
-    return state.removeprefix("TASK_STATE_").lower().replace("_", "-") if isinstance(state, str) else ""
 
 
 def _json_object(body: bytes) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from weftline.client.context import ToolContext
 from weftline.client.errors import ToolError
 from weftline.tools.arguments import MAX_ISSUES, InvalidArguments, Issue, described, pointer
 from weftline.tools.schema import ArgsValidator
-from weftline.tools.signature import Docstring, Parameters, checked_signature, resolved_hints
+from weftline.tools.signature import Docstring, Parameters, checked_signature, require_stable, resolved_hints
 
 
 class Arguments(Protocol):
@@ -45,7 +45,7 @@ class SignatureArguments:
     def bind(self, args: dict[str, Any], context: ToolContext) -> tuple[tuple[Any, ...], dict[str, Any]]:
         parameters = self._parameters()
         try:
-            keywords = parameters.keywords(msgspec.json.encode(args))
+            keywords = parameters.keywords_of(msgspec.json.encode(args))
         except InvalidArguments as error:
             raise ToolError(error.message) from None
         if parameters.context is not None:
@@ -78,9 +78,13 @@ class ModelArguments:
         from pydantic import ValidationError
 
         try:
-            return (self._model.model_validate(args),), {}
+            model = self._model.model_validate(args)
+            require_stable(model, name=self._name)
         except ValidationError as error:
             raise ToolError(_refusal(self._name, error)) from None
+        except InvalidArguments as error:
+            raise ToolError(error.message) from None
+        return (model,), {}
 
 
 class SchemaArguments:

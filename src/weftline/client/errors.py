@@ -3,6 +3,7 @@
     ClientError
     ├── InvalidSpec (ValueError)   the call itself is wrong; nothing was sent
     ├── NetworkError               no usable answer: refused, cut, timed out, and the retries are used up
+    │   └── Unreachable            the request did not reach a server
     ├── ApiError                   the server answered with a status other than 2xx
     │   ├── BadRequest             400, 413, 422
     │   ├── AuthError              401
@@ -51,6 +52,10 @@ class InvalidSpec(ClientError, ValueError):
 
 class NetworkError(ClientError):
     """The server could not be reached, or its response broke off."""
+
+
+class Unreachable(NetworkError):
+    """The request did not reach a server."""
 
 
 class ApiError(ClientError):

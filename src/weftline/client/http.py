@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 
 from weftline._version import __version__
 from weftline.client.credentials import Credentials
-from weftline.client.errors import ApiError, NetworkError, api_error
+from weftline.client.errors import ApiError, NetworkError, Unreachable, api_error
 from weftline.client.retry import Retry
 
 if TYPE_CHECKING:
@@ -31,10 +31,6 @@ RETRIED = frozenset({429, 502, 503, 504})
 _LONG = 512 * 1024
 _FIRST_TRIES = 3
 """Attempts to reach a server that has never answered: most likely its address is wrong."""
-
-
-class Unreachable(NetworkError):
-    """The request did not reach a server."""
 
 
 class Reply(NamedTuple):

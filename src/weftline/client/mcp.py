@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -22,9 +23,12 @@ from weftline.client.errors import ClientError, InvalidSpec, NetworkError, ToolE
 from weftline.client.events import LocalToolCall
 from weftline.client.tools import Handler
 from weftline.client.workers import HandlerWorkers
+from weftline.mcp_answers import is_closed, read_leniently
 
 if TYPE_CHECKING:
     from mcp import Client as McpClient
+
+logger = logging.getLogger("weftline.client")
 
 _MAX_PAGES = 1000
 _MAX_NAME = 64
@@ -45,7 +49,7 @@ def local_mcp(
 ) -> LocalMcp:
     """The tools of an MCP server: `command` starts one on stdio, `url` reaches one over streamable HTTP.
 
-    Needs the extra `weftline[mcp]`. The connection opens with the first run that uses it, is shared by concurrent runs,
+    Needs the extra `mcp`. The connection opens with the first run that uses it, is shared by concurrent runs,
     and closes after the last; `with` or `async with` keeps it open longer.
 
     Args:
@@ -131,6 +135,29 @@ class LocalMcp:
             return None
         return connection.handler(call.mcp_tool_name or call.name)
 
+    async def call(self, connection: _Connection, name: str, args: dict[str, Any]) -> str:
+        """Calls a tool. A server that has gone away since `connection` was opened is started again first."""
+        if connection.is_lost:
+            connection = await self._replaced(connection)
+        return await connection.call(name, args)
+
+    async def _replaced(self, lost: _Connection) -> _Connection:
+        with self._lock:
+            mine = self._connection is lost
+            if mine:
+                logger.warning("the MCP server %s has gone away and is started again", self.name)
+                self._connection = _Connection(self)
+            connection = self._connection
+        if mine:
+            await lost.close()
+        if connection is None:
+            raise ToolError(f"The MCP server {self.name} is not connected.")
+        try:
+            await connection.ready()
+        except ClientError as error:
+            raise ToolError(f"The MCP server {self.name} has gone away and cannot be started again: {error}") from error
+        return connection
+
     async def __aenter__(self) -> Self:
         await self.acquire()
         return self
@@ -151,7 +178,9 @@ class LocalMcp:
             from mcp import Client, StdioServerParameters
             from mcp.client.streamable_http import streamable_http_client
         except ImportError as error:
-            raise ClientError("local_mcp needs the extra mcp: pip install 'weftline[mcp]'") from error
+            raise ClientError(
+                "local_mcp needs the extra mcp: pip install '.[mcp]' in a checkout of Weftline"
+            ) from error
         if self._command is not None:
             target: Any = StdioServerParameters(
                 command=self._command,
@@ -172,10 +201,12 @@ class LocalMcp:
         """The tools as sent to the server, and the mapping back from the names that the model sees."""
         shipped: list[dict[str, Any]] = []
         names: dict[str, str] = {}
-        for one in tools:
-            if self._only is not None and one.name not in self._only:
-                continue
-            visible = model_name(self._prefix + one.name, taken=names)
+        chosen = [one for one in tools if self._only is None or one.name in self._only]
+        # A tool whose name needs no change keeps it, whatever the names of the others become.
+        exact = {whole for one in chosen if model_name(whole := self._prefix + one.name, taken=()) == whole}
+        for one in chosen:
+            whole = self._prefix + one.name
+            visible = model_name(whole, taken=names if whole in exact else names.keys() | exact)
             names[visible] = one.name
             shipped.append({**one.model_dump(mode="json", by_alias=True, exclude_none=True), "name": visible})
         return shipped, names
@@ -188,6 +219,7 @@ class _Connection:
         self._server = server
         self._thread = LoopThread(f"weftline-mcp-{server.name}")
         self._client: McpClient | None = None
+        self._lost = False
         self._names: dict[str, str] = {}
         self._schemas: dict[str, SchemaArguments] = {}
         self._stop: asyncio.Event | None = None
@@ -208,7 +240,12 @@ class _Connection:
 
     def handler(self, visible: str) -> Handler | None:
         upstream = self._names.get(visible)
-        return None if upstream is None else _McpCall(self, upstream, self._schemas[visible], self._server.timeout_s)
+        return None if upstream is None else _McpCall(self._server, self, upstream, self._schemas[visible])
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the server has gone away."""
+        return self._lost or (self._client is not None and is_closed(self._client))
 
     async def call(self, name: str, args: dict[str, Any]) -> str:
         return await asyncio.wrap_future(self._thread.submit(self._call_on_thread(name, args)))
@@ -220,6 +257,7 @@ class _Connection:
             async with AsyncExitStack() as stack:
                 try:
                     client = await self._server.open(stack)
+                    read_leniently(client, server=self._server.name)
                     reference = await self._listed(client)
                 except ClientError as error:
                     self._opened.set_exception(error)
@@ -256,6 +294,8 @@ class _Connection:
             cursor = page.next_cursor
             if not cursor:
                 break
+        else:
+            logger.warning("the MCP server %s has more than %d pages of tools", self._server.name, _MAX_PAGES)
         shipped, self._names = self._server.offered(tools)
         if not shipped:
             raise NetworkError(f"the MCP server {self._server.name!r} offers no tools")
@@ -270,8 +310,19 @@ class _Connection:
     async def _call_on_thread(self, name: str, args: dict[str, Any]) -> str:
         if self._client is None:
             raise ToolError(f"The MCP server {self._server.name} is not connected.")
+        from mcp import MCPError
+        from mcp.types import CONNECTION_CLOSED
+
         try:
             result = await self._client.call_tool(name, args)
+        except MCPError as error:
+            if error.code != CONNECTION_CLOSED:
+                raise ToolError(f"The MCP server {self._server.name} failed: {_root(error)}") from error
+            self._lost = True
+            raise ToolError(
+                f"The MCP server {self._server.name} went away during the call, "
+                "which may or may not have taken effect. It is started again for the next call."
+            ) from error
         except Exception as error:
             raise ToolError(f"The MCP server {self._server.name} failed: {_root(error)}") from error
         text = content_text(result)
@@ -281,15 +332,16 @@ class _Connection:
 
 
 class _McpCall:
-    def __init__(self, connection: _Connection, name: str, schema: SchemaArguments, timeout_s: float | None) -> None:
+    def __init__(self, server: LocalMcp, connection: _Connection, name: str, schema: SchemaArguments) -> None:
+        self._server = server
         self._connection = connection
         self._name = name
         self._schema = schema
-        self.timeout_s = timeout_s
+        self.timeout_s = server.timeout_s
 
     async def __call__(self, args: dict[str, Any], context: ToolContext, workers: HandlerWorkers) -> str:
         self._schema.check(args)
-        return await self._connection.call(self._name, args)
+        return await self._server.call(self._connection, self._name, args)
 
 
 def content_text(result: Any) -> str:
@@ -312,7 +364,7 @@ def content_text(result: Any) -> str:
     return "\n".join(lines)
 
 
-def model_name(name: str, *, taken: Mapping[str, str]) -> str:
+def model_name(name: str, *, taken: Collection[str]) -> str:
     """A name for the model: unchanged if valid and free, otherwise the nearest that is."""
     visible = re.sub(r"[^a-zA-Z0-9_]", "_", name) or "tool"
     if len(visible) <= _MAX_NAME and visible not in taken:

@@ -18,6 +18,7 @@ from weftline.kernel.entries import (
     ChildEnded,
     Fact,
     HistoryPinned,
+    How,
     MessageQueued,
     OutputAccepted,
     OutputRejected,
@@ -29,6 +30,8 @@ from weftline.kernel.entries import (
 )
 from weftline.kernel.state import Call, Question, State
 
+_ANSWERS = frozenset[How]({"returned", "failed"})
+"""How a client may close a call; all else is for the kernel to say."""
 MAX_QUEUED = 256
 """Messages that may be waiting for one run at a time."""
 
@@ -81,11 +84,13 @@ def open_question(s: State, id: str) -> Question | None:
 
 def _closes(s: State, head: CallClosed, attempt: int) -> bool:
     call = _call(s, head)
-    if call is None or s.control.cancel:
+    if call is None or s.control.cancel or head.id != call.id or head.name != call.name:
         return False
     if attempt:
+        if call.child == "":
+            return call.stage == "opened" and attempt == 1  # its run could not be made
         return call.stage == "started" and call.attempt == attempt and not call.waits_for_child
-    return call.stage == "opened" and (call.client is not None or call.child == "")
+    return call.stage == "opened" and call.client is not None and head.how in _ANSWERS
 
 
 def _starts_again(s: State, head: CallStarted, attempt: int) -> bool:

@@ -153,9 +153,12 @@ decode_tool_note = Decoder(ToolNote).decode
 
 def turn_body(message: Assistant, *, args: Sequence[bytes], invalid: Mapping[int, str]) -> TurnBody:
     """The body of a completed turn: `args` has the final bytes of each of the message's calls, in their order."""
+    made = message.calls
+    if not made and not args:
+        return TurnBody(message)
     calls = tuple(
         TurnCall(UNSET if final == asked.args.encode(errors="surrogatepass") else Raw(final), invalid.get(index, ""))
-        for index, (asked, final) in enumerate(zip(message.calls, args, strict=True))
+        for index, (asked, final) in enumerate(zip(made, args, strict=True))
     )
     plain = not invalid and all(call.args is UNSET for call in calls)
     return TurnBody(message, () if plain else calls)

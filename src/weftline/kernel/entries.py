@@ -63,11 +63,11 @@ Verdict: TypeAlias = Literal["ok", "unknown", "invalid", "blocked", "answered"]
 EXECUTED: frozenset[How] = frozenset({"returned", "failed", "timeout"})
 
 
-class Head(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The folded part of an entry, and its parts."""
+class Head(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """The folded part of an entry, and its parts. Plain data has no cycles for the garbage collector to look for."""
 
 
-class Limits(Struct, frozen=True, forbid_unknown_fields=True):
+class Limits(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """The thresholds of one run, fixed when it is created.
 
     Stored in full, defaults included: a default that changes later must not affect an existing run.

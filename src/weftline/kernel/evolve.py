@@ -73,31 +73,35 @@ def fold(state: State, facts: Iterable[tuple[int, Fact]]) -> State:
     return state
 
 
-def _next(s: State, **changes: Any) -> State:
-    return replace(s, version=s.version + 1, **changes)
-
-
 def _broken(s: State, why: str) -> State:
-    return _next(s, broken=s.broken or why)
+    return replace(s, version=s.version + 1, broken=s.broken or why)
 
 
 def _run_created(s: State, head: RunCreated, at: int) -> State:
     if s.created:
         return _broken(s, "created twice")
-    return _next(s, created=True, rules=head.rules, limits=head.limits, thread=head.thread, parent=head.parent)
+    return replace(
+        s,
+        version=s.version + 1,
+        created=True,
+        rules=head.rules,
+        limits=head.limits,
+        thread=head.thread,
+        parent=head.parent,
+    )
 
 
 def _history_pinned(s: State, head: HistoryPinned, at: int) -> State:
-    return _next(s, history=head.upto)
+    return replace(s, version=s.version + 1, history=head.upto)
 
 
 def _instructions_rendered(s: State, head: InstructionsRendered, at: int) -> State:
-    return _next(s)
+    return replace(s, version=s.version + 1)
 
 
 def _run_adopted(s: State, head: RunAdopted, at: int) -> State:
     attempt = replace(s.attempt, lost=True) if s.attempt.open else s.attempt
-    return _next(s, epoch=head.epoch, attempt=attempt, batch=calls.lost(s.batch, head.effects))
+    return replace(s, version=s.version + 1, epoch=head.epoch, attempt=attempt, batch=calls.lost(s.batch, head.effects))
 
 
 def _attempt_started(s: State, head: AttemptStarted, at: int) -> State:
@@ -115,7 +119,7 @@ def _attempt_started(s: State, head: AttemptStarted, at: int) -> State:
         model=head.model,
     )
     totals = replace(s.totals, attempts=s.totals.attempts + 1)
-    return _next(s, step="model", attempt=attempt, batch=_NO_CALLS, totals=totals)
+    return replace(s, version=s.version + 1, step="model", attempt=attempt, batch=_NO_CALLS, totals=totals)
 
 
 def _is_open(s: State, head: AttemptFailed | TurnCompleted) -> bool:
@@ -128,7 +132,9 @@ def _attempt_failed(s: State, head: AttemptFailed, at: int) -> State:
     by_provider = head.reason == "error"
     totals = _spent(s.totals, head, by_provider)
     if not by_provider:
-        return _next(s, attempt=replace(s.attempt, open=False, lost=False, failure=""), totals=totals)
+        return replace(
+            s, version=s.version + 1, attempt=replace(s.attempt, open=False, lost=False, failure=""), totals=totals
+        )
     attempt = replace(
         s.attempt,
         open=False,
@@ -138,7 +144,7 @@ def _attempt_failed(s: State, head: AttemptFailed, at: int) -> State:
         failure_final=not head.retryable,
         retry_at=head.retry_at,
     )
-    return _next(s, attempt=attempt, totals=totals)
+    return replace(s, version=s.version + 1, attempt=attempt, totals=totals)
 
 
 def _turn_completed(s: State, head: TurnCompleted, at: int) -> State:
@@ -146,8 +152,9 @@ def _turn_completed(s: State, head: TurnCompleted, at: int) -> State:
         return _broken(s, "a turn completed that was not open")
     batch = calls.asked(head.calls) if head.calls else _NO_CALLS
     streak = guards.after_turn(s.guards.streak, head.signature, s.limits) if head.calls else Streak()
-    return _next(
+    return replace(
         s,
+        version=s.version + 1,
         turn=head.turn + 1,
         step="batch" if head.calls else "answered",
         attempt=Attempt(choice=s.attempt.choice, model=s.attempt.model),
@@ -185,12 +192,12 @@ def _rolled_up(totals: Totals, head: ChildEnded) -> Totals:
 def _output_rejected(s: State, head: OutputRejected, at: int) -> State:
     rejections = s.answer.rejections + 1
     if rejections > s.limits.output_retries or s.guards.final:
-        return _next(s, answer=replace(s.answer, invalid=True, rejections=rejections))
-    return _next(s, step="model", answer=replace(s.answer, rejections=rejections))
+        return replace(s, version=s.version + 1, answer=replace(s.answer, invalid=True, rejections=rejections))
+    return replace(s, version=s.version + 1, step="model", answer=replace(s.answer, rejections=rejections))
 
 
 def _output_accepted(s: State, head: OutputAccepted, at: int) -> State:
-    return _next(s, answer=replace(s.answer, accepted=True))
+    return replace(s, version=s.version + 1, answer=replace(s.answer, accepted=True))
 
 
 def _call_gated(s: State, head: CallGated, at: int) -> State:
@@ -220,41 +227,45 @@ def _stray(s: State, head: CallGated | CallOpened | CallStarted | ChildEnded | C
 
 def _loop_detected(s: State, head: LoopDetected, at: int) -> State:
     if head.hard:
-        return _next(s)
-    return _next(s, guards=replace(s.guards, streak=replace(s.guards.streak, reported=True)))
+        return replace(s, version=s.version + 1)
+    return replace(s, version=s.version + 1, guards=replace(s.guards, streak=replace(s.guards.streak, reported=True)))
 
 
 def _budget_exceeded(s: State, head: BudgetExceeded, at: int) -> State:
-    return _next(s)
+    return replace(s, version=s.version + 1)
 
 
 def _final_forced(s: State, head: FinalForced, at: int) -> State:
-    return _next(s, guards=replace(s.guards, final=s.guards.final or head.reason))
+    return replace(s, version=s.version + 1, guards=replace(s.guards, final=s.guards.final or head.reason))
 
 
 def _message_queued(s: State, head: MessageQueued, at: int) -> State:
-    return _next(s, control=replace(s.control, queue=(*s.control.queue, Queued(head.id, head.mode))))
+    return replace(
+        s, version=s.version + 1, control=replace(s.control, queue=(*s.control.queue, Queued(head.id, head.mode)))
+    )
 
 
 def _messages_taken(s: State, head: MessagesTaken, at: int) -> State:
     left = [message for message in s.control.queue if message.id not in head.ids]
     control = replace(s.control, queue=tuple(left))
     if s.step != "answered":
-        return _next(s, control=control)
-    return _next(s, step="model", control=control, answer=replace(s.answer, rejections=0))
+        return replace(s, version=s.version + 1, control=control)
+    return replace(s, version=s.version + 1, step="model", control=control, answer=replace(s.answer, rejections=0))
 
 
 def _run_paused(s: State, head: RunPaused, at: int) -> State:
-    return _next(s, status="paused", control=replace(s.control, paused=True))
+    return replace(s, version=s.version + 1, status="paused", control=replace(s.control, paused=True))
 
 
 def _run_resumed(s: State, head: RunResumed, at: int) -> State:
-    return _next(s, status="running", control=replace(s.control, paused=False))
+    return replace(s, version=s.version + 1, status="running", control=replace(s.control, paused=False))
 
 
 def _cancel_requested(s: State, head: CancelRequested, at: int) -> State:
     questions = replace(s.questions, ignored=tuple(s.questions.open))
-    return _next(s, control=replace(s.control, cancel=head.reason or "user"), questions=questions)
+    return replace(
+        s, version=s.version + 1, control=replace(s.control, cancel=head.reason or "user"), questions=questions
+    )
 
 
 def _timer_fired(s: State, head: TimerFired, at: int) -> State:
@@ -262,12 +273,13 @@ def _timer_fired(s: State, head: TimerFired, at: int) -> State:
     questions = s.questions
     if questions.due_at is not None and questions.due_at <= now:
         questions = replace(questions, due_at=calls.earliest_deadline(questions))
-    return _next(s, now=now, questions=questions)
+    return replace(s, version=s.version + 1, now=now, questions=questions)
 
 
 def _run_ended(s: State, head: RunEnded, at: int) -> State:
-    return _next(
+    return replace(
         s,
+        version=s.version + 1,
         step="ended",
         status=head.status,
         attempt=replace(s.attempt, open=False),

@@ -20,8 +20,11 @@ A call that is `gated` stays in the first stage until the agent's gates have dec
 """
 
 
-class Room(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A part of the state. A stored one with unknown fields is refused, never half-understood."""
+class Room(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """A part of the state. A stored one with unknown fields is refused, never half-understood.
+
+    Plain data has no cycles for the garbage collector to look for.
+    """
 
 
 class Call(Room, frozen=True):

@@ -32,15 +32,11 @@ class HttpClient:
         check: AddressCheck | None = None,
         proxies: Proxies | None = None,
         tls: ssl.SSLContext | None = None,
-        max_connections: int = 0,
-        max_per_host: int = 0,
         max_body_bytes: int | None = None,
     ) -> None:
         self._check = check
         self._proxies = Proxies.from_environment() if proxies is None else proxies
         self._tls = tls
-        self._max_connections = max_connections
-        self._max_per_host = max_per_host
         self._max_body_bytes = max_body_bytes
         self._session: HttpSession | None = None
         self._closed = False
@@ -81,8 +77,6 @@ class HttpClient:
                 check=self._check,
                 proxies=self._proxies,
                 tls=self._tls,
-                max_connections=self._max_connections,
-                max_per_host=self._max_per_host,
                 max_body_bytes=self._max_body_bytes,
             )
         return self._session

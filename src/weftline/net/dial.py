@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import ssl
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Hashable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin
 
@@ -17,6 +18,7 @@ from weftline.net.egress import Egress, is_loopback
 from weftline.net.errors import RequestFailed
 from weftline.net.limits import TimeLimits
 from weftline.net.proxies import Proxies
+from weftline.net.shares import Shares
 
 if TYPE_CHECKING:
     from weftline.net.response import HttpResponse
@@ -27,7 +29,8 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 class Dialer:
     """Carries requests to where `egress` allows. Keeps no cookies. Belongs to one event loop; see `HttpClient`.
 
-    A request that may have taken effect is never sent again.
+    A request that may have taken effect is never sent again. Each workspace has a share of the requests that are under
+    way at once; what is not sent `of` one counts as the server's own.
     """
 
     def __init__(
@@ -43,9 +46,16 @@ class Dialer:
         # Only a caller may name this machine; someone else's page must not redirect us here.
         outside = replace(egress, reach="public") if egress.reach == "loopback" else egress
         self._client, self._outside = (
-            HttpClient(check=policy.check, proxies=proxies, tls=tls, max_connections=256, max_per_host=64)
-            for policy in (egress, outside)
+            HttpClient(check=policy.check, proxies=proxies, tls=tls) for policy in (egress, outside)
         )
+        self._shares = Shares()
+        self._owner: Hashable = None
+
+    def of(self, workspace: Hashable) -> Dialer:
+        """The same, for requests of this workspace."""
+        own = copy.copy(self)
+        own._owner = workspace
+        return own
 
     @asynccontextmanager
     async def request(
@@ -57,19 +67,21 @@ class Dialer:
         body: bytes | None = None,
         timeout_s: float | None,
         redirects: int = 0,
+        listens: bool = False,
     ) -> AsyncGenerator[HttpResponse]:
         """Sends one request and follows up to `redirects` redirects, each under the same policy.
 
         Headers and body go only to the origin they were meant for: another one gets a bare GET or HEAD, and any other
-        request ends there. `timeout_s` bounds each request, its body included; None is for streams that never end.
-        Raises `RequestFailed`.
+        request ends there. `timeout_s` bounds each request, its body included, and the wait for a turn; None is for
+        streams that never end. One that only `listens` does not take a turn. Raises `RequestFailed`.
         """
-        limits = TimeLimits(connect_s=self._connect_s, first_byte_s=None, idle_s=None, total_s=timeout_s)
-        response = await self._follow(method, url, without_framing(headers or {}), body, limits, redirects)
-        try:
+        async with AsyncExitStack() as stack:
+            if not listens:
+                timeout_s = await stack.enter_async_context(self._shares.turn(self._owner, timeout_s=timeout_s))
+            limits = TimeLimits(connect_s=self._connect_s, first_byte_s=None, idle_s=None, total_s=timeout_s)
+            response = await self._follow(method, url, without_framing(headers or {}), body, limits, redirects)
+            stack.callback(response.close)
             yield response
-        finally:
-            response.close()
 
     async def aclose(self) -> None:
         await self._client.aclose()

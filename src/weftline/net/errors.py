@@ -15,11 +15,12 @@ Reason: TypeAlias = Literal[
     "broken",
     "too_large",
     "closed",
+    "busy",
     "unknown",
 ]
 """`invalid`: the request cannot be sent as it is. `refused`: this server does not connect there. `redirected`: the
 answer leads to another origin, which must not get the request. `proxy`: the proxy refused. `broken`: the connection, or
-what came over it. `closed`: the client is shut down.
+what came over it. `closed`: the client is shut down. `busy`: too many requests of the same workspace are under way.
 """
 
 

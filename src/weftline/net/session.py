@@ -57,21 +57,17 @@ class HttpSession:
         check: AddressCheck | None,
         proxies: Proxies,
         tls: ssl.SSLContext | None,
-        max_connections: int,
-        max_per_host: int,
         max_body_bytes: int | None,
     ) -> None:
         self._check = check
         self._proxies = proxies
         self._proxy_hosts = proxies.hosts
-        self._queues = bool(max_connections or max_per_host)
         self._max_body_bytes = max_body_bytes
         self._timeouts: dict[float | None, aiohttp.ClientTimeout] = {}
         resolver = None if check is None else _CheckedResolver(check, trusted=self._proxy_hosts)
         self._session = aiohttp.ClientSession(
             connector=_Connector(
-                limit=max_connections,
-                limit_per_host=max_per_host,
+                limit=0,
                 keepalive_timeout=_KEEP_ALIVE_S,
                 ttl_dns_cache=30,
                 resolver=resolver,
@@ -179,9 +175,8 @@ class HttpSession:
             check(host, address)
 
     def _timeout(self, connect_s: float | None) -> aiohttp.ClientTimeout:
-        # Waiting in the queue for a connection does not count as connecting.
         made = aiohttp.ClientTimeout(
-            connect=None if self._queues else connect_s,
+            connect=connect_s,
             sock_connect=connect_s,
             # Otherwise it would be rounded up to a whole second.
             ceil_threshold=float("inf"),

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
-from weftline.messages import Assistant, AssistantPart, Text, Thinking, ToolCall, Usage, joined_text
+from weftline.messages import Assistant, AssistantPart, Text, Thinking, ToolCall, Usage, spoken_text
 from weftline.providers.base import (
     CallArgs,
     CallDone,
@@ -38,6 +38,9 @@ from weftline.surrogates import whole
 MAX_COUNT = 10**12
 """The largest token count that every JSON reader keeps exact; a larger one is nonsense and is cut to it."""
 
+_BLOCK = 1024
+"""How many pieces of text are joined into one."""
+
 
 class _Call(Struct):
     name: str
@@ -48,6 +51,9 @@ class _Call(Struct):
     done: bool = False
 
 
+_CALLS = (_Call, ToolCall)
+
+
 class Assembler:
     """The message so far. `message()`, `text` and `usage` may be read at any time, even after a failure.
 
@@ -55,7 +61,18 @@ class Assembler:
     `ProviderError` of class `server`.
     """
 
-    __slots__ = ("_calls", "_finish", "_in_text", "_in_thinking", "_parts", "_pieces", "complete", "provider", "usage")
+    __slots__ = (
+        "_blocks",
+        "_calls",
+        "_finish",
+        "_in_text",
+        "_in_thinking",
+        "_parts",
+        "_pieces",
+        "complete",
+        "provider",
+        "usage",
+    )
 
     def __init__(self, provider: str) -> None:
         self.provider = provider
@@ -68,6 +85,8 @@ class Assembler:
         self._calls: dict[str | int, _Call] = {}
         # The open run of text or of thinking, not yet in `_parts`.
         self._pieces: list[str] = []
+        self._blocks = 0
+        """How many of the pieces, at the beginning, are blocks of joined ones."""
         self._in_text = False
         self._in_thinking = False
 
@@ -83,6 +102,10 @@ class Assembler:
                 self._take(chunk)
                 in_text = self._in_text
                 append = self._pieces.append
+        if len(self._pieces) - self._blocks >= _BLOCK:
+            # A string takes fifty bytes besides its characters, and a delta has ten or twenty of them.
+            self._pieces[self._blocks :] = ["".join(self._pieces[self._blocks :])]
+            self._blocks += 1
 
     def _take(self, chunk: Chunk) -> None:
         if self.complete:
@@ -143,7 +166,7 @@ class Assembler:
         text = ""
         if self._in_thinking:
             text = whole("".join(self._pieces))
-            self._pieces = []
+            self._pieces, self._blocks = [], 0
             self._in_thinking = False
         else:
             self._close_run()
@@ -167,7 +190,7 @@ class Assembler:
         run = self._open_run()
         if run is not None:
             self._parts.append(run)
-            self._pieces = []
+            self._pieces, self._blocks = [], 0
             self._in_text = self._in_thinking = False
 
     def message(self) -> Assistant:
@@ -186,14 +209,14 @@ class Assembler:
     @property
     def finish_reason(self) -> str | None:
         """Why the model stopped; `tool_use` whenever it ended its turn with calls. None before the end."""
-        if self._finish == "end_turn" and any(isinstance(part, _Call | ToolCall) for part in self._parts):
+        if self._finish == "end_turn" and any(isinstance(part, _CALLS) for part in self._parts):
             return "tool_use"
         return self._finish
 
     @property
     def text(self) -> str:
         """All text so far, without thinking."""
-        return joined_text(self.message().parts)
+        return spoken_text(self.message().parts)
 
 
 def clean_usage(usage: Usage) -> Usage:

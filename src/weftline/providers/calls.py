@@ -22,6 +22,7 @@ _BY_REASON: dict[Reason, tuple[ErrorClass, bool | None]] = {
     "broken": ("server", None),
     "too_large": ("server", False),
     "closed": ("server", False),
+    "busy": ("server", None),
     "unknown": ("unknown", None),
 }
 """The class of a failed request, and whether to retry it if that differs from the class's default."""

@@ -20,10 +20,10 @@ from weftline.errors import InvalidRequest, WeftlineError
 from weftline.messages import Usage
 from weftline.net.transport import Transport
 from weftline.providers.base import ModelInfo, Provider
-from weftline.providers.families import NotAvailable, ProviderSettings, Source, build_provider
+from weftline.providers.families import FAMILIES, NotAvailable, ProviderSettings, Source, build_provider
 from weftline.providers.listing import Lists
 from weftline.providers.offers import Generates, streaming
-from weftline.providers.pricing import Price, Prices
+from weftline.providers.pricing import Price, PriceOverride, Prices
 from weftline.suggestions import did_you_mean
 
 MAX_CANDIDATES: Final = 20
@@ -177,6 +177,32 @@ class Catalog:
             if offer.entries and offer.provider.name != "scripted":
                 return next(iter(offer.entries.values())).id
         return None
+
+    def check_default(self) -> None:
+        """Raises `WeftlineError` (`invalid_model`) if the configured default is not there, which may have a reason."""
+        default = self._default_model
+        if default is None:
+            return
+        try:
+            self.resolve(default)
+        except WeftlineError as error:
+            named = [one for one in self._unavailable if one.name == default.partition(":")[0]]
+            reasons = [f"The provider {one.name!r} is not available: {one.reason}" for one in named]
+            message = " ".join([f"default_model: {error.message}", *reasons])
+            raise InvalidRequest(message, code=error.code, **error.details) from None
+
+    def unused_prices(self) -> list[PriceOverride]:
+        """Prices that the configuration gives for models that no provider of it has."""
+        return [override for override in self._prices.overrides if not self._may_be_used(override)]
+
+    def _may_be_used(self, override: PriceOverride) -> bool:
+        name = override.provider.lower()
+        offers = self._offers.values()
+        of_it = [offer for offer in offers if name in (offer.name.lower(), offer.provider.name.lower())]
+        if not of_it:
+            # Perhaps it has no key today, or workspaces bring their own.
+            return name in {*FAMILIES, *(one.name.lower() for one in (*self._unavailable, *usual_providers()))}
+        return any(offer.any_model or override.model in offer.entries for offer in of_it)
 
     def resolve(self, model_id: str | None) -> ResolvedModel:
         """What `model_id` names; None asks for the default.
@@ -351,10 +377,12 @@ def build_catalog(
     prices: Prices | None = None,
     scripted: Provider | None = None,
     environ: Mapping[str, str] | None = None,
+    check_default: bool = True,
 ) -> Catalog:
     """A catalog of the providers that can be used here; the others are in `unavailable()`.
 
-    Raises `WeftlineError`: `bad_config` for settings that are wrong, `invalid_model` for a default that is not there.
+    Raises `WeftlineError`: `bad_config` for settings that are wrong and, with `check_default`, `invalid_model` for a
+    default that is not there.
     """
     catalog = Catalog(default_model=default_model, prices=prices)
     for one in settings:
@@ -367,6 +395,6 @@ def build_catalog(
         catalog.add(provider, name=one.name, any_model=any_model, source=one.source)
     if scripted is not None:
         catalog.add(scripted)
-    if default_model is not None:
-        catalog.resolve(default_model)
+    if check_default:
+        catalog.check_default()
     return catalog

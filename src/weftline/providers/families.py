@@ -23,6 +23,7 @@ from weftline.providers.base import ModelInfo, Provider
 from weftline.providers.oauth import OAuthSettings, OAuthTransport
 from weftline.providers.offers import streaming
 from weftline.providers.throttle import DEFAULT_CONCURRENCY, Throttle, ThrottledProvider
+from weftline.suggestions import did_you_mean
 
 FAMILIES: dict[str, str] = {
     "anthropic": "weftline.providers.anthropic.provider:Anthropic",
@@ -32,6 +33,20 @@ FAMILIES: dict[str, str] = {
     "openai_responses": "weftline.providers.openai.responses:OpenAIResponses",
 }
 GROUP: Final = "weftline.providers"
+SETTINGS: Final = frozenset(
+    {
+        "family",
+        "base_url",
+        "api_key",
+        "oauth",
+        "models",
+        "any_model",
+        "source",
+        "max_concurrency",
+        "tokens_per_minute",
+    }
+)
+"""Settings that every family has; any other is an option of its class."""
 
 Source: TypeAlias = Literal["workspace_provider", "platform_offering"]
 
@@ -74,32 +89,41 @@ class NotAvailable(Exception):
 def build_provider(settings: ProviderSettings, *, transport: Transport, environ: Mapping[str, str]) -> Provider:
     """Raises `NotAvailable` when a key or package is missing and `WeftlineError` (`bad_config`) for wrong settings."""
     family = _family(settings)
+    accepted = inspect.signature(family).parameters
+    options = dict(settings.options)
+    arguments: dict[str, Any] = {}
+    if "limits" in accepted:
+        arguments["limits"] = _limits(settings, options)
+    # Before the key is looked for: a provider without one is merely not available, and nobody reads about its slips.
+    _require_known(settings, options, accepted)
     if settings.oauth is not None:
         transport = OAuthTransport(transport, _oauth(settings.oauth, environ))
-    arguments: dict[str, Any] = {
+    arguments |= {
         "transport": transport,
         "base_url": settings.base_url,
         "api_key": _key(settings, environ),
         "models": settings.models,
+        **options,
     }
-    accepted = inspect.signature(family).parameters
-    options = dict(settings.options)
-    if "limits" in accepted:
-        arguments["limits"] = _limits(settings, options)
-    arguments.update(options)
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
-        for option in options:
-            if option not in accepted or option == "limits":
-                raise bad_setting(
-                    settings.origin,
-                    f"providers.{settings.name}.{option}",
-                    f"is not an option of the family {settings.family!r}",
-                )
     try:
         throttle = Throttle(settings.max_concurrency, tokens_per_minute=settings.tokens_per_minute)
         return ThrottledProvider(streaming(family(**arguments)), throttle)
     except (TypeError, ValueError) as error:
         raise bad_setting(settings.origin, f"providers.{settings.name}", str(error)) from None
+
+
+def _require_known(
+    settings: ProviderSettings, options: Mapping[str, Any], accepted: Mapping[str, inspect.Parameter]
+) -> None:
+    """Raises `WeftlineError` (`bad_config`) for an option that the family does not have, with the nearest setting."""
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
+        return
+    known = accepted.keys() - {"transport", "limits"}
+    for option in options:
+        if option not in known:
+            near = did_you_mean(option, sorted({*known, *SETTINGS, *(TIME_OPTIONS if "limits" in accepted else ())}))
+            fault = f"is not an option of the family {settings.family!r}.{near}"
+            raise bad_setting(settings.origin, f"providers.{settings.name}.{option}", fault)
 
 
 TIME_OPTIONS: Final = {

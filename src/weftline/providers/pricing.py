@@ -60,6 +60,13 @@ class PriceOverride(Struct, frozen=True):
     price: Price
 
 
+def unused_price(override: PriceOverride) -> str:
+    return (
+        f"[[prices]]: the price of {override.model!r} for {override.provider!r} is not used: no such provider has this"
+        " model"
+    )
+
+
 class Prices:
     """The prices that this server uses.
 
@@ -69,7 +76,8 @@ class Prices:
     """
 
     def __init__(self, overrides: Iterable[PriceOverride] = ()) -> None:
-        self._overrides = {(row.provider.lower(), row.model): row.price for row in overrides}
+        self.overrides = tuple(overrides)
+        self._overrides = {(row.provider.lower(), row.model): row.price for row in self.overrides}
 
     async def preload(self) -> None:
         """Loads the price table in a thread, so that the first price does not stall the event loop."""

@@ -46,7 +46,7 @@ async def start_child(command: StartChild, state: State, work: WorkingSet, servi
 
 
 def _refused(command: StartChild, call: Call, work: WorkingSet, text: str) -> Outcome:
-    return closed(command, call, work, ToolOutput.of(text, is_error=True), "failed", attempt=0)
+    return closed(command, call, work, ToolOutput.of(text, is_error=True), "failed", attempt=1)
 
 
 async def finish_child(command: FinishChild, state: State, work: WorkingSet, services: Services) -> Outcome:

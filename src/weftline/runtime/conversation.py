@@ -33,7 +33,10 @@ from weftline.kernel.entries import (
     TurnCompleted,
     decode_fact,
 )
-from weftline.messages import Assistant, File, Image, Message, Text, ToolResult, ToolResults, User, UserPart
+from weftline.messages import Assistant, Image, Message, System, Text, ToolResult, ToolResults, User, UserPart
+from weftline.plan import RunPlan
+from weftline.runtime.spending import BYTES_PER_TOKEN
+from weftline.runtime.toolbox import Toolbox
 from weftline.store.base import Stored
 
 _PARTS = (
@@ -53,14 +56,17 @@ KINDS: tuple[str, ...] = tuple([KIND[cls] for cls in _PARTS])
 """The entries that a conversation is built from, in addition to the plan in `run.created`."""
 _TYPES = frozenset(_PARTS)
 
+_OTHER_PART_BYTES = 100
+"""An image or a file is counted as little more than its name: what it costs depends on the model."""
 _NOT_COUNTED = frozenset[How]({"blocked", "skipped", "not_run", "cancelled", "budget", "loop", "repeat_of_doubt"})
-_BYTES_PER_TOKEN = 4
 
 
 class Conversation:
     def __init__(self, messages: Iterable[Message], *, size: int = 0) -> None:
-        """`size` is roughly the number of bytes in the messages."""
+        """`size` is roughly the number of bytes that a model reads."""
         self.messages: list[Message] = list(messages)
+        self._given = len(self.messages)
+        """How many of them the run began with: its thread's history and its own input."""
         self.native: list[bytes | None] = []
         self.native_for = ""
         """The model that `native` was encoded for."""
@@ -100,10 +106,29 @@ class Conversation:
                 return message.text
         return ""
 
-    @property
-    def estimate(self) -> int:
-        """A rough count of the tokens in the whole conversation, at least 1."""
-        return self.size // _BYTES_PER_TOKEN or 1
+    def exchange(self) -> list[Message]:
+        """What was said after the run's input: messages that it took on the way, the answers to them, the last text.
+
+        Calls, results and nudges are left out, and so is what the model said while it was still at work.
+        """
+        said: list[Message] = []
+        answer = ""
+        for message in self.messages[self._given :]:
+            match message:
+                case Assistant():
+                    answer = "" if message.calls else message.text
+                case User():
+                    if not message.injected:
+                        said += [Assistant((Text(answer),)), message] if answer else [message]
+                    answer = ""  # taken, or rejected
+                case _:
+                    pass
+        said.append(Assistant((Text(self.last_text),)))
+        return said
+
+    def estimate(self, tools: Toolbox) -> int:
+        """A rough count of the tokens in a request with the whole conversation and these tools, at least 1."""
+        return -(-(self.size + tools.size) // BYTES_PER_TOKEN) or 1
 
     def for_model(self, *, vision: bool | None) -> list[Message]:
         """The messages for a model. One known to have no vision reads a note in place of each image."""
@@ -132,7 +157,9 @@ class Conversation:
 
     def begin(self, history: Iterable[Message], *, size: int) -> None:
         """Puts the history of the run's thread before the run's own input."""
+        before = len(self.messages)
         self.messages[:0] = history
+        self._given += len(self.messages) - before
         self.native.clear()
         self._with_contents.clear()
         self._without_images.clear()
@@ -213,10 +240,28 @@ class Conversation:
         self.size += size
 
 
+def input_bytes(plan: RunPlan) -> int:
+    """Roughly the bytes of what a plan has a model read, besides its tools."""
+    size = _bytes_of(plan.system) if plan.system else 0
+    for message in plan.messages:
+        if type(message) is User or type(message) is Assistant:
+            for part in message.parts:
+                size += _bytes_of(part.text) if type(part) is Text else _OTHER_PART_BYTES
+        elif type(message) is System:
+            size += _bytes_of(message.content)
+        elif type(message) is ToolResults:
+            size += sum([_bytes_of(result.text) for result in message.results])
+    return size if plan.output_schema is None else size + memoryview(plan.output_schema.schema).nbytes
+
+
+def _bytes_of(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode(errors="replace"))
+
+
 def blobs_of(messages: Iterable[Message]) -> set[str]:
     """The blobs that messages name."""
     users = [message for message in messages if isinstance(message, User)]
-    return {part.blob for user in users for part in user.parts if isinstance(part, Image | File) and part.blob}
+    return {part.blob for user in users for part in user.parts if not isinstance(part, Text) and part.blob}
 
 
 def _changed(message: Message, change: Callable[[UserPart], UserPart]) -> Message:

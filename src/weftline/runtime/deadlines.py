@@ -28,11 +28,12 @@ class Deadlines:
 
 
 class Deadline:
-    __slots__ = ("_cancelling", "_expired", "_limit", "_task", "at_s")
+    __slots__ = ("_cancelling", "_limit", "_task", "at_s", "expired")
 
     def __init__(self, limit: _Limit) -> None:
         self._limit = limit
-        self._expired = False
+        self.expired = False
+        """Whether a `TimeoutError` is this one's: the code inside may raise its own."""
         self.at_s = 0.0
 
     async def __aenter__(self) -> None:
@@ -47,11 +48,11 @@ class Deadline:
     ) -> None:
         self._limit.remove(self)
         # A cancel from someone else at the same time is theirs: it is passed on.
-        if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+        if self.expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error
 
     def expire(self) -> None:
-        self._expired = True
+        self.expired = True
         self._task.cancel()
 
 

@@ -75,7 +75,7 @@ def _encoded(chunks: Sequence[Chunk], tail: bytes) -> list[tuple[str, list[bytes
         kind = _KINDS.get(delta)
         if kind is not None:
             texts = [chunk.text for chunk in cast("Iterable[TextDelta | ThinkingDelta]", run)]
-            encoded = [b'{"text":' + _encode(text) + tail for text in texts if text]
+            encoded = [b"".join((b'{"text":', _encode(text), tail)) for text in texts if text]
             if encoded:
                 runs.append((kind, encoded))
     return runs

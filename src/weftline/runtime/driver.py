@@ -6,6 +6,7 @@ One task per active run. It leaves when there is nothing left to do: the run has
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -33,9 +34,15 @@ from weftline.runtime.live import Draft, LiveRun, WorkingSet, is_being_cancelled
 from weftline.runtime.log import Log
 from weftline.runtime.model_call import abandoned
 from weftline.runtime.services import Outcome, Services, Sink
-from weftline.runtime.step import Step, take_in
+from weftline.runtime.step import Step, take_in, thread_end
 from weftline.runtime.toolbox import EMPTY
-from weftline.store.base import Write
+from weftline.runtime.waiting import wait_through, wait_while_running
+from weftline.store.base import ThreadEnd, Write
+
+logger = logging.getLogger(__name__)
+
+CUT_S = 5.0
+"""How long cancelled work is waited for."""
 
 
 class TakeStep(Protocol):
@@ -108,18 +115,45 @@ class Driver:
                     await code.happened(driving.taken_facts())
                     if run.gone or self.stopping:
                         break
-                if len(commands) == 1 and not driving.tasks and driving.due_at is None:
+                # Alone, with no deadline and nobody who could answer: nothing can come of a wake-up.
+                alone = len(commands) == 1 and not driving.tasks
+                if alone and driving.due_at is None and not run.state.questions.open:
                     facts = await self._outcome(run, commands[0])
                     commands = () if run.gone else self.advance(run, facts)
                 else:
                     await self._side_by_side(run, commands)
                     commands = () if run.gone else self.advance(run)
+            if self.stopping and driving.tasks and not run.gone:
+                await asyncio.wait(driving.tasks.values())  # what has begun may finish until the drain is over
             if code is not None:
                 await code.happened(driving.taken_facts())
+        except asyncio.CancelledError:
+            raise
+        except GeneratorExit:
+            driving.tasks.clear()  # the loop is gone: nothing can be waited for
+            raise
+        except BaseException:
+            # What is under way may still finish: its results are facts, whatever went wrong here.
+            if not run.gone:
+                await wait_while_running(driving.tasks.values(), timeout_s=CUT_S)
+            raise
         finally:
-            for task in driving.tasks.values():
-                task.cancel()
-            driving.tasks.clear()
+            if driving.tasks:
+                await self._cut_off(run)
+
+    async def _cut_off(self, run: LiveRun) -> None:
+        """Ends the commands that are under way, and returns when they have cleaned up.
+
+        Whoever stops the server says how long that may take. At other times nobody waits for the driver, and it leaves
+        behind what refuses to end.
+        """
+        tasks = run.driving.tasks
+        for task in tasks.values():
+            task.cancel()
+        late = await wait_through(tasks.values(), timeout_s=float("inf") if self.stopping else CUT_S)
+        if late:
+            logger.warning("run %s: calls that did not stop: %d; whatever they still do is ignored", run.id, len(late))
+        tasks.clear()
 
     def record(self, run: LiveRun, facts: Sequence[Draft]) -> None:
         """Appends facts as they are."""
@@ -129,12 +163,12 @@ class Driver:
         state = run.state
         for draft in facts:
             state = take_in(state, run.work, draft, at=at)
-        self._append(run, facts, state, at=at)
+        self._append(run, facts, state, at=at, end=thread_end(state, run.work) if state.ended else None)
 
-    def _append(self, run: LiveRun, facts: Sequence[Draft], state: State, *, at: int) -> None:
+    def _append(self, run: LiveRun, facts: Sequence[Draft], state: State, *, at: int, end: ThreadEnd | None) -> None:
         if run.work.toolbox is not None and run.work.toolbox.code is not None:
             run.driving.facts += [draft.head for draft in facts]
-        self._log.append(run, facts, state=state, at=at)
+        self._log.append(run, facts, state=state, at=at, thread_end=end)
 
     def advance(self, run: LiveRun, facts: Sequence[Draft] = ()) -> tuple[Command, ...]:
         """Appends `facts` and everything that follows from them; returns the outstanding commands.
@@ -149,7 +183,7 @@ class Driver:
         at = self._services.clock.now_us()
         result = self._step(state, run.work, facts, at=at)
         if result.entries:
-            self._append(run, result.entries, result.state, at=at)
+            self._append(run, result.entries, result.state, at=at, end=result.thread_end)
         if not result.state.ended:
             run.log.due_at = 0 if result.commands else result.due_at
         run.driving.due_at = result.due_at

@@ -45,13 +45,14 @@ from weftline.runtime import step as stepping
 from weftline.runtime.answers import was_answered
 from weftline.runtime.children import child_write
 from weftline.runtime.clock import Clock, SystemClock
-from weftline.runtime.conversation import Conversation
+from weftline.runtime.conversation import Conversation, input_bytes
 from weftline.runtime.created_once import CreatedOnce
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
+from weftline.runtime.engine import Resumed
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
 from weftline.runtime.limits import WorkspaceLimits
-from weftline.runtime.live import Draft, LiveRun, Residency, RunLog, WorkingSet
+from weftline.runtime.live import Draft, LiveRun, RunLog, WorkingSet
 from weftline.runtime.log import Log
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.models import refused_sampling
@@ -59,12 +60,14 @@ from weftline.runtime.names import StoredNames
 from weftline.runtime.opening import RunOpener
 from weftline.runtime.reading import StoredRuns
 from weftline.runtime.receipts import CancelReceipt, receipt
+from weftline.runtime.requests import check_request
 from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.step import closed_body
 from weftline.runtime.toolbox import ServerTools, ToolSource
 from weftline.store import open_store
 from weftline.store.base import IdempotencyKey, NewRun, RunRow, Store, Write
+from weftline.store.naming import db_option
 from weftline.store.records import workspaces
 from weftline.tools.base import Tool, ToolOutput
 
@@ -135,7 +138,8 @@ class EmbeddedEngine(StoredRuns):
         self._recovery = self._residents.recovery
         self._next_key = await store.last_key() + 1
         if store.held:
-            logger.warning("the store comes from a backup: its runs are held until `weftline resume --all`")
+            command = f"weftline resume --all{db_option(self._store.folder)}"
+            logger.warning("the store comes from a backup: its runs are held until `%s`", command)
         else:
             await self._carry_on()
         self.ready = True
@@ -160,15 +164,15 @@ class EmbeddedEngine(StoredRuns):
     async def moving(self) -> None:
         await self._moving.wait()
 
-    async def resume_all(self) -> int:
-        """Lets the runs of a restored store continue; returns how many have not ended."""
-        count = await self._log_store.unfinished()
-        if self._recovery.held:
+    async def resume_all(self) -> Resumed:
+        """Lets the runs of a restored store continue."""
+        resumed = Resumed(self._recovery.held, await self._log_store.unfinished())
+        if resumed.held:
             await self._log_store.lift_hold()
             if self._recovery.held:  # no other caller was quicker
                 self._residents.timers.was_away()
                 await self._carry_on()
-        return count
+        return resumed
 
     async def stop(self, *, drain_s: float = DRAIN_S) -> None:
         """Starts nothing new, gives work under way `drain_s` to finish, cuts off the rest, and closes the store."""
@@ -182,10 +186,14 @@ class EmbeddedEngine(StoredRuns):
         self._recovery.stop()
         await self._residents.shut_down(drain_s)
 
-    async def cut(self) -> None:
-        """Cuts off what is still under way, makes everything appended durable, and ends all streams."""
-        await self._residents.cut()
+    async def cut(self) -> bool:
+        """Cuts off what is still under way, makes everything appended durable, and ends all streams.
+
+        Returns False if the store refused some of it to the last.
+        """
+        whole = await self._residents.cut()
         self._hub.end_all()
+        return whole
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -203,7 +211,9 @@ class EmbeddedEngine(StoredRuns):
             raise Unavailable("The server is starting or stopping.", retry_after_s=1)
         if self._recovery.held:
             raise Unavailable(
-                "The store was restored from a backup and is held until `weftline resume --all`.", retry_after_s=60
+                "The store was restored from a backup and is held until somebody releases its runs: the server's log"
+                " has the command.",
+                retry_after_s=60,
             )
         self._log.require_well()
 
@@ -229,7 +239,8 @@ class EmbeddedEngine(StoredRuns):
                 issues = [issue for model in models for issue in refused_sampling(plan, model)]
                 if issues:
                     raise invalid(issues)
-        await self._tools.check(plan, workspace=workspace)
+        if plan.tools:
+            await self._tools.check(plan, workspace=workspace)
 
     async def create(
         self,
@@ -260,7 +271,7 @@ class EmbeddedEngine(StoredRuns):
             await self.check(plan, workspace=workspace)
             # About as large as what was sent, and a request of many megabytes would hold up everybody else's.
             large = sent is not None and len(sent) > _ENCODED_HERE_BYTES
-            encoded = await asyncio.to_thread(encode_plan, plan) if large else encode_plan(plan)
+            encoded, size = await asyncio.to_thread(_encoded, plan) if large else _encoded(plan)
             self.require_accepting()
             self._residents.require_room(workspace)
             now = self.clock.now_us()
@@ -277,7 +288,7 @@ class EmbeddedEngine(StoredRuns):
                 secrets=secrets,
                 blobs=tuple(blobs),
             )
-            run = self._new_run(plan, encoded, new, sent)
+            run = self._new_run(plan, encoded, new, sent, size=size)
             durable = self._log.mark(run, outside=True)
         except BaseException:
             if slot is not None:
@@ -293,21 +304,21 @@ class EmbeddedEngine(StoredRuns):
             await asyncio.shield(durable)
         return run.id
 
-    def _new_run(self, plan: RunPlan, encoded: bytes, new: NewRun, sent: bytes | None) -> LiveRun:
+    def _new_run(self, plan: RunPlan, encoded: bytes, new: NewRun, sent: bytes | None, *, size: int) -> LiveRun:
         key, self._next_key = self._next_key, self._next_key + 1
-        conversation = Conversation(plan.messages, size=len(encoded))
+        conversation = Conversation(plan.messages, size=size)
         work = WorkingSet(ids.run_id(key, new.salt), plan, conversation, secrets=new.secrets)
-        work.blobs = {blob.id: blob.data for blob in new.blobs}
+        if new.blobs:
+            work.blobs = {blob.id: blob.data for blob in new.blobs}
         log = RunLog(self._log_store.next_epoch())
-        run = LiveRun(key, new.salt, workspace=new.workspace, thread=new.thread, log=log, work=work)
+        behind = new.thread is not None  # until its commit says that it may move
+        run = LiveRun(key, workspace=new.workspace, thread=new.thread, log=log, work=work, behind=behind)
         run.new = new
-        if new.thread is not None:
-            run.residency = Residency.BEHIND  # its commit says whether it may move at once
         self._residents.add(run)
         body = bodies.CreatedBody(Raw(encoded), UNSET if sent is None else Raw(sent))
         created = RunCreated(RULES, plan.limits, new.thread)
         self._driver.record(run, (Draft(created, bodies.encode(body)),))
-        self._residents.consider(run)
+        self._residents.begin(run)
         return run
 
     def _new_child(self, run: LiveRun, plan: RunPlan, parent: Parent) -> tuple[str, Write]:
@@ -321,7 +332,8 @@ class EmbeddedEngine(StoredRuns):
     # Requests
 
     async def accept(self, key: int, head: Fact, body: bytes = b"") -> bool:
-        """Appends a fact from outside; False if the run's state does not accept it."""
+        """Appends a request from outside; False if the run's state does not accept it."""
+        check_request(head, body)
         self._log.require_well()
         run = await self._residents.load(key)
         if not accepts(run.state, head):
@@ -330,19 +342,19 @@ class EmbeddedEngine(StoredRuns):
         return True
 
     async def answer(
-        self, key: int, tool_use_id: str, output: ToolOutput, *, message_id: str = "", idempotency_key: str = ""
+        self, key: int, call_id: str, output: ToolOutput, *, message_id: str = "", idempotency_key: str = ""
     ) -> bool:
         """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime."""
         self._log.require_well()
         run = await self._residents.load(key)
         state = run.state
-        question = None if state.ended else open_question(state, tool_use_id)
+        question = None if state.ended else open_question(state, call_id)
         if question is None:
             await self._settled(run)  # a refusal, too, must rest on what a crash cannot undo
-            if tool_use_id in state.questions.ignored:
+            if call_id in state.questions.ignored:
                 return False
             if idempotency_key and await was_answered(
-                self._log_store, key, tool_use_id, output, idempotency_key=idempotency_key
+                self._log_store, key, call_id, output, idempotency_key=idempotency_key
             ):
                 return True
             if state.ended:
@@ -373,8 +385,8 @@ class EmbeddedEngine(StoredRuns):
             await self._append(run, head)
         else:
             await self._settled(run)
-        if not run.state.ended:
-            await self._until_ended(run)  # its children go first
+        if run.state.open_children:
+            await self._until_ended(run)  # they go first
             run = await self._residents.load(key)
         return await self._make_receipt(key, run.state.status)
 
@@ -430,7 +442,7 @@ class EmbeddedEngine(StoredRuns):
     async def end_thread(self, thread: int, *, requested_by: str = "") -> None:
         """Cancels all runs of a thread that has ended, newest first."""
         for key in reversed(await self._log_store.unfinished_of_thread(thread)):
-            await self.cancel(key, reason="session_ended", requested_by=requested_by)
+            await self.cancel(key, reason="thread_ended", requested_by=requested_by)
 
     async def _load_unfinished(self, key: int) -> LiveRun:
         self.require_accepting()
@@ -493,6 +505,11 @@ class EmbeddedEngine(StoredRuns):
         found = await self._log_store.trim(before=before, after=after, workspace=workspace)
         self._hub.forget()
         return found
+
+
+def _encoded(plan: RunPlan) -> tuple[bytes, int]:
+    """The plan's bytes, and how many of what it says a model reads."""
+    return encode_plan(plan), input_bytes(plan)
 
 
 def _let_go_of_blobs(run: LiveRun, durable: asyncio.Future[None]) -> None:

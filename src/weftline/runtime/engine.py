@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from msgspec import Struct
+
 from weftline.kernel.entries import Fact
 from weftline.messages import Blob
 from weftline.plan import RunPlan
@@ -24,10 +26,11 @@ class EntryBatch:
     """Consecutive entries of one run, from one commit or from one page of its log.
 
     `heads` has the decoded facts, in order, of a batch that comes from a commit; None for one read from the log.
-    `missing` is the range of seqs that retention has removed before the first item.
+    `missing` is the range of seqs that retention has removed before the first item. `newer` says that newer code has
+    written to the run; otherwise what cannot be decoded is damaged.
     """
 
-    __slots__ = ("_views", "after", "ended", "heads", "items", "last_seq", "missing", "run_id", "size")
+    __slots__ = ("_views", "after", "ended", "heads", "items", "last_seq", "missing", "newer", "run_id", "size")
 
     def __init__(
         self,
@@ -40,6 +43,7 @@ class EntryBatch:
         after: int = 0,
         heads: Sequence[Fact] | None = None,
         missing: tuple[int, int] | None = None,
+        newer: bool = False,
     ) -> None:
         self.run_id = run_id
         self.items = items
@@ -49,6 +53,7 @@ class EntryBatch:
         """Observations of the first item up to this seq were already seen."""
         self.heads = heads
         self.missing = missing
+        self.newer = newer
         self.size = size
         self._views: dict[Any, Any] = {}
 
@@ -57,6 +62,15 @@ class EntryBatch:
         if project not in self._views:
             self._views[project] = project(self)
         return self._views[project]
+
+
+class Resumed(Struct, frozen=True):
+    """What became of an order to let the runs of a store continue."""
+
+    held: bool
+    """Whether they were held until then."""
+    runs: int
+    """How many have not ended."""
 
 
 class Follower(Protocol):
@@ -109,8 +123,8 @@ class Engine(Protocol):
         """Returns when runs may proceed: at once, unless the store comes from a backup and is held."""
         ...
 
-    async def resume_all(self) -> int:
-        """Lets the runs of a restored store continue; returns how many have not ended."""
+    async def resume_all(self) -> Resumed:
+        """Lets the runs of a restored store continue."""
         ...
 
     def require_well(self) -> None:
@@ -152,11 +166,14 @@ class Engine(Protocol):
         ...
 
     async def accept(self, key: int, head: Fact, body: bytes = b"") -> bool:
-        """Appends a fact from outside; False if the run's state does not accept it."""
+        """Appends a request: an answer, a message, a cancel, a pause or a resume; False if the run does not accept it.
+
+        Raises `InvalidRequest` for anything else, and for a body that cannot be read.
+        """
         ...
 
     async def answer(
-        self, key: int, tool_use_id: str, output: ToolOutput, *, message_id: str = "", idempotency_key: str = ""
+        self, key: int, call_id: str, output: ToolOutput, *, message_id: str = "", idempotency_key: str = ""
     ) -> bool:
         """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime.
 

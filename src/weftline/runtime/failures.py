@@ -1,4 +1,4 @@
-"""The line that a failed run leaves in the server's log."""
+"""The lines that a run which went wrong leaves in the server's log."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import logging
 from collections.abc import Sequence
 
 from weftline.kernel import bodies
-from weftline.kernel.entries import RunEnded
-from weftline.log_context import current_run
+from weftline.kernel.entries import CallClosed, RunEnded
+from weftline.log_context import current_run, fields
 from weftline.runtime.live import Draft, WorkingSet
 
 logger = logging.getLogger(__name__)
@@ -22,5 +22,23 @@ def report_failure(work: WorkingSet, drafts: Sequence[Draft]) -> None:
         if type(draft.head) is RunEnded and draft.head.status == "failed":
             error = bodies.decode_ended(draft.body).error
             token = current_run.set(work)  # a commit belongs to many runs
-            logger.warning("run %s failed: %s: %.300s", work.run_id, draft.head.code or "error", error)
+            code, model = draft.head.code or "error", draft.head.model
+            told = fields(run=work.run_id, code=code, provider=model.provider or None, model=model.id or None)
+            logger.warning("run %s failed: %s: %.300s", work.run_id, code, error, extra=told)
+            current_run.reset(token)
+
+
+def report_doubts(work: WorkingSet, drafts: Sequence[Draft]) -> None:
+    """Logs each call that a commit has closed as in doubt: somebody has to find out whether it happened."""
+    for draft in drafts:
+        head = draft.head
+        if type(head) is CallClosed and head.how == "in_doubt":
+            token = current_run.set(work)
+            logger.warning(
+                "run %s: the call %s of the tool %s is in doubt: it was cut off, and may or may not have happened",
+                work.run_id,
+                head.id,
+                head.name,
+                extra=fields(run=work.run_id, tool=head.name, call=head.id),
+            )
             current_run.reset(token)

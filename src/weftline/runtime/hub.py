@@ -9,10 +9,11 @@ nothing keeps only a bounded amount in memory.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Sequence
 
 from weftline.errors import RateLimited
+from weftline.kernel.entries import FORMAT
 from weftline.runtime.engine import EntryBatch
 from weftline.runtime.turns import Turns
 from weftline.store.base import LogStore
@@ -176,7 +177,7 @@ class Hub:
     def __init__(self, store: LogStore, *, max_per_workspace: int | None = None) -> None:
         self._store = store
         self._max_per_workspace = max_per_workspace
-        self._streams: Counter[int] = Counter()
+        self._streams: dict[int, int] = {}
         self._topics: dict[int, list[Subscription]] = {}
         self._recent = Recent()
         self._turns = Turns()
@@ -188,10 +189,11 @@ class Hub:
         """
         limit = self._max_per_workspace
         if workspace:
-            if limit is not None and self._streams[workspace] >= limit:
+            streams = self._streams.get(workspace, 0)
+            if limit is not None and streams >= limit:
                 message = f"{limit} streams of this workspace are already open."
                 raise RateLimited(message, code="too_many_streams", retry_after_s=5, limit=limit)
-            self._streams[workspace] += 1
+            self._streams[workspace] = streams + 1
         return ReservedStream(self, workspace)
 
     def follow(self, run: int, run_id: str, *, after: int, workspace: int = 0) -> Subscription:
@@ -227,9 +229,11 @@ class Hub:
 
     def give_back(self, workspace: int) -> None:
         """One place of the workspace is free again."""
-        self._streams[workspace] -= 1
-        if self._streams[workspace] <= 0:
-            del self._streams[workspace]
+        left = self._streams.get(workspace, 0) - 1
+        if left > 0:
+            self._streams[workspace] = left
+        else:
+            self._streams.pop(workspace, None)
 
     def beat(self) -> None:
         for topic in self._topics.values():
@@ -262,6 +266,8 @@ class Hub:
             subscription.behind, subscription.ended = False, True
             return None
         if not page.items and page.last_seq <= after:
+            # The log may be shorter than the reader remembers, after a restore: it goes on from its end.
+            subscription.last_seq = subscription.taken = min(after, page.upto)
             subscription.caught_up(upto=page.upto, ended=page.ended)
             return None
         first = max(page.items[0].seq, after + 1) if page.items else page.last_seq + 1
@@ -279,6 +285,7 @@ class Hub:
             ended=ended,
             after=after,
             missing=missing,
+            newer=page.format > FORMAT,
         )
 
 

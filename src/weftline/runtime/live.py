@@ -25,16 +25,19 @@ from weftline.store.base import LEAVE_DUE, NewRun, Write
 
 
 class Residency(Enum):
-    """The phase that a run in memory is in.
+    """The phase that a run in memory is in. `LiveRun.move` allows nothing else:
 
-             created, loaded                          promoted in its thread
-                   │      ┌──────────── BEHIND ──────────────┐
-                   ▼      │                                  ▼
-                 PARKED ◀─┘   something to do ──▶ SCHEDULED ──▶ DRIVEN
-                   │  ▲                                          │
-                   │  └────────── nothing left to do ────────────┘
-                   ▼
-                 GONE    out of memory for a while, ended, or lost its last write (from anywhere)
+        created or loaded                          created or loaded with earlier runs in its thread
+              │                                                  │
+              ▼             no earlier run is left               ▼
+           PARKED ◀─────────────────────────────────────────── BEHIND
+            │  ▲ ▲
+            │  │ └──────── cancelled in the queue ─────┐
+            │  └────────── nothing left to do ─────────│─────────┐
+            │                                          │         │
+            └──────────── something to do ──▶ SCHEDULED ──▶ DRIVEN
+                                                    a free slot
+           any ──▶ GONE    ended, out of memory for a while, or starts over from its log
 
     A run that is GONE is never used again: it has to be loaded afresh.
     """
@@ -48,8 +51,20 @@ class Residency(Enum):
     DRIVEN = "driven"
     GONE = "gone"
 
+    next: tuple[Residency, ...]
+    """The phases that may follow."""
 
-class Draft(Struct):
+
+PARKED, BEHIND, SCHEDULED, DRIVEN, GONE = Residency
+"""By these names: the look-up of a member costs as much as ten of an attribute."""
+PARKED.next = (SCHEDULED, GONE)
+BEHIND.next = (PARKED, GONE)
+SCHEDULED.next = (DRIVEN, PARKED, GONE)
+DRIVEN.next = (PARKED, GONE)
+GONE.next = (GONE,)
+
+
+class Draft(Struct, gc=False):
     """A fact that is not durable yet. `turn` avoids decoding the body of a turn that was just encoded."""
 
     head: Fact
@@ -78,6 +93,7 @@ class RunLog:
         "flight",
         "flight_seq",
         "flight_size",
+        "latest",
         "next_seq",
         "outcome_seq",
         "pending",
@@ -105,6 +121,8 @@ class RunLog:
         """For the row: 0 for now, a time, or None if only someone outside can move the run."""
         self.started_at: int | None = None
         self.ended_at: int | None = None
+        self.latest = 0
+        """The latest of the row's times: none of the others may come before it, even if the clock is set back."""
         self.pending: Write | None = None
         self.flight: Write | None = None
         self.drafts: list[Draft] = []
@@ -165,7 +183,8 @@ class WorkingSet:
         self.workspace_slug = ""
         self.session_id: str | None = None
         self.answering: Assembler | None = None
-        """What the current attempt has brought so far; None before its first byte."""
+        """What the current attempt has brought so far, or one that an earlier process began; None before its first
+        byte."""
 
 
 class Driving:
@@ -189,10 +208,6 @@ class Driving:
         return facts
 
 
-_GONE = Residency.GONE
-_ACTIVE = (Residency.DRIVEN, Residency.SCHEDULED)
-
-
 class LiveRun:
     __slots__ = (
         "driving",
@@ -200,7 +215,6 @@ class LiveRun:
         "log",
         "new",
         "residency",
-        "salt",
         "task",
         "thread",
         "touched_s",
@@ -209,16 +223,15 @@ class LiveRun:
     )
 
     def __init__(
-        self, key: int, salt: str, *, workspace: int, thread: int | None, log: RunLog, work: WorkingSet
+        self, key: int, *, workspace: int, thread: int | None, log: RunLog, work: WorkingSet, behind: bool = False
     ) -> None:
         self.key = key
-        self.salt = salt
         self.workspace = workspace
         self.thread = thread
         self.log = log
         self.work = work
         self.driving = Driving()
-        self.residency = Residency.PARKED
+        self.residency = BEHIND if behind else PARKED
         self.task: asyncio.Task[None] | None = None
         self.new: NewRun | None = None
         """The row to be created with the first write."""
@@ -226,7 +239,7 @@ class LiveRun:
 
     @property
     def id(self) -> str:
-        return ids.run_id(self.key, self.salt)
+        return self.work.run_id
 
     @property
     def parent(self) -> int | None:
@@ -240,12 +253,17 @@ class LiveRun:
 
     @property
     def gone(self) -> bool:
-        return self.residency is _GONE
+        return self.residency is GONE
 
     @property
     def active(self) -> bool:
         """Whether it has a driver or is queued for one."""
-        return self.residency in _ACTIVE
+        return self.residency is DRIVEN or self.residency is SCHEDULED
+
+    def move(self, to: Residency) -> None:
+        if to not in self.residency.next:
+            raise RuntimeError(f"run {self.id} cannot go from {self.residency.value} to {to.value}")
+        self.residency = to
 
     def poke(self) -> None:
         """Wakes the driver when it waits for its commands."""

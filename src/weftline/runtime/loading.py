@@ -14,8 +14,9 @@ from weftline.kernel.evolve import fold
 from weftline.kernel.state import FOLD, State, decode_state
 from weftline.plan import RunPlan, decode_plan
 from weftline.runtime import ids
-from weftline.runtime.conversation import KINDS, Conversation
-from weftline.runtime.live import LiveRun, Residency, RunLog, WorkingSet
+from weftline.runtime.conversation import KINDS, Conversation, input_bytes
+from weftline.runtime.live import LiveRun, RunLog, WorkingSet
+from weftline.runtime.streamed import streamed_answer
 from weftline.runtime.supported import unsupported
 from weftline.store.base import Loaded, LogReader, LogStore, RunRow
 
@@ -46,6 +47,8 @@ async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
         else:
             plan, conversation = await asyncio.to_thread(_content, loaded, state)
         work = WorkingSet(run_id, plan, conversation, secrets=loaded.secrets)
+        if state.attempt.open:
+            work.answering = await streamed_answer(store, key)
     except DecodeError:
         logger.exception("run %s: its log cannot be read", run_id)
         state = State(rules=row.rules, version=row.version, created=True, thread=row.thread, broken="it cannot be read")
@@ -55,9 +58,8 @@ async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
     log.unstored = sum([fact.size for fact in loaded.facts])
     log.next_seq, log.durable = row.next_seq, row.next_seq - 1
     log.row_version, log.row_due, log.due_at = row.version, row.due_at, row.due_at
-    log.started_at, log.ended_at = row.started_at, row.ended_at
-    run = LiveRun(row.key, row.salt, workspace=row.workspace, thread=row.thread, log=log, work=work)
-    run.residency = Residency.BEHIND if row.queued else Residency.PARKED
+    log.started_at, log.ended_at, log.latest = row.started_at, row.ended_at, row.started_at or row.created_at
+    run = LiveRun(row.key, workspace=row.workspace, thread=row.thread, log=log, work=work, behind=row.queued)
     return run, row
 
 
@@ -95,7 +97,7 @@ def _content(loaded: Loaded, state: State) -> tuple[RunPlan, Conversation]:
     plan = decode_plan(decode_created(loaded.created).plan)
     stored = loaded.history[: state.history or 0]
     history = [decode_message(message) for message in stored]
-    size = len(loaded.created) + sum([len(message) for message in stored])
+    size = input_bytes(plan) + sum([len(message) for message in stored])
     conversation = Conversation([*history, *plan.messages], size=size)
     conversation.replay(loaded.conversation)
     return plan, conversation

@@ -26,14 +26,14 @@ from weftline.kernel.entries import (
     AttemptStarted,
     CallClosed,
     Fact,
+    RunCreated,
     RunEnded,
     TurnCompleted,
 )
 from weftline.kernel.state import FOLD, State, encode_state
 from weftline.runtime.clock import Clock
-from weftline.runtime.live import Draft, LiveRun, Residency, Waiter
-from weftline.runtime.step import thread_end
-from weftline.store.base import LEAVE_DUE, Item, LogStore, Progress, Write, Written
+from weftline.runtime.live import BEHIND, GONE, Draft, LiveRun, Waiter
+from weftline.store.base import LEAVE_DUE, Item, LogStore, Progress, ThreadEnd, Write, Written
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +47,7 @@ WINDOW_BYTES = 1024 * 1024
 ROW_BYTES = 16 * 1024
 """Observations of one commit share a row up to this size: a page of the log has at least one whole row."""
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 5.0
+_ENDED, _STREAMED = Progress.ENDED, Progress.STREAMED
 _ENDINGS: frozenset[type[Fact]] = frozenset({TurnCompleted, CallClosed, RunEnded})
 """Facts that show that a run does not kill the process: something it began has ended."""
 
@@ -93,8 +94,13 @@ class Log:
                 "The store is not accepting writes at the moment.", hint=self.refusal.message, retry_after_s=2
             )
 
-    def append(self, run: LiveRun, drafts: Sequence[Draft], *, state: State, at: int) -> None:
-        """Queues facts for the next flush. `state` is the run's state with all of them folded."""
+    def append(
+        self, run: LiveRun, drafts: Sequence[Draft], *, state: State, at: int, thread_end: ThreadEnd | None = None
+    ) -> None:
+        """Queues facts for the next flush. `state` is the run's state with all of them folded.
+
+        `thread_end` comes with the terminal one, if the run has a thread.
+        """
         log = run.log
         write = log.pending or self._touch(run)
         size = 0
@@ -105,14 +111,17 @@ class Log:
             write.items.append(Item(at, KIND[kind], encoded, body))
             size += len(encoded) + len(body) + ITEM_BYTES
             if kind in _ENDINGS or (type(head) is AttemptFailed and head.reason == "error"):
-                write.progress = Progress.ENDED
+                write.progress = _ENDED
             if kind is AttemptStarted:
-                log.started_at = log.started_at or at
+                if log.started_at is None:
+                    log.started_at = log.latest = max(at, log.latest)
             elif kind is TurnCompleted or kind is AttemptFailed:
                 log.outcome_seq = seq
             elif kind is RunEnded:
-                log.ended_at = at
+                log.ended_at = max(at, log.latest)
                 write.wakes = run.parent
+            elif kind is RunCreated:
+                log.latest = at
             if draft.child is not None:
                 write.children.append(draft.child)
                 size += sum([item.size for item in draft.child.items])
@@ -121,9 +130,9 @@ class Log:
         log.drafts += drafts
         log.state = state
         log.next_seq += len(drafts)
-        if state.ended and write.thread_end is None:
+        if state.ended:
             log.due_at = None
-            write.thread_end = thread_end(state, run.work)
+            write.thread_end = thread_end
 
     def observe(self, run: LiveRun, kind: str, encoded: list[bytes]) -> None:
         """Queues observations of one kind, one seq each. They change neither state nor version."""
@@ -138,7 +147,7 @@ class Log:
                 write.items.append(Item(self._clock.now_us(), kind, b"", joined, len(some)))
                 log.size += ITEM_BYTES
             log.size += len(joined)
-        write.progress = write.progress or Progress.STREAMED
+        write.progress = write.progress or _STREAMED
         log.next_seq += len(encoded)
 
     def write_row(self, run: LiveRun) -> None:
@@ -155,10 +164,9 @@ class Log:
     def mark(self, run: LiveRun, *, upto: int | None = None, outside: bool = False) -> asyncio.Future[None]:
         """Done when everything appended to the run so far, or up to that seq, is durable, or has failed."""
         seq = run.log.next_seq - 1 if upto is None else upto
-        waiter = Waiter(seq, self._loop.create_future(), outside)
-        waiter.future.add_done_callback(_ignore)
-        run.log.waiters.append(waiter)
-        return waiter.future
+        future = self._loop.create_future()
+        run.log.waiters.append(Waiter(seq, future, outside))
+        return future
 
     async def settled(self, run: LiveRun) -> None:
         """Returns when nothing of the run is on its way to the store: it was written, or failed."""
@@ -178,7 +186,7 @@ class Log:
             await asyncio.shield(self._well)
 
     def _touch(self, run: LiveRun) -> Write:
-        if run.residency is Residency.GONE:
+        if run.residency is GONE:
             # Appends of one run are a chain: once one is lost, nothing can be added after it.
             raise asyncio.CancelledError
         log = run.log
@@ -218,8 +226,9 @@ class Log:
         if self._tried is not None and not self._tried.done():
             self._tried.set_result(None)
 
-    async def finish(self, *, patience_s: float) -> None:
-        """Returns when everything appended is durable, or when the store has refused for `patience_s` and once more.
+    async def finish(self, *, patience_s: float) -> list[LiveRun]:
+        """Returns when everything appended is durable, or when the store has refused for `patience_s` and once more:
+        then with the runs of which something is lost.
 
         A store that accepts writes is waited for however slow it is: giving up would throw away answers that are paid.
         """
@@ -231,10 +240,11 @@ class Log:
             left_s = max(0.0, until - self._loop.time())
             await asyncio.wait([self._tried], timeout=None if last else left_s)
             if last and self._tried.done() and self.refusal is not None:
-                return
+                return [run for run in self._touched if run.log.next_seq - 1 > run.log.durable]
             if not last and self._loop.time() >= until:
                 last = True  # one more try: the loop may have stood still until now
                 self.hurry()
+        return []
 
     def _take(self) -> list[LiveRun]:
         """Everything waiting; if that is more than a batch holds, workspaces take turns."""
@@ -278,7 +288,7 @@ class Log:
 
         The state is stored when the run ends, and before that only once the newer facts take up as many bytes as it
         does, also when the run parks: a large batch parks after each answer. Whoever loads the run folds what is newer.
-        A new doubt is stored at once, because snapshots show it.
+        A new doubt is stored at once, because lists and snapshots show it and do not read the log for that.
         """
         log, state = run.log, run.log.state
         write = log.pending
@@ -288,7 +298,7 @@ class Log:
         write.base_seq, write.base_version = log.durable + 1, log.row_version
         log.flight_seq = log.next_seq - 1
         write.version, write.status, write.format = state.version, log.status, FORMAT
-        behind = run.residency is Residency.BEHIND and not state.ended
+        behind = run.residency is BEHIND and not state.ended
         write.due_at = LEAVE_DUE if behind else log.due_at
         write.started_at, write.ended_at = log.started_at, log.ended_at
         doubtful = state.guards.doubts is not log.stored_doubts
@@ -328,11 +338,11 @@ class Log:
         log.row_version, log.row_due = write.version, write.due_at
         log.durable = log.flight_seq
         if log.waiters:  # first: a tool that may begin now should not wait for readers to be notified
-            durable = log.durable
-            ready = [waiter for waiter in log.waiters if waiter.seq <= durable]
-            log.waiters = [waiter for waiter in log.waiters if waiter.seq > durable]
-            for waiter in ready:
-                if not waiter.future.done():
+            waiters, log.waiters = log.waiters, []
+            for waiter in waiters:
+                if waiter.seq > log.durable:
+                    log.waiters.append(waiter)
+                elif not waiter.future.done():
                     waiter.future.set_result(None)
         size, log.flight_size = log.flight_size, 0
         self._observer.committed(run, write, heads, result, size=size)
@@ -412,6 +422,7 @@ class Log:
         for waiter in waiters:
             if not waiter.future.done():
                 waiter.future.set_exception(error)
+                waiter.future.exception()  # a failure that nothing waits for any more needs no warning
 
 
 def _rows(encoded: list[bytes]) -> Iterator[list[bytes]]:
@@ -428,9 +439,3 @@ def _rows(encoded: list[bytes]) -> Iterator[list[bytes]]:
         group.append(one)
         size += len(one) + 1
     yield group
-
-
-def _ignore(future: asyncio.Future[None]) -> None:
-    """A failure that nothing waits for any more needs no warning."""
-    if not future.cancelled():
-        future.exception()

@@ -66,7 +66,7 @@ class StoredLogins:
         now = self.clock.now_us()
         if stored.access_token != stale.access_token and stored.fresh(now=now):
             return stored
-        login = await renewed(stored, self._dialer, now=now)
+        login = await renewed(stored, self._dialer.of(workspace), now=now)
         secrets = self._vault.seal(json.encode(login), place=place)
         await self._records.write(mcp_logins.renew(row.key, old=row.secrets, secrets=secrets, now=now))
         return login

@@ -6,7 +6,10 @@ import asyncio
 import logging
 import random
 from collections.abc import Sequence
+from typing import cast
 
+from msgspec import Raw
+from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from weftline import prompts
@@ -23,6 +26,7 @@ from weftline.kernel.entries import (
 )
 from weftline.kernel.guards import signature
 from weftline.kernel.state import CallModel, State
+from weftline.log_context import fields
 from weftline.messages import Assistant, AssistantPart, ProviderCall, ToolCall, joined_text
 from weftline.providers.assemble import Assembler
 from weftline.providers.base import Chunk, ModelRequest, Provider, ProviderError, TextDelta, ThinkingDelta
@@ -36,15 +40,18 @@ from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.models import cost_nusd, model_id, resolve
 from weftline.runtime.services import Outcome, Services, Sink, is_slow
 from weftline.runtime.spending import NOTHING, spent
-from weftline.runtime.toolbox import EMPTY, Toolbox
+from weftline.runtime.toolbox import EMPTY
 from weftline.tools.arguments import InvalidArguments
-from weftline.tools.base import is_carried_out_by_run
+from weftline.tools.base import Tool, is_carried_out_by_run
 from weftline.tools.checking import issues_of
 from weftline.tools.client_side import input_invalid_result
+from weftline.tools.function import FunctionTool
 
 logger = logging.getLogger(__name__)
 
 MODEL_TIMEOUT_S = 600.0
+PREPARE_TIMEOUT_S = 30.0
+"""For the arguments of one call, if its tool has no time limit of its own."""
 _SLACK_S = 5.0
 """So that the deadline is reported by the side that knows how far the answer got."""
 _RETRY_FIRST_S, _MAX_RETRY_S = 0.5, 60.0
@@ -53,6 +60,8 @@ LONG_WAIT_S = 60.0
 MAX_RETRY_AFTER_S = 3600.0
 """Beyond this the call fails for good: it may not be tried earlier than the provider says."""
 _PROVIDER_ID_BYTES = 128
+_check_object = Decoder(dict[str, Raw]).decode
+"""What a tool has prepared goes into the log as it is."""
 
 
 async def call_model(
@@ -189,6 +198,17 @@ class _ModelCall:
             command.attempt,
             next_step,
             error.message,
+            extra=fields(
+                run=self._work.run_id,
+                provider="unknown" if self.model is None else self.model.provider.name,
+                model=self._model_name(),
+                status=error.status,
+                class_=error.cls,
+                code=error.code or None,
+                turn=command.turn,
+                attempt=command.attempt,
+                next=next_step,
+            ),
         )
 
     def _model_name(self) -> str:
@@ -206,12 +226,13 @@ class _ModelCall:
                 self._model_name(),
                 active_us / 1e6,
                 command.turn,
+                extra=fields(run=work.run_id, model=self._model_name(), seconds=active_us / 1e6, turn=command.turn),
             )
         message = _with_own_ids(message, command.turn, work.conversation)
         toolbox = work.toolbox or EMPTY
         if toolbox.code is not None:
             await toolbox.code.answered(command.turn, message, None)
-        asked, turn = await prepare_calls(message, toolbox)
+        asked, turn = await prepare_calls(message, work, self._services)
         text = message.text
         used = spent(assembler, estimate=self._estimate)
         problem = "" if asked else await _misfit(work, text)
@@ -356,8 +377,11 @@ def _with_own_ids(message: Assistant, turn: int, conversation: Conversation) -> 
     return Assistant(tuple(parts))
 
 
-async def prepare_calls(message: Assistant, toolbox: Toolbox) -> tuple[tuple[AskedCall, ...], TurnBody]:
+async def prepare_calls(
+    message: Assistant, work: WorkingSet, services: Services
+) -> tuple[tuple[AskedCall, ...], TurnBody]:
     """Each call's tool and final arguments, determined once: from here on they are facts, whatever code runs next."""
+    toolbox = work.toolbox or EMPTY
     asked: list[AskedCall] = []
     found: list[bytes] = []
     invalid: dict[int, str] = {}
@@ -368,11 +392,11 @@ async def prepare_calls(message: Assistant, toolbox: Toolbox) -> tuple[tuple[Ask
             args = _as_object(call.args)
             asked.append(AskedCall(call.id, call.name, digest(args), "unknown", concurrent=True, gated=gated))
         else:
-            try:
-                args = await tool.prepare(call.args)
-            except InvalidArguments as error:
-                args = _as_object(call.args)
-                invalid[index] = joined_text(input_invalid_result(tool, error).parts)
+            prepared = await _prepared(tool, call, work, services)
+            if isinstance(prepared, str):
+                args, invalid[index] = _as_object(call.args), prepared
+            else:
+                args = prepared
             verdict = "invalid" if index in invalid else "ok"
             asked.append(
                 AskedCall(
@@ -389,6 +413,31 @@ async def prepare_calls(message: Assistant, toolbox: Toolbox) -> tuple[tuple[Ask
             )
         found.append(args)
     return tuple(asked), turn_body(message, args=found, invalid=invalid)
+
+
+async def _prepared(tool: Tool, call: ToolCall, work: WorkingSet, services: Services) -> bytes | str:
+    """The final arguments of a call, or what the model reads in place of its result, whatever the tool's code does."""
+    limit_s = tool.timeout_s or PREPARE_TIMEOUT_S
+    deadline = None if type(tool) is FunctionTool else services.deadlines.after(limit_s)
+    try:
+        if deadline is None:  # its validators never wait, so that no deadline could end them
+            args = cast(object, await tool.prepare(call.args))
+        else:
+            async with deadline:
+                args = cast(object, await tool.prepare(call.args))
+        if not isinstance(args, bytes):
+            raise TypeError(f"prepare returned {type(args).__name__}, not bytes")
+        _check_object(args)
+        return args
+    except InvalidArguments as error:
+        return joined_text(input_invalid_result(tool, error).parts)
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        if is_being_cancelled():
+            raise
+        logger.exception("run %s: the tool %s failed to prepare a call", work.run_id, call.name)
+        late = deadline is not None and deadline.expired
+        reason = f"it took longer than {limit_s:g} seconds" if late else str(error) or type(error).__name__
+        return prompts.tool_failed_to_prepare(call.name, reason)
 
 
 def _as_object(args: str) -> bytes:

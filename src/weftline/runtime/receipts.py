@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import DecodeError, Struct
 
 from weftline.kernel.entries import EXECUTED, CallClosed, decode_fact
+from weftline.kernel.state import FOLD, decode_state
+from weftline.store.base import RunRow
+
+MAX_DOUBTS = 16
+"""As many as a stored state remembers."""
 
 
 class CallName(Struct, frozen=True):
@@ -40,3 +45,20 @@ def receipt(status: str, closed: Sequence[bytes]) -> CancelReceipt:
             calls = stopped
         calls.append(CallName(head.id, head.name))
     return CancelReceipt(status, tuple(stopped), tuple(finished), tuple(in_doubt))
+
+
+def stored_doubts(row: RunRow) -> tuple[CallName, ...] | None:
+    """The calls in doubt that the row's state remembers, the last `MAX_DOUBTS`; None if another fold made it.
+
+    Lists show them, and must not read whole logs for that. The log has them in any case, in its receipt.
+    """
+    if not row.state:
+        return ()  # a new doubt is stored at once
+    if row.fold != FOLD:
+        return None
+    if b"doubts" not in row.state:
+        return ()  # nearly always, and cheaper than decoding: a field without a value is not stored
+    try:
+        return tuple([CallName(doubt.id, doubt.tool) for doubt in decode_state(row.state).guards.doubts if doubt.id])
+    except DecodeError:
+        return None

@@ -28,22 +28,24 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from weftline.errors import Conflict, NotFound, StoreError, WeftlineError
-from weftline.kernel.bodies import ClosedBody, EndedBody, FailedBody, OpenedBody, encode
+from weftline.kernel.bodies import ClosedBody, EndedBody, OpenedBody, encode
 from weftline.kernel.decide import decide
+from weftline.kernel.endings import settled
 from weftline.kernel.entries import (
     FORMAT,
     KNOWN_RULES,
-    AttemptFailed,
     CallClosed,
     CallOpened,
     Effect,
     RunAdopted,
     RunEnded,
 )
+from weftline.kernel.evolve import evolve
 from weftline.kernel.state import New
 from weftline.messages import Text
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.loading import load_run, public_id
+from weftline.runtime.step import write_down
 from weftline.store.base import LogStore, UnderWay
 
 logger = logging.getLogger(__name__)
@@ -173,13 +175,18 @@ class Recovery:
     def _report(self, fresh: Sequence[int]) -> None:
         """One line, if there is anything to report."""
         if self._store.unclean:
-            logger.warning(
-                "the last server did not stop cleanly; runs carried on (on trial): %d, suspects waiting for trial: %d",
-                len(fresh),
-                len(self._waiting),
-            )
+            logger.warning("the last server did not stop cleanly; %s", self._recovering(fresh))
         elif fresh or self._waiting:
-            logger.info("runs carried on: %d, suspects waiting for trial: %d", len(fresh), len(self._waiting))
+            logger.info("%s", self._recovering(fresh))
+
+    def _recovering(self, fresh: Sequence[int]) -> str:
+        last = len(self._waiting)
+        count = len(fresh) + last
+        line = f"recovering {count} {'run' if count == 1 else 'runs'}"
+        if not last:
+            return line
+        were = "that was" if last == 1 else "that were"
+        return f"{line}; {last} {were} being recovered when the process died {'is' if last == 1 else 'are'} tried last"
 
     def stop(self) -> None:
         for task in self._tasks:
@@ -213,11 +220,11 @@ class Recovery:
         self._charges.pop(key, None)
         self._inherited.discard(key)
 
-    def must_wait(self, run: LiveRun) -> bool:
-        """Whether the run has to wait: a suspect, or work of an earlier process, is not driven before its trial is
-        recorded.
+    def hold_back(self, run: LiveRun) -> bool:
+        """Puts the run on trial before it is driven, if it is a suspect or has work of an earlier process in flight.
 
-        It continues as soon as that is done, whatever woke it: a client that resumes a run, a timer, a promotion.
+        Returns True if the run has to wait for that. It continues by itself, whatever woke it: a client that resumes a
+        run, a timer, a promotion. While the store is held, every run waits.
         """
         if self.held:
             return True
@@ -394,8 +401,15 @@ class Recovery:
             return
         logger.error("giving up run %s after repeated failures", run.id)
         # The kernel still says what has to be closed; the texts are generic, since the run's content must not be read.
-        damaged = replace(run.state, broken=run.state.broken or "its recovery failed repeatedly")
-        self._fleet.end_by_force(run, [Draft(new.head, _plain_body(new)) for new in decide(damaged).append])
+        facts: list[Draft] = []
+        state = run.state
+        if state.attempt.open:
+            lost = write_down(state, run.work, New(settled(state, "abandoned")))
+            facts.append(lost)
+            state = evolve(state, lost.head, state.now)
+        damaged = replace(state, broken=state.broken or "its recovery failed repeatedly")
+        facts += [Draft(new.head, _plain_body(new)) for new in decide(damaged).append]
+        self._fleet.end_by_force(run, facts)
 
 
 class Note(Protocol):
@@ -420,8 +434,6 @@ def _plain_body(new: New) -> bytes:
             return encode(OpenedBody(Raw(b"{}")))
         case CallClosed():
             return encode(ClosedBody((Text(new.text),)))
-        case AttemptFailed():
-            return encode(FailedBody(new.head.reason))
         case RunEnded():
             return encode(EndedBody(error="The run could not continue: its recovery failed repeatedly."))
         case _:

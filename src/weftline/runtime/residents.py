@@ -20,13 +20,13 @@ from weftline.kernel.entries import CancelRequested, TimerFired
 from weftline.plan import RunPlan
 from weftline.runtime import ids
 from weftline.runtime.clock import Clock
-from weftline.runtime.driver import Driver
+from weftline.runtime.driver import CUT_S, Driver
 from weftline.runtime.engine import EntryBatch
-from weftline.runtime.failures import report_failure
+from weftline.runtime.failures import report_doubts, report_failure
 from weftline.runtime.hub import Hub
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.lineage import Lineage
-from weftline.runtime.live import Draft, LiveRun, Residency
+from weftline.runtime.live import BEHIND, DRIVEN, GONE, PARKED, SCHEDULED, Draft, LiveRun
 from weftline.runtime.loading import public_id
 from weftline.runtime.log import Log
 from weftline.runtime.recovery import STORE_RETRY_S, Recovery
@@ -37,13 +37,14 @@ from weftline.store.base import LogStore, Progress, Stored, Write, Written
 
 logger = logging.getLogger(__name__)
 
+_ENDED = Progress.ENDED
 KEEP_S = 5.0
 """How long a parked run stays in memory: clients usually answer quickly."""
 MAX_KEPT = 512
-CUT_S = 5.0
-"""How long a stop waits for cancelled work."""
 LAST_TRY_S = 5.0
 """How long a stop waits for a store that refuses to write what is left."""
+_NAMED = 10
+"""How many runs a line of the log names."""
 _SWEEP_S = 0.1
 """The minimum between two looks at them: the remaining wait may round to nothing."""
 
@@ -73,8 +74,8 @@ class Residents:
         self._loading: dict[int, asyncio.Task[LiveRun]] = {}
         self._kept: dict[int, LiveRun] = {}
         """Parked runs, longest parked first."""
-        self._unsettled: dict[int, LiveRun] = {}
-        """Runs whose drivers failed, until what is on its way to the store has arrived."""
+        self._leaving: dict[int, LiveRun] = {}
+        """Runs that start over, until their drivers have left and what is on its way to the store has arrived."""
         self._sweep: asyncio.TimerHandle | None = None
         self._sweeping_soon = False
         self._behind: dict[int, set[int]] = {}
@@ -102,7 +103,7 @@ class Residents:
     def add(self, run: LiveRun) -> None:
         """Takes in a new run."""
         self._runs[run.key] = run
-        if run.residency is Residency.BEHIND:
+        if run.residency is BEHIND:
             self._behind.setdefault(run.workspace, set()).add(run.key)
 
     def require_room(self, workspace: int) -> None:
@@ -149,15 +150,17 @@ class Residents:
             task.exception()  # the caller may have gone away since
 
     async def _read(self, key: int) -> LiveRun:
-        if (failed := self._unsettled.get(key)) is not None:
-            await self.log.settled(failed)
-            del self._unsettled[key]
+        if (leaving := self._leaving.get(key)) is not None:
+            if leaving.task is not None:
+                await wait_while_running([leaving.task], timeout_s=CUT_S)
+            await self.log.settled(leaving)
+            self._leaving.pop(key, None)
         run = await self.recovery.load(key)
         if run is None:
             raise NotFound("There is no such run.")
         if run.state.ended:
             self._store.release(key, run.log.epoch)
-            run.residency = Residency.GONE
+            run.move(GONE)
         else:
             ends = await self._lineage.unheard(run)
             self._runs[key] = run
@@ -211,8 +214,8 @@ class Residents:
         if run.active or run.gone:
             return
         unclaimed = run.work.plan.code is not None and not self._knows(run.work.plan)
-        due = run.log.due_at == 0 and run.residency is Residency.PARKED
-        if due and not unclaimed and not self.recovery.must_wait(run):
+        due = run.log.due_at == 0 and run.residency is PARKED
+        if due and not unclaimed and not self.recovery.hold_back(run):
             self.consider(run)
         elif any(ids.key_of(child) in self._runs for child in run.state.open_children):
             pass  # its code hears of what they do; it is kept again when they leave
@@ -222,7 +225,7 @@ class Residents:
 
     def _forget(self, run: LiveRun) -> None:
         self._not_behind(run)
-        run.residency = Residency.GONE
+        run.move(GONE)
         self._kept.pop(run.key, None)
         self._leave(run)
         parent = self._runs.get(run.parent) if run.parent is not None else None
@@ -249,6 +252,11 @@ class Residents:
 
     # Moving
 
+    def begin(self, run: LiveRun) -> None:
+        """Schedules a new run, which always has something to do, unless earlier runs of its thread come first."""
+        if run.residency is not BEHIND:
+            self._submit(run)
+
     def consider(self, run: LiveRun) -> None:
         """After an append to a run: ends it right here, wakes its driver, or schedules it."""
         if run.gone or run.state.ended:
@@ -256,7 +264,7 @@ class Residents:
         if run.state.control.cancel:
             self._end_cancelled(run)
             return
-        if run.residency is Residency.BEHIND:
+        if run.residency is BEHIND:
             return  # it accepts nothing before its turn
         if run.active:
             run.poke()
@@ -279,9 +287,9 @@ class Residents:
             logger.exception("run %s could not be ended", run.id)
             self._start_over(run, error)
             return
-        if run.residency is Residency.SCHEDULED:
+        if run.residency is SCHEDULED:
             self._scheduler.withdraw(run)
-            run.residency = Residency.PARKED
+            run.move(PARKED)
         if run.task is not None:
             run.task.cancel()
         if not run.state.ended:
@@ -292,32 +300,35 @@ class Residents:
 
         What it had appended is written first; nothing is lost but what only this memory knew.
         """
-        if run.residency is Residency.SCHEDULED:
+        if run.residency is SCHEDULED:
             self._scheduler.withdraw(run)
         self._not_behind(run)
         self._kept.pop(run.key, None)
-        run.residency = Residency.GONE
+        run.move(GONE)
         self._leave(run)
         del self._runs[run.key]
-        self._unsettled[run.key] = run
+        self._end_driver(run)
+        self._spawn(self.recovery.again(run.key, error))
+
+    def _end_driver(self, run: LiveRun) -> None:
+        """The run starts over, but not before this memory of it is at rest: no call is made twice at the same time."""
+        self._leaving[run.key] = run
         if run.task is not None:
             run.task.cancel()
-        self._spawn(self.recovery.again(run.key, error))
 
     def _submit(self, run: LiveRun) -> None:
         """Drives the run now, or when its workspace has a free slot; at most one driver at a time."""
         run.log.due_at = 0
         if self.stopping:
             self._store_due(run)  # the next process carries it on
-        if run.active or run.gone or self.stopping or self.recovery.must_wait(run):
-            return
-        if run.work.plan.code is not None and not self._knows(run.work.plan):
-            self._store_due(run)
-            self._keep(run)  # it waits for a process that has its agent
-            return
-        self._kept.pop(run.key, None)
-        run.residency = Residency.SCHEDULED
-        self._scheduler.submit(run)
+        elif run.residency is PARKED and not self.recovery.hold_back(run):
+            if run.work.plan.code is not None and not self._knows(run.work.plan):
+                self._store_due(run)
+                self._keep(run)  # it waits for a process that has its agent
+                return
+            self._kept.pop(run.key, None)
+            run.move(SCHEDULED)
+            self._scheduler.submit(run)
 
     def _park(self, run: LiveRun, due_at: int | None) -> None:
         log = run.log
@@ -336,7 +347,7 @@ class Residents:
 
     def _start(self, run: LiveRun) -> None:
         if not run.gone:
-            run.residency = Residency.DRIVEN
+            run.move(DRIVEN)
         run.task = self._loop.create_task(self._drive(run))
         run.task.add_done_callback(lambda task: self._left(run, task))
 
@@ -350,8 +361,10 @@ class Residents:
         self._scheduler.finished(run)
         error = None if task.cancelled() else task.exception()
         if run.gone:
+            if run.log.idle and self._leaving.get(run.key) is run:
+                del self._leaving[run.key]
             return
-        run.residency = Residency.PARKED
+        run.move(PARKED)
         if error is not None:
             logger.error("run %s: driver failed", run.id, exc_info=error)
         if run.state.ended:
@@ -371,20 +384,30 @@ class Residents:
         tasks = [run.task for run in self._runs.values() if run.task is not None]
         await wait_while_running(tasks, timeout_s=drain_s)
 
-    async def cut(self) -> None:
-        """Ends what is still under way and makes everything appended durable."""
+    async def cut(self) -> bool:
+        """Ends what is still under way and makes everything appended durable. Returns whether the store took it."""
         left = {run.task: run for run in self._runs.values() if run.task is not None}
         for task in left:
             task.cancel()
         for task in await wait_while_running(left, timeout_s=CUT_S):
             logger.warning("run %s did not stop; whatever it still does is ignored", left[task].id)
             self.driver.abandon(left[task])
-            left[task].residency = Residency.GONE
+            left[task].move(GONE)
         for task in self._tasks:
             task.cancel()
         if self._sweep is not None:
             self._sweep.cancel()
-        await self.log.finish(patience_s=LAST_TRY_S)
+        lost = await self.log.finish(patience_s=LAST_TRY_S)
+        if lost:
+            count = sum([run.log.next_seq - 1 - run.log.durable for run in lost])
+            logger.error(
+                "the store refuses writes to the last: %d entries are given up; runs that continue from what is stored,"
+                " and request what is not again: %d (%s)",
+                count,
+                len(lost),
+                ", ".join([run.id for run in lost[:_NAMED]]) + (", …" if len(lost) > _NAMED else ""),
+            )
+        return not lost
 
     # What follows from a commit
 
@@ -392,9 +415,11 @@ class Residents:
         self._sweep_if_full()
         if write.items:
             self._publish(run, write, heads, result.first_seq, size)
-        if write.progress is Progress.ENDED:
+        if write.progress is _ENDED:
             self.recovery.progressed(run.key)
-        if write.new is not None and run.residency is Residency.BEHIND and not result.queued:
+        if run.state.guards.doubts:
+            report_doubts(run.work, heads)
+        if write.new is not None and run.residency is BEHIND and not result.queued:
             self._move_up(run)
         elif run.log.due_at and not run.active:
             self.timers.at(run.log.due_at)  # an alarm that rang before this commit did not see it
@@ -429,27 +454,27 @@ class Residents:
         run = self._runs.get(key)
         if run is None:
             self._spawn(self._promote_later(key))
-        elif run.residency is Residency.BEHIND:
+        elif run.residency is BEHIND:
             self._move_up(run)
 
     def _move_up(self, run: LiveRun) -> None:
         """No earlier run of its thread is left."""
         self._not_behind(run)
-        run.residency = Residency.PARKED
+        run.move(PARKED)
         run.log.row_due = 0
         self.consider(run)
 
     async def _promote_later(self, key: int) -> None:
         run = await self.load_surely(key)
-        if run.residency is Residency.BEHIND:
-            run.residency = Residency.PARKED
+        if run.residency is BEHIND:
+            run.move(PARKED)
         self.consider(run)
 
     def lost(self, run: LiveRun) -> None:
         """The run's memory was ahead of its log and is gone; the run continues from the log."""
         self._forget(run)
         if run.task is not None:
-            run.task.cancel()
+            self._end_driver(run)
         if self.log.refusal is None and not self.stopping:
             self._spawn(self._load_again(run.key))
 
@@ -458,7 +483,7 @@ class Residents:
         logger.error("run %s: it cannot be written", run.id, exc_info=error)
         self._forget(run)
         if run.task is not None:
-            run.task.cancel()
+            self._end_driver(run)
         if not self.stopping:
             self._spawn(self.recovery.again(run.key, error))
 

@@ -30,10 +30,11 @@ from weftline.kernel.entries import (
 )
 from weftline.kernel.evolve import evolve
 from weftline.kernel.state import Command, New, State
-from weftline.messages import Assistant, Text, UserPart
+from weftline.messages import Text, UserPart
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.models import cost_nusd, model_ref
 from weftline.runtime.spending import spent
+from weftline.runtime.toolbox import EMPTY
 from weftline.store.base import ThreadEnd
 
 TRUNCATED = "Model output was truncated (stop_reason=max_tokens)."
@@ -44,15 +45,17 @@ ARGS_COPY_BYTES = 64 * 1024
 
 
 class Step(Struct):
-    """What came of a step: append `entries`, then start `commands`, and ask again at `due_at`.
+    """What came of a step: append `entries`, then start `commands`, and ask again at `due_at` if that comes first.
 
-    `due_at` is 0 while there are commands, and None if only someone outside can move the run.
+    `due_at` is the next deadline, with commands or without; None if there is none: then only the commands or someone
+    outside can move the run. `thread_end` goes into the transaction of the terminal entry.
     """
 
     state: State
     entries: list[Draft]
     commands: tuple[Command, ...] = ()
     due_at: int | None = None
+    thread_end: ThreadEnd | None = None
 
 
 def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
@@ -64,7 +67,8 @@ def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int
     while True:
         decision = decide(state)
         if not decision.append:
-            return Step(state, entries, decision.start, decision.due_at)
+            end = thread_end(state, work) if entries else None
+            return Step(state, entries, decision.start, decision.due_at, end)
         # A whole decision is encoded before any of it is folded: it was made on one state.
         for draft in [write_down(state, work, new) for new in decision.append]:
             entries.append(draft)
@@ -90,7 +94,7 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
             return _closed(work, head, new.text)
         case AttemptStarted():
             model = model_ref(work, head.choice)
-            return Draft(replace(head, model=model, estimate=conversation.estimate))
+            return Draft(replace(head, model=model, estimate=conversation.estimate(work.toolbox or EMPTY)))
         case AttemptFailed():
             return _cut_short(state, work, head)
         case LoopDetected() | FinalForced():
@@ -124,13 +128,12 @@ def closed_body(
 
 def thread_end(state: State, work: WorkingSet) -> ThreadEnd | None:
     """What the end of a run does to its thread, in the same transaction as the terminal entry."""
-    if state.thread is None:
+    if state.thread is None or not state.ended:
         return None
     if state.status != "succeeded":
         return ThreadEnd(state.thread, [])
-    messages = [bodies.encode(message) for message in work.plan.messages]
-    messages.append(bodies.encode(Assistant((Text(work.conversation.last_text),))))
-    return ThreadEnd(state.thread, messages)
+    messages = (*work.plan.messages, *work.conversation.exchange())
+    return ThreadEnd(state.thread, [bodies.encode(message) for message in messages])
 
 
 def _as_strict_as_now(state: State, work: WorkingSet, head: CallStarted) -> CallStarted:

@@ -13,6 +13,7 @@ from weftline.canonical import NotCanonical, digest
 from weftline.kernel import bodies
 from weftline.kernel.entries import CallClosed, CallStarted, How
 from weftline.kernel.state import Call, FinishChild, Reconcile, RunTool, StartChild, State
+from weftline.log_context import fields
 from weftline.runtime import ids
 from weftline.runtime.code import PendingCall
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
@@ -27,6 +28,8 @@ from weftline.tools.results import output_of
 logger = logging.getLogger(__name__)
 
 TOOL_TIMEOUT_S = 120.0
+_REPEATABLE = ("read", "idempotent")
+"""Effects whose calls are never in doubt."""
 
 
 async def run_tool(command: RunTool, state: State, work: WorkingSet, services: Services, sink: Sink) -> Outcome:
@@ -45,34 +48,42 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     loop = asyncio.get_running_loop()
     started = loop.time()
     timeout_s = tool.timeout_s or TOOL_TIMEOUT_S
-    how: How = "returned"
+    how: How
+    deadline = services.deadlines.after(timeout_s)
     try:
-        async with services.deadlines.after(timeout_s):
+        async with deadline:
             if code is None:
                 output = await tool.invoke(args, context)
             else:
                 pending = pending_call(command.index, call, work, turn=command.turn)
                 output = await code.execute(pending, context, lambda: tool.invoke(args, context))
-        if output.is_error:
-            how = "failed"
-    except TimeoutError:
-        _notify(context)
-        how, output = "timeout", ToolOutput.of(prompts.tool_timed_out(call.name, timeout_s), is_error=True)
+        how = _how(output, tool)
     except asyncio.CancelledError:
         _notify(context)
         if is_being_cancelled():
             raise
         how, output = "failed", ToolOutput.of(prompts.tool_cancelled_itself(call.name), is_error=True)
-    except Exception as error:
-        logger.exception("run %s: the tool %s failed", context.run_id, call.name)
-        how, output = "failed", ToolOutput.of(prompts.tool_failed(call.name, str(error)), is_error=True)
+    except (Exception, SystemExit) as error:
+        if deadline.expired:
+            _notify(context)
+            output = _timed_out(tool, timeout_s)
+            how = "in_doubt" if output.in_doubt else "timeout"
+        else:
+            told = fields(run=context.run_id, tool=call.name, call=call.id)
+            logger.exception("run %s: the tool %s failed", context.run_id, call.name, extra=told)
+            how, output = "failed", ToolOutput.of(prompts.tool_failed(call.name, str(error)), is_error=True)
     finally:
         notes.close()
     active_us = int((loop.time() - started) * 1_000_000)
     if is_slow(active_us, services):
         took_s = active_us / 1e6
         logger.info(
-            "run %s: slow turn: the tool %s took %.1f s in turn %d", context.run_id, call.name, took_s, command.turn
+            "run %s: slow turn: the tool %s took %.1f s in turn %d",
+            context.run_id,
+            call.name,
+            took_s,
+            command.turn,
+            extra=fields(run=context.run_id, tool=call.name, call=call.id, seconds=took_s, turn=command.turn),
         )
     return _closed(command, call, work, output, how, active_us, state=_remembered(memory, call.name, context))
 
@@ -92,7 +103,7 @@ async def reconcile(command: Reconcile, state: State, work: WorkingSet, services
     answer = await _ask(command, call, work, services, tool) if tool is not None else Unknown()
     match answer:
         case ToolOutput():
-            return _closed(command, call, work, answer, "failed" if answer.is_error else "returned", 0)
+            return _closed(command, call, work, answer, _how(answer, tool), 0)
         case WillNotHappen():
             return Outcome(Draft(CallStarted(command.turn, command.index, command.attempt + 1)), command.attempt)
         case Unknown():
@@ -113,7 +124,7 @@ async def _ask(
             answer: object = cast(object, await tool.reconcile(work.conversation.args[command.index], context))
         if isinstance(answer, Happened):
             return output_of(answer.result, tool_name=call.name)
-    except (Exception, asyncio.CancelledError):
+    except (Exception, SystemExit, asyncio.CancelledError):
         if is_being_cancelled():
             raise
         logger.exception("run %s: reconciling %s failed", context.run_id, call.name)
@@ -122,6 +133,19 @@ async def _ask(
         return answer
     logger.error("run %s: reconciling %s gave %.100r", context.run_id, call.name, answer)
     return Unknown()
+
+
+def _how(output: ToolOutput, tool: Tool | None) -> How:
+    if output.in_doubt and not (tool is not None and tool.effect in _REPEATABLE):
+        return "in_doubt"
+    return "failed" if output.is_error else "returned"
+
+
+def _timed_out(tool: Tool, timeout_s: float) -> ToolOutput:
+    """Nobody waits for the answer any more, but what the call set off may still take effect."""
+    in_doubt = tool.effect not in _REPEATABLE
+    text = prompts.tool_timed_out(tool.spec.name, timeout_s, in_doubt=in_doubt)
+    return ToolOutput.of(text, is_error=True, in_doubt=in_doubt)
 
 
 def _closed(

@@ -30,6 +30,7 @@ from weftline.store.records import tools
 from weftline.store.records.tools import ToolRow
 from weftline.store.secrets import Headers, Vault
 from weftline.tools.a2a import A2AForms, A2ATool, default_description
+from weftline.tools.a2a_tasks import Cancellations
 from weftline.tools.base import Tool
 from weftline.tools.http import HttpSpec, HttpTool, whole_tool
 from weftline.tools.mcp.pool import McpAddress, McpPool
@@ -67,6 +68,7 @@ class DialledTools:
         self._logins = StoredLogins(records, vault, dialer)
         self._pool = pool or McpPool(dialer, credentials=self._logins.find)
         self._forms = A2AForms()
+        self._cancellations = Cancellations()
         self._catalogs: OrderedDict[tuple[int, str], tuple[McpEntry, ...]] = OrderedDict()
         """What runs were offered at their start, so that a server that goes down later takes no tools from them."""
 
@@ -76,6 +78,7 @@ class DialledTools:
 
     async def aclose(self) -> None:
         await self._pool.aclose()
+        await self._cancellations.aclose()
         await self._logins.aclose()
         await self._dialer.aclose()
 
@@ -148,12 +151,13 @@ class DialledTools:
                     A2ATool(
                         ref.name,
                         url=url,
-                        dialer=self._dialer,
+                        dialer=self._dialer.of(workspace),
                         forms=self._forms,
                         headers=own,
                         workspace=workspace,
                         description=ref.description,
                         context_id=ref.context_id,
+                        cancellations=self._cancellations,
                     )
                 ]
             case _:
@@ -167,7 +171,7 @@ class DialledTools:
             logger.error("the secrets of tool %s cannot be read: %s", row.id, error.message)
             return UnavailableTool(spec.name, description=spec.description, explanation=error.message)
         whole, values = whole_tool(spec, secrets)
-        return HttpTool(whole, secrets=values, dialer=self._dialer)
+        return HttpTool(whole, secrets=values, dialer=self._dialer.of(row.workspace))
 
     def _headers(self, plan: RunPlan, secrets: bytes | None, *, workspace: int) -> Headers | StoreError:
         if not any(isinstance(ref, A2ARef | McpRef) for ref in plan.tools):

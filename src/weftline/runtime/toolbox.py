@@ -37,9 +37,15 @@ class Toolbox:
         self.code = code
         """What the run's agent brings along besides."""
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in tools.values())
+        self.size = sum([_size(spec) for spec in self.specs])
+        """Roughly the bytes that a model reads about them."""
 
     def get(self, name: str) -> Tool | None:
         return self.tools.get(name)
+
+
+def _size(spec: ToolSpec) -> int:
+    return len(spec.name) + len(spec.description) + memoryview(spec.parameters).nbytes
 
 
 EMPTY = Toolbox({})

@@ -23,3 +23,17 @@ async def wait_while_running(tasks: Iterable[T], *, timeout_s: float) -> set[T]:
         _, late = await asyncio.wait(late, timeout=slice_s)
         timeout_s -= slice_s
     return late
+
+
+async def wait_through(tasks: Iterable[T], *, timeout_s: float) -> set[T]:
+    """The same for one who may be cancelled while it waits: that is passed on, but only when the wait is over."""
+    waiting = asyncio.ensure_future(wait_while_running(tasks, timeout_s=timeout_s))
+    cancelled: asyncio.CancelledError | None = None
+    while not waiting.done():
+        try:
+            await asyncio.shield(waiting)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return waiting.result()

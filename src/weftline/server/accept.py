@@ -22,8 +22,10 @@ _JSON_ONLY = Wanted(events=False, json=True)
 
 def wanted(request: Request) -> Wanted:
     """A tie goes to JSON, which was always the default. A wildcard alone does not ask for a stream."""
+    if request.header(b"accept") is None:
+        return _JSON_ONLY
     lines = request.header_lines(b"accept")
-    if not lines or lines == ["*/*"]:
+    if lines == ["*/*"]:
         return _JSON_ONLY
     quality: dict[str, float] = {}
     for line in lines:

@@ -40,4 +40,4 @@ def merged(at: Workspaces, agent: AgentRow, own: RunSpec) -> RunSpec:
     if headers:
         replaced = names_of_tools(own.spec)
         headers = {name: values for name, values in headers.items() if name not in replaced}
-    return RunSpec(agent_spec_merge(agent.spec, own.spec, name=agent.name), {**headers, **own.headers})
+    return RunSpec(agent_spec_merge(agent.spec, own.spec, id=agent.id, name=agent.name), {**headers, **own.headers})

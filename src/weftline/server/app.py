@@ -7,11 +7,12 @@ import math
 import secrets
 from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import suppress
+from functools import partial
 from time import monotonic
 from typing import Any
 
 from weftline.errors import NotFound, RateLimited, WeftlineError
-from weftline.log_context import current_request
+from weftline.log_context import current_request, fields
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.engine import Engine
 from weftline.server.a2a.sending import Deliveries
@@ -23,6 +24,7 @@ from weftline.server.large_bodies import LargeBodies
 from weftline.server.logs import ACCESS
 from weftline.server.names import OwnNames
 from weftline.server.oauth.app import OAuthServer
+from weftline.server.open_streams import OpenStreams
 from weftline.server.options import ServerOptions
 from weftline.server.principal import NOBODY
 from weftline.server.refused import RefusedRequests
@@ -78,6 +80,7 @@ class App:
             read_document=read_document,
         )
         self.auth = Authenticator(self.workspaces, rate_limit=options.rate_limit_per_minute)
+        self.streams = OpenStreams(self.auth)
         self.large = LargeResponses()
         self.mcp = HostedMcp(self)
         self.deliveries = Deliveries(self)
@@ -119,7 +122,10 @@ class App:
             await self._serve(request)
         finally:
             took_ms = (monotonic() - began_s) * 1000
-            access.debug("%s %s %s in %.1f ms", request.method, request.path, status or "unanswered", took_ms)
+            told = fields(method=request.method, path=request.path[:500], status=status or None, ms=round(took_ms, 1))
+            access.debug(
+                "%s %s %s in %.1f ms", request.method, request.path, status or "unanswered", took_ms, extra=told
+            )
 
     async def _serve(self, request: Request) -> None:
         try:
@@ -143,12 +149,12 @@ class App:
                     path=request.path,
                     workspace=request.about.workspace,
                 )
-            await self._send(request, answer)
+            if len(answer.body) <= LARGE_BYTES:
+                await send_response(request, answer)
+            else:
+                await self._send_large(request, answer)
 
-    async def _send(self, request: Request, answer: Response) -> None:
-        if len(answer.body) <= LARGE_BYTES:
-            await send_response(request, answer)
-            return
+    async def _send_large(self, request: Request, answer: Response) -> None:
         try:
             room = self.large.hold(request.about.workspace, len(answer.body))
         except RateLimited as error:
@@ -165,6 +171,7 @@ class App:
         match change.kind:
             case "credentials":
                 self.auth.forget()
+                await self.streams.end_revoked(change.workspace)
             case "providers":
                 await self.models.refresh(change.workspace)
             case "webhooks":
@@ -193,9 +200,12 @@ class App:
         principal = NOBODY if route.access == "public" else await self.auth.check(request, route)
         request.about.workspace = principal.slug
         try:
-            return await route.handler(self, request, principal)
+            answer = await route.handler(self, request, principal)
         finally:
             request.body_is_read()
+        if answer is None or isinstance(answer, Response) or principal is NOBODY:
+            return answer
+        return partial(self.streams.carry, principal, answer)
 
 
 def refusal(request: Request, error: WeftlineError) -> Response:

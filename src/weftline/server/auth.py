@@ -13,12 +13,15 @@ from weftline.server.http import Request
 from weftline.server.principal import Principal
 from weftline.server.rate_limit import DEFAULT_PER_MINUTE, RateLimit
 from weftline.server.router import Route
+from weftline.store.hashing import SecretHash
 from weftline.workspace.context import Workspaces
-from weftline.workspace.grants import ACCESS, find_token
+from weftline.workspace.grants import ACCESS, find_token, stored_token
 from weftline.workspace.keys import by_secret_hash, hash_secret
 from weftline.workspace.scopes import meaning
 
 _CACHED = 4096
+_PROTOCOLS = {"mcp": "MCP", "a2a": "A2A"}
+"""Usages of keys that are for one protocol."""
 
 
 class Authenticator:
@@ -34,6 +37,16 @@ class Authenticator:
         """Drops the cache, after a credential was created, changed or revoked."""
         self._known.clear()
         self._changes += 1
+
+    def remembers(self, principal: Principal) -> bool:
+        """Whether no credential has changed since this one was looked up."""
+        return self._known.get(principal.digest) is principal
+
+    async def is_valid(self, principal: Principal) -> bool:
+        """Whether a credential that was let in would be let in again."""
+        digest, stored = principal.digest, principal.stored
+        again = await (self._key(digest) if stored is None else self._token(digest, stored))
+        return again is not None and not again.gated
 
     async def check(self, request: Request, route: Route) -> Principal:
         secret = _credential(request)
@@ -57,9 +70,10 @@ class Authenticator:
             )
         if principal.scopes is None:
             if principal.usage not in route.usages:
+                meant = next((_PROTOCOLS[usage] for usage in route.usages if usage in _PROTOCOLS), "the Developer API")
                 raise Forbidden(
-                    "This API key is not for the Developer API",
-                    hint=f"Its usage is {principal.usage}; create another key.",
+                    f"This API key is not for {meant}",
+                    hint=f"Its usage is {principal.usage}; this needs {' or '.join(route.usages)}. Create another key.",
                 )
             if principal.gated:
                 raise Forbidden("Workspace API keys are not available on this plan.", code="api_keys_plan")
@@ -80,7 +94,10 @@ class Authenticator:
 
     async def _look_up(self, secret: str, digest: bytes) -> Principal:
         changes = self._changes
-        principal = await (self._token(secret) if secret.startswith(ACCESS) else self._key(digest))
+        if secret.startswith(ACCESS):
+            principal = await self._token(digest, stored_token(self._workspaces, secret))
+        else:
+            principal = await self._key(digest)
         if principal is None:
             raise _invalid()
         # What was read before a change must not be remembered after it.
@@ -94,10 +111,10 @@ class Authenticator:
         key = await by_secret_hash(self._workspaces, digest)
         if key is None or key.revoked_at is not None:
             return None
-        return Principal(key.id, key.workspace, key.slug, key.usage, key.agents, gated=key.gated)
+        return Principal(key.id, key.workspace, key.slug, key.usage, key.agents, gated=key.gated, digest=digest)
 
-    async def _token(self, secret: str) -> Principal | None:
-        token = await find_token(self._workspaces, secret)
+    async def _token(self, digest: bytes, stored: SecretHash) -> Principal | None:
+        token = await find_token(self._workspaces, stored)
         if token is None:
             return None
         return Principal(
@@ -112,6 +129,8 @@ class Authenticator:
             token.gated,
             token.expires_at,
             token.resource,
+            digest,
+            stored,
         )
 
 

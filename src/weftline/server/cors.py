@@ -109,7 +109,7 @@ class Cors(Struct, frozen=True):
 
 
 def is_page(router: Router, request: Request) -> bool:
-    """Whether the path is a page for people, or the target of a form on one."""
+    """Whether the path is a page for people, the target of a form on one, or for whoever is signed in."""
     found = router.match("OPTIONS", request.path)
     if not isinstance(found, WrongMethod):
         return False
@@ -118,7 +118,7 @@ def is_page(router: Router, request: Request) -> bool:
 
 
 def _is_page(route: Route) -> bool:
-    return any(kind in (HtmlPage, Redirect) for kind in (route.returns, *get_args(route.returns)))
+    return route.by_cookie or any(kind in (HtmlPage, Redirect) for kind in (route.returns, *get_args(route.returns)))
 
 
 def _allowed_headers(request: Request) -> list[str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
-from msgspec import UNSET, to_builtins
+from msgspec import UNSET, Struct, to_builtins
 from msgspec.json import encode
 
-from weftline.errors import Forbidden
+from weftline.errors import Conflict, Forbidden, InvalidRequest
 from weftline.server.accept import wanted
 from weftline.server.agent_specs import RunSpec, effective
 from weftline.server.app import App
@@ -23,14 +23,14 @@ from weftline.store.base import IdempotencyKey
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_run
 from weftline.wire.responses import Warnings, created_run, request_warnings, run_url
-from weftline.wire.unknown_fields import UnknownField
+from weftline.wire.unknown_fields import UnknownField, with_typos
 from weftline.workspace import agents
 
 READ_SCOPE = "runs:read"
 _MAX_WARNINGS_CHARS = 4096
 
 
-class Made(NamedTuple):
+class Made(Struct, frozen=True):
     """A run that was created, and the warnings about its request."""
 
     run_id: str
@@ -52,20 +52,28 @@ async def create_run(
     """Creates the run that a request's body describes."""
     body = await parsed(parse_run, raw)
     warnings = warn(body.unknown)
-    agents.require_named(principal, body.agent_id)
+    agent_id = body.agent_id
+    if agent_id is not None:
+        agent_id = await agents.id_of(app.workspaces, principal.workspace, agent_id)
+    agents.require_named(principal, agent_id)
     earlier = idempotency and await app.engine.created_before(principal.workspace, idempotency)
     if earlier:  # whatever has become of its agent, models and tools since
         return Made(earlier, warnings)
-    whole = await effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
-    run_id = await app.engine.create(
-        principal.workspace,
-        await parsed(plan_from_spec, whole.spec),
-        sent=whole.spec,
-        metadata=encode(body.metadata).decode(),
-        idempotency=idempotency,
-        secrets=app.workspaces.vault.seal_headers(whole.headers, workspace=principal.workspace),
-        blobs=body.blobs,
-    )
+    whole = RunSpec(body.spec, body.secrets)
+    if agent_id is not None:
+        whole = await effective(app.workspaces, principal, agent_id, whole)
+    try:
+        run_id = await app.engine.create(
+            principal.workspace,
+            await parsed(plan_from_spec, whole.spec),
+            sent=whole.spec,
+            metadata=encode(body.metadata).decode(),
+            idempotency=idempotency,
+            secrets=app.workspaces.vault.seal_headers(whole.headers, workspace=principal.workspace),
+            blobs=body.blobs,
+        )
+    except InvalidRequest as error:
+        raise with_typos(error, body.unknown) from None
     return Made(run_id, warnings)
 
 
@@ -83,12 +91,12 @@ async def answer_created(
             f"The access token needs {READ_SCOPE} to follow the run.", code="insufficient_scope", required=READ_SCOPE
         )
     if not want.events or not may_read:
-        made = await create()
+        made = await _made(create, principal)
         body = created_run(made.run_id, principal.slug, made.warnings)
         return Response(body, status=202, headers=_headers(made.run_id, principal.slug))
     place = app.engine.reserve_stream(principal.workspace)
     try:
-        made = await create()
+        made = await _made(create, principal)
         run_id = made.run_id
         key = await app.engine.locate(run_id, workspace=principal.workspace)
         follower = place.follow(key, run_id, after=resume_point(request))
@@ -97,6 +105,16 @@ async def answer_created(
         raise
     headers = (*_headers(run_id, principal.slug), *_warnings(made.warnings))
     return partial(send_events, request, app.engine, key, follower, app.backlog, headers=headers)
+
+
+async def _made(create: Callable[[], Awaitable[Made]], principal: Principal) -> Made:
+    try:
+        return await create()
+    except Conflict as error:
+        if principal.agents:
+            # The key may have been used for a run of an agent that this credential knows nothing of.
+            error.details.pop("run_id", None)
+        raise
 
 
 def _headers(run_id: str, slug: str) -> Headers:

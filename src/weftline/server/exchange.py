@@ -32,7 +32,11 @@ class Exchange(RequestResponseCycle):
 
     def _start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self.response_started = True
-        self.waiting_for_100_continue = False
+        if self.waiting_for_100_continue:
+            self.waiting_for_100_continue = False
+            if self.more_body:
+                # Nobody knows whether the client still sends the body: what came next could be that, or a request.
+                self.keep_alive = False
         fields = [*self.default_headers, *headers]
         given = dict(fields)
         length = given.get(b"content-length")
@@ -44,10 +48,10 @@ class Exchange(RequestResponseCycle):
             self.keep_alive = False
         elif not self.keep_alive:
             fields.append(_CLOSE)
-        head = STATUS_LINE[status] + b"".join([name + b": " + value + b"\r\n" for name, value in fields])
-        if head.count(b"\n") != len(fields) + 1 or head.count(b"\r") != len(fields) + 1 or b"\0" in head:
+        head = STATUS_LINE[status] + b"\r\n".join([*map(b": ".join, fields), b"", b""])
+        if head.count(b"\n") != len(fields) + 2 or head.count(b"\r") != len(fields) + 2 or 0 in head:
             raise RuntimeError("A header of the response has a line break or a null byte.")
-        self.transport.write(head + b"\r\n")
+        self.transport.write(head)
 
     def _continue(self, body: bytes, *, more: bool) -> None:
         if self.scope["method"] == "HEAD":

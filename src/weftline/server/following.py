@@ -8,9 +8,10 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from msgspec import DecodeError, Struct, to_builtins
+from msgspec import Struct, to_builtins
 from msgspec.json import Decoder, encode
 
+from weftline.kernel.damage import UNREADABLE, observations_are_readable
 from weftline.kernel.entries import (
     TEXT_DELTA,
     AttemptStarted,
@@ -32,6 +33,7 @@ from weftline.store.records.agents import AgentRow
 from weftline.store.records.threads import ThreadRow
 from weftline.wire.attachments import TakenAttachment
 from weftline.wire.bodies import MessageBody
+from weftline.wire.damage import damaged
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.responses import RunView, usage_triple
 from weftline.wire.sessions import effective_spec
@@ -105,19 +107,25 @@ async def events_of(follower: Follower) -> AsyncGenerator[Event]:
 
 
 def _events(batch: EntryBatch) -> Iterator[Event]:
-    """What a batch of entries means to somebody who follows the run."""
+    """What a batch of entries means to somebody who follows the run. Raises `StoreError` at one that cannot be read."""
     heads = iter(batch.heads) if batch.heads is not None else None
     for item in batch.items:
         if not item.head:
             if item.kind == TEXT_DELTA:
+                if batch.heads is None and not observations_are_readable(item.kind, item.body, item.count):
+                    if not batch.newer:
+                        raise damaged(batch.run_id, item.seq)
+                    continue
                 # Those of one commit share a row, and the reader may have some of them already.
                 for body in item.body.split(b"\n")[max(batch.after + 1 - item.seq, 0) :]:
                     yield Event(What.TEXT, _decode_delta(body).text)
             continue
         try:
             fact = next(heads) if heads is not None else decode_fact.decode(item.head)
-        except DecodeError:
-            logger.exception("run %s: entry %d cannot be read and is not shown", batch.run_id, item.seq)
+        except UNREADABLE:
+            if not batch.newer:
+                raise damaged(batch.run_id, item.seq) from None
+            logger.warning("run %s: entry %d is of newer code and is not shown", batch.run_id, item.seq)
             continue
         what = _what(fact)
         if what is not None:

@@ -10,21 +10,25 @@ import asyncio
 import importlib
 import importlib.util
 from collections.abc import MutableMapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from weftline._version import __version__
 from weftline.errors import Forbidden, InvalidRequest, NotFound, RateLimited, Unavailable, WeftlineError
 from weftline.json_size import excess
+from weftline.log_context import current_request
 from weftline.server import following
 from weftline.server.following import Host, What
 from weftline.server.http import NO_SNIFFING, Receive, Request
 from weftline.server.large import LARGE_BYTES, LargeResponses, RequestRoom
-from weftline.server.mcp_input import INPUT, read_attachments
+from weftline.server.mcp_input import INPUT, explained, read_input
+from weftline.server.open_streams import OpenStream, OpenStreams
 from weftline.server.principal import Principal
+from weftline.server.refused import RefusedRequests
 from weftline.server.unattended import UnattendedAgents
 from weftline.server.views import run_summary
 from weftline.store.base import LargeEntry, RunRow
-from weftline.wire.responses import RunView
+from weftline.wire.responses import TERMINAL, RunView
 from weftline.workspace import agents
 
 if TYPE_CHECKING:
@@ -34,7 +38,11 @@ if TYPE_CHECKING:
 
 _PRINCIPAL = "weftline.principal"
 _ROOM = "weftline.room"
+_ABOUT = "weftline.about"
+_STREAM = "weftline.stream"
 _SHOWN_TOOLS = 5
+_TOLD_IN_RESULTS = "2025-11-25"
+"""The revision from which on arguments that do not fit are told in a result (SEP-1303), and not as a protocol error."""
 _MAX_BODY_BYTES = 4 * 1024 * 1024
 SESSION_IDLE_S = 1800.0
 """How long a session lives without a request."""
@@ -46,6 +54,10 @@ class McpHost(Host, Protocol):
 
     @property
     def large(self) -> LargeResponses: ...
+    @property
+    def refused(self) -> RefusedRequests: ...
+    @property
+    def streams(self) -> OpenStreams: ...
 
 
 class HostedMcp:
@@ -69,12 +81,27 @@ class HostedMcp:
         # The package binds a session to the caller that opened it; for others it does not exist.
         user = AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=[]))
         room = RequestRoom(self._app.large, principal.slug)
-        scope = {**request.scope, "user": user, _PRINCIPAL: principal, _ROOM: room}
+        stream = OpenStream(principal)
+        # Nothing is kept to be sent again: whoever asks for what it missed listens from now on.
+        headers = [header for header in request.scope["headers"] if header[0] != b"last-event-id"]
+        scope = {
+            **request.scope,
+            "headers": headers,
+            "user": user,
+            _PRINCIPAL: principal,
+            _ROOM: room,
+            _ABOUT: request.about,
+            _STREAM: stream,
+        }
         receive = await _checked(request) if request.method == "POST" else request.receive
         # A stream that only listens is open for as long as the client likes.
         place = self._app.engine.reserve_stream(principal.workspace) if request.method == "GET" else None
+        sending = _Sending(self._app, room, request)
+        handle = partial(manager.handle_request, scope, receive, sending.send)
         try:
-            await manager.handle_request(scope, receive, _Sending(self._app.large, room, request).send)
+            await self._app.streams.carry(principal, handle, stream=stream)
+            if not sending.started:
+                raise WeftlineError("The MCP package left this request without an answer.")
         except ExceptionGroup as group:
             # The package wraps the exception that `send` raises when the client is too slow.
             if group.split(ConnectionResetError)[1] is not None:
@@ -97,7 +124,8 @@ class HostedMcp:
                 raise Unavailable("The server is stopping.", retry_after_s=1)
             if importlib.util.find_spec("mcp") is None:
                 raise Unavailable(
-                    "This server has no MCP support.", hint="Install it with: pip install 'weftline[mcp]'"
+                    "This server has no MCP support.",
+                    hint="Install it with the extra `mcp`: pip install '.[mcp]' in a checkout of Weftline.",
                 )
             await asyncio.to_thread(_load)
             from mcp.server.lowlevel.server import Server
@@ -132,18 +160,17 @@ class HostedMcp:
 
     async def _call(self, context: ServerRequestContext[Any], params: CallToolRequestParams) -> CallToolResult:
         from mcp.shared.exceptions import MCPError
-        from mcp_types import INVALID_PARAMS, CallToolResult, TextContent
+        from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, CallToolResult, TextContent
 
         principal = _principal(context)
+        assert context.request is not None
+        current_request.set(context.request.scope[_ABOUT])  # the package calls this in a task of its own
         try:
             agent = await agents.use_by_slug(self._app.workspaces, principal, params.name)
         except (NotFound, Forbidden):
             agent = None
-        message = (params.arguments or {}).get("message")
         if agent is None:
             raise MCPError(INVALID_PARAMS, f"There is no tool {params.name[:100]!r}.")
-        if not isinstance(message, str) or not message.strip():
-            raise MCPError(INVALID_PARAMS, "message: must be a non-empty string.")
         if for_client := await self._unattended.client_side_tools(agent):
             # A call of such a tool would wait for a result that no MCP client can give.
             text = (
@@ -151,10 +178,18 @@ class HostedMcp:
             )
             return CallToolResult(content=[TextContent(text=text)], is_error=True)
         try:
-            attachments = await read_attachments((params.arguments or {}).get("attachments"))
-            run_id = await following.start(self._app, agent, message, attachments=attachments)
+            given = await read_input(params.arguments or {})
+        except InvalidRequest as error:
+            if context.protocol_version < _TOLD_IN_RESULTS:
+                raise MCPError(INVALID_PARAMS, explained(error.message, params.arguments)) from None
+            # The model that made the call reads a result, and can correct itself.
+            text = explained(error.message, params.arguments)
+            return CallToolResult(content=[TextContent(text=text)], is_error=True)
+        try:
+            run_id = await following.start(self._app, agent, given.message, attachments=given.attachments)
         except WeftlineError as error:
-            return CallToolResult(content=[TextContent(text=error.message)], is_error=True)
+            text = explained(error.message, params.arguments)
+            return CallToolResult(content=[TextContent(text=text)], is_error=True)
         row = await self._app.engine.find(run_id, workspace=principal.workspace)
         reported = 0
         try:
@@ -163,7 +198,7 @@ class HostedMcp:
                     reported += 1
                     await context.session.report_progress(reported, message=event.text)
         except asyncio.CancelledError:
-            await self._cancel(row.key, principal)
+            await self._cancel(row.key, _stream(context))
             raise
         after = await self._app.engine.row(row.key)
         assert after is not None
@@ -172,6 +207,13 @@ class HostedMcp:
         except RateLimited as error:
             meta = {"weftline/runId": run_id}
             return CallToolResult(content=[TextContent(text=error.message)], is_error=True, _meta=meta)
+        if run.status not in TERMINAL:
+            # Whoever follows a run is let go when the server stops.
+            raise MCPError(
+                CONNECTION_CLOSED,
+                f"The server is stopping. The run {run_id} goes on at its next start; another call begins another run.",
+                {"retryable": True, "weftline/runId": run_id},
+            )
         text = run.final_text if run.status == "succeeded" else run.error or f"The run is {run.status}."
         return CallToolResult(
             content=[TextContent(text=text or "")],
@@ -186,26 +228,41 @@ class HostedMcp:
             await room.need(large.size)
             return await run_summary(self._app.engine, row)
 
-    async def _cancel(self, key: int, principal: Principal) -> None:
-        """The caller cancelled the call. If the server is stopping instead, the run continues at its next start."""
+    async def _cancel(self, key: int, stream: OpenStream) -> None:
+        """The caller cancelled the call. If the server is stopping instead, the run continues at its next start; if the
+        credential was revoked, it simply continues."""
         import anyio
 
-        if not self._stop.is_set():
+        if not self._stop.is_set() and not stream.revoked:
             with anyio.CancelScope(shield=True):
-                await self._app.engine.cancel(key, requested_by=principal.id)
+                await self._app.engine.cancel(key, requested_by=stream.principal.id)
 
 
 class _Sending:
     """Sends the package's response. A large one needs room, and the client must read it in time."""
 
-    def __init__(self, large: LargeResponses, room: RequestRoom, request: Request) -> None:
-        self._large = large
+    def __init__(self, app: McpHost, room: RequestRoom, request: Request) -> None:
+        self._large = app.large
+        self._refused = app.refused
         self._room = room
+        self._request = request
         self._send = request.send
+        self.started = False
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", ()), NO_SNIFFING]}
+            self.started = True
+            request = self._request
+            own = (NO_SNIFFING, (b"x-request-id", request.id.encode()))
+            message = {**message, "headers": [*message.get("headers", ()), *own]}
+            if message["status"] >= 400:
+                self._refused.note(
+                    status=message["status"],
+                    code="mcp",
+                    method=request.method,
+                    path=request.path,
+                    workspace=request.about.workspace,
+                )
         body: bytes = message.get("body", b"")
         if len(body) <= LARGE_BYTES:
             await self._send(message)
@@ -247,6 +304,13 @@ def _principal(context: ServerRequestContext[Any]) -> Principal:
     principal = context.request.scope[_PRINCIPAL]
     assert isinstance(principal, Principal)
     return principal
+
+
+def _stream(context: ServerRequestContext[Any]) -> OpenStream:
+    assert context.request is not None
+    stream = context.request.scope[_STREAM]
+    assert isinstance(stream, OpenStream)
+    return stream
 
 
 def _room(context: ServerRequestContext[Any]) -> RequestRoom:

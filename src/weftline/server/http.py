@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from typing import Any, Protocol, TypeAlias, TypeVar
-from urllib.parse import parse_qsl
 
-from weftline.errors import TooLarge
+from weftline.errors import InvalidRequest, TooLarge
 from weftline.log_context import RequestInfo
+from weftline.percent import fields
 from weftline.server.large_bodies import LARGE_BYTES, LargeBodies
 from weftline.server.room import Room
 from weftline.wire.limits import MAX_BODY_BYTES
@@ -28,6 +28,8 @@ NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 
 PIECE_BYTES = 64 * 1024
 """Sent at once. More than this is sent in pieces, each when the client has taken most of those before."""
+
+_MAX_QUERY_FIELDS = 1_000
 
 DEPARTURE = "weftline.departure"
 """In the scope: the `Departure` of the client; see `weftline.server.protocol`."""
@@ -130,8 +132,10 @@ class Request:
     @property
     def query(self) -> list[tuple[str, str]]:
         if self._query is None:
-            text = self.raw_query.decode("latin-1")
-            self._query = parse_qsl(text, keep_blank_values=True) if text else []
+            try:
+                self._query = fields(self.raw_query, max_fields=_MAX_QUERY_FIELDS) if self.raw_query else []
+            except ValueError as error:
+                raise InvalidRequest(f"The query cannot be read: {error}.") from None
         return self._query
 
     def query_value(self, name: str) -> str | None:
@@ -236,7 +240,7 @@ async def send_response(request: Request, answer: Response) -> None:
         NO_SNIFFING,
         *answer.headers,
     ]
-    if answer.body and not any(name == b"content-type" for name, _ in answer.headers):
+    if answer.body and b"content-type" not in dict(answer.headers):
         headers.append(_JSON)
     await request.send({"type": "http.response.start", "status": answer.status, "headers": headers})
     body = b"" if request.method == "HEAD" else answer.body

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from weftline.errors import RateLimited, Unavailable, WeftlineError
 from weftline.server.connections import Connections
-from weftline.server.http import Headers
+from weftline.server.http import NO_SNIFFING, Headers
 from weftline.wire.responses import error_body
 
 logger = logging.getLogger(__name__)
@@ -133,13 +133,17 @@ def refusal(error: WeftlineError, *, headers: Headers = ()) -> bytes:
         f"HTTP/1.1 {error.status} {_PHRASES[error.status]}\r\n"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\n{retry}connection: close\r\n"
     )
-    return b"".join([head.encode(), *[b"%b: %b\r\n" % header for header in headers], b"\r\n", body])
+    lines = [b"%b: %b\r\n" % header for header in (NO_SNIFFING, *headers)]
+    return b"".join([head.encode(), *lines, b"\r\n", body])
 
 
 _PHRASES = {
     400: "Bad Request",
     408: "Request Timeout",
+    415: "Unsupported Media Type",
+    417: "Expectation Failed",
     429: "Too Many Requests",
     431: "Request Header Fields Too Large",
+    501: "Not Implemented",
     503: "Service Unavailable",
 }

@@ -11,7 +11,7 @@ import logging
 import re
 import sys
 from datetime import UTC, datetime
-from typing import Final, Literal, TextIO, TypeAlias
+from typing import Any, Final, Literal, TextIO, TypeAlias
 
 from weftline.log_context import current_request, current_run
 from weftline.redaction import REDACTED, shown_url
@@ -22,9 +22,11 @@ ACCESS: Final = "weftline.access"
 """The logger of the access log, which logs at DEBUG."""
 
 _URL = re.compile(r"""https?://[^\s"'<>]+""", re.IGNORECASE)
+_RUN_ID = re.compile(r"\brun_[0-9a-f]+\b")
 _CREDENTIAL = re.compile(r"\b(weft_|whsec_|mantyx_(?:at|rt|ac|oas)_)[A-Za-z0-9_-]{8,}")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 _MAX_MESSAGE_CHARS = 4000
+_MAX_FIELD_CHARS = 500
 _MAX_LINE_CHARS, _MAX_LINES = 2000, 400
 """Limits for a traceback. Lines lose their end and the traceback its middle: without its beginning, the rest of a URL
 would not be recognized, and so not redacted."""
@@ -70,16 +72,21 @@ class TextFormatter(logging.Formatter):
 
 class JsonFormatter(logging.Formatter):
     """One JSON object per line: `time`, `level`, `logger`, `message` and, if known, `run`, `workspace`,
-    `request` and `traceback`."""
+    `request`, what the line says as `fields`, and `traceback`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = {
+        fields: dict[str, Any] = {
             "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": _message(record),
             **_about(record),
         }
+        if "run" not in fields and (run := _RUN_ID.search(fields["message"])):
+            fields["run"] = run[0]
+        said: dict[str, Any] = getattr(record, "fields", {})
+        for name, value in said.items():
+            fields.setdefault(name, _cut(redacted(value), _MAX_FIELD_CHARS) if isinstance(value, str) else value)
         if traceback := _traceback(record):
             fields["traceback"] = traceback
         return json.dumps(fields)

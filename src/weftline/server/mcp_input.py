@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from msgspec import Struct, ValidationError, convert
+from pydantic import BaseModel
 
 from weftline.errors import InvalidRequest
 from weftline.wire.attachments import AttachmentRefused, TakenAttachment, take_content
 from weftline.wire.limits import MAX_ATTACHMENTS
+from weftline.wire.unknown_fields import shape_of, unknown_fields, with_typos
 
+_SHOWN_PROBLEMS = 5
+_SHOWN_CHARS = 100
 INPUT: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -35,6 +40,24 @@ INPUT: dict[str, Any] = {
 }
 
 
+class _AttachmentModel(BaseModel):
+    data: str
+    mediaType: str
+    name: str
+
+
+class _InputModel(BaseModel):
+    """What `INPUT` describes, to tell which arguments are misspelt."""
+
+    message: str
+    attachments: list[_AttachmentModel]
+
+
+def explained(refusal: str, arguments: dict[str, Any] | None) -> str:
+    """The same refusal, which also names the arguments that look misspelt."""
+    return with_typos(InvalidRequest(refusal), unknown_fields(arguments or {}, shape_of(_InputModel))).message
+
+
 class _Attachment(Struct, rename="camel"):
     data: str | None = None
     media_type: str | None = None
@@ -42,7 +65,24 @@ class _Attachment(Struct, rename="camel"):
     url: str | None = None
 
 
-async def read_attachments(given: object) -> list[TakenAttachment]:
+class McpInput(NamedTuple):
+    message: str
+    attachments: Sequence[TakenAttachment]
+
+
+async def read_input(given: Mapping[str, Any]) -> McpInput:
+    """Raises `InvalidRequest` with everything that the caller should correct."""
+    problems = [f"{name[:_SHOWN_CHARS]}: is not an argument." for name in given if name not in INPUT["properties"]]
+    message = given.get("message")
+    if not isinstance(message, str) or not message.strip():
+        problems.insert(0, "message: must be a non-empty string.")
+    if problems:
+        raise InvalidRequest(" ".join(problems[:_SHOWN_PROBLEMS]))
+    assert isinstance(message, str)
+    return McpInput(message, await _read_attachments(given.get("attachments")))
+
+
+async def _read_attachments(given: object) -> list[TakenAttachment]:
     """Raises `InvalidRequest` for what cannot be taken."""
     try:
         sent = convert(given or [], list[_Attachment])
@@ -54,6 +94,8 @@ async def read_attachments(given: object) -> list[TakenAttachment]:
 
 
 def _taken(path: str, sent: _Attachment) -> TakenAttachment:
+    if sent.data is None and sent.url is None:
+        raise InvalidRequest(f"{path}.data: is missing.")
     if sent.data is None or sent.url is not None:
         raise InvalidRequest(f"{path}: files given by an address are not fetched; give the content as `data`.")
     try:

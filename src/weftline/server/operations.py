@@ -17,6 +17,7 @@ from msgspec import Struct, convert
 from weftline.errors import Conflict, NotFound, WeftlineError
 from weftline.plan import RunPlan
 from weftline.runtime import ids
+from weftline.runtime.engine import Resumed
 from weftline.runtime.receipts import CancelReceipt
 from weftline.runtime.supported import unsupported
 from weftline.server.control import Operation
@@ -34,8 +35,10 @@ from weftline.server.schemas.webhooks import (
     webhook_json,
 )
 from weftline.server.views import cancelled
-from weftline.store.base import LogStore, RunFilter, RunRow, Store
+from weftline.store.base import Copied, LogStore, RunFilter, RunRow, Store
+from weftline.store.naming import db_option
 from weftline.store.records.agents import AgentRow
+from weftline.suggestions import did_you_mean
 from weftline.tools.mcp.login import Login
 from weftline.wire.agents import dialled_urls
 from weftline.wire.plan import plan_from_spec
@@ -73,14 +76,15 @@ class Logs(Protocol):
 
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]: ...
     async def cancel(self, key: int, *, requested_by: str = "") -> CancelReceipt: ...
-    async def resume_all(self) -> int: ...
+    async def resume_all(self) -> Resumed: ...
 
 
 class StoredLogs:
     """The logs of a store without an engine."""
 
-    def __init__(self, store: LogStore) -> None:
+    def __init__(self, store: LogStore, *, folder: Path | None = None) -> None:
         self._store = store
+        self._folder = folder
 
     async def row(self, key: int) -> RunRow | None:
         return await self._store.run(key)
@@ -95,11 +99,14 @@ class StoredLogs:
         return await self._store.trim(before=before, after=after, workspace=workspace)
 
     async def cancel(self, key: int, *, requested_by: str = "") -> CancelReceipt:
-        raise Conflict("No server has this store open: start `weftline serve`, then cancel the run.")
+        command = f"weftline serve{db_option(self._folder)}"
+        raise Conflict(f"No server has this store open: start `{command}`, then cancel the run.")
 
-    async def resume_all(self) -> int:
-        await self._store.lift_hold()
-        return await self._store.unfinished()
+    async def resume_all(self) -> Resumed:
+        held = self._store.held
+        if held:
+            await self._store.lift_hold()
+        return Resumed(held, await self._store.unfinished())
 
 
 def operations(at: Workspaces, logs: Logs, store: Store) -> dict[str, Operation]:
@@ -220,7 +227,7 @@ async def _create_agent(at: Workspaces, logs: Logs, *, workspace: str, definitio
 
 async def _update_agent(at: Workspaces, logs: Logs, *, workspace: str, id: str, definition: str) -> Agent:
     draft, unknown = parse_agent(definition.encode())
-    known = await agents.find(at, await workspaces.find(at, workspace), id)
+    known = await _find_agent(at, workspace, id)
     row = await agents.replace(at, known.workspace, known.id, draft, dialled_urls=dialled_urls)
     return agent_json(row, await _agent_warnings(logs, row, unknown))
 
@@ -243,11 +250,22 @@ async def _list_agents(at: Workspaces, *, workspace: str, after: int = 0) -> Lis
 
 
 async def _show_agent(at: Workspaces, *, workspace: str, id: str) -> Agent:
-    return agent_json(await agents.find(at, await workspaces.find(at, workspace), id))
+    return agent_json(await _find_agent(at, workspace, id))
+
+
+async def _find_agent(at: Workspaces, workspace: str, name: str) -> AgentRow:
+    """By its id or slug; the error suggests the nearest slugs."""
+    key = await workspaces.find(at, workspace)
+    try:
+        return await agents.find(at, key, name)
+    except NotFound as error:
+        slugs = [row.slug for row in await agents.of_workspace(at, key)]
+        near = await asyncio.to_thread(did_you_mean, name, slugs)
+        raise NotFound(f"{error.message}{near}", **error.details) from None
 
 
 async def _delete_agent(at: Workspaces, *, workspace: str, id: str) -> str:
-    row = await agents.find(at, await workspaces.find(at, workspace), id)
+    row = await _find_agent(at, workspace, id)
     await agents.delete(at, row.workspace, row.id)
     return row.id
 
@@ -354,7 +372,7 @@ async def _gently(work: Awaitable[T]) -> T:
     return value
 
 
-async def _back_up(store: Store, *, to: str) -> int:
+async def _back_up(store: Store, *, to: str) -> Copied:
     return await store.back_up(Path(to))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from weftline.store.hashing import SecretHash
+
 _NEVER = 2**63
 
 
@@ -25,6 +27,10 @@ class Principal(Struct, frozen=True):
     expires_us: int = _NEVER
     resource: str = ""
     """The one path that an access token is for; empty if it is for all that its scopes allow."""
+    digest: bytes = b""
+    """Of the credential."""
+    stored: SecretHash | None = None
+    """What an access token is stored under; None for API keys."""
 
 
 NOBODY = Principal("", 0, "")

@@ -19,22 +19,27 @@ from __future__ import annotations
 import asyncio
 from enum import Enum
 from typing import Any, cast
-from urllib.parse import unquote
 
 import httptools
 from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from weftline.errors import InvalidRequest, WeftlineError
+from weftline.percent import decoded
 from weftline.server.connections import Connections
 from weftline.server.exchange import Exchange
+from weftline.server.heads import WATCHED, check_head
 from weftline.server.http import DEPARTURE, FLOW, Departure
 from weftline.server.listener import refusal
+from weftline.server.upgrades import parser_of_rest
 
 WRITE_BYTES = 8 * 1024
 """Written at once, however early in the turn of the loop; and how much may wait in the transport before it is slow."""
 _MAX_PIPELINED = 8
+"""Requests that wait for the answer to another one on their connection. With one more it is closed after their answers.
+"""
 _LINGER_S, _LINGER_BYTES = 2.0, 1024 * 1024
 """How long, and how much of it, a client that was refused may go on sending before it has read why."""
 _CHUNK_OVERHEAD = 16
@@ -129,6 +134,12 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         self._departures: list[Departure] = []
         """Of the requests that are not answered yet."""
         self._phase = _IDLE
+        self._watched: list[tuple[bytes, bytes]] = []
+        """The headers of the request that say how to read it."""
+        self._usual: list[tuple[bytes, bytes]] | None = None
+        """Those of the request before, if there is nothing special about them."""
+        self._upgrades = False
+        """Whether the parser takes what follows the head for another protocol."""
         self._received = 0
         """Bytes of the head, or of the body and what is around it, that came in earlier chunks or began this one."""
         self._chunk = 0
@@ -179,18 +190,24 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         begun_as = self._phase
         self._chunk = len(data)
         self._received += len(data)
-        try:
-            parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # the request is answered as if it had not asked for that
-        except httptools.HttpParserError:
-            self._refuse(self._refusal or InvalidRequest("This is not an HTTP request."))
-            return
+        while data:
+            try:
+                parser.feed_data(data)
+                break
+            except httptools.HttpParserUpgrade as upgrade:
+                data = data[upgrade.args[0] :]
+                self._upgrades = False
+                parser = parser_of_rest(self, self.scope["headers"])
+                cast(Any, self).parser = parser
+            except httptools.HttpParserError:
+                self._refuse(self._refusal or InvalidRequest("This is not an HTTP request."))
+                return
         self._check(begun_as)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._phase = _HEAD
+        self._watched = []
         departure = Departure()
         if self._answered:
             self._departures.clear()
@@ -199,25 +216,36 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         self.scope[DEPARTURE] = departure  # pyright: ignore[reportGeneralTypeIssues]
         self.scope[FLOW] = self.flow  # pyright: ignore[reportGeneralTypeIssues]
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        if name in WATCHED:
+            self._watched.append((name, value))
+        self.headers.append((name, value))
+
     def on_headers_complete(self) -> None:
         limit = self._limits.max_head_bytes
         if max(self._received, self._chunk) > limit and self._head_bytes() > limit:
             raise self._refused(self._head_too_large())
         if len(self.pipeline) >= _MAX_PIPELINED:
             raise self._refused(InvalidRequest("There are too many requests on this connection at once."))
+        exchange = self._exchange()
         self._phase, self._received, self._body_bytes = _BODY, 0, 0
-        self._begin(self._exchange())
+        self.headers = []  # for what follows a chunked body: by then the request has been judged by its head
+        self._begin(exchange)
 
     def _exchange(self) -> Exchange:
         """The request whose head is complete."""
         parser, scope = self.parser, self.scope
         assert parser is not None
+        version, method = parser.get_http_version(), parser.get_method()
+        self._upgrades = parser.should_upgrade()
+        if self._watched != self._usual or self._upgrades or version != "1.1":
+            self._judge(version, method)
         url = httptools.parse_url(self.url)
-        version = parser.get_http_version()
-        path = url.path.decode("ascii")
+        path = url.path
         scope["http_version"] = version
-        scope["method"] = parser.get_method().decode("ascii")
-        scope["path"] = unquote(path) if "%" in path else path
+        scope["method"] = method.decode("ascii")
+        scope["path"] = _readable(path) if b"%" in path else path.decode("ascii")
         scope["raw_path"] = url.path
         scope["query_string"] = url.query or b""
         return Exchange(
@@ -234,6 +262,14 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             on_response=self.on_response_complete,
         )
 
+    def _judge(self, version: str, method: bytes) -> None:
+        try:
+            self.expect_100_continue = check_head(version, method, self._watched)
+        except WeftlineError as error:
+            raise self._refused(error) from None
+        usual = version == "1.1" and not self.expect_100_continue
+        self._usual = [*self._watched] if usual else None
+
     def _begin(self, exchange: Exchange) -> None:
         """Answers it, or has it wait for the answers to those before it."""
         app = cast(Any, self.app)  # pyright: ignore[reportUnknownMemberType]
@@ -247,11 +283,21 @@ class CorkedHttpProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
-        super().on_body(body)
+        exchange = self.cycle
+        if exchange.response_complete:
+            return
+        exchange.body += body
+        if len(exchange.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        exchange.message_event.set()
 
     def on_message_complete(self) -> None:
+        if self._upgrades:
+            return  # only the parser thinks so
         self._phase, self._received = _IDLE, 0
-        super().on_message_complete()
+        if not self.cycle.response_complete:
+            self.cycle.more_body = False
+            self.cycle.message_event.set()
 
     def _check(self, begun_as: _Phase) -> None:
         """After some bytes: bounds what is still incomplete, in size and in time."""
@@ -316,13 +362,20 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         return error
 
     def _refuse(self, error: WeftlineError) -> None:
-        """Ends the connection; says why unless an answer is under way, into which no other can be put."""
+        """Ends the connection; says why unless an answer is under way, into which no other can be put.
+
+        The requests before the one at fault are answered first.
+        """
         self._refusal = error
         self._due_in(None)
         if self.transport.is_closing():
             return
         self._all.on_refused(error)
         if not self._answered:
+            if self._phase is not _BODY:
+                self.cycle.keep_alive = False
+                self._due_in(self._limits.head_timeout_s)  # one of them may be a stream that never ends
+                return
             if self.cycle.response_started or self.pipeline:
                 self.transport.close()
                 return
@@ -337,7 +390,8 @@ class CorkedHttpProtocol(HttpToolsProtocol):
 
     def _origin(self) -> str | None:
         """Of the page that sends the request, if that much of its head has come."""
-        headers = self.headers or ()  # None before the first request
+        scope = cast("dict[str, Any] | None", self.scope)  # None before the first request
+        headers = scope["headers"] if scope is not None else ()
         return next((value.decode("latin-1") for name, value in headers if name == b"origin"), None)
 
     # What the client takes
@@ -362,3 +416,9 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         else:
             self._unsent = unsent
             self._stall = self.loop.call_later(self._limits.stall_timeout_s, self._still_stalled)
+
+
+def _readable(path: bytes) -> str:
+    """A path without its escapes, except for those of slashes, which belong to a name and do not separate two."""
+    kept = path.replace(b"%2F", b"%252F").replace(b"%2f", b"%252f")
+    return decoded(kept).decode("utf-8", "replace")

@@ -7,6 +7,8 @@ import logging
 from collections import Counter
 from contextvars import Context
 
+from weftline.log_context import fields
+
 logger = logging.getLogger(__name__)
 
 WINDOW_S = 60.0
@@ -37,7 +39,8 @@ class RefusedRequests:
         if self._lines[workspace] <= MAX_LINES:
             # A fault of the server matters more than one of a client.
             level = logging.WARNING if status >= 500 else logging.INFO
-            logger.log(level, "refused %s %s: %d %s", method, path[:500], status, code)
+            told = fields(method=method, path=path[:500], status=status, code=code)
+            logger.log(level, "refused %s %s: %d %s", method, path[:500], status, code, extra=told)
         else:
             self._unlogged.setdefault(workspace, Counter())[code] += 1
 

@@ -72,6 +72,8 @@ class Route(Struct, frozen=True):
     """What it is to a credential with an agent allow-list."""
     limited: bool = True
     """Whether requests count against the credential's rate limit and may be refused by it."""
+    by_cookie: bool = False
+    """Whether it knows who asks by a cookie, and so must not be open to pages of other origins."""
     summary: str = ""
     body: Any = None
     """A struct, a pydantic model, a `Form` or `OtherProtocol`; None if the request has no body."""
@@ -104,49 +106,52 @@ class WrongMethod(Struct, frozen=True):
 
 
 class Router:
+    """A parameter has the same name in all routes that share the path before it."""
+
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes: tuple[Route, ...] = tuple(routes)
         self._root: _Node = _Node()
         for route in self.routes:
             node = self._root
-            names: list[str] = []
             for part in _parts(route.path):
                 if part.startswith("{"):
-                    names.append(part[1:-1])
-                    node.any = node.any or _Node()
+                    node.any = node.any or _Node(part[1:-1])
                     node = node.any
+                    if node.name != part[1:-1]:
+                        raise ValueError(f"{route.path}: {part} is {{{node.name}}} in another route")
                 else:
                     node = node.exact.setdefault(part, _Node())
-            node.routes[route.method] = (route, tuple(names))
+            node.routes[route.method] = route
 
     def match(self, method: str, path: str) -> Match | WrongMethod | None:
         """The route of a request; None for an unknown path."""
         node = self._root
-        values: list[str] = []
+        params: dict[str, str] = {}
         for part in _parts(path):
-            child = node.exact.get(part)
-            if child is None:
-                if node.any is None or not part:
-                    return None
-                child = node.any
-                values.append(part)
-            node = child
+            if part in node.exact:
+                node = node.exact[part]
+            elif node.any is None or not part:
+                return None
+            else:
+                node = node.any
+                params[node.name] = part
         if not node.routes:
             return None
         found = node.routes.get("GET" if method == "HEAD" else method)
         if found is None:
             return WrongMethod(tuple(sorted(node.routes)))
-        route, names = found
-        return Match(route, dict(zip(names, values, strict=True)))
+        return Match(found, params)
 
 
 class _Node:
-    __slots__ = ("any", "exact", "routes")
+    __slots__ = ("any", "exact", "name", "routes")
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        """Of the parameter that leads here."""
         self.exact: dict[str, _Node] = {}
         self.any: _Node | None = None
-        self.routes: dict[str, tuple[Route, tuple[str, ...]]] = {}
+        self.routes: dict[str, Route] = {}
 
 
 def _parts(path: str) -> list[str]:

@@ -45,7 +45,7 @@ from weftline.server.protocol import CorkedHttpProtocol
 from weftline.server.routes import ROUTES
 from weftline.server.sse import KEEP_ALIVE_S
 from weftline.server.starting import advise, report_start
-from weftline.server.stopping import Stopping, at_most
+from weftline.server.stopping import LOST_ANSWERS, Stopping, at_most
 from weftline.server.watchdog import LoopWatchdog
 from weftline.server.webhook_body import webhook_body
 from weftline.store import open_store
@@ -152,8 +152,11 @@ def catalog(settings: Settings, config: Config, transport: Transport) -> Catalog
     return config.catalog(transport=transport, scripted=scripted)
 
 
-async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
-    """Runs until SIGTERM or SIGINT; a second signal cuts what is under way. `ready` is called with the address."""
+async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
+    """Runs until SIGTERM or SIGINT; a second signal cuts what is under way. `ready` is called with the address.
+
+    Returns the process's exit code.
+    """
     transport = AiohttpTransport()
     config = load_config(settings.config) if settings.config is not None else Config()
     options = server_options(config, rate_limit_per_minute=settings.rate_limit_per_minute)
@@ -253,7 +256,8 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
         drain = asyncio.create_task(engine.drain(settings.drain_s))
         await asyncio.wait({drain, hurried}, return_when=asyncio.FIRST_COMPLETED)
         drain.cancel()
-        await engine.cut()
+        if not await engine.cut():
+            stopping.code = LOST_ANSWERS
         await at_most(_STEP_S, app.mcp.close(), what="the MCP server")
         await server.close(listening, hurried)
         await store.close()
@@ -261,6 +265,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> None:
             await at_most(_STEP_S, what.aclose(), what=type(what).__name__)
         hurried.cancel()
         watchdog.stop()
+    return stopping.code
 
 
 async def _deliver(engine: Engine, deliveries: WebhookDeliveries) -> None:
@@ -276,8 +281,8 @@ async def _beat(engine: Engine) -> None:
         engine.beat()
 
 
-def run(settings: Settings) -> None:
-    """Runs the server in this process; prints `ready <address>` when it accepts requests."""
+def run(settings: Settings) -> int:
+    """Runs the server in this process; prints `ready <address>` when it accepts requests. Returns the exit code."""
     _allow_many_files()
     return_large_blocks()
     # A busy tool thread may hold the interpreter for 5 ms at a time by default, and every stream with it.
@@ -292,9 +297,9 @@ def run(settings: Settings) -> None:
     try:
         import uvloop
     except ImportError:
-        asyncio.run(serve(settings, ready=ready))
+        return asyncio.run(serve(settings, ready=ready))
     else:
-        uvloop.run(serve(settings, ready=ready))
+        return uvloop.run(serve(settings, ready=ready))
 
 
 def _allow_many_files() -> None:

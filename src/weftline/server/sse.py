@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
-from msgspec import DecodeError
-
+from weftline.kernel.damage import UNREADABLE, observations_are_readable
 from weftline.kernel.entries import decode_fact
 from weftline.runtime.engine import Engine, EntryBatch, Follower
 from weftline.server.http import DEPARTURE, FLOW, Departure, Flow, Headers, Request
 from weftline.server.views import run_view
+from weftline.wire.damage import damaged, damaged_event
 from weftline.wire.events import delta_frames, frame, project
 from weftline.wire.responses import snapshot
 
@@ -132,10 +133,12 @@ class _Sender:
                     raise ConnectionResetError
                 await self._send(_chunk(await _gap(self._engine, self._key, missing)))
                 place = missing[1]
-            data = b"".join([batch.view(sse_frames) for batch in batches]) if batches else KEEP_ALIVE
+            data, over = _frames(batches) if batches else (KEEP_ALIVE, False)
             del batches
             if len(data) <= self._sent:
                 self._sent -= len(data)
+                if over:
+                    return
                 continue
             unsent = await self._offer(data)
             size = len(data)
@@ -145,6 +148,8 @@ class _Sender:
                 follower.go_back(place)
             else:
                 self._sent = 0
+                if over:
+                    return
             if flow is not None and flow.write_paused:
                 if not unsent:
                     follower.go_back(follower.taken)
@@ -178,23 +183,51 @@ def _chunk(data: bytes) -> dict[str, object]:
     return {"type": "http.response.body", "body": data, "more_body": True}
 
 
+class DamagedLog(Exception):
+    """An entry cannot be read. `frames` are those before it, and one that says so; the stream ends with them."""
+
+    def __init__(self, frames: list[bytes], run_id: str, seq: int) -> None:
+        super().__init__()
+        self.frames = b"".join([*frames, frame(seq, *damaged_event(damaged(run_id, seq)))])
+
+
+def _frames(batches: Sequence[EntryBatch]) -> tuple[bytes, bool]:
+    """The frames of all batches, and whether the stream ends with them."""
+    frames: list[bytes] = []
+    for batch in batches:
+        try:
+            frames.append(batch.view(sse_frames))
+        except DamagedLog as log:
+            return b"".join([*frames, log.frames]), True
+    return b"".join(frames), False
+
+
 def sse_frames(batch: EntryBatch) -> bytes:
-    """The frames of a batch of entries, ready to be sent."""
+    """The frames of a batch of entries, ready to be sent. Raises `DamagedLog`; entries of newer code are not shown."""
     frames: list[bytes] = []
     heads = iter(batch.heads) if batch.heads is not None else None
     for item in batch.items:
         if not item.head:
+            if batch.heads is None and not observations_are_readable(item.kind, item.body, item.count):
+                if not batch.newer:
+                    logger.error("run %s: entry %d cannot be read", batch.run_id, item.seq)
+                    raise DamagedLog(frames, batch.run_id, min(item.last_seq, batch.last_seq))
+                continue
             deltas = delta_frames(item.seq, item.kind, item.body, after=batch.after, upto=batch.last_seq)
             frames.append("".join(deltas).encode())
             continue
         try:
             fact = next(heads) if heads is not None else decode_fact.decode(item.head)
             event = project(fact, item.body, run_id=batch.run_id)
-        except DecodeError:
-            logger.exception("run %s: entry %d cannot be read and is not shown", batch.run_id, item.seq)
+        except UNREADABLE:
+            if not batch.newer:
+                logger.error("run %s: entry %d cannot be read", batch.run_id, item.seq)
+                raise DamagedLog(frames, batch.run_id, item.seq) from None
+            logger.warning("run %s: entry %d is of newer code and is not shown", batch.run_id, item.seq)
             continue
         if event is not None:
-            frames.append(frame(item.seq, *event))
+            name, payload = event
+            frames.append(frame(item.seq, name, payload))
     return b"".join(frames)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from weftline._version import __version__
 from weftline.providers.catalog import Catalog
+from weftline.providers.pricing import unused_price
 from weftline.server.own_tools import loaded_tools
 from weftline.tools.base import Tool
 from weftline.workspace.context import Workspaces
@@ -43,7 +44,11 @@ async def advise(at: Workspaces, *, db: Path, models: Catalog) -> None:
             program(),
         )
     elif find_spec("genai_prices") is None and any(entry.provider != "scripted" for entry in models.entries()):
-        logger.info("model prices are not known, so runs show no cost: pip install 'weftline[prices]'")
+        logger.info(
+            "model prices are not known, so runs show no cost: pip install '.[prices]' in a checkout of Weftline"
+        )
+    for override in models.unused_prices():
+        logger.warning("%s", unused_price(override))
     if not await is_anybody_let_in(at):
         logger.warning("there is no API key yet; make one with: %s", key_command(db))
 

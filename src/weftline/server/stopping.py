@@ -3,7 +3,7 @@
               SIGTERM                 second signal               third signal
     SERVING ──────────▶ DRAINING ───────────────────▶ HURRYING ──────────────▶ exit 1
                             │                             │
-                            ├── in time ──▶ exit 0 ◀──────┤
+                            ├── in time ──▶ exit 0 ◀──────┤    (74 if the store refused to the last what runs brought)
                             └── late ─────▶ exit 1 ◀──────┘
 
 Signals are taken by a thread of their own. So the process ends even if the event loop, the store or a tool is stuck:
@@ -35,6 +35,8 @@ HURRY_S = 2.0
 _LEAVING_S = 3.0
 """The same once the store is closed: what is left is threads that nobody can stop."""
 _LAST_WORDS_S = 0.5
+LOST_ANSWERS = 74
+"""The exit code if the store refused what runs had brought: EX_IOERR of sysexits.h."""
 
 
 class Phase(IntEnum):
@@ -52,6 +54,8 @@ class Stopping:
         """Set by the first signal."""
         self.hurry = asyncio.Event()
         """Set by the second."""
+        self.code = 0
+        """What the process is to exit with when everything has been closed in time."""
         self._drain_s = drain_s
         self._leave = leave
         self._loop = asyncio.get_running_loop()
@@ -75,7 +79,7 @@ class Stopping:
         for number, handler in self._other_handlers.items():
             signal.signal(number, handler)
         if kind is None and self.phase:
-            self._code = 0
+            self._code = self.code
             self._end_by(_LEAVING_S)
         else:
             self._closed = True
@@ -124,7 +128,7 @@ class Stopping:
         self._writer.close()
 
     def _give_up(self) -> None:
-        if self._code:
+        if self._code == 1:
             # In a thread: a log whose reader has gone may hang as well.
             words = threading.Thread(
                 target=logger.critical, args=("something did not end in time; leaving without it",), daemon=True

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from weftline.errors import LOG_DAMAGED, StoreError
+from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import RunEnded, decode_fact
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine
-from weftline.runtime.receipts import CallName, CancelReceipt
+from weftline.runtime.receipts import MAX_DOUBTS, CallName, CancelReceipt, stored_doubts
 from weftline.store.base import RunRow, Stored
-from weftline.wire import responses, snapshots
+from weftline.wire import damage, responses, snapshots
 from weftline.wire.responses import Cancelled, RunView, SessionUsage
 
 
@@ -19,37 +21,64 @@ class RunSource(Protocol):
 
     async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None: ...
     async def session_id(self, thread: int | None) -> str | None: ...
+    async def receipt(self, key: int) -> CancelReceipt: ...
 
 
 async def run_view(engine: RunSource, row: RunRow, *, max_bytes: int | None = None) -> RunView:
     """What a snapshot shows. The spec is `{}` when retention has removed the entry that held it.
 
-    Raises `LargeEntry`, without having read it, if an entry that is needed has more than `max_bytes`.
+    Raises `LargeEntry`, without having read it, if an entry that is needed has more than `max_bytes`; `StoreError`
+    (`log_damaged`) if one cannot be read.
     """
     first = await engine.entry(row.key, 1, max_bytes=max_bytes)
     return await _view(engine, row, first, max_bytes=max_bytes)
 
 
 async def run_summary(engine: RunSource, row: RunRow, *, max_bytes: int | None = None) -> RunView:
-    """Like `run_view`, without the spec, which may be large and is not read."""
-    return await _view(engine, row, None, max_bytes=max_bytes)
+    """Like `run_view`, without the spec, which may be large and is not read.
+
+    A run whose end cannot be read says so in its error: it is one of many in a list.
+    """
+    try:
+        return await _view(engine, row, None, max_bytes=max_bytes)
+    except StoreError as error:
+        if error.code != LOG_DAMAGED:
+            raise
+        return snapshots.damaged_run(row, run_id=ids.run_id(row.key, row.salt), error=error)
 
 
 async def _view(engine: RunSource, row: RunRow, first: Stored | None, *, max_bytes: int | None) -> RunView:
     last = await engine.entry(row.key, row.next_seq - 1, max_bytes=max_bytes) if row.ended_at is not None else None
     session_id = await engine.session_id(row.thread)
+    in_doubt = await _in_doubt(engine, row)
 
     def made() -> RunView:
-        return snapshots.run_view(
-            row,
-            run_id=ids.run_id(row.key, row.salt),
-            session_id=session_id,
-            created=first.body if first is not None else None,
-            ended=_end(last),
-        )
+        run_id = ids.run_id(row.key, row.salt)
+        try:
+            return snapshots.run_view(
+                row,
+                run_id=run_id,
+                session_id=session_id,
+                created=first.body if first is not None else None,
+                ended=_end(last),
+                in_doubt=_calls(in_doubt),
+            )
+        except UNREADABLE:
+            raise damage.unreadable(run_id) from None
 
     size = sum([one.size for one in (first, last) if one is not None])
     return made() if size <= _MADE_HERE_BYTES else await asyncio.to_thread(made)
+
+
+async def _in_doubt(engine: RunSource, row: RunRow) -> tuple[CallName, ...]:
+    """From the row, or from the log if another version of the fold made the row's state."""
+    known = stored_doubts(row)
+    if known is not None:
+        return known
+    try:
+        return (await engine.receipt(row.key)).in_doubt[-MAX_DOUBTS:]
+    except UNREADABLE:
+        raise damage.unreadable(ids.run_id(row.key, row.salt)) from None
 
 
 _MADE_HERE_BYTES = 64 * 1024
@@ -61,7 +90,10 @@ async def session_usage(engine: Engine, thread: int) -> SessionUsage:
     ends = await engine.ends_of_thread(thread)
 
     def used() -> SessionUsage:
-        heads = [decode_fact.decode(head) for head in ends]
+        try:
+            heads = [decode_fact.decode(head) for head in ends]
+        except UNREADABLE:
+            raise StoreError("The log of a run of this session is damaged.", code=LOG_DAMAGED) from None
         return snapshots.session_usage([head for head in heads if isinstance(head, RunEnded)])
 
     return used() if len(ends) <= _COUNTED_HERE else await asyncio.to_thread(used)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from weftline.store.base import ReadStore, Store
+    from weftline.store.base import Copied, ReadStore, Store
     from weftline.store.sqlite.directory import Owner
 
 
@@ -28,8 +28,8 @@ def open_for_reading(path: Path | str) -> ReadStore:
     return SqliteReadStore(path)
 
 
-def restore_store(backup: Path, path: Path) -> int:
-    """Turns a backup into a store at a path that has none; returns its size in bytes. The store is held.
+def restore_store(backup: Path, path: Path) -> Copied:
+    """Turns a backup into a store at a path that has none. The store is held.
 
     Raises `StoreError` if the backup is damaged, from a newer version, or not a backup.
     """

@@ -222,6 +222,25 @@ class Page(Struct, frozen=True):
     """The last seq of the run's log when the page was read."""
     ended: bool
     """Whether the run had ended by then."""
+    format: int = 0
+    """Of the run's log: if it is known, what cannot be decoded is damaged."""
+
+
+class Unreadable(Struct, frozen=True):
+    """Something in a store that cannot be read; of a run if it has a key."""
+
+    what: str
+    run: int = 0
+    salt: str = ""
+
+
+class Copied(Struct, frozen=True):
+    """A copy of a store: its size, and what was found in it that cannot be read."""
+
+    bytes: int
+    unreadable: int = 0
+    examples: tuple[Unreadable, ...] = ()
+    """The first few of these."""
 
 
 class Loaded(Struct):
@@ -502,10 +521,10 @@ class Store(Protocol):
         """Publishes where the owner takes orders, for commands that cannot open the store themselves."""
         ...
 
-    async def back_up(self, to: Path) -> int:
+    async def back_up(self, to: Path) -> Copied:
         """Copies a snapshot of the store, with its keys, to a new directory while others write.
 
-        The copy is checked and held. Returns its size in bytes. Raises `StoreError` if `to` already exists.
+        The copy is checked and held. Raises `StoreError` if `to` already exists.
         """
         ...
 

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from weftline import prompts
+from weftline.a2a_answers import FAILED, UNDER_WAY, WAITS, Fields, answer_text, state_of, unwrapped
 from weftline.json_size import excess
 from weftline.kernel.entries import Effect
 from weftline.net.address import InvalidAddress, origin_of
@@ -26,6 +27,7 @@ from weftline.net.errors import BodyTooLarge, RequestFailed
 from weftline.providers.base import ToolSpec
 from weftline.redaction import Redactor, shown_url
 from weftline.surrogates import whole_json
+from weftline.tools.a2a_tasks import Cancellations, OpenTask, OpenTasks
 from weftline.tools.base import ToolContext, ToolOutput
 from weftline.tools.client_side import A2A_PARAMETERS
 from weftline.tools.remote import RemoteTool
@@ -38,19 +40,25 @@ _REMEMBERED = 1024
 _MAX_FORMS = 12
 """Per card: each may be tried before a call is given up."""
 _REDIRECTS = 3
-_SHOWN_CHARS = 1000
 
-Fields: TypeAlias = dict[str, object]
 Style: TypeAlias = Literal["rpc", "rest", "rpc_1", "rest_1"]
 """JSON-RPC or plain HTTP; `_1` is protocol revision 1.0, which spells methods, roles and parts in its own way."""
 
 _CARD_NAMES = ("agent-card.json", "agent.json")
 _WRONG_FORM = (-32601, -32600, -32700, -32602, -32009, -32004)
 """JSON-RPC errors of a peer that does not know the method, shape or revision: it has accepted nothing."""
-_UNDER_WAY = ("submitted", "working")
-_POLL_S = (0.1, 5.0)
+_POLL_S = (0.1, 2.0)
 """Between two looks at a task: at first, and at most."""
-_FAILED_STATES = ("failed", "rejected", "canceled", "cancelled", "auth-required")
+_MAX_FAILED_LOOKS = 5
+"""In a row."""
+
+
+class _Message(Struct, frozen=True):
+    text: str
+    id: str
+    context_id: str | None
+    task_id: str | None
+    """The task whose question it answers."""
 
 
 class Form(Struct, frozen=True):
@@ -97,6 +105,10 @@ class _Refused(Exception):
     """The peer has taken the message and answered with an error."""
 
 
+class _TaskLost(Exception):
+    """The peer has accepted the task, and its outcome cannot be had."""
+
+
 class A2ATool(RemoteTool):
     """Delegates to an agent over A2A.
 
@@ -106,6 +118,7 @@ class A2ATool(RemoteTool):
         headers: Sent with every request to the origin of `url`, and to no other origin that the agent's card names.
         workspace: Whose tool it is.
         context_id: Sent with every message, to continue a conversation.
+        cancellations: Sends those of tasks for which nobody waits any longer.
     """
 
     effect: Effect = "once"
@@ -122,6 +135,7 @@ class A2ATool(RemoteTool):
         workspace: int = 0,
         description: str | None = None,
         context_id: str | None = None,
+        cancellations: Cancellations | None = None,
     ) -> None:
         super().__init__(
             ToolSpec(name, description or default_description(name), A2A_PARAMETERS),
@@ -135,10 +149,18 @@ class A2ATool(RemoteTool):
         self._forms = forms
         self._headers = dict(headers)
         self._context_id = context_id
+        self._cancellations = cancellations or Cancellations()
 
     async def ask(self, args: bytes, context: ToolContext) -> ToolOutput:
         text = msgspec.json.decode(args, type=dict[str, str])["message"]
-        message_id = str(uuid5(NAMESPACE_URL, f"weftline:{context.idempotency_key}"))
+        tasks = OpenTasks(context.state, tool=self.name)
+        open_task = tasks.waiting()
+        message = _Message(
+            text=text,
+            id=str(uuid5(NAMESPACE_URL, f"weftline:{context.idempotency_key}")),
+            context_id=(open_task.context_id if open_task is not None else None) or self._context_id,
+            task_id=open_task.id if open_task is not None else None,
+        )
         known = self._forms.get(self._peer)
         reasons: list[str] = []
         tried: set[Form] = set()
@@ -155,8 +177,11 @@ class A2ATool(RemoteTool):
                 form = queue.pop(0)
                 tried.add(form)
                 try:
-                    output = await self._send(form, text, message_id)
+                    output = await self._send(form, message, tasks)
                 except _Rejected as error:
+                    if open_task is not None and error.answered:
+                        # It may have meant the task, not the form: the next call begins a new one.
+                        tasks.forget()
                     reasons.append(str(error))
                     answered = answered or error.answered
                     if error.newer is not None and error.newer not in tried:
@@ -168,8 +193,8 @@ class A2ATool(RemoteTool):
                 self._forms.remember(self._peer, form)
                 return output
         except RequestFailed as error:
-            message = prompts.agent_request_failed(self.name, error.message, in_doubt=error.sent)
-            return ToolOutput.of(message, is_error=True)
+            failure = prompts.agent_request_failed(self.name, error.message, in_doubt=error.sent)
+            return ToolOutput.of(failure, is_error=True, in_doubt=error.sent)
         return ToolOutput.of(prompts.agent_out_of_reach(self.name, list(dict.fromkeys(reasons))), is_error=True)
 
     async def _candidates(self) -> list[Form]:
@@ -224,28 +249,45 @@ class A2ATool(RemoteTool):
             forms += _forms(target, target.rstrip("/"))
         return forms[:_MAX_FORMS]
 
-    async def _send(self, form: Form, text: str, message_id: str) -> ToolOutput:
+    async def _send(self, form: Form, message: _Message, tasks: OpenTasks) -> ToolOutput:
         """One try. Raises `_Rejected` if another form may work, `RequestFailed` if none should be tried."""
         try:
-            result = await self._exchange(form, self._body(form, text, message_id))
-            return self._read(await self._finished(form, _unwrapped(result)))
+            result = await self._exchange(form, self._body(form, message))
+            result = await self._finished(form, unwrapped(result))
         except BodyTooLarge:
-            return ToolOutput.of(prompts.answer_too_large(self.name), is_error=True)
+            # The peer has done what it was asked, as far as anybody can tell.
+            return ToolOutput.of(prompts.answer_too_large(self.name), is_error=True, in_doubt=True)
         except _Refused as refused:
+            tasks.forget()
             return ToolOutput.of(prompts.agent_refused(self.name, str(refused)), is_error=True)
+        except _TaskLost as lost:
+            tasks.forget()
+            return ToolOutput.of(prompts.agent_task_lost(self.name, str(lost)), is_error=True, in_doubt=True)
+        return self._read(result, tasks)
 
     async def _finished(self, form: Form, result: Fields) -> Fields:
-        """The task once it is no longer under way: some peers answer before they are done."""
+        """The task once it is no longer under way. It is cancelled if nobody waits for it any longer."""
+        task = result.get("id")
+        if not form.style.startswith("rpc") or not isinstance(task, str):
+            return result
         pause_s, max_s = _POLL_S
-        while form.style.startswith("rpc") and _state(result) in _UNDER_WAY and isinstance(result.get("id"), str):
-            await asyncio.sleep(pause_s)
-            pause_s = min(max_s, pause_s * 2)
-            method = "GetTask" if form.style == "rpc_1" else "tasks/get"
-            call = {"jsonrpc": "2.0", "id": result["id"], "method": method, "params": {"id": result["id"]}}
+        failed = 0
+        while state_of(result) in UNDER_WAY:
             try:
-                result = _unwrapped(await self._exchange(form, msgspec.json.encode(call)))
-            except _Rejected as error:
-                raise _Refused(f"its task cannot be asked for: {error}") from None
+                await asyncio.sleep(pause_s)
+                result = unwrapped(await self._exchange(form, _about_task(form, "get", task)))
+            except asyncio.CancelledError:
+                self._cancellations.send(self._exchange(form, _about_task(form, "cancel", task)))
+                raise
+            except _Refused as error:
+                raise _TaskLost(str(error)) from None
+            except (_Rejected, RequestFailed) as error:
+                failed += 1
+                if failed == _MAX_FAILED_LOOKS:
+                    raise _TaskLost(str(error)) from None
+            else:
+                failed = 0
+            pause_s = min(max_s, pause_s * 2)
         return result
 
     async def _exchange(self, form: Form, body: bytes) -> Fields:
@@ -294,87 +336,51 @@ class A2ATool(RemoteTool):
         except InvalidAddress as error:
             raise _Rejected(str(error), answered=False) from None
 
-    def _body(self, form: Form, text: str, message_id: str) -> bytes:
+    def _body(self, form: Form, message: _Message) -> bytes:
         newer = form.style.endswith("_1")
-        message: Fields = {
-            "messageId": message_id,
+        sent: Fields = {
+            "messageId": message.id,
             "role": "ROLE_USER" if newer else "user",
-            "parts": [{"text": text} if newer else {"kind": "text", "text": text}],
+            "parts": [{"text": message.text} if newer else {"kind": "text", "text": message.text}],
         }
         if not newer:
-            message["kind"] = "message"
-        if self._context_id is not None:
-            message["contextId"] = self._context_id
+            sent["kind"] = "message"
+        if message.context_id is not None:
+            sent["contextId"] = message.context_id
+        if message.task_id is not None:
+            sent["taskId"] = message.task_id
         if form.style == "rest_1":
-            return msgspec.json.encode({"message": message})
+            return msgspec.json.encode({"message": sent})
+        params: Fields = {"message": sent}
+        if form.style != "rest":
+            # So that the task is known, and can be cancelled, while it is under way.
+            params["configuration"] = {"returnImmediately": True} if newer else {"blocking": False}
         method = "SendMessage" if newer else "message/send"
-        call: Fields = {"jsonrpc": "2.0", "id": message_id, "method": method, "params": {"message": message}}
+        call: Fields = {"jsonrpc": "2.0", "id": message.id, "method": method, "params": params}
         if form.style == "rest":
-            call["message"] = message
+            call["message"] = sent
         return msgspec.json.encode(call)
 
-    def _read(self, result: Fields) -> ToolOutput:
-        state = _state(result)
+    def _read(self, result: Fields, tasks: OpenTasks) -> ToolOutput:
+        state = state_of(result)
         text = answer_text(result)
         if text is None:
             text = prompts.agent_said_nothing(self.name, state or "")
-        return ToolOutput.of(text, is_error=state in _FAILED_STATES)
+        task, context_id = result.get("id"), result.get("contextId")
+        if state == WAITS and isinstance(task, str):
+            tasks.remember(OpenTask(task, context_id if isinstance(context_id, str) else None))
+            return ToolOutput.of(prompts.agent_waits(self.name, text))
+        tasks.forget()
+        return ToolOutput.of(text, is_error=state in FAILED)
+
+
+def _about_task(form: Form, what: Literal["get", "cancel"], task: str) -> bytes:
+    method = f"{what.title()}Task" if form.style == "rpc_1" else f"tasks/{what}"
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": task, "method": method, "params": {"id": task}})
 
 
 def default_description(name: str) -> str:
     return f"Delegate a task to the {name} agent over A2A. Pass the full task as a single message."
-
-
-def _unwrapped(result: Fields) -> Fields:
-    """The task or the message itself: revision 1.0 answers `{"task": …}` or `{"message": …}`."""
-    for wrapper in ("task", "message"):
-        inner = result.get(wrapper)
-        if isinstance(inner, dict) and "parts" not in result and "status" not in result:
-            return cast(Fields, inner)
-    return result
-
-
-def _state(result: Fields) -> str:
-    """The state of a task in the words of revision 0.3; "" of a message."""
-    status = result.get("status")
-    state = cast(Fields, status).get("state") if isinstance(status, dict) else None
-    return str(state or "").lower().removeprefix("task_state_").replace("_", "-")
-
-
-def answer_text(result: Mapping[str, object]) -> str | None:
-    """The text of a message's or task's parts, else of its status message, else of its last artifact.
-
-    If there is no text anywhere, the data in the same places, as JSON, and files by their names.
-    """
-    status = result.get("status")
-    message = cast(Fields, status).get("message") if isinstance(status, dict) else None
-    artifacts = _objects(result.get("artifacts"))
-    places = [
-        result.get("parts"),
-        cast(Fields, message).get("parts") if isinstance(message, dict) else None,
-        artifacts[-1].get("parts") if artifacts else None,
-    ]
-    for read in (_text, _in_words):
-        for parts in places:
-            inner = [part.get("root", part) for part in _objects(parts)]
-            found = [one for part in inner if isinstance(part, dict) and (one := read(cast(Fields, part))) is not None]
-            if found:
-                return "\n".join(found)
-    return None
-
-
-def _text(part: Fields) -> str | None:
-    text = part.get("text")
-    return text if isinstance(text, str) else None
-
-
-def _in_words(part: Fields) -> str | None:
-    if part.get("data") is not None:
-        return msgspec.json.encode(part["data"]).decode()
-    file = cast(Fields, part["file"]) if isinstance(part.get("file"), dict) else part
-    named = [file.get(name) for name in ("name", "filename", "mimeType", "mediaType", "uri", "url")]
-    names = [one[:_SHOWN_CHARS] for one in named if isinstance(one, str) and one]
-    return f"[file: {', '.join(names)}]" if names else None
 
 
 def _is_card(url: str) -> bool:

@@ -45,9 +45,9 @@ def object_args(text: str) -> tuple[dict[str, object], bytes]:
             args = cast("dict[str, object]", value)
             return args, canonical_value(args)
     except NotCanonical as error:
-        message = f"The arguments are not valid JSON: {error}."
+        message = prompts.arguments_not_json(str(error))
         raise InvalidArguments(message, (Issue("", str(error), "json"),)) from None
-    raise InvalidArguments("The arguments must be a JSON object.", (Issue("", "must be a JSON object", "type"),))
+    raise InvalidArguments(prompts.ARGUMENTS_NOT_OBJECT, (Issue("", prompts.NOT_AN_OBJECT, "type"),))
 
 
 def described(name: str, issues: tuple[Issue, ...]) -> str:

@@ -8,9 +8,10 @@ exactly those bytes. Server tools are then invoked here; client tools are offere
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Raw, Struct, field
+from msgspec.structs import replace
 
 from weftline.kernel.entries import Effect
 from weftline.messages import Text, UserPart
@@ -31,6 +32,13 @@ ClientKind: TypeAlias = Literal["local", "a2a_local", "mcp_local"]
 
 class ToolFailed(Exception):
     """A tool failed in a way that the model should read; the message is the result's text."""
+
+
+class ToolInDoubt(ToolFailed):
+    """Nobody knows whether the call took effect: it began, and its outcome is lost. The message is the result's text.
+
+    Unless the tool's effect is `read` or `idempotent`, the call is closed as in doubt and not carried out again.
+    """
 
 
 class ToolProgress(Struct, frozen=True, omit_defaults=True):
@@ -85,15 +93,17 @@ class ToolOutput(Struct, frozen=True, omit_defaults=True):
 
     parts: tuple[UserPart, ...]
     is_error: bool = False
+    in_doubt: bool = False
+    """Nobody knows whether the call took effect. Such a result is an error, too."""
 
     @classmethod
-    def of(cls, text: str, *, is_error: bool = False) -> ToolOutput:
-        return cls((Text(text),), is_error)
+    def of(cls, text: str, *, is_error: bool = False, in_doubt: bool = False) -> ToolOutput:
+        return cls((Text(text),), is_error or in_doubt, in_doubt)
 
     def whole(self) -> ToolOutput:
         """The same, in texts that can be stored: half a character becomes U+FFFD."""
         parts = [Text(whole(part.text)) if isinstance(part, Text) else part for part in self.parts]
-        return ToolOutput(tuple(parts), self.is_error)
+        return replace(self, parts=tuple(parts))
 
 
 class Happened(Struct, frozen=True):
@@ -148,6 +158,15 @@ class Tool(Protocol):
 def is_carried_out_by_run(tool: Tool) -> bool:
     """Whether its calls are carried out by child runs; then `invoke` is never called."""
     return bool(getattr(tool, "is_agent", False))
+
+
+@runtime_checkable
+class ReplacesContent(Protocol):
+    """A tool that replaces something as a whole, and can show it before."""
+
+    async def prior_content(self, args: bytes) -> str | None:
+        """What a call with these final arguments would replace; None if there is nothing, or no text."""
+        ...
 
 
 class Toolset(Protocol):

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 from msgspec import Raw
 
 from weftline.kernel.entries import STRICTNESS, Effect
+from weftline.log_context import fields
 from weftline.providers.base import ToolSpec
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import (
@@ -207,7 +208,8 @@ class FunctionTool(Generic[P, R]):
     def _failed(self, error: BaseException, context: ToolContext) -> ToolOutput:
         """The model reads what went wrong; only the log says where. `ToolFailed` is an answer, not a fault."""
         if not isinstance(error, ToolFailed):
-            _log.error("run %s: the tool %s failed", context.run_id, self.name, exc_info=error)
+            told = fields(run=context.run_id, tool=self.name, call=context.call_id)
+            _log.error("run %s: the tool %s failed", context.run_id, self.name, exc_info=error, extra=told)
         return error_of(error)
 
 

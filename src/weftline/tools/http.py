@@ -89,7 +89,8 @@ class HttpTool(RemoteTool):
                 output = await self._read(reply)
         except RequestFailed as error:
             in_doubt = error.sent and self.effect == "once"
-            return ToolOutput.of(prompts.request_failed(self.name, error.message, in_doubt=in_doubt), is_error=True)
+            message = prompts.request_failed(self.name, error.message, in_doubt=in_doubt)
+            return ToolOutput.of(message, is_error=True, in_doubt=in_doubt)
         except ToolFailed as error:
             return ToolOutput.of(prompts.tool_failed(self.name, str(error)), is_error=True)
         return output

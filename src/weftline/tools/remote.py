@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from weftline import prompts
 from weftline.kernel.entries import Effect
+from weftline.log_context import fields
 from weftline.messages import File, Image, Text, UserPart
 from weftline.providers.base import ToolSpec
 from weftline.redaction import Redactor
@@ -62,7 +63,8 @@ class RemoteTool(ABC):
             output = await self.ask(args, context)
         except Exception as error:
             # Without its traceback, which would contain what the peer said and what it was sent.
-            logger.error("run %s: the tool %s failed: %s", context.run_id, self.name, type(error).__name__)
+            told = fields(run=context.run_id, tool=self.name, call=context.call_id)
+            logger.error("run %s: the tool %s failed: %s", context.run_id, self.name, type(error).__name__, extra=told)
             output = ToolOutput.of(prompts.tool_failed(self.name, str(error)), is_error=True)
         if any(isinstance(part, File) and len(part.data or "") > _MAX_ON_LOOP for part in output.parts):
             return await asyncio.to_thread(redacted, output, self._redactor)
@@ -96,7 +98,7 @@ class UnavailableTool(RemoteTool):
 
 def redacted(output: ToolOutput, redactor: Redactor) -> ToolOutput:
     """The output with every secret blacked out, and no text longer than a model may see."""
-    return ToolOutput(tuple(_part(part, redactor) for part in output.parts), output.is_error)
+    return replace(output, parts=tuple(_part(part, redactor) for part in output.parts))
 
 
 def _part(part: UserPart, redactor: Redactor) -> UserPart:

@@ -17,7 +17,7 @@ from weftline import prompts
 from weftline.canonical import MAX_DEPTH, NotCanonical, canonical_value
 from weftline.messages import File, Image, Text, UserPart
 from weftline.surrogates import whole
-from weftline.tools.base import ToolFailed, ToolOutput
+from weftline.tools.base import ToolFailed, ToolInDoubt, ToolOutput
 
 
 def output_of(value: object, *, tool_name: str) -> ToolOutput:
@@ -56,7 +56,8 @@ def error_of(error: BaseException) -> ToolOutput:
         message = ""
     if not isinstance(error, ToolFailed):
         message = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return ToolOutput.of(whole(message or prompts.FAILED_WITHOUT_WORDS), is_error=True)
+    in_doubt = isinstance(error, ToolInDoubt)
+    return ToolOutput.of(whole(message or prompts.FAILED_WITHOUT_WORDS), is_error=True, in_doubt=in_doubt)
 
 
 def _checked(output: ToolOutput) -> ToolOutput:

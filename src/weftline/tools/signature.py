@@ -7,6 +7,7 @@ Everything that needs pydantic happens in `Parameters.of`, which a tool calls on
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional, cast, get_args, get_origin, get_type_hints
@@ -14,11 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional, cast, ge
 import msgspec
 from msgspec import Raw
 
+from weftline import prompts
 from weftline.canonical import NotCanonical, canonical_value
 from weftline.tools.arguments import MAX_ISSUES, InvalidArguments, Issue, described, object_args, pointer
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
+
+_log = logging.getLogger("weftline.tools")
 
 _SECTION = re.compile(
     r"^(args|arguments|parameters|params|returns?|yields?|raises|examples?|notes?|warnings?|attributes|see also|todo"
@@ -154,22 +158,32 @@ class Parameters:
     def final_args(self, text: str) -> bytes:
         """Canonical argument bytes: coerced to the declared types, defaults filled in.
 
+        They are a fixed point: the function gets them through the same validators once more, and must get what the log
+        says.
+
         Raises:
-            InvalidArguments: if the text is not a JSON object or does not fit.
+            InvalidArguments: if the text is not a JSON object or does not fit, or if the validators change what they
+                have made of it themselves.
         """
         from pydantic import ValidationError
 
         value, data = object_args(text)
         try:
             model = self._model.__pydantic_validator__.validate_json(data)
-            dumped = self._model.__pydantic_serializer__.to_python(model, mode="json", by_alias=True, warnings=False)
-            return canonical_value(dumped)
+            final = _stored_form(model)
         except ValidationError as error:
             issues = _issues(error, value)
             raise InvalidArguments(described(self._name, issues), issues) from None
         except (NotCanonical, RecursionError) as error:
             issue = Issue("", str(error), "json")
             raise InvalidArguments(described(self._name, (issue,)), (issue,)) from None
+        try:
+            stable = final == data or _is_stable(model, final)
+        except ValidationError:
+            stable = False
+        if not stable:
+            raise _unstable(self._name)
+        return final
 
     def keywords(self, args: bytes) -> dict[str, Any]:
         """The keyword arguments of `args`, as Python objects of the declared types.
@@ -177,15 +191,67 @@ class Parameters:
         Raises:
             InvalidArguments: if once-final bytes no longer fit the function.
         """
+        return self._named(self._validated(args))
+
+    def keywords_of(self, args: bytes) -> dict[str, Any]:
+        """Like `keywords`, for arguments as the model wrote them, which nobody has prepared.
+
+        Raises:
+            InvalidArguments: if they do not fit, or as `require_stable` does.
+        """
+        model = self._validated(args)
+        require_stable(model, name=self._name)
+        return self._named(model)
+
+    def _validated(self, args: bytes) -> BaseModel:
         from pydantic import ValidationError
 
         try:
-            model = self._model.__pydantic_validator__.validate_json(args)
+            return self._model.__pydantic_validator__.validate_json(args)
         except ValidationError as error:
             issues = _issues(error, object_args(args.decode())[0])
             raise InvalidArguments(described(self._name, issues), issues) from None
-        values: dict[str, Any] = model.__dict__
+
+    def _named(self, model: BaseModel) -> dict[str, Any]:
+        values = model.__dict__
         return {name: values[field] for field, name in self._fields.items()}
+
+
+def require_stable(model: BaseModel, *, name: str) -> None:
+    """Refuses arguments that the validators of a tool change each time, for arguments that are used as they are.
+
+    Values that have no stored form, or none that can be read again, pass: nobody reads them again.
+
+    Raises:
+        InvalidArguments: if validating them once more gives other arguments.
+    """
+    from pydantic import ValidationError
+    from pydantic_core import PydanticSerializationError
+
+    try:
+        if not _is_stable(model, _stored_form(model, by_alias=False), by_name=True):
+            raise _unstable(name)
+    except (ValidationError, NotCanonical, RecursionError, PydanticSerializationError):
+        pass
+
+
+def _stored_form(model: BaseModel, *, by_alias: bool = True) -> bytes:
+    dumped = model.__pydantic_serializer__.to_python(model, mode="json", by_alias=by_alias, warnings=False)
+    return canonical_value(dumped)
+
+
+def _is_stable(model: BaseModel, stored: bytes, *, by_name: bool = False) -> bool:
+    validator = type(model).__pydantic_validator__
+    again = (
+        validator.validate_json(stored, by_alias=False, by_name=True) if by_name else validator.validate_json(stored)
+    )
+    # The values are compared as well because a set may be written in another order.
+    return _stored_form(again, by_alias=not by_name) == stored or again.__dict__ == model.__dict__
+
+
+def _unstable(name: str) -> InvalidArguments:
+    _log.error("the validators of the tool %s change or refuse their own output: the call is not made", name)
+    return InvalidArguments(prompts.unstable_arguments(name), (Issue("", prompts.OUTPUT_CHANGED, "validators"),))
 
 
 def _is_context(hint: Any, context_type: type) -> bool:

@@ -32,17 +32,20 @@ class _Named(Struct):
 _decode_named = json.Decoder(_Named).decode
 
 
-def agent_spec_merge(agent_spec: bytes, spec: bytes, *, name: str | None = None) -> bytes:
+def agent_spec_merge(agent_spec: bytes, spec: bytes, *, id: str | None = None, name: str | None = None) -> bytes:
     """The spec to store for a run of `spec` with the agent defined by `agent_spec`.
 
     The agent's prompt is used whatever the request says; its tools come first and give way to the request's if they
-    share a name. Metadata is the request's alone. `name` is the agent's own, for a run without a name.
+    share a name. Metadata is the request's alone. `id` is the agent's, for a request that names it by its slug, and
+    `name` its own, for a run without a name.
     """
     agent = decode_fields(agent_spec)
     if name is not None and agent.get("name", NULL) == NULL:
         agent["name"] = Raw(encode(name))
     merged = decode_fields(spec)
     merged.pop("systemPrompt", None)
+    if id is not None and "agentId" in merged:
+        merged["agentId"] = Raw(encode(id))
     if agent.get("systemPrompt", NULL) != NULL:
         merged["systemPrompt"] = agent["systemPrompt"]
     for key in DEFAULTS:

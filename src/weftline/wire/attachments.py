@@ -13,13 +13,16 @@ from binascii import Error as NotBase64
 from hashlib import sha256
 from ipaddress import ip_address
 from typing import Annotated, Any, NamedTuple, cast
-from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.parse import urlsplit
 
 from msgspec import Raw, Struct
+from msgspec.json import decode
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from weftline.errors import Issue, invalid
 from weftline.messages import Blob, File, Image
+from weftline.percent import decoded_up_to
+from weftline.redaction import shown_url
 from weftline.wire.json_text import decode_fields, decode_items, encode
 from weftline.wire.limits import (
     FILE_TYPES,
@@ -37,6 +40,8 @@ _SIGNATURES = (
     (b"GIF89a", "image/gif"),
     (b"%PDF-", "application/pdf"),
 )
+_MAX_DATA_HEAD_CHARS = 1024
+"""What is before the content of a data URL: its media type and parameters."""
 _OWN = ("sha256", "sizeBytes")
 """Written by the server in place of content; ignored when a client sends them."""
 
@@ -182,13 +187,23 @@ def _content(sent: dict[str, Any]) -> tuple[str, bytes | None]:
 
 
 def _data_url(url: str) -> tuple[str | None, bytes]:
-    head, comma, body = url[5:].partition(",")
-    if not comma:
+    comma = url.find(",", 0, _MAX_DATA_HEAD_CHARS)
+    if comma < 0:
         raise AttachmentRefused("url", "is not a data URL")
-    media_type, _, options = head.partition(";")
+    media_type, _, options = url[5:comma].partition(";")
+    body = url[comma + 1 :]
     encoded = options.lower().split(";")[-1] == "base64"
-    data = _decoded(body, "url") if encoded else unquote_to_bytes(body)
-    return media_type or None, data
+    return media_type or None, _decoded(body, "url") if encoded else _unescaped(body)
+
+
+def _unescaped(text: str) -> bytes:
+    try:
+        data = decoded_up_to(text.encode(), MAX_ATTACHMENT_BYTES)
+    except ValueError:
+        raise AttachmentRefused("url", "is not a data URL") from None
+    if data is None:
+        raise _too_large("url")
+    return data
 
 
 def _decoded(text: str, field: str) -> bytes:
@@ -266,6 +281,36 @@ def _check_name(name: str | None) -> None:
 
 def _too_large(field: str) -> AttachmentRefused:
     return AttachmentRefused(field, f"has more than {MAX_ATTACHMENT_BYTES:,} bytes of content")
+
+
+# In what is shown
+
+
+def with_shown_addresses(spec: bytes) -> bytes:
+    """A stored spec whose attachments have addresses that can be shown: those of private files contain a secret."""
+    if b'"attachments"' not in spec or b'"url"' not in spec:
+        return spec
+    return _shown_in(Raw(spec), {"messages": {"attachments": {}}, "attachments": {}})
+
+
+def _shown_in(value: Raw, inside: dict[str, Any]) -> bytes:
+    """`inside` are the fields that lead to attachments. Older specs may have something else there."""
+    match _kind(value):
+        case b"[":
+            return encode([Raw(_shown_in(item, inside)) for item in decode_items(value)])
+        case b"{":
+            fields = decode_fields(value)
+            for name in inside.keys() & fields.keys():
+                fields[name] = Raw(_shown_in(fields[name], inside[name]))
+            if not inside and "url" in fields and _kind(fields["url"]) == b'"':
+                fields["url"] = Raw(encode(shown_url(decode(fields["url"], type=str))))
+            return encode(fields)
+        case _:
+            return bytes(value)
+
+
+def _kind(value: Raw) -> bytes:
+    return bytes(memoryview(value)[:1])
 
 
 # In the plan

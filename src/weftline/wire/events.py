@@ -46,7 +46,7 @@ from weftline.kernel.entries import (
     TurnCompleted,
     decode_fact,
 )
-from weftline.messages import Text, joined_text
+from weftline.messages import File, Image, Text, joined_text
 from weftline.wire.responses import usage_triple
 
 ERROR_CLASSES = frozenset(
@@ -103,8 +103,10 @@ def delta_frames(first_seq: int, kind: str, bodies_joined: bytes, *, after: int,
     """
     event, type_ = _OBSERVATIONS[kind]
     first_seq, payloads = _payloads(first_seq, kind, bodies_joined, after=after, upto=upto)
+    seqs = map(str, range(first_seq, first_seq + len(payloads)))
     return [
-        f'id: {seq}{event}{seq}{type_}{body[1:-1]},"data":{body}}}\n\n' for seq, body in enumerate(payloads, first_seq)
+        f'id: {seq}{event}{seq}{type_}{body[1:-1]},"data":{body}}}\n\n'
+        for seq, body in zip(seqs, payloads, strict=True)
     ]
 
 
@@ -277,10 +279,14 @@ def _result(head: CallClosed, body: bytes) -> tuple[str, bytes] | None:
     }
     if head.how == "in_doubt":
         payload["inDoubt"] = True
-    images = [part for part in content.parts if not isinstance(part, Text)]
-    if images:
-        payload["attachments"] = [{"type": "image", "mediaType": part.media_type} for part in images]
+    attached = [part for part in content.parts if not isinstance(part, Text)]
+    if attached:
+        payload["attachments"] = [{"type": _attached_as(part), "mediaType": part.media_type} for part in attached]
     return "tool_result", encode(payload)
+
+
+def _attached_as(part: Image | File) -> str:
+    return "image" if isinstance(part, Image) else "audio" if part.media_type.startswith("audio/") else "file"
 
 
 def _excerpt(text: str) -> str:
@@ -314,7 +320,7 @@ def _terminal(head: RunEnded, body: bytes) -> tuple[str, bytes]:
             payload["finishReason"] = head.finish
     elif head.status == "cancelled":
         event = "cancelled"
-        payload["reason"] = head.reason or "user"
+        payload["reason"] = "session_ended" if head.reason == "thread_ended" else head.reason or "user"
     elif head.code in RESULT_SUBTYPES:
         event = "result"
         payload |= {"subtype": RESULT_SUBTYPES[head.code], "ok": False, "error": content.error}

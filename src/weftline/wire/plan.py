@@ -275,6 +275,8 @@ def _tool_budgets(sent: dict[str, _ToolBudget] | None, tools: tuple[ToolRef, ...
 
 def _default_budgets(tools: tuple[ToolRef, ...]) -> dict[str, int]:
     """The default table without the tools that the run does not have: it is stored with every run."""
+    if not tools:
+        return {}
     names: set[str] = set()
     for ref in tools:
         match ref:

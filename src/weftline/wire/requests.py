@@ -28,7 +28,7 @@ from weftline.wire.limits import (
 from weftline.wire.plan import NULL
 from weftline.wire.run_spec import MessageModel, RunModel
 from weftline.wire.tool_refs import ADDRESS_FIELDS, KINDS, duplicate_names, shown, take_secrets
-from weftline.wire.unknown_fields import Shape, UnknownField, shape_of, unknown_fields
+from weftline.wire.unknown_fields import Shape, UnknownField, shape_of, unknown_fields, with_typos
 
 _Body = TypeVar("_Body", bound=SpecBody)
 
@@ -41,25 +41,41 @@ _FIXED = _RUN.known - _MESSAGE.known
 
 def parse_run(body: bytes) -> RunBody:
     """The body of a run to create."""
-    fields = _valid(body, _check_run)
-    _require_input(fields)
-    return _spec_body(RunBody, body, fields)
+    fields = decode_object(body)
+    try:
+        _require_valid(fields, _check_run)
+        _require_input(fields)
+        return _spec_body(RunBody, body, fields)
+    except InvalidRequest as error:
+        raise with_typos(error, unknown_fields(fields, _RUN)) from None
 
 
 def parse_session(body: bytes) -> SessionBody:
     """The body of a session to create: a run's, without `prompt` and `messages`."""
-    fields = _valid(body, _check_run)
+    fields = decode_object(body)
+    try:
+        _require_valid(fields, _check_run)
+        _require_no_input(fields)
+        return _spec_body(SessionBody, body, fields)
+    except InvalidRequest as error:
+        raise with_typos(error, unknown_fields(fields, _RUN)) from None
+
+
+def _require_no_input(fields: dict[str, Any]) -> None:
     given = [key for key in ("prompt", "messages", "attachments") if fields.get(key) is not None]
     if given:
         raise invalid([Issue(key, "a session is created without input; send it as a message") for key in given])
-    return _spec_body(SessionBody, body, fields)
 
 
 def parse_message(body: bytes) -> MessageBody:
     """The body of a message to a session."""
-    fields = _valid(body, _check_message)
-    _require_input(fields)
-    spec, secrets, blobs = _stored(body, fields)
+    fields = decode_object(body)
+    try:
+        _require_valid(fields, _check_message)
+        _require_input(fields)
+        spec, secrets, blobs = _stored(body, fields)
+    except InvalidRequest as error:
+        raise with_typos(error, unknown_fields(fields, _MESSAGE)) from None
     unknown = tuple([_of_session(field) for field in unknown_fields(fields, _MESSAGE)])
     return MessageBody(spec, fields.get("metadata") or {}, secrets, bool(fields.get("tools")), unknown, blobs)
 
@@ -105,7 +121,7 @@ def parse_tool_result(body: bytes, *, user_agent: str) -> ToolResultBody:
     match sent.result, sent.error:
         case None, None:
             if not user_agent.startswith(EMPTY_RESULT_USER_AGENT):
-                raise invalid([Issue("result", "give exactly one of `result` and `error`")])
+                raise with_typos(invalid([Issue("result", "give exactly one of `result` and `error`")]), unknown)
             return ToolResultBody(sent.tool_use_id, result="", unknown=unknown)
         case result, None:
             if _fits(result, MAX_RESULT_BYTES):
@@ -127,8 +143,7 @@ def _inexact_tool_result(body: bytes) -> tuple[ToolResult, tuple[UnknownField, .
         fields = decode_fields(body)
     except (DecodeError, UnicodeDecodeError, RecursionError):
         raise _tool_result_faults(body) from None
-    present = {name: True for name, value in fields.items() if value != NULL}
-    return sent, unknown_fields(present, _TOOL_RESULT)
+    return sent, _unknown_in_result(fields)
 
 
 def _tool_result_faults(body: bytes) -> InvalidRequest:
@@ -145,7 +160,11 @@ def _tool_result_faults(body: bytes) -> InvalidRequest:
     ]
     if not isinstance(sent.tool_use_id, str) or not 0 < len(sent.tool_use_id) <= MAX_TOOL_USE_ID_CHARS:
         issues.insert(0, Issue("toolUseId", f"must be a string of 1 to {MAX_TOOL_USE_ID_CHARS} characters"))
-    return invalid(issues)
+    return with_typos(invalid(issues), _unknown_in_result(decode_fields(body)))
+
+
+def _unknown_in_result(fields: dict[str, Raw]) -> tuple[UnknownField, ...]:
+    return unknown_fields({name: True for name, value in fields.items() if value != NULL}, _TOOL_RESULT)
 
 
 def _fits(text: str, max_bytes: int) -> bool:
@@ -153,8 +172,7 @@ def _fits(text: str, max_bytes: int) -> bool:
     return len(text) * 4 <= max_bytes or (len(text) <= max_bytes and len(text.encode()) <= max_bytes)
 
 
-def _valid(body: bytes, check: Any) -> dict[str, Any]:
-    fields = decode_object(body)
+def _require_valid(fields: dict[str, Any], check: Any) -> None:
     try:
         check(fields)
     except ValidationError as error:
@@ -164,7 +182,6 @@ def _valid(body: bytes, check: Any) -> dict[str, Any]:
         clashes = duplicate_names(tools)
         if clashes:
             raise invalid([Issue(path, _taken(name, earlier)) for path, name, earlier in clashes])
-    return fields
 
 
 def _taken(name: str, earlier: str) -> str:

@@ -10,10 +10,12 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 from msgspec.json import Encoder
 from msgspec.structs import asdict, replace
 
-from weftline.errors import TABLE, WeftlineError
+from weftline.errors import LOG_DAMAGED, TABLE, WeftlineError
 from weftline.kernel.entries import ModelRef
 from weftline.messages import Assistant, Message, System, Text, Usage, User
 from weftline.plan import PlanOutline
+from weftline.redaction import shown_url
+from weftline.suggestions import sentence
 from weftline.wire.limits import DEFAULT_RUN_NAME, LOW_EFFORT_MAX, MEDIUM_EFFORT_MAX
 from weftline.wire.unknown_fields import UnknownField
 
@@ -61,10 +63,10 @@ def error_body(err: WeftlineError, request_id: str) -> bytes:
     row = TABLE.get(err.code)
     hint = err.hint or (row.remedy if row else "")
     message = err.message or hint or err.code
-    sentence = err.code in _SENTENCES or "correctSlug" in err.details or "correct_slug" in err.details
-    body: dict[str, Any] = {"error": message if sentence else err.code, "code": err.code, "message": message}
+    shown = err.code in _SENTENCES or "correctSlug" in err.details or "correct_slug" in err.details
+    body: dict[str, Any] = {"error": message if shown else err.code, "code": err.code, "message": message}
     if hint:
-        body["hint"] = hint if sentence or hint == message else f"{message.removesuffix('.')}. {hint}"
+        body["hint"] = hint if shown or hint == message else f"{sentence(message)} {hint}"
     if request_id:
         body["requestId"] = request_id
     for name, value in err.details.items():
@@ -307,6 +309,7 @@ def listed_run(run: RunView, *, agent_id: str | None) -> ListedRun:
 
 def _summary(run: RunView) -> RunSummary:
     failed = run.status == "failed"
+    damaged = run.error_code == LOG_DAMAGED
     ended = run.status in TERMINAL
     used = usage_triple(run.usage, run.turns, run.model, attempts=run.attempts) if ended else None
     return RunSummary(
@@ -317,8 +320,8 @@ def _summary(run: RunView) -> RunSummary:
         paused=run.status == "paused",
         reason=run.reason,
         final_text=_final_text(run),
-        error=run.error if failed else None,
-        error_code=run.error_code if failed else None,
+        error=run.error if failed or damaged else None,
+        error_code=run.error_code if failed or damaged else None,
         failure_reason=FailureReason(run.error_class, run.finish_reason) if failed and run.error_class else None,
         finish_reason=run.finish_reason,
         metadata=run.metadata,
@@ -460,7 +463,13 @@ def _attachments(message: User) -> list[AttachmentInfo] | UnsetType:
     if not parts:
         return UNSET
     return [
-        AttachmentInfo(part.media_type, part.name or UNSET, part.url or UNSET, part.blob or UNSET, part.size or UNSET)
+        AttachmentInfo(
+            part.media_type,
+            part.name or UNSET,
+            shown_url(part.url) if part.url else UNSET,
+            part.blob or UNSET,
+            part.size or UNSET,
+        )
         for part in parts
     ]
 

@@ -156,7 +156,7 @@ _REASONING_SCHEMA = {
 
 
 def _tool_count(tools: list[ToolRefModel]) -> list[ToolRefModel]:
-    count = sum(len(tool.tools) if isinstance(tool, McpLocalToolModel) else 1 for tool in tools)
+    count = len(tools) + sum([len(tool.tools) - 1 for tool in tools if isinstance(tool, McpLocalToolModel)])
     if count > MAX_TOOLS:
         raise PydanticCustomError(
             "tool_count", "has {count} tools; at most {limit} are allowed", {"count": count, "limit": MAX_TOOLS}

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from msgspec import UNSET, DecodeError, ValidationError
+from msgspec import UNSET, DecodeError
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
+from weftline.errors import WeftlineError
 from weftline.kernel import bodies
 from weftline.kernel.entries import ModelRef, RunEnded
-from weftline.kernel.state import decode_state
 from weftline.messages import Usage
 from weftline.plan import PlanOutline, decode_outline
+from weftline.wire.attachments import with_shown_addresses
 from weftline.wire.events import ERROR_CLASSES, failed_finish
 from weftline.wire.responses import CallName, RunView, SessionUsage, Status
 
@@ -35,12 +36,16 @@ class RunFields(Protocol):
     def started_at(self) -> int | None: ...
     @property
     def ended_at(self) -> int | None: ...
-    @property
-    def state(self) -> bytes: ...
 
 
 def run_view(
-    row: RunFields, *, run_id: str, session_id: str | None, created: bytes | None, ended: tuple[RunEnded, bytes] | None
+    row: RunFields,
+    *,
+    run_id: str,
+    session_id: str | None,
+    created: bytes | None,
+    ended: tuple[RunEnded, bytes] | None,
+    in_doubt: Sequence[CallName],
 ) -> RunView:
     """`created` is the body of the first entry, None if retention has removed it; `ended` is the terminal entry."""
     run = RunView(
@@ -53,10 +58,27 @@ def run_view(
         metadata=_decode_metadata(row.metadata),
         started_us=row.started_at,
         finished_us=row.ended_at,
-        in_doubt=_in_doubt(row.state),
+        in_doubt=in_doubt,
         outline=_outline(created),
     )
     return run if ended is None else _ended(run, *ended)
+
+
+def damaged_run(row: RunFields, *, run_id: str, error: WeftlineError) -> RunView:
+    """What a list shows of a run whose log cannot be read."""
+    return RunView(
+        id=run_id,
+        status=_status(row.status),
+        created_us=row.created_at,
+        spec=b"{}",
+        session_id=None,
+        name=row.name,
+        metadata={},
+        started_us=row.started_at,
+        finished_us=row.ended_at,
+        error=error.message,
+        error_code=error.code,
+    )
 
 
 def session_usage(ends: Iterable[RunEnded]) -> SessionUsage:
@@ -74,21 +96,10 @@ def session_usage(ends: Iterable[RunEnded]) -> SessionUsage:
     )
 
 
-def _in_doubt(state: bytes) -> list[CallName]:
-    """The calls that the run's stored state remembers as being in doubt."""
-    if b"doubts" not in state:
-        return []  # nearly always, and cheaper than decoding: a field without a value is not stored
-    try:
-        doubts = decode_state(state).guards.doubts
-    except (DecodeError, ValidationError):
-        return []  # made by another version of the fold
-    return [CallName(doubt.id, doubt.tool) for doubt in doubts if doubt.id]
-
-
 def _spec(created: bytes | None) -> bytes:
     """What the client sent; `{}` if the run did not come from a client, or its entry is gone."""
     sent = UNSET if created is None else bodies.decode_created(created).sent
-    return b"{}" if sent is UNSET else bytes(sent)
+    return b"{}" if sent is UNSET else with_shown_addresses(bytes(sent))
 
 
 def _outline(created: bytes | None) -> PlanOutline:

@@ -3,8 +3,8 @@
 They are accepted, because clients may be newer than servers, and kept in the stored spec; but an unknown field is more
 often a typo than a new feature, so the client is warned about each, with the known field nearest to it.
 
-The known fields come from the models that validate the request. A request without unknown fields costs a comparison of
-key sets for each of its objects.
+The known fields come from the models that validate the request. A request without unknown fields costs a look-up
+for each of its fields.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, cast, get_args, ge
 from msgspec import Struct
 from pydantic import BaseModel
 
+from weftline.errors import MAX_ISSUES, InvalidRequest
+from weftline.suggestions import sentence
+
+_TYPOS_IN_MESSAGE = 3
 MAX_NAMED = 20
 """Unknown fields that are named in one response."""
 _COMPARED_CHARS = 64
@@ -45,6 +49,9 @@ _OTHER_WORDS: Mapping[str, str] = {
     "text": "content",
     "images": "attachments",
     "files": "attachments",
+    "base64": "data",
+    "uri": "url",
+    "endpoint": "url",
     "mimetype": "mediaType",
     "contenttype": "mediaType",
     "filename": "name",
@@ -91,10 +98,11 @@ class Shape(Struct, frozen=True):
         """Whether a value has no unknown fields. Nearly every request stops here."""
         if not isinstance(value, dict):
             return True
-        fields = cast("dict[str, Any]", value)
-        if not fields.keys() <= self.known:
-            return False
-        return all(self.inside[name].fits(fields[name]) for name in self.inside.keys() & fields.keys())
+        known, inside = self.known, self.inside
+        for name, field in cast("dict[str, Any]", value).items():
+            if name not in known or (field and name in inside and not inside[name].fits(field)):
+                return False
+        return True
 
     def unknown(self, value: Any) -> Iterator[_Found]:
         fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
@@ -142,7 +150,8 @@ class _Tagged(Struct, frozen=True):
         return iter(()) if shape is None else shape.unknown(value)
 
     def _shape(self, value: Any) -> Shape | None:
-        return self.by_kind.get(cast("dict[str, Any]", value).get("kind", "")) if isinstance(value, dict) else None
+        kind = cast("dict[str, Any]", value).get("kind") if isinstance(value, dict) else None
+        return self.by_kind.get(kind) if isinstance(kind, str) else None
 
 
 _Inner: TypeAlias = Shape | _Items | _Values | _Tagged
@@ -151,7 +160,7 @@ _Found: TypeAlias = tuple[tuple[str | int, ...], str]
 
 
 def unknown_fields(sent: Mapping[str, Any], shape: Shape) -> tuple[UnknownField, ...]:
-    """The unknown fields of a valid request, the first few; the last says so if there are more.
+    """The unknown fields of a request, the first few; the last says so if there are more.
 
     A field that is null counts as absent.
     """
@@ -162,6 +171,23 @@ def unknown_fields(sent: Mapping[str, Any], shape: Shape) -> tuple[UnknownField,
     if len(found) > MAX_NAMED:
         named.append(UnknownField("…", fault=f"is not all: each field beyond the first {MAX_NAMED} that is not known"))
     return tuple(named)
+
+
+def with_typos(error: InvalidRequest, unknown: Sequence[UnknownField]) -> InvalidRequest:
+    """The same refusal, which also names the unknown fields that look like known ones: they may be its cause."""
+    typos = [field for field in unknown if field.nearest]
+    if not typos:
+        return error
+    *others, last = [f"{field.nearest} instead of {field.path}" for field in typos[:_TYPOS_IN_MESSAGE]]
+    meant = f"{', '.join(others)} and {last}" if others else last
+    details = error.details | {
+        "issues": [
+            *[{"path": field.path, "message": field.refusal} for field in typos],
+            *error.details.get("issues", ()),
+        ][:MAX_ISSUES]
+    }
+    message = f"{sentence(error.message)} Did you mean {meant}?"
+    return type(error)(message, code=error.code, hint=error.hint, **details)
 
 
 def _joined(steps: Sequence[str | int]) -> str:

@@ -68,9 +68,7 @@ async def replace(at: Workspaces, workspace: int, id: str, draft: AgentDraft, *,
     """
 
     def query() -> Query[AgentRow]:
-        row = yield from agents.by_id(id, workspace=workspace)
-        if row is None:
-            raise no_such_agent(id)
+        row = yield from _find(id, workspace=workspace)
         earlier = at.vault.open_headers(row.secrets, workspace=workspace)
         headers = kept_secrets(
             draft.headers, urls=dialled_urls(draft.spec), earlier=earlier, earlier_urls=dialled_urls(row.spec)
@@ -90,9 +88,7 @@ async def replace(at: Workspaces, workspace: int, id: str, draft: AgentDraft, *,
 
 async def delete(at: Workspaces, workspace: int, id: str) -> None:
     def query() -> Query[None]:
-        row = yield from agents.by_id(id, workspace=workspace)
-        if row is None:
-            raise no_such_agent(id)
+        row = yield from _find(id, workspace=workspace)
         yield from agents.delete(row.key)
 
     await at.records.write(query())
@@ -137,6 +133,16 @@ async def usable(at: Workspaces, caller: Caller) -> list[AgentSummary]:
 async def read(at: Workspaces, agent: AgentSummary) -> AgentRow | None:
     """All of an agent; None if it was deleted in the meantime."""
     return await at.records.read(agents.by_id(agent.id, workspace=agent.workspace))
+
+
+async def id_of(at: Workspaces, workspace: int, name: str) -> str:
+    """The id of the agent that a request names by its id or slug; what is neither is returned as it is.
+
+    Nothing about the caller is checked here: what it may use, it may use by its id.
+    """
+    if not _SLUG.fullmatch(name):  # no id is a slug: they have an underscore
+        return name
+    return await at.records.read(agents.id_by_slug(name, workspace=workspace)) or name
 
 
 async def use(at: Workspaces, caller: Caller, agent_id: str) -> AgentRow:

@@ -156,7 +156,8 @@ class WebhookDeliveries:
             SIGNATURE: signature(secret, body, at_s=self._at.clock.now_us() // 1_000_000),
         }
         try:
-            async with self._dialer.request("POST", url, headers=headers, body=body, timeout_s=_TIMEOUT_S) as reply:
+            dialer = self._dialer.of(webhook.workspace)
+            async with dialer.request("POST", url, headers=headers, body=body, timeout_s=_TIMEOUT_S) as reply:
                 answer, _ = await reply.read_up_to(_MAX_RESPONSE_BYTES)
         except RequestFailed as error:
             return None, error.message

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from weftline.errors import NotFound
 from weftline.store.base import Query
-from weftline.store.hashing import Minted
+from weftline.store.hashing import Minted, SecretHash
 from weftline.store.records import apps, grants, users
 from weftline.store.records.apps import App
 from weftline.store.records.grants import Grant, NewToken, Token
@@ -153,15 +153,20 @@ async def find_credential(at: Workspaces, app: App, *, secret: str) -> Token | G
     """What an access token or a refresh token stands for, if it was issued to this app."""
     found: Token | Grant | None = None
     if secret.startswith(ACCESS):
-        found = await find_token(at, secret)
+        found = await find_token(at, stored_token(at, secret))
     elif secret.startswith(REFRESH):
         found = await _find_grant(at, secret)
     return found if found is not None and found.client_id == app.client_id else None
 
 
-async def find_token(at: Workspaces, secret: str) -> Token | None:
+def stored_token(at: Workspaces, secret: str) -> SecretHash:
+    """What an access token is stored under."""
+    return at.hasher.stored(secret, label=ACCESS)
+
+
+async def find_token(at: Workspaces, stored: SecretHash) -> Token | None:
     """The access token, even if it has expired."""
-    return await at.records.read(grants.find_token(at.hasher.stored(secret, label=ACCESS)))
+    return await at.records.read(grants.find_token(stored))
 
 
 async def list_grants(at: Workspaces, *, email: str) -> list[Grant]:

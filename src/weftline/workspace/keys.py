@@ -8,9 +8,11 @@ import secrets
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from weftline.errors import InvalidRequest, NotFound
 from weftline.store.base import Query
-from weftline.store.records import keys
+from weftline.store.records import agents, keys
 from weftline.store.records.keys import ApiKey, NewKey
 from weftline.store.records.pages import RowPage
 from weftline.workspace.context import Change, Workspaces
@@ -44,7 +46,7 @@ async def is_anybody_let_in(at: Workspaces) -> bool:
 async def create(
     at: Workspaces, slug: str, *, name: str = "", usage: str = "developer_api", agents: Sequence[str] = ()
 ) -> CreatedKey:
-    """Creates a key, and its workspace if that is new. `agents` narrows the key to these agents."""
+    """Creates a key, and its workspace if that is new. `agents` narrows the key to these agents, by id or slug."""
     if usage not in USAGES:
         raise InvalidRequest(f"usage: {usage!r} is not a usage; use one of {', '.join(USAGES)}.")
     if len(name) > MAX_NAME_CHARS:
@@ -117,9 +119,18 @@ def _new_id() -> str:
 
 def _insert(new: NewKey, slug: str, *, now: int) -> Query[ApiKey]:
     workspace = yield from ensured(slug, now=now)
-    if not (yield from keys.insert(new, workspace=workspace, now=now)):
+    ids = yield from _ids_of(new.agents, workspace=workspace)
+    if not (yield from keys.insert(replace(new, agents=ids), workspace=workspace, now=now)):
         raise InvalidRequest("secret: this store already has that key.")
     return (yield from _existing(new.id))
+
+
+def _ids_of(names: Sequence[str], *, workspace: int) -> Query[tuple[str, ...]]:
+    """Allow-lists hold ids: an agent that gets the slug later is another one."""
+    ids: dict[str, None] = {}
+    for name in names:
+        ids[(yield from agents.id_by_slug(name, workspace=workspace)) or name] = None
+    return tuple(ids)
 
 
 def _existing(id: str, *, workspace: int | None = None) -> Query[ApiKey]:

@@ -137,6 +137,35 @@ async def test_to_a_narrowed_credential_all_agents_that_are_not_its_own_look_ali
     assert (await api.post("agent-runs", {"agentId": allowed["id"], "prompt": "hi"}, key=key)).status == 202
 
 
+@pytest.mark.requirement("wire.spec.agent_id", "wire.auth.agent_allow_list")
+async def test_an_agent_is_named_by_its_slug_wherever_its_id_is_taken(api: Api) -> None:
+    agent, other = await stored(api), await stored(api)
+    run = (await api.post("agent-runs", {"agentId": "helper", "prompt": "hi"})).json["runId"]
+    session = (await api.post("agent-sessions", {"agentId": "helper"})).json["sessionId"]
+    assert (await api.events(run))[-1]["text"] == "You are stored.||none"
+    assert (await api.snapshot(run))["spec"]["agentId"] == agent["id"]
+    for name in ("helper", agent["id"]):
+        listed = (await api.get(f"agent-runs?agentId={name}")).json["runs"]
+        assert [(one["runId"], one["agentId"]) for one in listed] == [(run, agent["id"])]
+        listed = (await api.get(f"agent-sessions?agentId={name}")).json["sessions"]
+        assert [(one["sessionId"], one["agentId"]) for one in listed] == [(session, agent["id"])]
+
+    key = await narrowed(api, "helper")
+    assert (await api.get("api-keys")).json["keys"][-1]["agentIds"] == [agent["id"]]
+    assert (await api.post("agent-runs", {"agentId": "helper", "prompt": "hi"}, key=key)).status == 202
+    assert (await api.post("agent-sessions", {"agentId": "helper"}, key=key)).status == 201
+    assert (await api.get("agent-runs?agentId=helper-2", key=key)).json["runs"] == []
+    refused = [
+        check_error(await api.post("agent-runs", {"agentId": name, "prompt": "hi"}, key=key), 403, "forbidden")
+        for name in ("helper-2", other["id"], "nobody")
+    ]
+    assert len({shown["message"] for shown in refused}) == 1
+    changed = await api.call("PUT", "agents/helper-2", {"name": "Other", "spec": {}})
+    assert changed.json["id"] == other["id"]
+    assert (await api.call("DELETE", "agents/helper-2")).status == 200
+    check_error(await api.get(f"agents/{other['id']}"), 404, "not_found")
+
+
 async def test_an_agent_that_is_not_there_is_not_found_and_named(api: Api, other_api: Api) -> None:
     foreign = await stored(other_api)
     for agent in (foreign["id"], "agent_none"):

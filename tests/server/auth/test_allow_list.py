@@ -161,6 +161,16 @@ async def creates_runs(office: Office) -> None:
         reply = await office.call("POST", runs, office.narrow, {**body, "prompt": "hi"})
         check_error(reply, 403, "forbidden")
     assert (await office.call("POST", runs, office.narrow, {"agentId": office.mine.id, "prompt": "hi"})).status == 202
+    once = {"idempotency-key": "k1"}
+    body = {"agentId": office.theirs.id, "prompt": "hi"}
+    made = await office.world.call("POST", runs, credential=office.wide, body=body, headers=once)
+    for accept in ("application/json", "text/event-stream"):
+        headers = {**once, "accept": accept}
+        for credential, told in ((office.wide, made.json["runId"]), (office.narrow, None)):
+            reply = await office.world.call(
+                "POST", runs, credential=credential, body={**body, "agentId": office.mine.id}, headers=headers
+            )
+            assert check_error(reply, 409, "idempotency_conflict").get("runId") == told
 
 
 async def creates_sessions(office: Office) -> None:

@@ -160,7 +160,7 @@ class TestSwitchedOff:
     async def test_nothing_is_read_and_the_client_is_unknown(self, browser: Browser, documents: Documents) -> None:
         metadata = (await browser.get("/.well-known/oauth-authorization-server")).json
         assert metadata["client_id_metadata_document_supported"] is False
-        assert (await browser.get(query())).status == 401 and documents.asked == []
+        assert (await browser.get(query())).status == 400 and documents.asked == []
 
 
 class TestOwnDocument:

@@ -117,8 +117,9 @@ class TestCredentials:
     async def test_cookies_may_come_along_but_never_to_the_pages_for_people(self, world: World) -> None:
         reply = await world.call("GET", "/healthz", headers=ORIGIN)
         assert reply.headers["access-control-allow-credentials"] == "true" and allowed(reply) == PAGE
-        for path in ("/api/oauth/authorize", "/api/oauth/authorize/decide"):
-            for method in ("GET", "POST"):
+        for path in ("authorize", "authorize/decide", "sign-in", "sign-out", "grants", "grants/g1"):
+            path = f"/api/oauth/{path}"
+            for method in ("GET", "POST", "DELETE"):
                 assert allowed(await world.call(method, path, headers=ORIGIN, form={})) is None, path
             assert allowed(await world.call("OPTIONS", path, headers=asking())) is None, path
 

@@ -106,7 +106,8 @@ async def test_keys_are_let_in_by_their_usage_and_the_workspaces_plan(world: Wor
             assert let_in(await ask(world, route, key))
         else:
             body = check_error(reply, 403, "forbidden")
-            assert body["error"] == "This API key is not for the Developer API" and body["hint"]
+            meant = "MCP" if "mcp" in route.usages else "A2A" if "a2a" in route.usages else "the Developer API"
+            assert body["error"] == f"This API key is not for {meant}" and body["hint"]
 
 
 @pytest.mark.parametrize("route", SCOPED, ids=named)

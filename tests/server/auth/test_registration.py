@@ -64,7 +64,19 @@ async def test_a_client_with_a_secret_must_show_it(world: World, browser: Browse
     form = {"grant_type": "authorization_code", "code": code, "redirect_uri": LOOPBACK, "code_verifier": VERIFIER}
     without = await world.call("POST", "/api/oauth/token", form={**form, "client_id": client.id})
     check_oauth_error(without, "invalid_client", status=401)
-    assert (await client.exchange(code, redirect_uri=LOOPBACK)).status == 200
+    given = await client.exchange(code, redirect_uri=LOOPBACK)
+    assert given.status == 200
+    assert (await client.introspect(given.json["access_token"]))["aud"] == MCP
+
+
+async def test_a_host_whose_registration_is_gone_is_told_to_register_again(world: World, browser: Browser) -> None:
+    client = Client(world, "mantyx_oa_nobody", "")
+    for visitor in (browser, Browser(world)):
+        reply = await visitor.get(client.query(redirect_uri=LOOPBACK, scope=None, resource=MCP))
+        # FastMCP registers again after a 400 at this address, and at this one alone.
+        assert reply.status == 400 and "not registered" in reply.text
+        assert reply.headers["content-type"].startswith("text/html")
+    check_oauth_error(await client.refresh("x"), "invalid_client", status=401)
 
 
 async def test_a_client_that_says_nothing_about_its_secret_gets_one(world: World) -> None:

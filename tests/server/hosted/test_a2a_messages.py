@@ -59,6 +59,9 @@ async def test_a_message_to_a_running_task_goes_to_that_task(caller: Caller) -> 
         ended = await following
     assert ended["id"] == task["id"] and answer(ended) == "begin | and the floor | and the roof"
     assert await runs(caller.api) == [task["id"]]
+    session = (await caller.api.snapshot(task["id"]))["sessionId"]
+    said = [one["content"] for one in (await caller.api.get(f"agent-sessions/{session}")).json["messages"]]
+    assert said == ["begin", "and the floor", "and the roof", answer(ended)]
 
 
 async def test_a_message_to_a_task_that_has_ended_is_refused(caller: Caller) -> None:

@@ -15,11 +15,11 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
-from mcp_types import TextContent
+from mcp_types import CONNECTION_CLOSED, TextContent
 
 from weftline.testing import ServerProcess
 
-from ..kit import TIMEOUT_S, Api, Json, check_error
+from ..kit import TIMEOUT_S, Api, Json, check_error, logged
 from ..scripts import SCRIPTS
 from .test_a2a import token_of
 
@@ -87,12 +87,30 @@ async def test_a_failed_run_is_a_result_that_says_so(api: Api) -> None:
     assert result.is_error and text_of(result) == "the model says auth"
 
 
-async def test_a_tool_that_is_not_there_and_a_call_without_a_message_are_refused(api: Api) -> None:
+async def test_a_tool_that_is_not_there_is_refused_and_wrong_arguments_are_told_to_the_model(api: Api) -> None:
     await stored(api)
+    wrong: list[tuple[Json, str]] = [
+        ({"message": "  "}, "message: must be a non-empty string."),
+        ({"message": "hi", "mesage": "hi"}, "mesage: is not an argument."),
+        ({}, "message: must be"),
+        ({"message": "hi", "attachments": 5}, "attachments: "),
+    ]
     async with connected(api) as client:
-        for name, arguments in (("nobody", {"message": "hi"}), ("helper", {"message": "  "})):
-            with pytest.raises(MCPError):
-                await client.call_tool(name, arguments)
+        with pytest.raises(MCPError):
+            await client.call_tool("nobody", {"message": "hi"})
+        for arguments, told in wrong:
+            result = await client.call_tool("helper", arguments)
+            assert result.is_error and told in text_of(result)
+    # Older revisions want a protocol error.
+    client_info = {"name": "old", "version": "1"}
+    params: Json = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client_info}
+    call: Json = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+    both = {"Accept": "application/json, text/event-stream"}
+    session = (await api.post(f"/api/mcp/{api.slug}", call, headers=both)).headers["mcp-session-id"]
+    old = {**both, "Mcp-Session-Id": session, "MCP-Protocol-Version": "2025-06-18"}
+    await api.post(f"/api/mcp/{api.slug}", {"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=old)
+    call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "helper", "arguments": {}}}
+    assert b'"code":-32602' in (await api.post(f"/api/mcp/{api.slug}", call, headers=old)).body
     assert (await api.get("agent-runs")).json["runs"] == []
 
 
@@ -133,6 +151,29 @@ async def test_credentials_are_judged_first(api: Api, other_api: Api) -> None:
     check_error(await api.post(path, {}, key=await key_of(api, "a2a")), 403, "forbidden")
 
 
+async def test_a_misspelt_argument_is_named(api: Api) -> None:
+    await stored(api)
+    async with connected(api) as client:
+        result = await client.call_tool("helper", {"mesage": "hi"})
+        assert result.is_error and "Did you mean message instead of mesage" in text_of(result)
+        result = await client.call_tool("helper", {"message": "hi", "attachments": [{"base64": "aGk="}]})
+        assert result.is_error and text_of(result).endswith("Did you mean data instead of attachments[0].base64?")
+
+
+async def test_answers_have_the_id_of_their_request_and_refusals_are_logged_under_it(
+    api: Api, server: ServerProcess
+) -> None:
+    headers = {"Accept": "application/json, text/event-stream"}
+    params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    opening = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+    for body, status in ((opening, 200), ({"nonsense": 1}, 400)):
+        reply = await api.post(f"/api/mcp/{api.slug}", body, headers=headers)
+        assert reply.status == status, reply.body
+        request = reply.headers["X-Request-Id"]
+        if status == 400:
+            assert len(await logged(server, f"refused POST /api/mcp/{api.slug}: 400", request)) == 1
+
+
 async def test_a_session_is_not_there_for_another_credential(api: Api) -> None:
     headers = {"Accept": "application/json, text/event-stream"}
     params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
@@ -142,12 +183,18 @@ async def test_a_session_is_not_there_for_another_credential(api: Api) -> None:
     headers["Mcp-Session-Id"] = session
     listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
     assert (await api.post(f"/api/mcp/{api.slug}", listing, headers=headers)).status == 200
+    # Nothing is kept for those who come back, so a stream begins anew.
+    again = {**headers, "Last-Event-ID": "7", "Authorization": f"Bearer {api.key}"}
+    async with api.http.get(f"{api.url}/api/mcp/{api.slug}", headers=again) as stream:
+        assert (stream.status, stream.content_type) == (200, "text/event-stream")
+        assert stream.headers["X-Content-Type-Options"] == "nosniff"
     other = await key_of(api, "mcp")
     assert (await api.post(f"/api/mcp/{api.slug}", listing, headers=headers, key=other)).status == 404
 
 
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_a_server_that_stops_ends_the_calls_and_leaves_their_runs(
-    tmp_path: Path, http: aiohttp.ClientSession
+    tmp_path: Path, http: aiohttp.ClientSession, mode: Mode
 ) -> None:
     with ServerProcess(tmp_path, scripts=SCRIPTS, arguments=("--drain", "0.1")) as server:
         api = Api(http, server.url, "acme", await asyncio.to_thread(server.create_key, "acme"))
@@ -157,14 +204,17 @@ async def test_a_server_that_stops_ends_the_calls_and_leaves_their_runs(
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
             begun.set()
 
-        async with connected(api, mode="legacy") as client:
+        async with connected(api, mode=mode) as client:
             call = asyncio.ensure_future(client.call_tool("helper", {"message": "hi"}, progress_callback=on_progress))
             await begun.wait()
             assert await asyncio.to_thread(server.terminate) == 0
-            call.cancel()
-            await asyncio.wait({call})
+            with pytest.raises(MCPError) as stopped:
+                await call
+        assert stopped.value.code == CONNECTION_CLOSED
         await asyncio.to_thread(server.start)
         (run,) = (await api.get("agent-runs")).json["runs"]
+        if mode == "auto":
+            assert stopped.value.error.data == {"retryable": True, "weftline/runId": run["id"]}
         assert run["status"] == "running"
         await api.cancel(run["id"])
 

@@ -51,6 +51,23 @@ async def test_a_data_url_and_a_message_of_the_user_carry_content_too(api: Api) 
     assert sent[0]["attachments"] == [{key: STORED[key] for key in ("mediaType", "sha256", "sizeBytes")}]
 
 
+async def test_the_secrets_in_an_address_are_for_the_model_alone(api: Api) -> None:
+    address = "https://me:pw@example.com/a.png?v=1&token=s3cret#x"
+    shown = "https://[redacted]@example.com/a.png?v=[redacted]&token=[redacted]"
+    given = [{"url": address}, {"data": PNG}]
+    message = {"role": "user", "content": "see", "attachments": given}
+    for spec in ({"prompt": "see", "attachments": given}, {"messages": [message]}):
+        run = await api.start("attached", **spec)
+        assert address in (await api.events(run))[-1]["text"]
+        stored = (await api.snapshot(run))["spec"]
+        attachments = stored.get("attachments") or stored["messages"][0]["attachments"]
+        assert attachments[0] == {"url": shown, "mediaType": "image/png"} and attachments[1]["sha256"] == DIGEST
+    session = await api.session("attached")
+    assert address in (await api.events(await api.send(session, "one", attachments=given)))[-1]["text"]
+    messages = (await api.get(f"agent-sessions/{session}")).json["messages"]
+    assert messages[0]["attachments"][0]["url"] == shown
+
+
 async def test_a_session_remembers_attachments_for_later_messages(api: Api) -> None:
     session = await api.session("attached")
     assert (await api.events(await api.send(session, "one", attachments=[CAT])))[-1].type == "result"
@@ -83,6 +100,9 @@ async def test_a_session_remembers_attachments_for_later_messages(api: Api) -> N
         ({"url": "http://0x7f.1/a.png"}, "attachments[0].url", "must be a public address"),
         ({"url": "http://localhost./a.png"}, "attachments[0].url", "must be a public address"),
         ({"url": "data:nothing"}, "attachments[0].url", "is not a data URL"),
+        ({"url": "data:text/plain" + ";" * 5000 + ",x"}, "attachments[0].url", "is not a data URL"),
+        ({"url": "data:text/plain," + "%" * 5000}, "attachments[0].url", "is not a data URL"),
+        ({"url": "data:text/plain," + "a" * 10_500_000}, "attachments[0].url", "more than 10,485,760 bytes"),
         ({"url": "https://x/a"}, "attachments[0].mediaType", "is missing"),
         ({**CAT, "name": "a\nb"}, "attachments[0].name", "must be printable"),
         ({"data": 5}, "attachments[0].data", "Input should be a valid string"),

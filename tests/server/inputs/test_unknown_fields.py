@@ -8,7 +8,7 @@ import aiohttp
 
 from weftline.testing import ServerProcess
 
-from ..kit import Api, Json, check_error, local_tool
+from ..kit import Api, Json, check_error, local_tool, logged
 
 SLIPS = {"modelid": "scripted:hello", "system_prompt": "Be brief.", "max_tokens": 3}
 STRICT = {"Prefer": 'respond-async, handling="strict"'}
@@ -35,7 +35,7 @@ async def test_unknown_fields_of_a_run_are_named_in_the_202(api: Api, server: Se
         ]
     ]
     assert (await api.snapshot(reply.json["runId"]))["spec"]["modelid"] == "scripted:hello"
-    (line,) = [line for line in server.log if "modelid (modelId?)" in line and reply.headers["X-Request-Id"] in line]
+    (line,) = await logged(server, "modelid (modelId?)", reply.headers["X-Request-Id"])
     assert "\n" not in line.strip()
 
 
@@ -91,3 +91,36 @@ async def test_the_operator_can_have_them_refused_for_everybody(tmp_path: Path, 
         assert check_error(refused, 400, "invalid_request")["issues"][0]["path"] == "tols"
         session = await api.post("agent-sessions", {"modelId": "scripted:hello", "tols": []})
         check_error(session, 400, "invalid_request")
+
+
+async def test_a_refusal_names_the_slip_that_may_be_its_cause(api: Api) -> None:
+    refused: list[tuple[str, Json, str, str, str]] = [
+        ("agent-runs", {"modelId": "scripted:hello", "promt": "hi"}, "invalid_request", "promt", "prompt"),
+        ("agent-runs", {"modelID": "scripted:hello", "prompt": "hi"}, "invalid_model", "modelID", "modelId"),
+        ("agent-sessions", {"model": "scripted:hello"}, "invalid_model", "model", "modelId"),
+        (
+            "agent-runs",
+            {"modelId": "scripted:hello", "prompt": "hi", "attachments": [{"base64": "aGk="}]},
+            "invalid_request",
+            "attachments[0].base64",
+            "data",
+        ),
+        ("agents", {"nmae": "a", "spec": {}}, "invalid_request", "nmae", "name"),
+        ("tools", {"name": "t", "uri": "https://example.com"}, "invalid_request", "uri", "url"),
+        ("webhooks", {"urls": "https://example.com"}, "invalid_request", "urls", "url"),
+    ]
+    for path, body, code, slip, meant in refused:
+        shown = check_error(await api.post(path, body), 400, code)
+        assert shown["message"].endswith(f" Did you mean {meant} instead of {slip}?"), shown
+        assert {"path": slip, "message": f"is not a known field; did you mean {meant}?"} in shown["issues"]
+
+    run = await api.start("lookup", tools=[local_tool()])
+    async with api.stream(run) as stream:
+        call = await stream.until("local_tool_call")
+    shown = check_error(
+        await api.post(f"agent-runs/{run}/tool-results", {"toolUseID": call["toolUseId"], "result": "r"}),
+        400,
+        "invalid_request",
+    )
+    assert "Did you mean toolUseId instead of toolUseID?" in shown["message"]
+    await api.cancel(run)

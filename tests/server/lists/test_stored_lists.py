@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from weftline.runtime.receipts import CancelReceipt
 from weftline.server.views import run_summary
 from weftline.store.base import RunRow, Stored
 from weftline.store.records.pages import PAGE_BYTES, fitting
@@ -82,6 +83,9 @@ async def test_a_list_of_runs_does_not_read_their_specs() -> None:
 
         async def session_id(self, thread: int | None) -> str | None:
             return None
+
+        async def receipt(self, key: int) -> CancelReceipt:
+            raise AssertionError("its calls were read")
 
     row = RunRow(
         1, "s", 1, None, "n", None, "{}", "running", 1, 1, None, 5, 1, 1, 0, 1, 1, 0, False, b"", 1, 1, 0, 0, 0

@@ -17,7 +17,7 @@ from .upstream import Upstream, serving
 KEY = "sk-live-7f3a9c1e5b8d2046"
 TOOLS = """
 from weftline import tool
-from weftline.messages import Image, Text
+from weftline.messages import File, Image, Text
 from weftline.tools.base import ToolOutput
 
 @tool(effect="read")
@@ -29,6 +29,16 @@ def weather(city: str) -> str:
 def photo() -> ToolOutput:
     "A photo."
     return ToolOutput((Text("here it is"), Image("image/png", data="aW1hZ2U=")))
+
+@tool(effect="read")
+def rows() -> ToolOutput:
+    "Several texts."
+    return ToolOutput((Text("alpha"), Text("beta")))
+
+@tool(effect="read")
+def sound() -> ToolOutput:
+    "A sound, and bytes."
+    return ToolOutput((File("audio/wav", data="UklGRg=="), File("application/octet-stream", data="AAEC")))
 """
 
 

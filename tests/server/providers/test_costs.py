@@ -85,7 +85,7 @@ async def test_a_call_that_does_not_report_its_usage_is_estimated_and_says_so(
 
             uncounted = await client.run("hi", model_id=model)
             assert uncounted.usage_estimated and uncounted.tokens is not None
-            assert uncounted.tokens.output_tokens == 3 and uncounted.tokens.input_tokens > 0
+            assert (uncounted.tokens.output_tokens, uncounted.tokens.input_tokens) == (3, 1), "of `hi`, two bytes"
             assert uncounted.cost_usd == uncounted.tokens.input_tokens + 2 * 3
             assert client.usage.usage_estimated
 
@@ -121,3 +121,18 @@ async def test_a_call_that_does_not_report_its_usage_is_estimated_and_says_so(
                 with pytest.raises(RunCancelled) as cancelled:
                     await run.result()
             assert cancelled.value.usage_estimated and cancelled.value.cost_usd
+
+            # Killed in the middle of an answer: what the log has of it was streamed, and is billed as such.
+            upstream.silent.clear()
+            upstream.answers(Reply(dialect.begun("twelve bytes"), then="silence"), dialect.answer("hi"))
+            run = await client.start("hi", model_id=model)
+            async for event in run.events(raise_on_failure=False):
+                if isinstance(event, AssistantDelta):
+                    break
+            server.kill()
+            server.start()
+            frames = await team.api.events(run.id)
+            tokens = frames[-1]["tokens"]
+            assert frames[-1]["attempts"] == 2 and frames[-1]["usageEstimated"]
+            assert (tokens["inputTokens"], tokens["outputTokens"]) == (1 + 12, 3 + 7)
+            assert frames[-1]["costUsd"] == tokens["inputTokens"] + 2 * (3 + 7)

@@ -105,6 +105,26 @@ async def test_a_call_and_an_answer_make_a_whole_run_with_a_client_tool(
     assert frames[-1]["tokens"]["inputTokens"] > 0 and frames[-1]["tokens"]["outputTokens"] > 0
 
 
+async def test_the_texts_of_a_tool_result_are_not_glued_together(team: Team, dialect: Dialect) -> None:
+    model = await team.bring(dialect)
+    team.upstream.answers(dialect.answer("", calls=[Call("rows", "{}")]), dialect.answer("Done."))
+    frames = await team.run(model, tools=[server_tool("rows")])
+    assert of_type(frames, "tool_result")[0]["result"] == "alpha\nbeta" and frames[-1].type == "result"
+    assert rb'"alpha\nbeta"' in team.upstream.asked[1].raw
+
+
+@pytest.mark.parametrize("family", ["openai_chat", "openai_responses"])
+async def test_sounds_and_bytes_that_the_api_refuses_are_put_into_words(team: Team, family: str) -> None:
+    dialect = FAMILIES[family]
+    model = await team.bring(dialect)
+    team.upstream.answers(dialect.answer("", calls=[Call("sound", "{}")]), dialect.answer("Done."))
+    assert (await team.run(model, tools=[server_tool("sound")]))[-1].type == "result"
+    sent = team.upstream.asked[1].raw
+    for kind in (b"audio/wav", b"application/octet-stream"):
+        assert b"[The file without a name (" + kind + b"), which this model cannot read.]" in sent
+    assert b"file_data" not in sent
+
+
 @pytest.mark.requirement("provider.request.images")
 async def test_images_of_a_tool_result_reach_every_family(team: Team, dialect: Dialect) -> None:
     model = await team.bring(dialect)

@@ -42,18 +42,44 @@ SCRIPTS: dict[str, Any] = {
     },
     "delegate": {"turns": [calls("peer", message="{{user_messages}}"), HEARD]},
     "stored": {"turns": [calls("get_weather", city="Århus & co", days=2), HEARD]},
+    "stored_often": {"turns": [{"tool_calls": [{"name": "get_weather", "args": {"city": "Oslo"}}] * 64}, HEARD]},
     "clock": {"turns": [calls("current_time"), HEARD]},
     "double": {"turns": [calls("double", number=21), HEARD]},
     "grab": {"turns": [calls("bad_grab", q="x"), HEARD]},
+    "odd": {"turns": [calls("odd_many"), HEARD]},
+    "pays_twice": {"turns": [calls("bank_pay", n=1), calls("bank_pay", n=1), HEARD]},
+    "charges_twice": {"turns": [calls("charge", n=1), calls("charge", n=1), HEARD]},
+    "delegates_twice": {"turns": [calls("peer", message="pay"), calls("peer", message="pay"), HEARD]},
+    "stuck_twice": {"turns": [calls("stuck"), calls("stuck"), HEARD]},
+    "lost_twice": {"turns": [calls("lost"), calls("lost"), HEARD]},
+    "answers_later": {
+        "turns": [calls("peer", message="a car"), calls("lookup", q="x"), calls("peer", message="red"), HEARD]
+    },
+    "answers": {
+        "turns": [calls("peer", message="a car"), calls("peer", message="red"), calls("peer", message="x"), HEARD]
+    },
     "fetch": {"turns": [calls("fetch", url="{{user_messages}}"), HEARD]},
 }
 TOOLS = """
-from weftline import tool
+import asyncio
+
+from weftline import ToolInDoubt, tool
 
 @tool(effect="read")
 def double(number: int) -> int:
     "Doubles."
     return number * 2
+
+@tool(timeout_s=0.05)
+async def stuck() -> str:
+    "Never returns."
+    await asyncio.Event().wait()
+    return ""
+
+@tool
+def lost() -> str:
+    "Loses its answer."
+    raise ToolInDoubt("the bank hung up")
 """
 CONFIG = """
 [server]

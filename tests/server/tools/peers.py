@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from aiohttp import web
+
+from ..kit import Json
 
 TEAM = {"X-Team": "red"}
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -126,3 +128,24 @@ async def serving(handler: Handler) -> AsyncGenerator[Peer]:
 
 async def missing(request: web.Request) -> web.Response:
     return web.Response(status=404, text="there is nothing here")
+
+
+def answering(methods: Mapping[str, Callable[[web.Request, Json], Awaitable[Json]]]) -> Handler:
+    """The least that an MCP server can be: plain JSON answers, no session."""
+
+    async def answer(request: web.Request) -> web.Response:
+        call: Json = await request.json() if request.method == "POST" else {}
+        method: str = call.get("method", "")
+        if method == "initialize":
+            result: Json = {
+                "protocolVersion": call["params"]["protocolVersion"],
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "small", "version": "1"},
+            }
+        elif method in methods:
+            result = await methods[method](request, call.get("params") or {})
+        else:
+            return web.Response(status=202 if call else 405)
+        return web.json_response({"jsonrpc": "2.0", "id": call["id"], "result": result})
+
+    return answer

@@ -72,8 +72,21 @@ async def test_every_form_is_found(dialer: Dialer, context: ToolContext, path: s
 ANSWERS: list[tuple[dict[str, Any], str | None]] = [
     (message("said"), "said"),
     ({"parts": [{"type": "text", "text": "a"}, {"kind": "data", "data": {}}, {"text": "b"}]}, "a\nb"),
-    ({"status": {"state": "completed", "message": message("status")}, "artifacts": [message("no")]}, "status"),
-    ({"status": {"state": "completed"}, "artifacts": [message("first"), message("last")]}, "last"),
+    ({"status": {"state": "completed", "message": message("ok")}, "artifacts": [message("made")]}, "ok\nmade"),
+    ({"status": {"state": "completed", "message": message("ok")}, "artifacts": [{"parts": []}]}, "ok"),
+    (
+        {"status": {"state": "completed", "message": message("ok")}, "artifacts": [{"parts": [{"data": [1]}]}]},
+        "ok\n[1]",
+    ),
+    ({"status": {"state": "completed"}, "artifacts": [message("first"), message("last")]}, "first\nlast"),
+    (
+        {"artifacts": [{"parts": [{"text": "see"}, {"data": {"n": 4}}, {"url": "https://x/a"}]}]},
+        'see\n{"n":4}\n[file: https://x/a]',
+    ),
+    (
+        {"status": {"state": "input-required", "message": message("which?")}, "artifacts": [message("draft")]},
+        "which?\ndraft",
+    ),
     ({"artifacts": [{"parts": [{"kind": "data", "data": {"n": 4}}]}]}, '{"n":4}'),
     ({"parts": [{"data": [1]}], "status": {"message": message("said")}}, "said"),
     ({"parts": [{"kind": "file", "file": {"name": "a.pdf", "uri": "https://x/a"}}]}, "[file: a.pdf, https://x/a]"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -17,7 +18,7 @@ from weftline.testing import ServerProcess
 from weftline.tools.base import ToolContext
 from weftline.tools.http import HttpSpec, HttpTool
 
-from ..kit import Api, Json, check_error, local_tool, of_type
+from ..kit import TIMEOUT_S, Api, Json, check_error, local_tool, of_type
 from .peers import Peer, serving
 
 SECRET = "tok-0123456789"
@@ -62,6 +63,34 @@ async def test_a_stored_tool_runs_on_the_server(api: Api) -> None:
     # A secret that the peer gives back is blacked out.
     assert json.loads(result["result"]) == {"sky": "clear", "seen": "Bearer [redacted]"}
     assert not of_type(frames, "local_tool_call")
+
+
+async def test_the_hanging_calls_of_one_workspace_do_not_hold_up_those_of_another(api: Api, other_api: Api) -> None:
+    held, over, full = 0, asyncio.Event(), asyncio.Event()
+
+    async def hanging(request: web.Request) -> web.Response:
+        nonlocal held
+        if "Theirs" not in request.headers:
+            held += 1
+            if held == 64:
+                full.set()
+            await over.wait()
+        return web.json_response({"sky": "clear"})
+
+    async with serving(hanging) as site:
+        mine = await create(api, weather(f"{site.url}/{{{{city}}}}"))
+        theirs = await create(other_api, weather(f"{site.url}/{{{{city}}}}", headers={"Theirs": "1"}, secrets={}))
+        tools = [{"kind": "mantyx", "id": mine["id"]}]
+        runs = [await api.start("stored_often", tools=tools) for _ in range(2)]
+        async with asyncio.timeout(TIMEOUT_S):
+            await full.wait()
+        frames = await other_api.play("stored", tools=[{"kind": "mantyx", "id": theirs["id"]}])
+        assert of_type(frames, "tool_result")[0]["ok"]
+        assert held == 64, "the others wait for their turn"
+        over.set()
+        for run in runs:
+            results = of_type(await api.events(run), "tool_result")
+            assert [result["ok"] for result in results] == [True] * 64
 
 
 @pytest.mark.requirement("wire.tools.mantyx")

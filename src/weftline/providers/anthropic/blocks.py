@@ -35,7 +35,6 @@ PROVIDER: Final = "anthropic"
 PLATFORMS: Final = frozenset({PROVIDER, "bedrock"})
 """Where Claude runs. It accepts what it signed on another platform."""
 MARK: Final = b',"cache_control":{"type":"ephemeral"}}'
-NO_RESULT: Final = "No result was recorded for this call."
 
 encode = msgspec.json.Encoder().encode
 _decode_object = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -71,7 +70,7 @@ def message_blocks(message: Message, names: NameMap, *, provider: str = PROVIDER
     match message:
         case System(content):
             # The API takes system text only before the conversation; later on it is sent as user text.
-            return [text_block(f"[System message]\n{content}")] if content.strip() else []
+            return [text_block(prompts.late_system_message(content))] if content.strip() else []
         case User(parts):
             return _user_blocks(_fetched(parts) if provider == "bedrock" else parts)
         case Assistant(parts):
@@ -91,7 +90,7 @@ def missing_results(messages: Sequence[Message], index: int) -> list[Block]:
             if not isinstance(message, Assistant):
                 return []
             return [
-                _result_block(ToolResult(call.id, call.name, (Text(NO_RESULT),), is_error=True))
+                _result_block(ToolResult(call.id, call.name, (Text(prompts.NO_RESULT),), is_error=True))
                 for call in message.calls
                 if call.id not in answered
             ]
@@ -137,8 +136,7 @@ def _document(part: File) -> Block:
     elif part.data is not None and (text := _text_of(part)) is not None:
         source = Raw(encode({"type": "text", "media_type": "text/plain", "data": text}))
     else:
-        name = part.name or part.url or "without a name"
-        return text_block(f"[A file, {name}, of type {part.media_type}, which this model cannot read.]")
+        return text_block(prompts.unreadable_file(part.name, part.media_type, part.url))
     return Block(encode({"type": "document", "source": source, **title}))
 
 
@@ -165,7 +163,7 @@ def _assistant_block(part: AssistantPart, names: NameMap, own: str) -> list[Bloc
         case Opaque(provider, data):
             return [Block(bytes(data), markable=False)] if provider == own else []
         case Image():
-            return [text_block("[An image was shown here.]")]
+            return [text_block(prompts.IMAGE_SHOWN)]
 
 
 def _thinking_block(part: Thinking) -> list[Block]:

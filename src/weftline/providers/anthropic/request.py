@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 from msgspec import UNSET, Raw, Struct, field
 
+from weftline import prompts
 from weftline.messages import Assistant, Message, System
 from weftline.providers.anthropic.blocks import (
     PROVIDER,
@@ -195,7 +196,7 @@ def _fragment(request: ModelRequest, index: int, names: NameMap, *, provider: st
     out: list[bytes] = []
     turns = [("user", missing), (role, blocks)]
     if previous is None and role == "assistant":
-        turns.insert(0, ("user", [text_block("Continue.")]))
+        turns.insert(0, ("user", [text_block(prompts.CONTINUE)]))
     for turn, content in turns:
         if not content:
             continue
@@ -234,7 +235,7 @@ def _system(request: ModelRequest, report: Report | None, thinking: Thinking) ->
 def _declared(tool: ToolSpec, names: NameMap) -> Block:
     description = tool.description
     if tool.output_schema is not UNSET:
-        result = f"The result follows this JSON Schema: {bytes(tool.output_schema).decode()}"
+        result = prompts.result_schema(bytes(tool.output_schema).decode())
         description = f"{description}\n\n{result}" if description else result
     return Block(
         b'{"name":%b,"description":%b,"input_schema":%b}'

@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec import Raw, Struct
 
+from weftline import prompts
 from weftline.messages import OutputSchema
 from weftline.providers.anthropic.blocks import Block, encode
 
@@ -38,15 +39,11 @@ def report_for(output: OutputSchema | None, taken: Set[str]) -> Report | None:
     while name in taken:
         name, number = f"{REPORT}_{number}", number + 1
     schema, wrapped = _report_schema(bytes(output.schema))
-    description = (
-        "Gives the final answer. Call this tool once, when everything else is done, with the complete answer as its "
-        "input; write no answer as text."
-    )
     return Report(
         name=name,
-        tool=Block(encode({"name": name, "description": description, "input_schema": Raw(schema)})),
+        tool=Block(encode({"name": name, "description": prompts.ANSWER_TOOL, "input_schema": Raw(schema)})),
         wrapped=wrapped,
-        instruction=f"Give your final answer by calling the tool `{name}`, never as text.",
+        instruction=prompts.answer_by_tool(name),
     )
 
 

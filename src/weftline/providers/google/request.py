@@ -14,6 +14,7 @@ from typing import Any, assert_never
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from weftline import prompts
 from weftline.messages import (
     Assistant,
     AssistantPart,
@@ -51,11 +52,6 @@ BUILTIN_TOOLS: dict[str, str] = {
 UNSIGNED = b'"thoughtSignature":"skip_thought_signature_validator"'
 """Gemini 3 refuses a call without a signature unless it carries this word, meant for calls that it did not make."""
 
-_ANSWER_INSTRUCTION = (
-    "Give your final answer by calling the function `{name}` exactly once, with the answer as its arguments. "
-    "Never write the final answer as plain text. Until the answer is ready, use the other functions as usual."
-)
-_ANSWER_DESCRIPTION = "Delivers the final answer in the form that the caller needs."
 _DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,", re.IGNORECASE)
 _TOOL_BLOCKS = 64
 
@@ -115,7 +111,7 @@ class RequestBuilder:
             fields.append(b'"systemInstruction":{"parts":[{"text":%b}]}' % _encode(system))
         declared = block.functions
         if schema is not None and answer is not None:
-            declaration = _declaration(answer, _ANSWER_DESCRIPTION, schema.schema)
+            declaration = _declaration(answer, prompts.ANSWER_FUNCTION, schema.schema)
             declared = declared + b"," + declaration if declared else declaration
         tools = [b'{"functionDeclarations":[%b]}' % declared] if declared else []
         if not request.tools_disabled:
@@ -194,7 +190,7 @@ def _system_text(request: ModelRequest, answer: str | None) -> str:
             break
         texts.append(message.content)
     if answer is not None:
-        texts.append(_ANSWER_INSTRUCTION.format(name=answer))
+        texts.append(prompts.answer_by_function(answer))
     return "\n\n".join(text for text in texts if text)
 
 

@@ -28,10 +28,11 @@ from weftline.messages import (
     ToolResults,
     User,
     UserPart,
+    joined_text,
 )
 from weftline.providers.base import ToolSpec
 from weftline.providers.names import NameMap
-from weftline.providers.openai.family import data_url, is_textual, text_file
+from weftline.providers.openai.family import data_url, is_readable, is_textual, text_file
 from weftline.providers.openai.profiles import Profile
 from weftline.providers.openai.schema import described, tool_schema
 
@@ -86,7 +87,7 @@ class ChatEncoder(Struct, frozen=True):
 
     def _content(self, parts: Sequence[UserPart]) -> str | list[dict[str, Any]]:
         if not self.marked and all(isinstance(part, Text) for part in parts):
-            return "".join(part.text for part in parts if isinstance(part, Text))
+            return joined_text(parts)
         # A part without text is refused by some servers.
         return [self._part(part) for part in parts if not (isinstance(part, Text) and not part.text)] or [
             {"type": "text", "text": "(empty)"}
@@ -104,20 +105,19 @@ class ChatEncoder(Struct, frozen=True):
     def _image(self, image: Image) -> dict[str, Any]:
         url = image.url if image.data is None else data_url(image.media_type, image.data)
         if not self.images or url is None:
-            return {"type": "text", "text": f"[An image ({image.media_type}) that this model cannot see.]"}
+            return {"type": "text", "text": prompts.unseen_image(image.media_type)}
         return {"type": "image_url", "image_url": {"url": url}}
 
     def _file(self, file: File) -> dict[str, Any]:
         name = file.name or "file"
         if is_textual(file.media_type) and file.data is not None:
             return {"type": "text", "text": text_file(file.name, file.data)}
-        if self.profile.files and file.data is not None:
+        if self.profile.files and file.data is not None and is_readable(file.media_type):
             return {
                 "type": "file",
                 "file": {"filename": name, "file_data": data_url(file.media_type, file.data)},
             }
-        where = f" at {file.url}" if file.url else ""
-        return {"type": "text", "text": f"[The file {name} ({file.media_type}){where}, which this model cannot read.]"}
+        return {"type": "text", "text": prompts.unreadable_file(file.name, file.media_type, file.url)}
 
     def _assistant(self, message: Assistant) -> bytes:
         fields: dict[str, Any] = {"role": "assistant"}
@@ -189,7 +189,7 @@ class ChatEncoder(Struct, frozen=True):
         ]
         if not images:
             return []
-        return [{"type": "text", "text": f"Returned by {self.names.out(result.name)} ({result.id}):"}, *images]
+        return [{"type": "text", "text": prompts.returned_by(self.names.out(result.name), result.id)}, *images]
 
 
 def marked_body(encoded: Sequence[bytes]) -> list[bytes]:

@@ -428,6 +428,11 @@ def is_textual(media_type: str) -> bool:
     return media_type.startswith("text/") or media_type in _TEXTUAL
 
 
+def is_readable(media_type: str) -> bool:
+    """Whether the API takes a file of this type: audio, video and bytes of no stated kind fail the whole request."""
+    return not media_type.startswith(("audio/", "video/", "image/")) and media_type != "application/octet-stream"
+
+
 def text_file(name: str | None, data: str) -> str:
     """A file whose content, in base64, is text, as a part of the message."""
     text = base64.b64decode(data).decode("utf-8", "replace")

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from weftline import prompts
 from weftline.messages import (
     Assistant,
     AssistantPart,
@@ -27,10 +28,11 @@ from weftline.messages import (
     ToolResults,
     User,
     UserPart,
+    joined_text,
 )
 from weftline.providers.base import ProviderError, ToolSpec
 from weftline.providers.names import NameMap
-from weftline.providers.openai.family import data_url, is_textual, text_file
+from weftline.providers.openai.family import data_url, is_readable, is_textual, text_file
 from weftline.providers.openai.schema import described, tool_schema
 
 BUILTIN_PREFIX = "provider:"
@@ -102,7 +104,7 @@ class ResponsesEncoder(Struct, frozen=True):
 
     def _content(self, parts: Sequence[UserPart]) -> str | list[dict[str, Any]]:
         if all(isinstance(part, Text) for part in parts):
-            return "".join(part.text for part in parts if isinstance(part, Text))
+            return joined_text(parts)
         return [self._part(part) for part in parts if not (isinstance(part, Text) and not part.text)]
 
     def _part(self, part: UserPart) -> dict[str, Any]:
@@ -112,13 +114,15 @@ class ResponsesEncoder(Struct, frozen=True):
             case Image(media_type, data, url):
                 url = url if data is None else data_url(media_type, data)
                 if not self.images or url is None:
-                    return {"type": "input_text", "text": f"[An image ({media_type}) that this model cannot see.]"}
+                    return {"type": "input_text", "text": prompts.unseen_image(media_type)}
                 return {"type": "input_image", "image_url": url, "detail": "auto"}
             case File(media_type, data, url, name):
                 if data is None:
                     return {"type": "input_file", "file_url": url}
                 if is_textual(media_type):
                     return {"type": "input_text", "text": text_file(name, data)}
+                if not is_readable(media_type):
+                    return {"type": "input_text", "text": prompts.unreadable_file(name, media_type, None)}
                 return {"type": "input_file", "filename": name or "file", "file_data": data_url(media_type, data)}
 
     def _result(self, result: ToolResult) -> bytes:

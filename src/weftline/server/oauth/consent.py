@@ -9,7 +9,7 @@ from msgspec.json import encode
 from weftline.server.http import Request, Response
 from weftline.server.oauth.app import OAuthServer, session_of
 from weftline.server.oauth.forms import NO_STORE
-from weftline.server.oauth.pages import ConsentForm, consent_page, page
+from weftline.server.oauth.pages import ConsentForm, consent_page, page, unknown_app_page
 from weftline.server.schemas.oauth import OAuthRefusal
 from weftline.store.records.apps import App
 from weftline.store.records.users import User
@@ -74,6 +74,9 @@ def invalid(error: InvalidConsent) -> Response:
     return Response(encode(body), status=400, headers=NO_STORE[:1])
 
 
-def unknown_app() -> Response:
+def unknown_app(request: Request) -> Response:
+    if request.query_value("resource"):
+        # An MCP host, which has registered itself: the page is for its user, and the status has it register anew.
+        return unknown_app_page()
     body = OAuthRefusal("invalid_client", "There is no app with this client_id.")
     return Response(encode(body), status=401, headers=NO_STORE[:1])

@@ -6,12 +6,13 @@ import base64
 import binascii
 from collections.abc import Mapping
 from typing import TypeVar
-from urllib.parse import parse_qsl, unquote_plus
 
 from msgspec import Struct, convert, structs
 from msgspec.json import encode
 
 from weftline.errors import TooLarge
+from weftline.percent import field_text
+from weftline.percent import fields as form_fields
 from weftline.server.http import Request, Response
 from weftline.server.schemas.oauth import OAuthRefusal
 from weftline.store.records.apps import App
@@ -42,7 +43,9 @@ async def read_form(request: Request) -> dict[str, str]:
         raise OAuthError("invalid_request", "The body must be application/x-www-form-urlencoded.")
     try:
         body = await request.body(limit=_LIMIT_BYTES)
-        pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=_FIELDS_LIMIT, errors="strict")
+        if not body.isascii():
+            raise ValueError("not form-encoded")
+        pairs = form_fields(body, max_fields=_FIELDS_LIMIT, errors="strict")
     except (TooLarge, ValueError):
         raise OAuthError("invalid_request", "The body is too large or not a form.") from None
     fields = dict(pairs)
@@ -92,8 +95,7 @@ def _basic(request: Request) -> tuple[str, str] | None:
     if scheme.lower() != "basic":
         return None
     try:
-        text = base64.b64decode(value.strip(), validate=True).decode()
+        client_id, _, secret = base64.b64decode(value.strip(), validate=True).partition(b":")
+        return field_text(client_id, errors="strict"), field_text(secret, errors="strict")
     except (binascii.Error, ValueError):
         return "", ""
-    client_id, _, secret = text.partition(":")
-    return unquote_plus(client_id), unquote_plus(secret)

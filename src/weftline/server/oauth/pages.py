@@ -100,6 +100,15 @@ def consent_page(question: ConsentForm) -> Response:
     return page(f"Allow {question.app} to use your workspace?", form)
 
 
+def unknown_app_page() -> Response:
+    text = (
+        '<p class="error" role="alert">The app that sent you here is not registered, or no longer.</p>\n'
+        '<p class="note">Connect it again: it then registers itself anew. An app that was given a client id needs'
+        " another.</p>"
+    )
+    return page("This app is not known here", text, status=400)
+
+
 def _workspaces(question: ConsentForm) -> str:
     if len(question.workspaces) == 1:
         slug, name = question.workspaces[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -15,6 +15,7 @@ from weftline.server.a2a import cards, rpc
 from weftline.server.a2a.dialect import Dialect
 from weftline.server.a2a.rpc import Call, NotACall, RpcError
 from weftline.server.a2a.serving import STREAMS, Serving
+from weftline.server.a2a.tasks import Task
 from weftline.server.a2a.v0_3 import V03
 from weftline.server.a2a.v1_0 import V1
 from weftline.server.app import App
@@ -78,9 +79,14 @@ async def _carry_out(
             events = await serving.stream(operation, sent.params)
             frames = _Frames(app.large, room, request, sent.id)
             # Errors must be raised before the response begins.
-            await _send_events(request, await anext(events), events, frames)
+            first = [await anext(events)]  # it may be large, and is let go once it is sent
+            await app.streams.carry(principal, lambda: _send_events(request, first.pop(), events, frames))
             return None
-        result = await serving.result(operation, sent.params, unless_gone=request.unless_gone)
+
+        def unless_gone(work: Coroutine[Any, Any, Task]) -> Awaitable[Task]:
+            return app.streams.carry(principal, lambda: request.unless_gone(work))
+
+        result = await serving.result(operation, sent.params, unless_gone=unless_gone)
         if room.held is None:
             return Response(rpc.result_body(sent.id, result))
         async with app.large.making:

@@ -23,7 +23,7 @@ from weftline.store.records.threads import ThreadFilter, ThreadRow
 from weftline.wire import responses
 from weftline.wire.limits import ID_PATTERN, MAX_METADATA_ENTRIES, MAX_METADATA_VALUE_CHARS, METADATA_KEY_PATTERN
 from weftline.wire.responses import ListedRun, ListedSession, RunPage, SessionPage, SessionStatus, Status, iso
-from weftline.workspace import threads
+from weftline.workspace import agents, threads
 from weftline.workspace.agents import owns
 
 _BASE = "/api/v1/workspaces/{slug}"
@@ -148,7 +148,9 @@ async def _common(app: App, request: Request, principal: Principal) -> _Common:
         except NotFound:
             thread = 0
     if agent is not None and not re.fullmatch(ID_PATTERN, agent):
-        raise _unusable("agentId", "is not an agent id")
+        raise _unusable("agentId", "is neither the id nor the slug of an agent")
+    if agent is not None:
+        agent = await agents.id_of(app.workspaces, principal.workspace, agent)
     return _Common(
         None if cursor is None else key_of(cursor),
         page_limit(request),
@@ -205,7 +207,7 @@ STORED_LIMIT = QueryParameter(
 CURSOR = QueryParameter("cursor", str, "`nextCursor` of the page before.")
 _FILTERS = (
     QueryParameter("sessionId", str, "Of this session."),
-    QueryParameter("agentId", Annotated[str, Meta(pattern=f"^{ID_PATTERN}$")], "Of this agent."),
+    QueryParameter("agentId", Annotated[str, Meta(pattern=f"^{ID_PATTERN}$")], "Of this agent, by its id or slug."),
     QueryParameter("metadata", list[str], "`key:value`; may be repeated, and all must match."),
     LIMIT,
     CURSOR,

@@ -104,7 +104,7 @@ def _oauth(handler: Handler) -> Handler:
         except InvalidConsent as error:
             return consent.invalid(error)
         except UnknownApp:
-            return consent.unknown_app()
+            return consent.unknown_app(request)
 
     return answered
 
@@ -213,7 +213,8 @@ async def introspect(app: App, request: Request, principal: Principal) -> Respon
     form = await read_form(request)
     client_app = await client(app.workspaces, request, form, public=False)
     found = await grants.find_credential(app.workspaces, client_app, secret=fields_of(form, OneTokenForm).token)
-    return _json(introspection_json(found, now=app.workspaces.clock.now_us()))
+    base = app.names.base(request)
+    return _json(introspection_json(found, now=app.workspaces.clock.now_us(), base=base))
 
 
 async def userinfo(app: App, request: Request, principal: Principal) -> Response:
@@ -378,7 +379,7 @@ ROUTES = (
         returns=Redirect,
         status=303,
     ),
-    _open("POST", "/api/oauth/sign-out", sign_out, "Sign out (browser)", returns=Ok, errors=(403,)),
+    _open("POST", "/api/oauth/sign-out", sign_out, "Sign out (browser)", returns=Ok, errors=(403,), by_cookie=True),
     _for_apps(
         "/api/oauth/token",
         token,
@@ -397,6 +398,7 @@ ROUTES = (
         "What the signed-in user has allowed",
         returns=OAuthGrants,
         errors=(401,),
+        by_cookie=True,
     ),
     _open(
         "DELETE",
@@ -405,6 +407,7 @@ ROUTES = (
         "Revoke what was allowed",
         returns=Ok,
         errors=(401, 403, 404),
+        by_cookie=True,
     ),
     _open(
         "GET",

@@ -6,7 +6,7 @@ from functools import partial
 
 from msgspec.json import decode, encode
 
-from weftline.errors import Conflict
+from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel import bodies
 from weftline.runtime import ids
 from weftline.server.access import find_session
@@ -36,6 +36,7 @@ from weftline.wire.responses import (
 )
 from weftline.wire.run_spec import MessageModel, SessionModel
 from weftline.wire.sessions import effective_spec
+from weftline.wire.unknown_fields import with_typos
 from weftline.workspace import agents, threads
 from weftline.workspace.threads import ThreadDraft
 
@@ -47,23 +48,29 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
     once = await idempotency(request, "agent-sessions", raw)
     body = await parsed(parse_session, raw)
     warnings = app.unknown_fields.warnings(request, body.unknown)
-    agents.require_named(principal, body.agent_id)
+    agent_id = body.agent_id
+    if agent_id is not None:
+        agent_id = await agents.id_of(app.workspaces, principal.workspace, agent_id)
+    agents.require_named(principal, agent_id)
     row = once and await threads.created_before(app.workspaces, principal.workspace, once)
     if not row:  # otherwise it is the same one, whatever has become of its agent, models and tools since
-        row = await _create(app, principal, body, once)
+        row = await _create(app, principal, agent_id, body, once)
     identity = ids.session_id(row.key, row.salt)
     created = created_session(identity, name=row.name, created_us=row.created_at, warnings=warnings)
     return Response(created, status=201)
 
 
-async def _create(app: App, principal: Principal, body: SessionBody, once: IdempotencyKey | None) -> ThreadRow:
+async def _create(
+    app: App, principal: Principal, agent_id: str | None, body: SessionBody, once: IdempotencyKey | None
+) -> ThreadRow:
     app.engine.require_accepting()
-    whole = await effective(app.workspaces, principal, body.agent_id, RunSpec(body.spec, body.secrets))
+    whole = await effective(app.workspaces, principal, agent_id, RunSpec(body.spec, body.secrets))
     plan = await parsed(plan_from_spec, whole.spec)
-    await app.engine.check(plan, workspace=principal.workspace)
-    draft = ThreadDraft(
-        name=plan.name, agent=body.agent_id, spec=whole.spec, headers=whole.headers, metadata=body.metadata
-    )
+    try:
+        await app.engine.check(plan, workspace=principal.workspace)
+    except InvalidRequest as error:
+        raise with_typos(error, body.unknown) from None
+    draft = ThreadDraft(name=plan.name, agent=agent_id, spec=whole.spec, headers=whole.headers, metadata=body.metadata)
     return await threads.create(app.workspaces, principal.workspace, draft, idempotency=once)
 
 
@@ -129,16 +136,19 @@ async def _send(
         if body.replaces_tools
         else await threads.sealed_headers(app.workspaces, row)
     )
-    run_id = await app.engine.create(
-        principal.workspace,
-        plan,
-        sent=spec,
-        thread=row.key,
-        metadata=encode(plan.metadata).decode(),
-        idempotency=idempotency,
-        secrets=secrets,
-        blobs=body.blobs,
-    )
+    try:
+        run_id = await app.engine.create(
+            principal.workspace,
+            plan,
+            sent=spec,
+            thread=row.key,
+            metadata=encode(plan.metadata).decode(),
+            idempotency=idempotency,
+            secrets=secrets,
+            blobs=body.blobs,
+        )
+    except InvalidRequest as error:
+        raise with_typos(error, body.unknown) from None
     return Made(run_id, warnings)
 
 

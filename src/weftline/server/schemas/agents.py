@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from pydantic import Field, StringConstraints, ValidationError
 
 from weftline.errors import InvalidRequest, Issue, invalid
-from weftline.server.schemas.validation import issues_of
+from weftline.server.schemas.validation import refused
 from weftline.store.records.agents import AgentRow
 from weftline.wire.json_text import decode_fields, decode_object
 from weftline.wire.limits import MAX_AGENT_SPEC_BYTES
@@ -62,7 +62,7 @@ def parse_agent(body: bytes) -> tuple[AgentDraft, Sequence[UnknownField]]:
     try:
         sent = AgentModel.model_validate(fields)
     except ValidationError as error:
-        raise invalid(issues_of(error)[:1]) from None
+        raise refused(error, AgentModel, fields) from None
     raw = bytes(decode_fields(body)["spec"])
     if len(raw) > MAX_AGENT_SPEC_BYTES:
         raise invalid([Issue("spec", f"has more than {MAX_AGENT_SPEC_BYTES:,} bytes of JSON")])

@@ -139,6 +139,8 @@ class Introspection(Struct, frozen=True, omit_defaults=True):
     iat: int | UnsetType = UNSET
     sub: str | UnsetType = UNSET
     username: str | UnsetType = UNSET
+    aud: str | UnsetType = UNSET
+    """The one address that the token is for, if it is for one alone."""
 
 
 class OAuthRefusal(Struct, frozen=True):
@@ -282,8 +284,8 @@ def token_json(issued: Issued) -> TokenResponse:
     return TokenResponse(issued.access, "Bearer", ACCESS_S, refresh, " ".join(issued.scopes))
 
 
-def introspection_json(found: Token | Grant | None, *, now: int) -> Introspection:
-    """Everything to the app that a token was issued to, and nothing about others."""
+def introspection_json(found: Token | Grant | None, *, now: int, base: str) -> Introspection:
+    """Everything to the app that a token was issued to, and nothing about others. `base` is this server's address."""
     match found:
         case Token() if found.expires_at > now:
             return Introspection(
@@ -295,6 +297,7 @@ def introspection_json(found: Token | Grant | None, *, now: int) -> Introspectio
                 found.created_at // 1_000_000,
                 found.user or found.client_id,
                 found.email or UNSET,
+                f"{base}{found.resource}" if found.resource else UNSET,
             )
         case Grant():
             return Introspection(

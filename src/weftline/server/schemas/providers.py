@@ -8,9 +8,8 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import asdict
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from weftline.errors import invalid
 from weftline.redaction import shown_url
-from weftline.server.schemas.validation import issues_of
+from weftline.server.schemas.validation import refused
 from weftline.store.records.providers import ProviderRow
 from weftline.wire.responses import Time, iso
 from weftline.wire.tool_refs import Headers
@@ -156,7 +155,7 @@ def _checked(model: type[_Fields], fields: dict[str, Any]) -> _Fields:
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        raise invalid(issues_of(error)) from None
+        raise refused(error, model, fields) from None
 
 
 def _models(sent: _ProviderFields) -> tuple[str | OfferedModel, ...]:

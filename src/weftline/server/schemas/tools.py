@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from weftline.errors import Issue, invalid
 from weftline.redaction import shown_template
-from weftline.server.schemas.validation import issues_of
+from weftline.server.schemas.validation import refused
 from weftline.store.records.tools import ToolRow
 from weftline.tools.http import HttpSpec, Method
 from weftline.wire.responses import JsonObject, Time, Warnings, iso
@@ -146,7 +146,7 @@ def _checked(model: type[_Model], fields: dict[str, Any]) -> _Model:
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        raise invalid(issues_of(error)) from None
+        raise refused(error, model, fields) from None
 
 
 def _raw(value: Any) -> Raw | None:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from pydantic import ValidationError
+from typing import Any
 
-from weftline.errors import Issue
+from pydantic import BaseModel, ValidationError
+
+from weftline.errors import InvalidRequest, Issue, invalid
+from weftline.wire.unknown_fields import shape_of, unknown_fields, with_typos
+
+
+def refused(error: ValidationError, model: type[BaseModel], fields: dict[str, Any]) -> InvalidRequest:
+    """The error for a body that is not one of these, which also names the fields that look misspelt."""
+    return with_typos(invalid(issues_of(error)), unknown_fields(fields, shape_of(model)))
 
 
 def issues_of(error: ValidationError) -> list[Issue]:

@@ -8,9 +8,9 @@ from typing import Annotated, Any, TypeAlias
 from msgspec import Meta, Struct
 from pydantic import Field, ValidationError
 
-from weftline.errors import NotFound, invalid
+from weftline.errors import NotFound
 from weftline.redaction import shown_url
-from weftline.server.schemas.validation import issues_of
+from weftline.server.schemas.validation import refused
 from weftline.store.records.deliveries import DeliveryRow
 from weftline.store.records.webhooks import WebhookRow
 from weftline.wire.limits import URL_PATTERN
@@ -71,14 +71,14 @@ def parse_webhook(fields: dict[str, Any]) -> WebhookModel:
     try:
         return WebhookModel.model_validate(fields)
     except ValidationError as error:
-        raise invalid(issues_of(error)[:1]) from None
+        raise refused(error, WebhookModel, fields) from None
 
 
 def parse_webhook_change(fields: dict[str, Any]) -> WebhookChange:
     try:
         return WebhookChange.model_validate(fields)
     except ValidationError as error:
-        raise invalid(issues_of(error)[:1]) from None
+        raise refused(error, WebhookChange, fields) from None
 
 
 def parse_delivery_id(text: str) -> int:

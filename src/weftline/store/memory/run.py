@@ -99,7 +99,8 @@ class MemoryRun:
             size += item.size
         upto = self.row.next_seq - 1
         whole = first + len(items) == len(self.items)
-        return Page(items, upto if whole else items[-1].last_seq, upto, self.row.ended_at is not None)
+        last_seq = upto if whole else items[-1].last_seq
+        return Page(items, last_seq, upto, self.row.ended_at is not None, self.row.format)
 
     def trim(self) -> bool:
         """Keeps the last entry; returns whether there was something to remove."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from weftline.errors import StoreError
+from weftline.store.base import Copied
 from weftline.store.memory.disk import MemoryDisk
 from weftline.store.memory.log import MemoryLog
 from weftline.store.secrets import Vault
@@ -33,7 +34,7 @@ class MemoryStore:
         """Forgets a run that has ended."""
         self._disk.remove(key)
 
-    async def back_up(self, to: Path) -> int:
+    async def back_up(self, to: Path) -> Copied:
         raise StoreError("A store in memory has no backup.")
 
     async def shrink(self) -> int:

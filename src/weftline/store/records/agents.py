@@ -73,6 +73,17 @@ def page(*, workspace: int, after: int, limit: int, ids: tuple[str, ...] = ()) -
     return RowPage([_row(row) for row in rows], more)
 
 
+def id_by_slug(slug: str, *, workspace: int) -> Query[str | None]:
+    row = yield from one("SELECT id FROM agents WHERE slug = $1 AND workspace = $2", slug, workspace)
+    return None if row is None else row[0]
+
+
+def ids_by_slug(slug: str) -> Query[tuple[str, ...]]:
+    """Of all workspaces."""
+    rows = yield from statement("SELECT id FROM agents WHERE slug = $1", slug)
+    return tuple([row[0] for row in rows])
+
+
 def slugs(workspace: int) -> Query[set[str]]:
     rows = yield from statement("SELECT slug FROM agents WHERE workspace = $1", workspace)
     return {row[0] for row in rows}

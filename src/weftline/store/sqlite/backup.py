@@ -9,9 +9,8 @@ long since happened. Nothing in it moves before someone says so, however it was 
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 
@@ -20,51 +19,56 @@ import apsw
 from weftline.errors import StoreError
 from weftline.store import hashing
 from weftline.store import secrets as sealing
+from weftline.store.base import Copied, Unreadable
 from weftline.store.sqlite.checking import find_damage
-from weftline.store.sqlite.connection import check_version, connect
+from weftline.store.sqlite.connection import check_version, connect, migrations, schema_version
+from weftline.store.sqlite.contents import unreadable
 from weftline.store.sqlite.directory import DATABASE, StoreDirectory
+from weftline.store.sqlite.drafts import check_finished, complete, draft_of, sync
 
 _KEYS = (sealing.KEY_FILE, hashing.KEY_FILE)
 _PAGES = 2000
 """Copied in one go, between two checks of whether to stop."""
+_STEPS = 10_000
+"""SQLite VM instructions between two such checks."""
+_EXAMPLES = 5
 
 
-def restore(backup: Path, to: Path) -> int:
-    """Turns a backup into a store; returns its size in bytes."""
+def restore(backup: Path, to: Path) -> Copied:
+    """Turns a backup into a store."""
+    if not (backup / DATABASE).exists():
+        raise StoreError(f"There is no backup at {backup}; `weftline backup` makes one of a store.")
+    check_finished(backup)
     return copy_store(StoreDirectory(backup, create=False).path, to)
 
 
-def copy_store(source: Path, to: Path, *, stop: Callable[[], bool] = lambda: False) -> int:
+def copy_store(source: Path, to: Path, *, stop: Callable[[], bool] = lambda: False) -> Copied:
     """Copies the store in `source`, even while others write to it, to the directory `to`, completely or not at all.
 
-    Returns the size of the copy in bytes. Raises `StoreError` if `to` already exists, or when `stop` says so.
+    A copy with values that cannot be read is kept, since there may be no better one, and tells about them. Raises
+    `StoreError` if the database itself is damaged, if `to` already exists, or when `stop` says so.
     """
-    draft = to.with_name(f".{to.name}.{secrets.token_hex(4)}")
     try:
         if to.exists() and (not to.is_dir() or any(to.iterdir())):
             raise StoreError(f"{to} already exists.")
-        draft.mkdir(mode=0o700, parents=True)
-        _copy_database(source / DATABASE, draft / DATABASE, stop)
-        # After the database: a key is made before the first thing that depends on it, and never changes.
-        for name in _KEYS:
-            if (source / name).exists():
-                shutil.copyfile(source / name, draft / name)
-                os.chmod(draft / name, 0o600)
-                _sync(draft / name)
-        size = sum(file.stat().st_size for file in draft.iterdir())
-        _sync(draft)
-        os.rename(draft, to)
-        _sync(to.parent)
+        with draft_of(to) as draft:
+            count, examples = _copy_database(source / DATABASE, draft / DATABASE, stop)
+            # After the database: a key is made before the first thing that depends on it, and never changes.
+            for name in _KEYS:
+                if (source / name).exists():
+                    shutil.copyfile(source / name, draft / name)
+                    os.chmod(draft / name, 0o600)
+                    sync(draft / name)
+            size = complete(draft, to)
     except OSError as error:
         raise StoreError(f"The store cannot be copied to {to}: {error.strerror}.") from None
     except apsw.Error as error:
         raise StoreError(f"The store {source} cannot be copied to {to}: {error}.") from None
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    return size
+    return Copied(size, count, tuple(examples))
 
 
-def _copy_database(source: Path, to: Path, stop: Callable[[], bool]) -> None:
+def _copy_database(source: Path, to: Path, stop: Callable[[], bool]) -> tuple[int, list[Unreadable]]:
+    """Returns how much of the copy cannot be read, with examples."""
     with closing(connect(source, read_only=True)) as db, closing(apsw.Connection(str(to))) as copy:
         check_version(db, path=source.parent)
         os.chmod(to, 0o600)
@@ -73,20 +77,35 @@ def _copy_database(source: Path, to: Path, stop: Callable[[], bool]) -> None:
         db.execute("SELECT id FROM store").fetchall()
         with copy.backup("main", db, "main") as work:
             while not work.done:
-                if stop():
-                    raise StoreError("The store is being closed; there is no backup.")
+                _go_on(stop)
                 work.step(_PAGES)
         db.execute("ROLLBACK")
         copy.execute("PRAGMA journal_mode = DELETE")
         # No crash: the owner was at work when the copy was made.
         copy.execute("UPDATE store SET clean = 1, died = NULL, held = 1")
-        find_damage(copy, path=source.parent)
-    _sync(to)
+        copy.set_progress_handler(stop, _STEPS)
+        try:
+            find_damage(copy, path=source.parent, thorough=True)
+            # The values of an older store are looked at once it has been migrated and is backed up again.
+            current = schema_version(copy) == migrations()[-1][0]
+            found = _counted(unreadable(copy) if current else ())
+        except apsw.InterruptError:
+            _go_on(stop)
+            raise
+    sync(to)
+    return found
 
 
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _counted(found: Iterable[Unreadable]) -> tuple[int, list[Unreadable]]:
+    """How many there are, and the first few."""
+    count, examples = 0, list[Unreadable]()
+    for one in found:
+        count += 1
+        if len(examples) < _EXAMPLES:
+            examples.append(one)
+    return count, examples
+
+
+def _go_on(stop: Callable[[], bool]) -> None:
+    if stop():
+        raise StoreError("The store is being closed; there is no backup.")

@@ -18,21 +18,27 @@ _STEPS = 1000
 """SQLite VM instructions between two looks at the clock."""
 
 
-def find_damage(db: apsw.Connection, *, path: Path, limit_s: float | None = None) -> bool:
-    """Raises `StoreError` that says what is damaged. Returns whether everything was checked in time."""
+def find_damage(db: apsw.Connection, *, path: Path, limit_s: float | None = None, thorough: bool = False) -> bool:
+    """Raises `StoreError` that says what is damaged. Returns whether everything was checked in time.
+
+    With `thorough`, looks into the indexes too.
+    """
     until_s = None if limit_s is None else monotonic() + limit_s
     if until_s is not None:
         db.set_progress_handler(lambda: monotonic() > until_s, _STEPS)
     try:
-        found: Any = db.execute("PRAGMA quick_check(1)").fetchall()
+        found: Any = db.execute(f"PRAGMA {'integrity_check' if thorough else 'quick_check'}(1)").fetchall()
     except apsw.InterruptError:
+        if until_s is None:
+            raise
         return False
     except (apsw.CorruptError, apsw.NotADBError) as error:
         raise _damaged(path, str(error)) from None
     except apsw.Error as error:
         raise StoreError(f"The store {path} cannot be read: {error}.") from None
     finally:
-        db.set_progress_handler(None)
+        if until_s is not None:
+            db.set_progress_handler(None)
     if found != [("ok",)]:
         raise _damaged(path, " ".join(str(found[0][0]).split()))
     return True

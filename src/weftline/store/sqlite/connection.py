@@ -56,7 +56,7 @@ def snapshot(db: apsw.Connection) -> Generator[apsw.Connection]:
             yield db
         finally:
             db.execute("RELEASE snapshot")
-    except apsw.Error as error:
+    except (apsw.Error, UnicodeDecodeError) as error:
         raise read_error(error) from error
 
 

@@ -18,11 +18,15 @@ from pathlib import Path
 import msgspec
 
 from weftline.errors import StoreError
+from weftline.store import hashing
+from weftline.store import secrets as sealing
 
 logger = logging.getLogger(__name__)
 
 DATABASE = "weftline.db"
 LOCK = "lock"
+_WAL = f"{DATABASE}-wal"
+_KEYS = (sealing.KEY_FILE, hashing.KEY_FILE)
 _NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs"}
 )
@@ -36,6 +40,8 @@ class Owner(msgspec.Struct):
     pid: int
     host: str
     admin_socket: str = ""
+    store: str = ""
+    """The id of the store in this directory, once there is one."""
 
 
 class StoreDirectory:
@@ -48,7 +54,8 @@ class StoreDirectory:
                 raise StoreError(f"The store {path} is a file; give the path of a directory.")
             if create:
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            elif not (path / DATABASE).exists():
+            elif not _has_database(path):
+                _check_remains(path)
                 raise no_store(path)
         except OSError as error:
             raise StoreError(f"The store {path} cannot be created: {error.strerror}.") from None
@@ -56,6 +63,7 @@ class StoreDirectory:
         if kind in _NETWORK_FILE_SYSTEMS:
             raise StoreError(f"The store {path} is on a network file system ({kind}), which cannot keep it safe.")
         self._lock: int | None = None
+        self._store = ""
 
     @property
     def database(self) -> Path:
@@ -82,7 +90,15 @@ class StoreDirectory:
         except OSError as error:
             os.close(lock)
             raise StoreError(f"The store {self.path} cannot be locked: {error.strerror}.") from None
+        try:
+            if not _has_database(self.path):
+                _check_remains(self.path)
+        except BaseException:
+            os.close(lock)
+            raise
         self._lock = lock
+        last = self.owner()
+        self._store = last.store if last else ""
         self.announce()
 
     def _make_private(self) -> None:
@@ -103,23 +119,66 @@ class StoreDirectory:
             ) from None
         logger.warning("the store %s was readable by other users; its permissions have been fixed", self.path)
 
+    def opened(self, store: str) -> None:
+        """Records that there is a store in here: if its database is lost, no new one may take its place."""
+        if store != self._store:
+            self._store = store
+            self.announce()
+
     def announce(self, *, admin_socket: str = "") -> None:
         """Writes who owns the store into the lock file."""
         assert self._lock is not None
-        data = msgspec.json.encode(Owner(os.getpid(), socket.gethostname(), admin_socket))
+        data = msgspec.json.encode(Owner(os.getpid(), socket.gethostname(), admin_socket, self._store))
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, data, 0)
 
     def owner(self) -> Owner | None:
-        try:
-            return msgspec.json.decode((self.path / LOCK).read_bytes(), type=Owner)
-        except (OSError, msgspec.DecodeError):
-            return None
+        return _last_owner(self.path)
 
     def release(self) -> None:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _last_owner(path: Path) -> Owner | None:
+    try:
+        return msgspec.json.decode((path / LOCK).read_bytes(), type=Owner)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _has_database(path: Path) -> bool:
+    """An empty file is not one: SQLite makes it before the first table."""
+    return _size(path / DATABASE) > 0
+
+
+def _check_remains(path: Path) -> None:
+    """Raises `StoreError` if a store without a database is all that is left of one that had one.
+
+    To open it would make a new database, and SQLite would throw the old one's write-ahead log away.
+    """
+    owner = _last_owner(path)
+    if _size(path / _WAL) > 0:
+        remains = f"its write-ahead log ({_WAL}) is there"
+    elif key := next((name for name in _KEYS if (path / name).exists()), None):
+        remains = f"its {key} is there"
+    elif owner is not None and (owner.store or owner.admin_socket):
+        remains = "a server has used it"
+    else:
+        return
+    state = "empty" if (path / DATABASE).exists() else "missing"
+    raise StoreError(
+        f"The store {path} has lost its database: {DATABASE} is {state}, but {remains}. Put the database back, or move"
+        " the directory aside and restore a backup."
+    )
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def no_store(path: Path) -> StoreError:

@@ -43,7 +43,10 @@ def write_error(error: apsw.Error) -> WeftlineError:
     return StoreError(f"The write was not possible: {error}.", code="internal_error")
 
 
-def read_error(error: apsw.Error) -> StoreError:
+def read_error(error: apsw.Error | UnicodeDecodeError) -> StoreError:
+    """SQLite hands over whatever bytes a text has; only what is damaged is not UTF-8."""
+    if isinstance(error, UnicodeDecodeError):
+        return StoreError("The store is damaged: a text in it is not UTF-8.")
     return StoreError(f"The store cannot be read: {error}.")
 
 

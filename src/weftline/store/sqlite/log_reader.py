@@ -155,7 +155,7 @@ class SqliteLogReader:
     def _all(self, query: str, *values: SqlValue) -> list[Any]:
         try:
             return self._reader.execute(query, values).fetchall()
-        except apsw.Error as error:
+        except (apsw.Error, UnicodeDecodeError) as error:
             raise read_error(error) from error
 
 

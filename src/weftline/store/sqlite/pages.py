@@ -40,12 +40,12 @@ class NotOnTheLoop(Exception):
 
 def read_page(db: apsw.Connection, run: int, *, after: int, max_bytes: int, limit: ReadLimit) -> Page | None:
     """None for an unknown run. Raises `NotOnTheLoop` instead of reading more than `limit` on the loop."""
-    head: Any = db.execute("SELECT next_seq, ended_at IS NOT NULL FROM runs WHERE key = ?", (run,)).fetchone()
+    head: Any = db.execute("SELECT next_seq, ended_at IS NOT NULL, format FROM runs WHERE key = ?", (run,)).fetchone()
     if head is None:
         return None
-    upto, ended = head[0] - 1, bool(head[1])
+    upto, ended, format = head[0] - 1, bool(head[1]), head[2]
     if after >= upto:
-        return Page([], upto, upto, ended)
+        return Page([], upto, upto, ended, format)
     cursor = _rows(db, run, after, limit)
     items: list[Stored] = []
     size = 0
@@ -56,17 +56,17 @@ def read_page(db: apsw.Connection, run: int, *, after: int, max_bytes: int, limi
             item = Stored(*row)
             size += item.size
             if items and size > max_bytes:
-                return Page(items, items[-1].last_seq, upto, ended)
+                return Page(items, items[-1].last_seq, upto, ended, format)
             if size > limit.bytes:
                 break
             items.append(item)
         else:
-            return Page(items, upto, upto, ended)
+            return Page(items, upto, upto, ended, format)
     finally:
         cursor.close()
     if limit is ON_THE_LOOP:
         raise NotOnTheLoop
-    return Page(items, items[-1].last_seq, upto, ended)
+    return Page(items, items[-1].last_seq, upto, ended, format)
 
 
 def _rows(db: apsw.Connection, run: int, after: int, limit: ReadLimit) -> Any:

@@ -16,6 +16,7 @@ import apsw
 
 from weftline.errors import StoreError
 from weftline.store import crashpoints
+from weftline.store.base import Copied
 from weftline.store.secrets import Vault
 from weftline.store.sqlite import retention
 from weftline.store.sqlite.backup import copy_store
@@ -61,6 +62,7 @@ class SqliteStore:
             if check and not find_damage(db, path=self._directory.path, limit_s=CHECK_S):
                 logger.info("the store is too large to be checked completely at start-up: only part of it was")
             self._ownership = _take_over(db, self._directory.path)
+            self._directory.opened(self._ownership.id)
             reader = connect(database, read_only=True)
             undo.callback(reader.close)
             threads = ReaderThreads(database)
@@ -79,7 +81,7 @@ class SqliteStore:
     def owner_epoch(self) -> int:
         return self._ownership.epoch
 
-    async def back_up(self, to: Path) -> int:
+    async def back_up(self, to: Path) -> Copied:
         return await asyncio.to_thread(copy_store, self.folder, to, stop=lambda: self._closing)
 
     async def shrink(self) -> int:

@@ -4,15 +4,14 @@
 
 It takes a whole flush at a time, commits it, and reports back with one wake-up. When a flush fails before its COMMIT,
 none of it happened: its members run again one by one, so that a bad or oversized one does not harm the others. When
-COMMIT itself fails with an I/O error, no one knows what is on the disk, and the process ends; so it does when the
-write-ahead log was deleted under it, when another process took over the store, and when this thread dies.
+COMMIT itself fails with an I/O error, no one knows what is on the disk, and the process ends; so it does when a file of
+the store was deleted or replaced under it, when another process took over the store, and when this thread dies.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -26,6 +25,7 @@ from weftline.errors import StoreError
 from weftline.store import crashpoints
 from weftline.store.base import Write, Written
 from weftline.store.sqlite.failures import Fenced, failure, write_error
+from weftline.store.sqlite.files import LostFile, StoreFiles
 from weftline.store.sqlite.transaction import write_batch
 
 logger = logging.getLogger(__name__)
@@ -33,15 +33,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class _LostWal(Exception):
-    """The write-ahead log is not the file that was opened: commits to it may be lost."""
-
-
 class _UnknownCommit(Exception):
     """COMMIT failed with an I/O error."""
 
 
-_FATAL = (_LostWal, _UnknownCommit, Fenced, apsw.CorruptError, apsw.NotADBError)
+_FATAL = (LostFile, _UnknownCommit, Fenced, apsw.CorruptError, apsw.NotADBError)
 _CLOSED_TO_ALL = (apsw.BusyError, apsw.LockedError, apsw.ReadOnlyError)
 """Failures that have nothing to do with what is written: retrying the members one by one would only wait repeatedly."""
 
@@ -58,8 +54,7 @@ class Writer:
         """How many flushes have been dealt with."""
         self.failed = False
         self._db = db
-        self._wal = str(path) + "-wal"
-        self._wal_inode = os.stat(self._wal).st_ino
+        self._files = StoreFiles(path)
         self._owner_epoch = owner_epoch
         self._on_fatal = on_fatal
         self._closed = False
@@ -103,8 +98,8 @@ class Writer:
         try:
             while (item := self._queue.get()) is not None:
                 item()
-        except _LostWal:
-            self._stop("the write-ahead log of the store was removed or replaced by another program")
+        except LostFile as lost:
+            self._stop(f"{lost} was removed, renamed or replaced by another program")
         except _UnknownCommit as error:
             self._stop(f"a commit failed in a way that leaves its outcome unknown: {error}")
         except Fenced:
@@ -169,7 +164,7 @@ class Writer:
             _report(loop, future, value)
 
     def _transact(self, body: Callable[[apsw.Connection], T]) -> T:
-        """Runs `body` as one transaction; returns when it is durable and the write-ahead log is still in place."""
+        """Runs `body` as one transaction; returns when it is durable, in files that are still in place."""
         db = self._db
         db.execute("BEGIN IMMEDIATE")
         try:
@@ -188,16 +183,8 @@ class Writer:
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
-        self._check_wal()
+        self._files.check()
         return value
-
-    def _check_wal(self) -> None:
-        try:
-            if os.stat(self._wal).st_ino == self._wal_inode:
-                return
-        except OSError:
-            pass
-        raise _LostWal
 
 
 def check_owner(db: apsw.Connection, *, owner_epoch: int) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from weftline.errors import NotFound
-from weftline.kernel.entries import CallClosed, CancelRequested
-from weftline.messages import ToolResults
+from weftline.kernel.bodies import ClosedBody, encode
+from weftline.kernel.entries import CallClosed, CallStarted, CancelRequested, HistoryPinned, RunAdopted, TimerFired
+from weftline.messages import Text, ToolResults
 from weftline.testing.engine.bench import Bench, Check, facts, refusal
 from weftline.tools.base import ToolOutput
 
@@ -84,13 +85,31 @@ async def an_answer_after_a_cancel_is_taken_and_changes_nothing(bench: Bench) ->
     assert [one.how for one in facts(lines, CallClosed)] == ["cancelled"]
 
 
-async def a_fact_from_outside_is_taken_only_while_it_fits(bench: Bench) -> None:
+async def a_request_from_outside_is_taken_only_while_it_fits(bench: Bench) -> None:
     run = await bench.run("ask")
-    await bench.offers(run)
-    assert not await bench.engine.accept(run.key, CallClosed(0, 9, "none", "ask", "returned"))
+    (call,) = await bench.offers(run)
+    body = encode(ClosedBody((Text("42"),)))
+    for wrong in (
+        CallClosed(0, 9, "none", "ask", "returned"),
+        CallClosed(0, 0, "none", "ask", "returned"),
+        CallClosed(0, 0, call, "other", "returned"),
+        CallClosed(0, 0, call, "ask", "in_doubt"),
+    ):
+        assert not await bench.engine.accept(run.key, wrong, body)
     assert await bench.engine.accept(run.key, CancelRequested())
     await bench.ended(run)
     assert not await bench.engine.accept(run.key, CancelRequested())
+
+
+async def what_is_not_a_request_is_refused_from_outside(bench: Bench) -> None:
+    run = await bench.run("ask")
+    (call,) = await bench.offers(run)
+    for fact in (TimerFired(10**17), RunAdopted(10**15), HistoryPinned(5), CallStarted(0, 0, 1)):
+        assert await refusal(bench.engine.accept(run.key, fact)) == "invalid_request"
+    answer = CallClosed(0, 0, call, "ask", "returned")
+    assert await refusal(bench.engine.accept(run.key, answer, b"not JSON")) == "invalid_request"
+    assert await bench.engine.accept(run.key, answer, encode(ClosedBody((Text("42"),))))
+    assert "42" in await bench.answer_text(run)
 
 
 CHECKS: tuple[Check, ...] = (
@@ -101,5 +120,6 @@ CHECKS: tuple[Check, ...] = (
     an_answer_to_nothing_is_refused_and_harms_nobody,
     an_error_is_a_result_too,
     an_answer_after_a_cancel_is_taken_and_changes_nothing,
-    a_fact_from_outside_is_taken_only_while_it_fits,
+    a_request_from_outside_is_taken_only_while_it_fits,
+    what_is_not_a_request_is_refused_from_outside,
 )

@@ -36,6 +36,23 @@ async def a_run_that_fails_or_is_cancelled_leaves_nothing_to_the_next(bench: Ben
     assert [one.text for one in bench.world.conversations[-1] if isinstance(one, User)] == ["last"]
 
 
+async def what_a_run_was_told_on_the_way_and_answered_stays_in_its_thread(bench: Bench) -> None:
+    thread = await bench.thread()
+    first = await bench.run("ask", thread=thread, text="first")
+    (call,) = await bench.offers(first)
+    await bench.engine.follow_up(first.key, "and then?")
+    await bench.engine.steer(first.key, "hurry")
+    await bench.subject.restart()
+    await bench.engine.answer(first.key, call, ToolOutput.of("42"))
+    await bench.ended(first)
+    messages = await _messages(bench, thread)
+    said = [(_kind(message), message.text) for message in messages if isinstance(message, User | Assistant)]
+    asked = [("user", "first"), ("user", "hurry")]
+    assert said == [*asked, ("assistant", "got 42"), ("user", "and then?"), ("assistant", "got 42")]
+    await bench.ended(await bench.run("history", thread=thread, text="last"))
+    assert list(bench.world.conversations[-1]) == [*messages, User.of("last")]
+
+
 async def a_queued_run_can_be_cancelled_without_moving_anybody(bench: Bench) -> None:
     thread = await bench.thread()
     first, second, third = [await bench.run("ask", thread=thread) for _ in range(3)]
@@ -71,7 +88,7 @@ async def the_end_of_a_thread_cancels_all_its_runs(bench: Bench) -> None:
     await bench.engine.end_thread(thread)
     for run in runs:
         ended = await bench.ended(run)
-        assert (ended.status, ended.reason) == ("cancelled", "session_ended")
+        assert (ended.status, ended.reason) == ("cancelled", "thread_ended")
     assert await refusal(bench.run("hello", thread=thread)) == "session_ended"
 
 
@@ -86,6 +103,7 @@ def _kind(message: Message) -> str:
 CHECKS: tuple[Check, ...] = (
     runs_of_a_thread_move_in_the_order_of_their_creation,
     a_run_that_fails_or_is_cancelled_leaves_nothing_to_the_next,
+    what_a_run_was_told_on_the_way_and_answered_stays_in_its_thread,
     a_queued_run_can_be_cancelled_without_moving_anybody,
     a_queued_run_that_was_paused_moves_when_it_is_resumed,
     the_end_of_a_thread_cancels_all_its_runs,

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+from msgspec import Struct
+from msgspec.json import Decoder
+
 from weftline.kernel import bodies
-from weftline.kernel.entries import AttemptFailed, AttemptStarted, TurnCompleted
+from weftline.kernel.entries import TEXT_DELTA, THINKING_DELTA, AttemptFailed, AttemptStarted, TurnCompleted
 from weftline.runtime.residents import CUT_S
+from weftline.runtime.spending import BYTES_PER_TOKEN
 from weftline.testing.simulation.conversation import check_conversation, naive_conversation
 from weftline.testing.simulation.evidence import Evidence, RunLog
 from weftline.testing.simulation.trace import require
@@ -31,6 +35,7 @@ def check_requests(evidence: Evidence, log: RunLog) -> None:
             check_conversation(asked.messages, right, f"run {log.key}: request {asked.number}")
             _is_booked(evidence, log, asked)
     _billed_by_somebody(log, mine)
+    _what_was_streamed_is_billed(log)
 
 
 def _permit(evidence: Evidence, log: RunLog, asked: Asked) -> AttemptStarted | None:
@@ -69,6 +74,30 @@ def _is_booked(evidence: Evidence, log: RunLog, asked: Asked) -> None:
     lost = evidence.may_have_lost(asked.life, log) or stubborn
     excused = outcome.estimated and (lost or bool(log.order.poison) or log.order.tag == "shaky")
     require("C4", excused, f"run {log.key}: request {asked.number} ({asked.ended}) is booked as {outcome.usage}")
+
+
+def _what_was_streamed_is_billed(log: RunLog) -> None:
+    """An attempt that was cut off counts at least what the log has of its answer."""
+    streamed: Counter[tuple[int, int]] = Counter()
+    for item in log.items:
+        if item.kind in (TEXT_DELTA, THINKING_DELTA):
+            for delta in [_decode_delta(body) for body in item.body.split(b"\n")]:
+                streamed[delta.turn, delta.attempt] += len(delta.text.encode())
+    for entry in log.entries:
+        head = entry.head
+        if isinstance(head, AttemptFailed) and head.reason != "error" and head.estimated:
+            least = -(-streamed[head.turn, head.attempt] // BYTES_PER_TOKEN)
+            who = f"run {log.key}: attempt {head.turn}.{head.attempt} streamed {least} tokens"
+            require("C4", head.usage.output >= least, f"{who} and is booked as {head.usage}")
+
+
+class _Delta(Struct):
+    text: str
+    turn: int
+    attempt: int
+
+
+_decode_delta = Decoder(_Delta).decode
 
 
 def _billed_by_somebody(log: RunLog, mine: list[Asked]) -> None:

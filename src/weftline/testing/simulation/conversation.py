@@ -20,7 +20,7 @@ from weftline.kernel.entries import (
     OutputRejected,
     TurnCompleted,
 )
-from weftline.messages import Assistant, Message, ToolResult, ToolResults, User
+from weftline.messages import Assistant, Message, Text, ToolResult, ToolResults, User
 from weftline.testing.simulation.trace import Violation, require
 
 
@@ -44,6 +44,31 @@ def naive_conversation(
             case _:
                 pass
     return messages
+
+
+def naive_exchange(facts: Sequence[tuple[Fact, bytes]]) -> list[Message]:
+    """What a run that succeeded with these facts leaves to its thread, after its own input."""
+    said: list[Message] = []
+    text, answer = "", ""
+    for head, body in facts:
+        match head:
+            case TurnCompleted():
+                text = _text_of(bodies.decode_turn(body).message)
+                answer = "" if head.calls else text
+            case MessagesTaken():
+                said += [Assistant((Text(answer),))] if answer else []
+                said += [_queued(facts, identity) for identity in head.ids]
+                answer = ""
+            case LoopDetected() | FinalForced() | OutputRejected() if body:
+                answer = ""
+            case _:
+                pass
+    return [*said, Assistant((Text(text),))]
+
+
+def _text_of(message: Message) -> str:
+    assert isinstance(message, Assistant)
+    return message.text
 
 
 def _asked(facts: Sequence[tuple[Fact, bytes]], turn: int) -> int:

@@ -25,6 +25,7 @@ from weftline.kernel.state import State, decode_state
 from weftline.messages import Assistant, Text, User, joined_text
 from weftline.testing.lines import lines_of
 from weftline.testing.simulation.billing import check_requests
+from weftline.testing.simulation.conversation import naive_exchange
 from weftline.testing.simulation.deadlines import check_deadlines
 from weftline.testing.simulation.effects import check_tools
 from weftline.testing.simulation.evidence import Evidence, RunLog
@@ -169,7 +170,9 @@ def _threads(evidence: Evidence, logs: Sequence[RunLog]) -> None:
                 text = bodies.decode_ended(log.entries[-1].body).text
                 require("C8", text.startswith(f"{log.order.tag}:"), f"run {key}: answered {text!r}")
                 expected.append(bodies.encode(User.of(f"prompt of {log.order.tag}")))
-                expected.append(bodies.encode(Assistant((Text(text),))))
+                said = naive_exchange([(entry.head, entry.body) for entry in log.entries])
+                require("C8", said[-1] == Assistant((Text(text),)), f"run {key}: its answer is not its last text")
+                expected += [bodies.encode(message) for message in said]
         require("C8", disk.messages(thread) == expected, f"thread {thread}: its messages are others")
 
 

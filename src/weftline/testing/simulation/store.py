@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from weftline.store.base import (
+    Copied,
     Database,
     Loaded,
     LogStore,
@@ -283,7 +284,7 @@ class SimulatedStore:
     def announce(self, *, admin_socket: str) -> None:
         self._inner.announce(admin_socket=admin_socket)
 
-    async def back_up(self, to: Path) -> int:
+    async def back_up(self, to: Path) -> Copied:
         return await self._wires.read(self._inner.back_up(to))
 
     async def shrink(self) -> int:

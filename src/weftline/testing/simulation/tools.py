@@ -53,6 +53,10 @@ def tools_of(life: Life) -> dict[str, Tool]:
     return {tool.spec.name: tool for tool in tools}
 
 
+class RuntimeBug(BaseException):
+    """Stands for a bug of the runtime: what a tool's own code raises fails its call alone, and this the driver."""
+
+
 class SimTool:
     client: ClientKind | None = None
     echo: Raw | None = None
@@ -69,7 +73,7 @@ class SimTool:
         """Each deploy has its own default, so that arguments prepared twice are detected."""
         if self._fails:
             self._fails = self.spec.name == BROKEN
-            raise RuntimeError("simulated: a tool with a bug")
+            raise RuntimeBug("simulated: a bug of the runtime")
         known, _ = object_args(args)
         return canonical_value({**known, "deploy": self._life.deploy})
 

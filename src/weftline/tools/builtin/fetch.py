@@ -11,7 +11,7 @@ from weftline.net.charset import decoded
 from weftline.net.dial import Dialer
 from weftline.net.errors import RequestFailed
 from weftline.net.response import HttpResponse
-from weftline.tools.base import ToolFailed
+from weftline.tools.base import ToolContext, ToolFailed
 from weftline.tools.function import FunctionTool, tool
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ def fetch_tool(dialer: Dialer) -> FunctionTool[..., Any]:
     """The tool `fetch`, which reaches what `dialer` may reach."""
 
     @tool(effect="read", concurrent=True, timeout_s=TIMEOUT_S * 2)
-    async def fetch(url: str, start: int = 0) -> str:
+    async def fetch(context: ToolContext, url: str, start: int = 0) -> str:
         """Reads a page of the web and returns it as text.
 
         Args:
@@ -41,8 +41,9 @@ def fetch_tool(dialer: Dialer) -> FunctionTool[..., Any]:
             raise ToolFailed(prompts.FETCH_HTTP_ONLY)
         if start < 0:
             raise ToolFailed(prompts.FETCH_START)
+        own = dialer.of(context.workspace)
         try:
-            async with dialer.request("GET", url, headers=_HEADERS, timeout_s=TIMEOUT_S, redirects=REDIRECTS) as reply:
+            async with own.request("GET", url, headers=_HEADERS, timeout_s=TIMEOUT_S, redirects=REDIRECTS) as reply:
                 text = await _text(reply)
         except RequestFailed as error:
             raise ToolFailed(error.message) from None

@@ -32,6 +32,8 @@ REFUSED = -32904
 """The server answered with an HTTP error."""
 UNAUTHORIZED = -32905
 """The server wants a login that we do not have."""
+UNREADABLE = -32906
+"""The server answered something that we do not read."""
 
 LOG_IN = "Whoever runs this server can log in there with `weftline mcp login`, or the tool can be given other headers."
 
@@ -92,6 +94,7 @@ class DialledTransport(httpx2.AsyncBaseTransport):
             headers={**own, **protocol},
             body=body or None,
             timeout_s=None if _may_take_long(request.method, body) else NOTICE_S,
+            listens=request.method == "GET",
         )
         try:
             reply = await call.__aenter__()
@@ -113,13 +116,13 @@ class DialledTransport(httpx2.AsyncBaseTransport):
             try:
                 answer = await reply.read(limit=MAX_ANSWER_BYTES)
             except BodyTooLarge:
-                return 0, _error(request, REFUSED, "The answer is too large.")
+                return 0, _error(request, UNREADABLE, "The answer is too large.")
             except RequestFailed as error:
                 return 0, _error(request, BROKEN, error.message)
             finally:
                 await call.__aexit__(None, None, None)
             if too_much := excess(answer):
-                return 0, _error(request, REFUSED, f"The answer has {too_much}.")
+                return 0, _error(request, UNREADABLE, f"The answer has {too_much}.")
             return reply.status, httpx2.Response(
                 reply.status, headers=headers, content=whole_json(answer), request=request
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import cached_property
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from msgspec import Struct
 
 from weftline._version import __version__
+from weftline.mcp_answers import read_leniently
 from weftline.net.address import parse
 from weftline.net.dial import Dialer
 from weftline.redaction import Redactor, shown_url
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 64
+"""Of one workspace."""
 IDLE_S = 60.0
 CONNECT_S = 10.0
 MAX_SSE_EVENT_BYTES = 8 * 1024 * 1024
@@ -63,7 +65,7 @@ class McpMissing(Exception):
 
 
 class McpPool:
-    """At most `max_connections` at a time; further ones wait for room."""
+    """A workspace has at most `max_connections` at a time; further ones wait for room."""
 
     def __init__(
         self,
@@ -82,7 +84,8 @@ class McpPool:
         """Servers without `initialize`, so that it is not tried each time."""
         self._dialer = dialer
         self._idle_s = idle_s
-        self._room = asyncio.Semaphore(max_connections)
+        self._rooms: defaultdict[int, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(max_connections))
+        """By workspace."""
         self._connections: dict[McpAddress, Connection] = {}
         self._closing: set[Connection] = set()
 
@@ -94,11 +97,11 @@ class McpPool:
             await _load()
             connection = self._connections.get(address)
         if connection is None or connection.ended:
-            self._make_room()
+            self._make_room(address.workspace)
             connection = self._connections[address] = Connection(
                 self._dialer,
                 address,
-                room=self._room,
+                room=self._rooms[address.workspace],
                 credentials=self._credentials,
                 mode="auto" if address.url in self._modern else self._mode,
             )
@@ -150,9 +153,10 @@ class McpPool:
             if len(self._modern) > _REMEMBERED_SERVERS:
                 self._modern.popitem(last=False)
 
-    def _make_room(self) -> None:
-        if self._room.locked():
-            idle = [connection for connection in self._connections.values() if not connection.users]
+    def _make_room(self, workspace: int) -> None:
+        if self._rooms[workspace].locked():
+            own = [one for one in self._connections.values() if one.address.workspace == workspace]
+            idle = [connection for connection in own if not connection.users]
             if idle:
                 self.discard(min(idle, key=lambda connection: connection.last_used))
 
@@ -179,6 +183,7 @@ class Connection:
         self.expiry: asyncio.TimerHandle | None = None
         self._dialer = dialer
         self._room = room
+        self._has_room = False
         self._client: asyncio.Future[Client] = loop.create_future()
         self._closing = asyncio.Event()
         self.owner = asyncio.create_task(self._own(), name="mcp connection")
@@ -206,6 +211,9 @@ class Connection:
                 await asyncio.shield(self._client)
         except TimeoutError:
             self.close()
+            if not self._has_room:
+                message = "It was not asked: the workspace has as many MCP connections in use as it may have."
+                raise TimeoutError(message) from None
             raise TimeoutError("The server did not answer in time.") from None
 
     def close(self) -> None:
@@ -216,6 +224,7 @@ class Connection:
     async def _own(self) -> None:
         try:
             async with self._room:
+                self._has_room = True
                 if self._credentials is not None and not _is_authorized(self.address):
                     self.credential = await self._credentials(self.address)
                 await self._keep()
@@ -241,7 +250,10 @@ class Connection:
 
         target = parse(self.address.url)
         transport = DialledTransport(
-            self._dialer, origin=target.origin, headers=dict(self.address.headers), credential=self.credential
+            self._dialer.of(self.address.workspace),
+            origin=target.origin,
+            headers=dict(self.address.headers),
+            credential=self.credential,
         )
         try:
             async with (
@@ -257,6 +269,7 @@ class Connection:
                 # The package validates results against the server's own schemas, on the loop and without a time limit.
                 # `McpTool` does that with a bound.
                 setattr(client.session, "validate_tool_result", _unchecked)  # noqa: B010
+                read_leniently(client, server=shown_url(target.url), redact=lambda text: self.redactor.text(text))
                 self._client.set_result(client)
                 await self._closing.wait()
         except BaseException as error:

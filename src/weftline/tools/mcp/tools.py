@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from weftline import prompts
 from weftline.canonical import NotCanonical, canonical_value, parse
 from weftline.kernel.entries import Effect
 from weftline.messages import File, Image, Text, UserPart
 from weftline.providers.base import ToolSpec
-from weftline.redaction import Redactor
+from weftline.redaction import Redactor, shown_url
 from weftline.schema_cost import refusal
 from weftline.tools.base import ToolContext, ToolOutput, ToolProgress
 from weftline.tools.checking import issues_of
@@ -25,13 +26,14 @@ from weftline.tools.remote import RemoteTool, UnavailableTool, redacted
 from weftline.tools.schema import EMPTY_OBJECT_SCHEMA, object_root
 
 if TYPE_CHECKING:
+    from mcp import MCPError
     from mcp.types import CallToolResult, ContentBlock
     from mcp.types import Tool as Listed
 
 logger = logging.getLogger(__name__)
 
-MAX_TOOLS = 512
-MAX_PAGES = 64
+MAX_TOOLS = 2000
+MAX_PAGES = 2000
 _MAX_NAME = 64
 _MAX_QUESTIONS, _MAX_QUESTION, _MAX_MESSAGE_CHARS = 5, 500, 8000
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
@@ -69,6 +71,7 @@ class McpTool(RemoteTool):
 
     async def ask(self, args: bytes, context: ToolContext) -> ToolOutput:
         from mcp import MCPError
+        from pydantic import ValidationError
 
         arguments = cast("dict[str, Any]", parse(args))
         asked: list[str] = []
@@ -80,19 +83,22 @@ class McpTool(RemoteTool):
                         return redacted(_with_questions(await self._checked(result), asked), connection.redactor)
                     except MCPError as error:
                         if not self._once_more(connection, error) or last:
-                            output = _with_questions(ToolOutput.of(self._explained(error), is_error=True), asked)
-                            return redacted(output, connection.redactor)
+                            return redacted(_with_questions(self._failed(error), asked), connection.redactor)
+                    except ValidationError as error:
+                        # The server has answered, but nobody can tell what.
+                        logger.info("MCP tool %s: its answer cannot be read: %s", self.name, type(error).__name__)
+                        return self._failed(None)
             raise AssertionError("unreachable")
         except McpMissing:
             return ToolOutput.of(prompts.NO_MCP, is_error=True)
         except MCPError as error:
-            return ToolOutput.of(self._explained(error), is_error=True)
+            return self._failed(error)
         except TimeoutError as error:
             return ToolOutput.of(prompts.tool_failed(self.name, str(error)), is_error=True)
         except Exception as error:
             # A server's responses are untrusted: one that does not parse is the server's failure, not the run's.
             logger.info("MCP tool %s failed: %s", self.name, type(error).__name__)
-            return ToolOutput.of(prompts.tool_failed(self.name, f"{type(error).__name__}: {error}"), is_error=True)
+            return ToolOutput.of(prompts.tool_failed(self.name, _told(error)), is_error=True)
 
     async def _call(
         self, connection: Connection, arguments: dict[str, Any], context: ToolContext, asked: list[str]
@@ -139,15 +145,17 @@ class McpTool(RemoteTool):
         self._pool.discard(connection)
         return error.code in (NOT_SENT, SESSION_LOST) or self.effect in ("read", "idempotent")
 
-    def _explained(self, error: Exception) -> str:
-        from mcp import MCPError
+    def _failed(self, error: MCPError | None) -> ToolOutput:
+        """The result of a call that failed; without an error, of one whose answer cannot be read."""
         from mcp.types import CONNECTION_CLOSED
 
-        from weftline.tools.mcp.http import BROKEN
+        from weftline.tools.mcp.http import BROKEN, UNREADABLE
 
-        assert isinstance(error, MCPError)
-        in_doubt = error.code in (BROKEN, CONNECTION_CLOSED) and self.effect not in ("read", "idempotent")
-        return prompts.request_failed(self.name, error.message, in_doubt=in_doubt)
+        lost = error is None or error.code in (BROKEN, CONNECTION_CLOSED, UNREADABLE)
+        in_doubt = lost and self.effect not in ("read", "idempotent")
+        reason = prompts.MCP_UNREADABLE if error is None else error.message
+        message = prompts.request_failed(self.name, reason, in_doubt=in_doubt)
+        return ToolOutput.of(message, is_error=True, in_doubt=in_doubt)
 
 
 async def list_tools(pool: McpPool, address: McpAddress) -> tuple[McpEntry, ...]:
@@ -160,8 +168,16 @@ async def list_tools(pool: McpPool, address: McpAddress) -> tuple[McpEntry, ...]
     except TimeoutError:
         raise McpUnavailable(prompts.MCP_TIMED_OUT) from None
     except Exception as error:
-        message = getattr(error, "message", None) or str(error) or type(error).__name__
-        raise McpUnavailable(address.redactor.text(str(message))) from None
+        raise McpUnavailable(address.redactor.text(_told(error))) from None
+
+
+def _told(error: Exception) -> str:
+    """An error in words for the model: what a library says about an answer it cannot read is not for it."""
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):
+        return prompts.MCP_UNREADABLE
+    return str(getattr(error, "message", None) or error) or type(error).__name__
 
 
 async def _listed(pool: McpPool, address: McpAddress) -> tuple[McpEntry, ...]:
@@ -172,7 +188,7 @@ async def _listed(pool: McpPool, address: McpAddress) -> tuple[McpEntry, ...]:
             from weftline.tools.mcp.http import BROKEN, NOT_SENT, SESSION_LOST
 
             try:
-                return await _pages(connection, connection.redactor)
+                return await _pages(connection)
             except MCPError as error:
                 if last or error.code not in (SESSION_LOST, NOT_SENT, BROKEN):
                     raise
@@ -180,17 +196,26 @@ async def _listed(pool: McpPool, address: McpAddress) -> tuple[McpEntry, ...]:
     raise AssertionError("unreachable")
 
 
-async def _pages(connection: Connection, redactor: Redactor) -> tuple[McpEntry, ...]:
+async def _pages(connection: Connection) -> tuple[McpEntry, ...]:
     found: dict[str, McpEntry] = {}
     cursor: str | None = None
     for _ in range(MAX_PAGES):
         page = await connection.client.list_tools(cursor=cursor)
         for tool in page.tools:
             if len(found) < MAX_TOOLS:
-                found.setdefault(tool.name, _entry(tool, redactor))
+                found.setdefault(tool.name, _entry(tool, connection.redactor))
+            elif tool.name not in found:
+                return _cut_short(connection, found)
         cursor = page.next_cursor
         if cursor is None:
-            break
+            return tuple(found.values())
+    return _cut_short(connection, found)
+
+
+def _cut_short(connection: Connection, found: dict[str, McpEntry]) -> tuple[McpEntry, ...]:
+    where = shown_url(connection.address.url)
+    limits = f"{MAX_TOOLS:,} tools on {MAX_PAGES:,} pages"
+    logger.warning("the MCP server %s lists more than %s; %d of its tools are offered", where, limits, len(found))
     return tuple(found.values())
 
 
@@ -234,15 +259,22 @@ def offered(
     taken: frozenset[str] | set[str] = frozenset(),
 ) -> list[McpTool]:
     """The tools of a server as `<ref>_<tool>`, under names that no other tool of the run has."""
+    chosen = [entry for entry in entries if tool_filter is None or entry.name in tool_filter]
+    spelled = [address.redactor.text(entry.name) for entry in chosen]
+    # A tool whose name needs no change keeps it, whatever the names of the others become.
+    exact = {whole for name in spelled if _is_fit(whole := f"{ref}_{name}")}
     names = set(taken)
     tools: list[McpTool] = []
-    for entry in entries:
-        if tool_filter is not None and entry.name not in tool_filter:
-            continue
-        name = model_name(ref, address.redactor.text(entry.name), taken=names)
-        names.add(name)
-        tools.append(McpTool(name, entry, pool=pool, address=address))
+    for entry, name in zip(chosen, spelled, strict=True):
+        kept = f"{ref}_{name}" in exact
+        visible = model_name(ref, name, taken=names if kept else names | exact)
+        names.add(visible)
+        tools.append(McpTool(visible, entry, pool=pool, address=address))
     return tools
+
+
+def _is_fit(name: str) -> bool:
+    return len(name) <= _MAX_NAME and not _NOT_IN_NAMES.search(name)
 
 
 def model_name(ref: str, tool: str, *, taken: set[str]) -> str:
@@ -267,7 +299,7 @@ def unavailable(ref: str, reason: str) -> UnavailableTool:
 def _with_questions(output: ToolOutput, asked: list[str]) -> ToolOutput:
     """The output, with the questions that the server had for a person."""
     notes = [Text(prompts.nobody_to_ask(question)) for question in asked]
-    return ToolOutput((*output.parts, *notes), output.is_error)
+    return replace(output, parts=(*output.parts, *notes))
 
 
 def output_of(result: CallToolResult) -> ToolOutput:

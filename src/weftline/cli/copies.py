@@ -1,0 +1,19 @@
+"""What `weftline backup` and `weftline restore` say about a copy."""
+
+from __future__ import annotations
+
+from weftline.runtime import ids
+from weftline.store.base import Copied, Unreadable
+
+
+def unreadable_in(copied: Copied) -> str:
+    """How much of a copy cannot be read, and which parts; "" if everything can."""
+    if not copied.unreadable:
+        return ""
+    named = "; ".join([_place(one) for one in copied.examples])
+    more = copied.unreadable - len(copied.examples)
+    return f"{copied.unreadable} ({named}{f'; {more} more' if more else ''})"
+
+
+def _place(one: Unreadable) -> str:
+    return f"{one.what} of {ids.run_id(one.run, one.salt)}" if one.run else one.what

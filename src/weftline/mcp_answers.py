@@ -1,0 +1,98 @@
+"""Answers of MCP servers that the official client would refuse as a whole, because one piece of them is malformed.
+
+A list of tools loses the tools that cannot be read, and a result keeps a note in place of each block that cannot.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from mcp import Client
+
+logger = logging.getLogger(__name__)
+
+_SHOWN_CHARS = 100
+_MAX_ITEMS = 5000
+"""Of an answer that is looked at item by item; a longer one is refused as a whole."""
+
+
+def unreadable_block(kind: object) -> str:
+    named = f" of type {kind[:_SHOWN_CHARS]!r}" if isinstance(kind, str) else ""
+    return f"[Content{named} that cannot be shown.]"
+
+
+def read_leniently(client: Client, *, server: str, redact: Callable[[str], str] = str) -> None:
+    """Makes an open connection read what is good in an answer. `server` is for the log, as is what `redact` leaves."""
+    session = client.session
+    # Where the package hands out answers as they came, before it validates them.
+    dispatcher: Any = getattr(session, "_dispatcher", None)
+    if dispatcher is None:
+        return
+    send = dispatcher.send_raw_request
+
+    def left_out(tool: object) -> None:
+        name: object = cast("dict[str, object]", tool).get("name") if isinstance(tool, dict) else None
+        told = repr(redact(name[:_SHOWN_CHARS])) if isinstance(name, str) else "without a name"
+        logger.warning("the MCP server %s lists a malformed tool, which is left out: %s", server, told)
+
+    async def answered(method: str, params: Mapping[str, Any] | None, opts: Any = None) -> dict[str, Any]:
+        raw: dict[str, Any] = await send(method, params, opts)
+        if method == "tools/list":
+            return _readable(method, raw, "tools", session.protocol_version, left_out)
+        if method == "tools/call":
+            return _readable(method, raw, "content", session.protocol_version, _described)
+        return raw
+
+    dispatcher.send_raw_request = answered
+
+
+def is_closed(client: Client) -> bool:
+    """Whether the other side has ended the connection."""
+    return getattr(getattr(client.session, "_dispatcher", None), "_closed", False)
+
+
+def _described(block: object) -> dict[str, str]:
+    kind = cast("dict[str, object]", block).get("type") if isinstance(block, dict) else None
+    return {"type": "text", "text": unreadable_block(kind)}
+
+
+def _readable(
+    method: str,
+    raw: dict[str, Any],
+    field: str,
+    version: str | None,
+    instead: Callable[[object], dict[str, str] | None],
+) -> dict[str, Any]:
+    """`raw` with each item of `field` that does not validate replaced, or left out where there is no replacement."""
+    items = raw.get(field)
+    if not isinstance(items, list) or _is_valid(method, raw, version):
+        return raw
+    items = cast("list[object]", items)
+    if len(items) > _MAX_ITEMS or not _is_valid(method, raw | {field: []}, version):
+        return raw
+    kept: list[object] = []
+    for item in items:
+        one = item if _is_valid(method, raw | {field: [item]}, version) else instead(item)
+        if one is not None:
+            kept.append(one)
+    return raw | {field: kept}
+
+
+def _is_valid(method: str, raw: dict[str, Any], version: str | None) -> bool:
+    from mcp_types import CallToolResult, ListToolsResult
+    from mcp_types.methods import validate_server_result
+
+    model = ListToolsResult if method == "tools/list" else CallToolResult
+    try:
+        validate_server_result(method, version or "2025-11-25", raw)
+        # A question to the client in place of a result is for the package to judge.
+        if raw.get("resultType", "complete") == "complete":
+            model.model_validate(raw, by_name=False)
+    except KeyError:
+        return True
+    except ValueError:  # pydantic's, too
+        return False
+    return True

@@ -1,0 +1,41 @@
+"""What a process that does not drive a run may append to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import DecodeError
+
+from weftline.errors import InvalidRequest
+from weftline.kernel import bodies
+from weftline.kernel.entries import (
+    KIND,
+    CallClosed,
+    CancelRequested,
+    Fact,
+    MessageQueued,
+    RunPaused,
+    RunResumed,
+)
+
+_BODIES: dict[type[Fact], Callable[[bytes], object] | None] = {
+    CallClosed: bodies.decode_closed,
+    MessageQueued: bodies.decode_queued,
+    CancelRequested: None,
+    RunPaused: None,
+    RunResumed: None,
+}
+"""An answer, a message, and what people ask for. Everything else follows from what a run does."""
+
+
+def check_request(head: Fact, body: bytes) -> None:
+    """Raises `InvalidRequest` for a fact that nobody outside may state, and for a body that cannot be read."""
+    if type(head) not in _BODIES:
+        raise InvalidRequest(f"{KIND[type(head)]} is not a request.")
+    decode = _BODIES[type(head)]
+    try:
+        readable = not body if decode is None else bool(decode(body))
+    except DecodeError:
+        readable = False
+    if not readable:
+        raise InvalidRequest(f"The body of {KIND[type(head)]} cannot be read.")

@@ -1,0 +1,42 @@
+"""What the head of a request may say: what we do not do is refused, so that nobody reads another request than we do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from weftline.errors import InvalidRequest, WeftlineError
+
+WATCHED = frozenset({b"host", b"expect", b"transfer-encoding", b"content-encoding"})
+"""The headers that `check_head` judges."""
+_HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+(?:%25[A-Za-z0-9._~-]+)?\])(?::[0-9]{0,5})?")
+
+
+def check_head(version: str, method: bytes, watched: Sequence[tuple[bytes, bytes]]) -> bool:
+    """Whether the client waits for a `100 Continue` before it sends the body. Raises a `WeftlineError`."""
+    if version not in ("1.0", "1.1"):
+        raise InvalidRequest("Requests must be HTTP/1.1 or HTTP/1.0.")
+    if method == b"CONNECT":
+        raise WeftlineError("This server is not a proxy.", code="not_implemented")
+    hosts = _values(watched, b"host")
+    if len(hosts) > 1:
+        raise InvalidRequest("The request has more than one Host header.")
+    if not hosts and version == "1.1":
+        raise InvalidRequest("The request has no Host header.")
+    if hosts and not _HOST.fullmatch(hosts[0]):
+        raise InvalidRequest("The Host header does not name a host.")
+    codings = _values(watched, b"transfer-encoding")
+    if codings and version == "1.0":
+        raise InvalidRequest("HTTP/1.0 has no Transfer-Encoding.")
+    if codings and codings != [b"chunked"]:
+        raise WeftlineError("`chunked` is the only transfer coding that is read here.", code="not_implemented")
+    if any(coding not in (b"", b"identity") for coding in _values(watched, b"content-encoding")):
+        raise WeftlineError("Bodies with a Content-Encoding are not read here.", code="unsupported_encoding")
+    expected = _values(watched, b"expect") if version == "1.1" else []
+    if any(one != b"100-continue" for one in expected):
+        raise WeftlineError("The only thing to expect here is 100-continue.", code="expectation_failed")
+    return bool(expected)
+
+
+def _values(watched: Sequence[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
+    return [value.strip().lower() for key, value in watched if key == name]

@@ -1,0 +1,63 @@
+"""Whether a store's files are still the ones that were opened.
+
+A file that was removed or replaced by name can still be written to: commits to it succeed, and nobody finds them again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from weftline.store.sqlite.directory import LOCK
+
+_SETTLED_NS = 3_000_000_000
+"""More than any file system rounds its times to: a later change shows in the times of a directory this old."""
+
+
+class LostFile(Exception):
+    """What was removed or replaced by another program."""
+
+
+class StoreFiles:
+    """The files as they are now, to be compared with what is found later.
+
+    Looking at each file would cost several system calls per commit, and each hands the GIL over. A file that is
+    created, removed or renamed changes the times of its directory, so one look at the directory covers all of them;
+    only when it has changed, or did so too recently for its times to tell, each file is looked at.
+    """
+
+    def __init__(self, database: Path) -> None:
+        self._folder = str(database.parent)
+        names = {
+            str(database): "the database",
+            f"{database}-wal": "the write-ahead log",
+            f"{database}-shm": "the shared memory file",
+            str(database.parent / LOCK): "the lock file",
+        }
+        self._known = [(path, name, _identity(path)) for path, name in names.items()]
+        self._seen: tuple[int, ...] | None = None
+        """The directory when its files were last looked at, unless it had only just changed."""
+
+    def check(self) -> None:
+        """Raises `LostFile` if one of them is not the file it was."""
+        try:
+            found = os.stat(self._folder)
+        except OSError:
+            raise LostFile(f"the directory of the store ({self._folder})") from None
+        folder = (found.st_dev, found.st_ino, found.st_ctime_ns, found.st_mtime_ns)
+        if folder == self._seen:
+            return
+        settled = abs(time.time_ns() - max(found.st_ctime_ns, found.st_mtime_ns)) > _SETTLED_NS
+        for path, name, known in self._known:
+            if _identity(path) != known:
+                raise LostFile(f"{name} of the store ({path})")
+        self._seen = folder if settled else None
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,0 +1,339 @@
+"""The tools for files: what an agent may touch is `root` and below, and with `write=False` it may only look.
+
+agent = Agent("openai:gpt-5", tools=[files("./project", write=False)])
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from weftline import prompts_files as prompts
+from weftline.canonical import canonical_value
+from weftline.tools.arguments import InvalidArguments, object_args
+from weftline.tools.base import Reconciled, Tool, ToolContext, ToolFailed, ToolOutput
+from weftline.tools.builtin.changing import Changing
+from weftline.tools.builtin.edit_outcomes import KEY, Verdict, sealed_verdicts
+from weftline.tools.builtin.editing import Edit
+from weftline.tools.builtin.file_memory import FileMemory
+from weftline.tools.builtin.matching import Matcher, installed_ripgrep
+from weftline.tools.builtin.paths import meant, shown
+from weftline.tools.builtin.reading import LIMIT, MAX_BYTES, checked_slice, is_binary, page
+from weftline.tools.builtin.searching import Found, Search, entry_line, inside, listed, made_glob
+from weftline.tools.builtin.workplace import Workplace, off_the_loop, told_to_the_model, workplace
+from weftline.tools.contexts.base import ExecutionContext
+from weftline.tools.function import FunctionTool, tool
+from weftline.tools.workers import shared_workers
+
+SKIPPED = frozenset(
+    {".git", ".hg", ".svn", ".tox", ".nox", ".venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache"}
+)
+"""Directories that `glob` and `grep` leave out unless they start inside one: nobody looks for anything there."""
+HEAD_LIMIT = 250
+MAX_ENTRIES = 1000
+TIMEOUT_S = 120.0
+
+
+class Files:
+    """A toolset. `tools` are the tools themselves, for whoever wants some of them."""
+
+    def __init__(self, place: Workplace, tools: Sequence[Tool]) -> None:
+        self._place = place
+        self.tools = tuple(tools)
+
+    async def open(self) -> Sequence[Tool]:
+        if self.tools:
+            await self._place.enter()
+        return self.tools
+
+    async def close(self) -> None:
+        if self.tools:
+            await self._place.leave()
+
+
+def files(
+    root: str | os.PathLike[str] = ".",
+    *,
+    write: bool = True,
+    context: ExecutionContext | None = None,
+    line_numbers: bool = True,
+    require_read_before_edit: bool = False,
+    dedup_reads: bool = True,
+    skip: Collection[str] = SKIPPED,
+    ripgrep: bool = True,
+) -> Files:
+    """`read_file`, `list_files`, `glob` and `grep`, and with `write` also `write_file`, `edit` and `multi_edit`.
+
+    Args:
+        root: The directory outside which nothing is read or written, whatever links and `..` say.
+        write: Whether files may be changed.
+        context: Where the files are; this machine by default. A context without files has no such tools.
+        line_numbers: Whether `read_file` puts a number and a tab before each line.
+        require_read_before_edit: Refuses to edit a file that the model has not read as it is now.
+        dedup_reads: Answers the same read of an unchanged file with a note instead of the same text.
+        skip: Directories that `glob` and `grep` do not enter.
+        ripgrep: Whether `grep` uses ripgrep where it is installed; it finds the same lines without.
+    """
+    place = workplace(context, root)
+    if not place.context.capabilities.filesystem:
+        return Files(place, ())
+    tools: list[Tool] = [
+        _read_file(place, line_numbers=line_numbers, dedup=dedup_reads),
+        _list_files(place),
+        _glob(place, skip=frozenset(skip)),
+        _grep(place, skip=frozenset(skip), ripgrep=ripgrep),
+    ]
+    if write:
+        changing = Changing(place, require_read=require_read_before_edit)
+        tools += [_write_file(changing), _edit(changing), _multi_edit(changing)]
+    return Files(place, tools)
+
+
+def _read_file(place: Workplace, *, line_numbers: bool, dedup: bool) -> Tool:
+    description = f"{prompts.READ_FILE} {prompts.NUMBERED}" if line_numbers else prompts.READ_FILE
+
+    @tool(description=description, effect="read", concurrent=True, timeout_s=TIMEOUT_S)
+    async def read_file(
+        context: ToolContext, path: str, offset: int = 1, limit: int = LIMIT, max_bytes: int = MAX_BYTES
+    ) -> str:
+        """One page of a file.
+
+        Args:
+            path: The file, relative to the working directory.
+            offset: The number of the first line to read, from 1.
+            limit: How many lines to read at most; 0 for all.
+            max_bytes: How many bytes to read at most; 0 for all.
+        """
+        wanted = checked_slice(offset, limit, max_bytes)
+        async with told_to_the_model():
+            file = await place.context.read_file(await place.handle(), meant(path))
+        if await off_the_loop(lambda: is_binary(file.data), size=len(file.data)):
+            return prompts.binary_file(shown(path), len(file.data), more=not file.complete)
+        memory = FileMemory(context.state)
+        part = await off_the_loop(
+            lambda: page(file.data, wanted, path=shown(path), numbered=line_numbers, complete=file.complete),
+            size=len(file.data),
+        )
+        if dedup and part.last and memory.has_seen(file.path, file.data, wanted):
+            return prompts.unchanged_read(shown(path), part.first, part.last)
+        memory.saw(file.path, file.data, wanted)
+        return part.text
+
+    return read_file
+
+
+def _list_files(place: Workplace) -> Tool:
+    @tool(effect="read", concurrent=True, timeout_s=TIMEOUT_S)
+    async def list_files(path: str = ".", offset: int = 0) -> str:
+        """Lists a directory, one entry per line; names of directories end in a slash.
+
+        Args:
+            path: The directory, relative to the working directory.
+            offset: How many entries to leave out, to go on in a long list.
+        """
+        async with told_to_the_model():
+            listing = await listed(place, meant(path), recursive=False, skip=())
+        lines = [entry_line(entry, listing.path) for entry in listing.entries]
+        return _some(lines, offset, complete=listing.complete) if lines else prompts.EMPTY_DIRECTORY
+
+    return list_files
+
+
+def _glob(place: Workplace, *, skip: Collection[str]) -> Tool:
+    @tool(effect="read", concurrent=True, timeout_s=TIMEOUT_S)
+    async def glob(pattern: str, path: str = ".", offset: int = 0) -> str:
+        """Finds files and directories by name, one path per line.
+
+        Args:
+            pattern: Such as `src/**/*.py`; `**` stands for any number of directories, `{a,b}` for either.
+            path: The directory that the pattern starts in, relative to the working directory.
+            offset: How many paths to leave out, to go on in a long list.
+        """
+        wanted = made_glob(pattern)
+        async with told_to_the_model():
+            listing = await listed(place, meant(path), recursive=True, skip=skip)
+        found = await shared_workers().run(
+            lambda: [
+                shown(entry.path) + ("/" if entry.kind == "directory" else "")
+                for entry in listing.entries
+                if wanted.matches(inside(entry, listing.path))
+            ]
+        )
+        if not found:
+            return prompts.nothing_matches(shown(pattern))
+        return _some(found, offset, complete=listing.complete)
+
+    return glob
+
+
+def _grep(place: Workplace, *, skip: Collection[str], ripgrep: bool) -> Tool:
+    @tool(effect="read", concurrent=True, timeout_s=TIMEOUT_S)
+    async def grep(
+        pattern: str,
+        path: str = ".",
+        glob: str = "",
+        ignore_case: bool = False,
+        head_limit: int = HEAD_LIMIT,
+        offset: int = 0,
+    ) -> str:
+        """Finds lines in text files by a regular expression. Each match is a line `path:number:line`.
+
+        Args:
+            pattern: A regular expression in Python's syntax, matched against each line.
+            path: The directory or file to search, relative to the working directory.
+            glob: Only files whose path matches this, such as `*.py` or `src/**/*.ts`.
+            ignore_case: Whether capitals and small letters are the same.
+            head_limit: How many matches to return at most; 0 for all.
+            offset: How many matches to leave out, to go on after a limit.
+        """
+        for name, value in (("head_limit", head_limit), ("offset", offset)):
+            if value < 0:
+                raise ToolFailed(prompts.negative(name))
+        matcher = Matcher(pattern, ignore_case=ignore_case, ripgrep=installed_ripgrep() if ripgrep else None)
+        search = Search(place, matcher)
+        found: list[Found] = []
+        more = False
+        seen = 0
+        async with told_to_the_model():
+            async for match in search.lines(meant(path), glob=glob, skip=skip):
+                seen += 1
+                if seen <= offset:
+                    continue
+                if head_limit and len(found) == head_limit:
+                    more = True
+                    break
+                found.append(match)
+        notes = [prompts.matches_remain(offset + 1, offset + len(found))] if more else []
+        notes += [prompts.not_all_looked_at(search.left_out)] if search.left_out else []
+        if not found:
+            nothing = prompts.no_more_matches(offset, seen) if seen else prompts.nothing_matches(shown(pattern))
+            return "\n".join([nothing, *notes])
+        return "\n".join([*(match.shown() for match in found), *notes])
+
+    return grep
+
+
+class WriteFile(FunctionTool[..., Any]):
+    """The tool `write_file`. `prior_content` is for those who want to see what it is about to replace."""
+
+    changing: Changing
+
+    async def prior_content(self, args: bytes) -> str | None:
+        """The content of the file that a call would replace; None if there is no such file, or none that is text."""
+        path = msgspec.json.decode(args, type=dict[str, object]).get("path")
+        try:
+            async with told_to_the_model():
+                before = await self.changing.content(str(path))
+        except ToolFailed:
+            return None
+        return None if before is None or is_binary(before.data) else before.data.decode("utf-8", "replace")
+
+
+def _write_file(changing: Changing) -> Tool:
+    async def write_file(context: ToolContext, path: str, content: str) -> str:
+        """Creates a file or replaces its whole content. Directories that are missing are made.
+
+        Args:
+            path: The file, relative to the working directory.
+            content: All that the file is to contain.
+        """
+        return await changing.write(path, content, context)
+
+    made = WriteFile(write_file, effect="idempotent", timeout_s=TIMEOUT_S)
+    made.changing = changing
+    return made
+
+
+def _edit(changing: Changing) -> Tool:
+    async def was_edited(
+        context: ToolContext, path: str, old_string: str, new_string: str, replace_all: bool
+    ) -> Reconciled:
+        return await changing.reconcile(path, [Edit(old_string, new_string, replace_all)], None, context)
+
+    @tool(reconcile=was_edited, timeout_s=TIMEOUT_S)
+    async def edit(context: ToolContext, path: str, old_string: str, new_string: str, replace_all: bool = False) -> str:
+        """Replaces a piece of text in a file.
+
+        Args:
+            path: The file, relative to the working directory.
+            old_string: The text to replace, exactly as it is in the file; it must occur once.
+            new_string: What to put in its place.
+            replace_all: Whether to replace it wherever it occurs.
+        """
+        return await changing.edit(path, [Edit(old_string, new_string, replace_all)], context, several=False)
+
+    return edit
+
+
+class MultiEdit(FunctionTool[..., Any]):
+    """The tool `multi_edit`, which also takes what `inject_edit_outcomes` adds to its arguments."""
+
+    changing: Changing
+
+    async def prepare(self, args: str) -> bytes:
+        given, _ = object_args(args)
+        verdicts = sealed_verdicts(given)
+        if verdicts is None:
+            return await super().prepare(args)
+        plain = {name: value for name, value in given.items() if name != KEY}
+        final = await super().prepare(canonical_value(plain).decode())
+        return canonical_value({**msgspec.json.decode(final), KEY: verdicts})
+
+    async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
+        plain, verdicts = _without_verdicts(args)
+        if verdicts is None:
+            return await super().invoke(plain, context)
+        try:
+            given = self.parameters.keywords(plain)
+        except InvalidArguments as error:
+            return ToolOutput.of(error.message, is_error=True)
+        return await self._outcome(
+            lambda: self.changing.edit_decided(given["path"], given["edits"], verdicts, context), context
+        )
+
+    async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
+        plain, verdicts = _without_verdicts(args)
+        given = self.parameters.keywords(plain)
+        return await self.changing.reconcile(given["path"], given["edits"], verdicts, context)
+
+
+def _without_verdicts(args: bytes) -> tuple[bytes, list[Verdict] | None]:
+    if KEY.encode() not in args:
+        return args, None
+    given = msgspec.json.decode(args, type=dict[str, Any])
+    found: object = given.pop(KEY, None)
+    if isinstance(found, dict):  # as a gate left it
+        found = cast("dict[str, object]", found).get("verdicts")
+    return canonical_value(given), cast("list[Verdict] | None", found)
+
+
+def _multi_edit(changing: Changing) -> Tool:
+    async def multi_edit(context: ToolContext, path: str, edits: list[Edit]) -> str:
+        """Makes several replacements in one file, in order, all or none.
+
+        Args:
+            path: The file, relative to the working directory.
+            edits: What to replace, each in the result of the one before.
+        """
+        if not edits:
+            raise ToolFailed(prompts.NO_EDITS)
+        return await changing.edit(path, edits, context, several=True)
+
+    made = MultiEdit(multi_edit, reconcile=changing.reconcile, timeout_s=TIMEOUT_S)
+    made.changing = changing
+    return made
+
+
+def _some(lines: list[str], offset: int, *, complete: bool) -> str:
+    if offset < 0:
+        raise ToolFailed(prompts.negative("offset"))
+    some = lines[offset : offset + MAX_ENTRIES]
+    if not some:
+        return prompts.no_more_matches(offset, len(lines))
+    last = offset + len(some)
+    notes = [prompts.entries_remain(offset + 1, last, len(lines))] if last < len(lines) else []
+    notes += [] if complete else [prompts.not_all_looked_at([prompts.TOO_MANY_FILES])]
+    return "\n".join([*some, *notes])

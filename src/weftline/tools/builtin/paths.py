@@ -1,0 +1,48 @@
+"""Names of files as a model reads and writes them.
+
+A name is shown as it is, unless it would be misread on a line of its own: with control characters, bytes that are not
+UTF-8, or quotes around it. Those are shown in quotes with escapes, and taken back in the same form.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import cast
+
+_ODD = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_ESCAPED = re.compile(r"[\\\"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_ESCAPE = re.compile(r'\\(?:([\\"nrt])|x([0-9a-f]{2})|u([0-9a-f]{4}))')
+_SHORT = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_LONG = {"\\": "\\", '"': '"', "n": "\n", "r": "\r", "t": "\t"}
+
+
+def shown(path: str) -> str:
+    """A path on one line, in valid Unicode."""
+    quoted = len(path) > 1 and path[0] == path[-1] == '"'
+    if not quoted and not _ODD.search(path):
+        return path
+    return '"' + _ESCAPED.sub(lambda found: _escape(found[0]), path) + '"'
+
+
+def meant(text: str) -> str:
+    """The path that `shown` shows as `text`; the text itself if it does not show any."""
+    if len(text) < 2 or not text.startswith('"') or not text.endswith('"'):
+        return text
+    path = _ESCAPE.sub(_unescape, text[1:-1])
+    return path if shown(path) == text else text
+
+
+def _escape(character: str) -> str:
+    short = _SHORT.get(character)
+    if short is not None:
+        return short
+    code = ord(character)
+    # What Python could not decode stands for a byte; everything else is a character.
+    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
+
+
+def _unescape(found: re.Match[str]) -> str:
+    short, byte, code = cast("tuple[str | None, str | None, str | None]", found.groups())
+    if short is not None:
+        return _LONG[short]
+    return chr(0xDC00 + int(byte, 16)) if byte is not None else chr(int(code or "0", 16))

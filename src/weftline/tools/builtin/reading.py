@@ -1,0 +1,109 @@
+"""One page of a file: whole lines from the beginning, with a footer that says how to go on."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from weftline import prompts_files as prompts
+from weftline.tools.base import ToolFailed
+
+LIMIT = 2000
+MAX_BYTES = 262_144
+_MANY_UNDECODABLE = 0.1
+"""Of all characters. A text in another encoding has fewer, an image or an archive has more."""
+
+
+class Slice(Struct, frozen=True):
+    """Which part of a file is asked for; 0 switches a cap off."""
+
+    offset: int = 1
+    limit: int = LIMIT
+    max_bytes: int = MAX_BYTES
+
+
+class Page(Struct, frozen=True):
+    text: str
+    first: int
+    last: int
+
+
+def checked_slice(offset: int, limit: int, max_bytes: int) -> Slice:
+    if offset < 1:
+        raise ToolFailed(prompts.OFFSET_FROM_ONE)
+    for name, value in (("limit", limit), ("max_bytes", max_bytes)):
+        if value < 0:
+            raise ToolFailed(prompts.negative(name))
+    return Slice(offset, limit, max_bytes)
+
+
+def is_binary(data: bytes) -> bool:
+    if b"\0" in data:
+        return True
+    if data.isascii():
+        return False
+    text = data.decode("utf-8", "replace")
+    return text.count("\ufffd") - data.count(b"\xef\xbf\xbd") > _MANY_UNDECODABLE * len(text)
+
+
+def page(data: bytes, wanted: Slice, *, path: str, numbered: bool, complete: bool = True) -> Page:
+    """The lines of `data` that `wanted` names. `complete` is False if the file goes on after `data`."""
+    lines = data.split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()
+    total = len(lines)
+    ends = [] if complete else [prompts.file_cut(len(data))]
+    if not total:
+        return Page(prompts.EMPTY_FILE, 1, 0)
+    first = wanted.offset
+    if first > total:
+        raise ToolFailed(prompts.offset_past_end(path, first, total))
+    taken = lines[first - 1 : first - 1 + wanted.limit if wanted.limit else None]
+    fitting = _fitting(taken, wanted.max_bytes)
+    if not fitting:
+        kept = whole_characters(taken[0][: wanted.max_bytes])
+        fitting, last = [kept], first
+        ends.insert(0, prompts.line_cut(first, len(kept), len(taken[0]), total))
+    else:
+        last = first + len(fitting) - 1
+        if last < total:
+            ends.insert(0, prompts.lines_remain(first, last, total))
+    texts = [line.decode("utf-8", "replace") for line in fitting]
+    if numbered:
+        texts = [f"{number}\t{text}" for number, text in enumerate(texts, first)]
+    body = "\n".join(texts)
+    if not numbered and last == total and not ends and data.endswith(b"\n"):
+        body += "\n"
+    return Page("\n".join([body, *ends]), first, last)
+
+
+def _fitting(lines: list[bytes], max_bytes: int) -> list[bytes]:
+    """As many whole lines as fit."""
+    if not max_bytes:
+        return lines
+    room = max_bytes
+    for count, line in enumerate(lines):
+        room -= len(line)
+        if room < 0:
+            return lines[:count]
+        room -= 1  # the line break
+    return lines
+
+
+def whole_characters(head: bytes) -> bytes:
+    """Without the code point that the cut at the end went through."""
+    for back in range(1, min(4, len(head)) + 1):
+        byte = head[-back]
+        if byte < 0x80:
+            return head
+        if byte >= 0xC0:
+            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return head[:-back] if back < length else head
+    return head
+
+
+def whole_tail(tail: bytes) -> bytes:
+    """Without the rest of a code point that the cut at the beginning went through."""
+    for start in range(4):
+        if start == len(tail) or tail[start] & 0xC0 != 0x80:
+            return tail[start:]
+    return tail  # no character has four bytes like these: it was not text to begin with

@@ -1,0 +1,82 @@
+"""A context and the handle in it that a toolset works with.
+
+Toolsets that were given the same context object and the same directory share one handle: `files(".", context=box)` and
+`shell(".", context=box)` see the same files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+from weakref import WeakValueDictionary
+
+from weftline import prompts_files as prompts
+from weftline.tools.base import ToolFailed
+from weftline.tools.builtin.paths import shown
+from weftline.tools.contexts.base import ContextDestroyed, ContextUnavailable, ExecutionContext, FileTrouble, Handle
+from weftline.tools.contexts.process import ProcessContext
+from weftline.tools.workers import shared_workers
+
+T = TypeVar("T")
+
+_FEW_BYTES = 1 << 16
+
+
+class Workplace:
+    """Spawned when it is first needed, destroyed when the last toolset that opened it is closed."""
+
+    def __init__(self, context: ExecutionContext, root: str) -> None:
+        self.context = context
+        self._root = root
+        self._handle: Handle | None = None
+        self._users = 0
+
+    async def handle(self) -> Handle:
+        if self._handle is None:
+            made = await self.context.spawn(cwd=self._root)
+            if self._handle is not None:  # somebody else was faster
+                await self.context.destroy(made)
+            else:
+                self._handle = made
+        return self._handle
+
+    async def enter(self) -> None:
+        await self.handle()
+        self._users += 1
+
+    async def leave(self) -> None:
+        self._users = max(0, self._users - 1)
+        if not self._users and self._handle is not None:
+            gone, self._handle = self._handle, None
+            await self.context.destroy(gone)
+
+
+_shared: WeakValueDictionary[tuple[int, str], Workplace] = WeakValueDictionary()
+"""By the identity of the context, which lives as long as its workplace does."""
+
+
+def workplace(context: ExecutionContext | None, root: str | os.PathLike[str]) -> Workplace:
+    """The workplace of `context` in `root`; without a context, this machine."""
+    if context is None:
+        return Workplace(ProcessContext(), os.path.abspath(root))
+    local = isinstance(context, ProcessContext)
+    path = os.path.abspath(root) if local else os.fspath(root)
+    return _shared.setdefault((id(context), path), Workplace(context, path))
+
+
+async def off_the_loop(call: Callable[[], T], *, size: int) -> T:
+    """Works something out: at once if it is about a few bytes, in a thread if it is about many."""
+    return call() if size <= _FEW_BYTES else await shared_workers().run(call)
+
+
+@asynccontextmanager
+async def told_to_the_model() -> AsyncGenerator[None]:
+    """Troubles with files and contexts as results that a model can read."""
+    try:
+        yield
+    except FileTrouble as trouble:
+        raise ToolFailed(prompts.file_trouble(shown(trouble.path), trouble.kind, shown(trouble.reason))) from None
+    except (ContextUnavailable, ContextDestroyed) as error:
+        raise ToolFailed(error.message) from None

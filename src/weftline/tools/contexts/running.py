@@ -1,0 +1,219 @@
+"""One command with its supervisor, seen from our side: outputs with a bound, a deadline, and an end that is sure.
+
+A task of its own lives as long as the command does. Whoever waits for it may be cancelled; the command is then ended
+and waited for all the same, so that nothing runs on when the caller goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import Struct
+
+from weftline.tools.contexts.base import MAX_OUTPUT_BYTES, TIMED_OUT, ExecResult
+
+STOP_GRACE_S = 0.5
+_SUPERVISOR = str(Path(__file__).with_name("supervisor.py"))
+_LAST_WORDS_S = 1.0
+"""How long to wait for outputs that are still held open when the command and its children are gone."""
+_START_S = 30.0
+"""What the supervisor may take to start, which on a busy machine is not the command's fault."""
+_SURELY_OVER_S = 8.0
+"""After being told to stop, and its grace, a supervisor ends within this; one that does not was itself stopped."""
+_SLACK_BYTES = 1 << 16
+_KILLED = 128 + signal.SIGKILL
+
+
+class Order(Struct, frozen=True, kw_only=True):
+    """A program to run. `cwd` and `env` are all it gets from us."""
+
+    argv: Sequence[str]
+    cwd: str
+    env: Mapping[str, str]
+    timeout_s: float
+    stdin: bytes = b""
+    max_output_bytes: int = MAX_OUTPUT_BYTES
+    stop_grace_s: float = STOP_GRACE_S
+
+
+class Execution:
+    """One command under way."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._timed_out = False
+        self._control: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_resort: asyncio.TimerHandle | None = None
+        self._stopped = False
+        self._task = asyncio.create_task(self._life())
+
+    async def result(self) -> ExecResult:
+        """How it ended. If this is cancelled, the command is ended first."""
+        cancelled: asyncio.CancelledError | None = None
+        while not self._task.done():
+            try:
+                await asyncio.wait({self._task})
+            except asyncio.CancelledError as error:
+                cancelled = error
+                self.stop()
+        if cancelled is not None:
+            if not self._task.cancelled():
+                self._task.exception()  # nobody will ask for it
+            raise cancelled
+        return self._task.result()
+
+    async def over(self) -> None:
+        """Waits until nothing of it is left."""
+        if not self._task.done():
+            await asyncio.wait({self._task})
+
+    def stop(self) -> None:
+        """Ends the command and all its children: SIGTERM, and after a grace SIGKILL."""
+        self._stopped = True
+        if self._control is None or self._process is None:
+            return
+        with suppress(OSError):
+            self._control.shutdown(socket.SHUT_WR)
+        # A command may have stopped its supervisor, in both senses of the word.
+        self._process.send_signal(signal.SIGCONT)
+        if self._last_resort is None:
+            after_s = self._order.stop_grace_s + _SURELY_OVER_S
+            self._last_resort = asyncio.get_running_loop().call_later(after_s, self._process.kill)
+
+    async def _life(self) -> ExecResult:
+        order = self._order
+        loop = asyncio.get_running_loop()
+        outputs, self._process, self._control = _start(order)
+        if self._stopped:
+            self.stop()
+        tails = [_Tail(order.max_output_bytes), _Tail(order.max_output_bytes)]
+        self._ends_in(order.timeout_s + _START_S)
+        transports: list[asyncio.ReadTransport] = []
+        try:
+            for tail, output in zip(tails, outputs, strict=True):
+                pipe = os.fdopen(output, "rb", buffering=0)
+                transport, _ = await loop.connect_read_pipe(lambda tail=tail: tail, pipe)
+                transports.append(transport)
+            code = await self._exit_code(self._process, self._control)
+            await asyncio.wait([tail.ended for tail in tails], timeout=_LAST_WORDS_S)
+        finally:
+            for timer in (self._timer, self._last_resort):
+                if timer is not None:
+                    timer.cancel()
+            for transport in transports:
+                transport.close()
+            self._control.close()
+            self._control = None
+        return ExecResult(
+            stdout=tails[0].data(),
+            stderr=tails[1].data(),
+            exit_code=TIMED_OUT if self._timed_out else code,
+            timed_out=self._timed_out,
+            dropped_stdout=tails[0].dropped,
+            dropped_stderr=tails[1].dropped,
+        )
+
+    async def _exit_code(self, process: subprocess.Popen[bytes], control: socket.socket) -> int:
+        """Waits for the supervisor, which ends when nothing of the command is left."""
+        loop = asyncio.get_running_loop()
+        told = b""
+        with suppress(ConnectionError):
+            while piece := await loop.sock_recv(control, 4096):
+                if not told:  # the command has begun
+                    self._ends_in(self._order.timeout_s)
+                told += piece
+        process.wait()  # it has closed its end, which it does by ending
+        words = dict(line.split(" ", 1) for line in told.decode().splitlines())
+        if "exit" in words:
+            return int(words["exit"])
+        # Somebody killed the supervisor. What stayed in the command's group can still be reached.
+        if "pid" in words:
+            with suppress(OSError):
+                os.killpg(int(words["pid"]), signal.SIGKILL)
+        return _KILLED
+
+    def _ends_in(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._time_out)
+
+    def _time_out(self) -> None:
+        self._timed_out = True
+        self.stop()
+
+
+def _start(order: Order) -> tuple[list[int], subprocess.Popen[bytes], socket.socket]:
+    """The reading ends of its two outputs, the supervisor, and our end of the control socket."""
+    with tempfile.TemporaryFile() if order.stdin else open(os.devnull, "rb") as source:
+        if order.stdin:
+            source.write(order.stdin)  # a file needs nobody to feed it
+            source.seek(0)
+        return _started(order, source.fileno())
+
+
+def _started(order: Order, stdin: int) -> tuple[list[int], subprocess.Popen[bytes], socket.socket]:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    pipes = [os.pipe(), os.pipe()]
+    locale = order.env.get("LC_CTYPE", "")
+    supervisor = [sys.executable, "-I", "-S", _SUPERVISOR, str(theirs.fileno()), str(order.stop_grace_s), locale]
+    try:
+        process = subprocess.Popen(
+            [*supervisor, order.cwd, *order.argv],
+            stdin=stdin,
+            stdout=pipes[0][1],
+            stderr=pipes[1][1],
+            env=dict(order.env),
+            pass_fds=(theirs.fileno(),),
+            start_new_session=True,
+        )
+    except BaseException:
+        ours.close()
+        for reading, _ in pipes:
+            os.close(reading)
+        raise
+    finally:
+        theirs.close()
+        for _, writing in pipes:
+            os.close(writing)
+    return [reading for reading, _ in pipes], process, ours
+
+
+class _Tail(asyncio.Protocol):
+    """The end of an output. It always takes what comes, so that the command never waits for us."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.dropped = 0
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._max_bytes = max_bytes
+        self._kept = bytearray()
+
+    def data_received(self, data: bytes) -> None:
+        self._kept += data
+        if len(self._kept) > 2 * self._max_bytes + _SLACK_BYTES:
+            self._cut()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def data(self) -> bytes:
+        self._cut()
+        return bytes(self._kept)
+
+    def _cut(self) -> None:
+        surplus = len(self._kept) - self._max_bytes
+        if surplus > 0:
+            del self._kept[:surplus]
+            self.dropped += surplus

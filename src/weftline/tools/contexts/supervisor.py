@@ -1,0 +1,171 @@
+"""The parent of one command, in a process of its own: it sees to it that nothing of the command stays behind.
+
+It is run as a file by a bare interpreter and knows nothing of Weftline. Our side holds the other end of the control
+socket; when that closes, because the command takes too long, is no longer wanted, or because our process died, the
+command is ended. Orphans of the command become children of this process (on Linux), also those that made a session of
+their own, and are killed when the command is over.
+
+Every command waits for this file to start, so it does without `signal` and `socket`: they would double the time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import sys
+import time
+
+_SIGKILL, _SIGPIPE, _SIGTERM, _SIGXFSZ = 9, 13, 15, 25
+_PR_SET_CHILD_SUBREAPER = 36
+_GIVE_UP_S = 5.0
+"""A process that cannot even be killed waits for a disk or a driver; it is left behind after this."""
+_LOOK_AGAIN_S = 0.02
+_REAP_S = 1.0
+
+
+def main() -> None:
+    control = int(sys.argv[1])
+    os.set_inheritable(control, False)
+    grace_s, locale, cwd, command = float(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5:]
+    if not locale:
+        os.environ.pop("LC_CTYPE", None)  # Python sets it for itself where it finds no locale
+    _adopt_orphans()
+    try:
+        os.chdir(cwd)
+        # What Python ignores, a command must not.
+        child = os.posix_spawnp(
+            command[0], command, os.environ, setsid=True, setsigmask=(), setsigdef=(_SIGPIPE, _SIGXFSZ)
+        )
+    except OSError as error:
+        os.write(2, f"{error.filename or command[0]}: {error.strerror}\n".encode(errors="surrogateescape"))
+        _tell(control, f"exit {127 if isinstance(error, FileNotFoundError) else 126}\n")
+        return
+    _tell(control, f"pid {child}\n")
+    _let_go_of_the_outputs()
+    status = _until_it_ends(child, control, grace_s)
+    _kill_the_rest(child)
+    _tell(control, f"exit {status}\n")
+
+
+def _until_it_ends(child: int, control: int, grace_s: float) -> int:
+    """The exit code. When the other end of `control` is closed, the command is asked to end, and then made to."""
+    watched, look_again_s = _watch(child)
+    kill_at: float | None = None
+    while True:
+        code, _ = _reap(child)
+        if code is not None:
+            return code
+        if kill_at is None:
+            ready, _, _ = select.select([*watched, control], [], [], look_again_s)
+            if control in ready and not _received(control):
+                kill_at = time.monotonic() + grace_s
+                _signal_group(child, _SIGTERM)
+        else:
+            left_s = kill_at - time.monotonic()
+            if left_s <= 0:
+                _signal_group(child, _SIGKILL)
+            if left_s <= -_GIVE_UP_S:
+                return 128 + _SIGKILL
+            select.select(watched, [], [], min(look_again_s, left_s if left_s > 0 else _LOOK_AGAIN_S))
+
+
+def _watch(child: int) -> tuple[list[int], float]:
+    """What becomes readable when `child` ends, and how often to look all the same."""
+    try:
+        return [os.pidfd_open(child)], _REAP_S
+    except (AttributeError, OSError):
+        return [], _LOOK_AGAIN_S
+
+
+def _reap(child: int) -> tuple[int | None, bool]:
+    """Takes leave of everything that has ended: the exit code of `child` if it was among them, and whether any is left.
+
+    Once its parent is gone, everything that descends from us is our child.
+    """
+    code: int | None = None
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return code, False
+        if not pid:
+            return code, True
+        if pid == child:
+            code = os.waitstatus_to_exitcode(status)
+            code = code if code >= 0 else 128 - code
+
+
+def _kill_the_rest(child: int) -> None:
+    give_up_at = time.monotonic() + _GIVE_UP_S
+    _signal_group(child, _SIGKILL)
+    while _reap(child)[1] and time.monotonic() < give_up_at:
+        for pid, group in _descendants().items():
+            # A whole group at once: one that forks faster than we look has no time to do it.
+            if group != os.getpgrp():
+                _signal_group(group, _SIGKILL)
+            try:
+                os.kill(pid, _SIGKILL)
+            except OSError:
+                pass
+        if _reap(child)[1]:
+            select.select([], [], [], _LOOK_AGAIN_S)
+
+
+def _descendants() -> dict[int, int]:
+    """The processes that descend from this one, and their groups; none where there is no /proc."""
+    parents: dict[int, tuple[int, int]] = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    state, parent, group = file.read().rpartition(b") ")[2].split(b" ", 3)[:3]
+            except (OSError, ValueError):
+                continue
+            if state not in (b"Z", b"X"):
+                parents[int(name)] = (int(parent), int(group))
+    found: dict[int, int] = {}
+    wave = {os.getpid()}
+    while wave:
+        wave = {pid for pid, (parent, _) in parents.items() if parent in wave and pid not in found}
+        found.update((pid, parents[pid][1]) for pid in wave)
+    return found
+
+
+def _signal_group(group: int, number: int) -> None:
+    try:
+        os.killpg(group, number)
+    except OSError:
+        pass
+
+
+def _adopt_orphans() -> None:
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    except (AttributeError, OSError):
+        pass  # not Linux: what leaves the group is lost
+
+
+def _let_go_of_the_outputs() -> None:
+    """Whoever reads what the command prints must not wait for this process."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for place in (0, 1, 2):
+        os.dup2(nothing, place)
+
+
+def _received(control: int) -> bytes:
+    try:
+        return os.read(control, 4096)
+    except OSError:
+        return b""
+
+
+def _tell(control: int, line: str) -> None:
+    try:
+        os.write(control, line.encode())
+    except OSError:
+        pass  # nobody listens any more
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""What clients are told about a log that cannot be read."""
+
+from __future__ import annotations
+
+from msgspec.json import encode
+
+from weftline.errors import LOG_DAMAGED, StoreError
+
+
+def damaged(run_id: str, seq: int) -> StoreError:
+    return StoreError(f"The log of run {run_id} is damaged: entry {seq} cannot be read.", code=LOG_DAMAGED)
+
+
+def unreadable(run_id: str) -> StoreError:
+    return StoreError(f"The log of run {run_id} is damaged: its first or last entry cannot be read.", code=LOG_DAMAGED)
+
+
+def damaged_event(error: StoreError) -> tuple[str, bytes]:
+    """The event in place of an entry that cannot be read. It is the last of its stream."""
+    payload = {"error": error.message, "code": error.code, "errorClass": "unknown", "retryable": False}
+    return "error", encode(payload)
