@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable
@@ -14,6 +15,17 @@ logger = logging.getLogger(__name__)
 
 P = TypeVar("P", bound=Point)
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+_FAILURES = (Exception, asyncio.CancelledError, SystemExit)
+"""What a hook may fail with; a cancellation only if it is its own."""
+
+
+def _let_through(error: BaseException) -> None:
+    """Raises a cancellation of the run; one that a hook let escape is a failure of the hook."""
+    task = asyncio.current_task()
+    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+        raise error
 
 
 class HookFailed(Exception):
@@ -70,7 +82,8 @@ class Hooks:
         for one in self._by_point.get(type(point), ()):
             try:
                 await _called(one, point, context)
-            except Exception as error:
+            except _FAILURES as error:
+                _let_through(error)
                 logger.exception("the hook %s at %s failed", one.name, point.name)
                 return error
         return None
@@ -81,7 +94,8 @@ class Hooks:
             before = {name: getattr(point, name) for name in point.settable}
             try:
                 await _called(one, point, context)
-            except Exception as error:
+            except _FAILURES as error:
+                _let_through(error)
                 logger.exception("the hook %s at %s failed; its changes are dropped", one.name, point.name)
                 for name, value in before.items():
                     setattr(point, name, value)
@@ -92,7 +106,8 @@ class Hooks:
         for one in self._by_point.get(type(point), ()):
             try:
                 await _called(one, point, context)
-            except Exception as error:
+            except _FAILURES as error:
+                _let_through(error)
                 logger.exception("the hook %s at %s failed", one.name, point.name)
                 if one.fail_closed:
                     raise HookFailed(f"The hook {one.name} at {point.name} failed.") from error

@@ -128,7 +128,10 @@ class Driver:
             if code is not None:
                 await code.happened(driving.taken_facts())
         except asyncio.CancelledError:
-            raise
+            if is_being_cancelled():
+                raise
+            # A driver that leaves by a cancellation is taken to be done, and driven again at once, for ever.
+            raise RuntimeError("code that the run called let a cancellation of its own escape") from None
         except GeneratorExit:
             driving.tasks.clear()  # the loop is gone: nothing can be waited for
             raise
