@@ -167,7 +167,6 @@ async def test_a_copy_can_be_restricted_and_given_other_instructions() -> None:
 
 
 @pytest.mark.requirement("loop.spawn.result")
-@pytest.mark.requirement("loop.run.result")
 async def test_the_result_has_a_header_and_usage_rolls_up_once_from_every_depth() -> None:
     def turn(words: Any, tokens: int) -> dict[str, Any]:
         said = {"text": words} if isinstance(words, str) else words
@@ -456,7 +455,6 @@ def nested(hanging: Hanging) -> tuple[Agent, ByTask]:
     return Agent("lab:script", name="nested", tools=[spawn(), hanging.tool]), model
 
 
-@pytest.mark.requirement("loop.abort.anywhere")
 @pytest.mark.parametrize("durable", [False, True])
 async def test_a_cancel_reaches_children_at_every_depth_before_the_parent_ends(durable: bool, tmp_path: Path) -> None:
     hanging = Hanging()
