@@ -383,11 +383,10 @@ class EmbeddedEngine(StoredRuns):
         if accepts(run.state, head):
             self._log.require_well()
             await self._append(run, head)
-        else:
-            await self._settled(run)
         if run.state.open_children:
             await self._until_ended(run)  # they go first
             run = await self._residents.load(key)
+        await self._settled(run)
         return await self._make_receipt(key, run.state.status)
 
     async def _until_ended(self, run: LiveRun) -> None:
