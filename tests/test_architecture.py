@@ -77,6 +77,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.workspace": MIDDLE
     | {
         "weftline.config",
+        "weftline.plan",
         "weftline.providers",
         "weftline.tools",
         "weftline.store.base",

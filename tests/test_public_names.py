@@ -38,6 +38,7 @@ PUBLIC = [
     "WeftlineError",
     "WillNotHappen",
     "__version__",
+    "asgi",
     "files",
     "hook",
     "shell",

@@ -42,6 +42,7 @@ __all__ = [
     "WeftlineError",
     "WillNotHappen",
     "__version__",
+    "asgi",
     "files",
     "hook",
     "shell",
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from weftline.agent.subagents import spawn
     from weftline.agent.threads import Thread
     from weftline.errors import Conflict, WeftlineError
+    from weftline.server.mounted import asgi
     from weftline.tools.base import Happened, ToolContext, ToolFailed, ToolInDoubt, ToolOutput, Unknown, WillNotHappen
     from weftline.tools.builtin.files import files
     from weftline.tools.builtin.shell import shell
@@ -116,6 +118,7 @@ else:
         "Unknown": "weftline.tools.base",
         "WeftlineError": "weftline.errors",
         "WillNotHappen": "weftline.tools.base",
+        "asgi": "weftline.server.mounted",
         "files": "weftline.tools.builtin.files",
         "hook": "weftline.agent.calling",
         "shell": "weftline.tools.builtin.shell",

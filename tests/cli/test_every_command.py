@@ -10,7 +10,7 @@ import pytest
 from commands import weftline
 from weftline.cli import cli
 
-WITHOUT_OUTPUT = {"serve", "completion"}
+WITHOUT_OUTPUT = {"serve", "chat", "completion"}
 
 
 def every_command(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:

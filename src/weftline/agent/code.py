@@ -41,10 +41,6 @@ class Planner(Protocol):
     ) -> RunPlan: ...
 
 
-def _nothing() -> None:
-    """For code that nobody waits for."""
-
-
 class AgentCode:
     """Implements `weftline.runtime.code.RunCode`."""
 
@@ -61,6 +57,7 @@ class AgentCode:
         problem: str = "",
         planner: Planner | None = None,
         above: tuple[AgentCode, ...] = (),
+        on_left: Callable[[AgentCode], object] = lambda _: None,
     ) -> None:
         """`problem` is why the run cannot go on: what it needs could not be made."""
         self.info = info
@@ -69,9 +66,9 @@ class AgentCode:
         """Set when the run has left memory, or has ended and the last hook has returned."""
         self.above = above
         """The code of the runs above a child, the nearest first: they hear of what it does."""
-        self.on_left: Callable[[], object] = _nothing
         self._plan = plan
         self._planner = planner
+        self._on_left = on_left
         self.quiet = asyncio.Event()
         """Set while no tool is at work; one that was cancelled may take a moment to end what it started."""
         self.quiet.set()
@@ -373,7 +370,7 @@ class AgentCode:
             logger.exception("run %s: the deps could not be closed", self.info.id)
         finally:
             self.left.set()
-            self.on_left()
+            self._on_left(self)
 
     async def _watched(self, point: points.Point) -> None:
         try:

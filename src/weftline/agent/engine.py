@@ -11,30 +11,32 @@ import asyncio
 import os
 from base64 import b64decode
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
 from weftline.agent.attached import part_of
 from weftline.agent.definition import Definition, DepsT, OutputT
-from weftline.agent.hooks import OutputReady
+from weftline.agent.elsewhere import Elsewhere, call
 from weftline.agent.options import RunOptions
+from weftline.agent.plans import plan_of
 from weftline.agent.run import Run
 from weftline.agent.settings import Settings
-from weftline.agent.sources import NO_DEPS, AgentTools, Setup
+from weftline.agent.sources import NO_DEPS, AgentTools, Setup, require_durable
 from weftline.agent.subagents import Subagent
+from weftline.agent.sync import blocking
 from weftline.agent.threads import Thread
 from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel import entries
 from weftline.kernel.bodies import decode_created, decode_message
 from weftline.messages import Blob, File, Image, Message, Text, User, UserPart
-from weftline.plan import RunPlan, decode_plan, encode_plan
+from weftline.plan import RunPlan, ServerRef, StoredRef, decode_plan, encode_plan
 from weftline.providers.base import Provider
 from weftline.providers.catalog import Catalog, build_catalog, usual_providers
 from weftline.runtime import ids
@@ -50,7 +52,13 @@ from weftline.workspace.context import Workspaces
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from weftline.agent.stored import StoredThings
     from weftline.net.transport import AiohttpTransport
+    from weftline.providers.workspace import WorkspaceCatalogs
+    from weftline.tools.base import Tool
+
+T = TypeVar("T")
+Beside: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
 
 _CANCEL_S = 5.0
 _NO_SETTINGS = Settings()
@@ -64,7 +72,7 @@ _UNFINISHED = ("queued", "running", "paused")
 
 
 class Engine:
-    """See the module. It lives on the loop that opened it.
+    """See the module. It lives on the loop that opened it; calls from other loops and threads are forwarded there.
 
     `models` are what agents' model ids mean; by default the providers whose keys are in the environment. `max_runs` is
     how many runs may be carried out at once: the rest queue.
@@ -85,6 +93,12 @@ class Engine:
         self._slug = workspace
         self._tools = AgentTools()
         self._tools.planner = self._plan_child
+        self.own_tools: dict[str, Tool] = {}
+        """What runs of clients may name as tools of the server; see `weftline.server.mounted`."""
+        self._stored: StoredThings | None = None
+        self._beside: list[Beside] = []
+        self._guests = AsyncExitStack()
+        """What was opened along with the engine, and is closed before it."""
         self._transport: AiohttpTransport | None = None
         self._usual: Catalog | None = None
         """The providers whose keys are in the environment, if a model was named and none were given."""
@@ -110,6 +124,11 @@ class Engine:
         return self._host is not None
 
     @property
+    def lives_here(self) -> bool:
+        """Whether it was opened on the running loop."""
+        return self._loop is asyncio.get_running_loop()
+
+    @property
     def durable(self) -> bool:
         return self._directory is not None
 
@@ -118,10 +137,8 @@ class Engine:
         name = name or agent.name
         if name is None:
             raise InvalidRequest("An agent that an engine carries on needs a name: Agent(…, name='billing').")
-        if agent.deps is not None and isinstance(agent.deps, type) and self.durable:
-            raise InvalidRequest(
-                f"The deps of the agent {name!r} are a type. Values cannot be stored: give a factory that makes them."
-            )
+        if self.durable:
+            require_durable(agent, name)
         self._tools.register(name, Setup(agent))
 
     # Life
@@ -129,19 +146,31 @@ class Engine:
     async def __aenter__(self) -> Self:
         if self._host is not None:
             raise Conflict("This engine is open already.")
-        if self.durable:
-            self._look_around()  # the runs that it carries on may need them
+        models: Catalog | WorkspaceCatalogs = self._catalog
         if self._directory is None:
             store: Store = MemoryStore()
             self._memory = store
+            self.workspaces = Workspaces(store.records, store.vault, SystemClock())
         else:
+            self._look_around()  # the runs that it carries on may need them
             store = await asyncio.to_thread(open_store, self._directory, check=True)
-        self.workspaces = Workspaces(store.records, store.vault, SystemClock())
+            self.workspaces = Workspaces(store.records, store.vault, SystemClock())
+            from weftline.agent.stored import StoredThings  # what it imports, runs in memory do not need
+
+            self._stored = StoredThings(store, self.workspaces, models=self._catalog, own=self.own_tools)
+            self._tools.others, models = self._stored.tools, self._stored.catalogs
+        self.store = store
         limits = WorkspaceLimits() if self._max_runs is None else WorkspaceLimits(max_runs_per_workspace=self._max_runs)
-        host = EmbeddedEngine(store, models=self._catalog, tools=self._tools, limits=limits)
+        host = EmbeddedEngine(store, models=models, tools=self._tools, limits=limits)
         await host.start()
         self._host, self._loop, self._pid = host, asyncio.get_running_loop(), os.getpid()
         self._workspace = await host.workspace(self._slug)
+        try:
+            for beside in self._beside:
+                await self._guests.enter_async_context(beside())
+        except BaseException:
+            await self._shut_down()
+            raise
         return self
 
     async def __aexit__(
@@ -151,14 +180,48 @@ class Engine:
 
     async def close(self) -> None:
         """Stops what is under way; what is durable goes on in the next process. May be called twice."""
+        if self._host is None:
+            return
+        if self._pid != os.getpid():
+            self._host = None  # it is the parent's to close
+            return
+        await self.at_home(self._shut_down)
+
+    async def _shut_down(self) -> None:
+        await self._guests.aclose()
         host, self._host = self._host, None
         if host is not None:
             await host.stop(drain_s=_CANCEL_S)
             await self._tools.close()
+        if self._stored is not None:
+            await self._stored.aclose()
         if self._usual is not None:
             await self._usual.aclose()
+            self._usual, self._catalog = None, Catalog()
+            self._providers.clear()
         if self._transport is not None:
             await self._transport.aclose()
+
+    def __enter__(self) -> Self:
+        """For code without an event loop: the engine lives on the loop of the blocking calls."""
+        return blocking(self.__aenter__)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        blocking(self.close)
+
+    @asynccontextmanager
+    async def lifespan(self, app: object) -> AsyncGenerator[None]:
+        """The engine is open for as long as an ASGI application is: `Starlette(…, lifespan=engine.lifespan)`."""
+        async with self:
+            yield
+
+    def alongside(self, beside: Beside) -> None:
+        """Enters a context each time that the engine is opened, and leaves it before the engine is closed."""
+        self._beside.append(beside)
+
+    async def attend(self, beside: Beside) -> None:
+        """The same once, in an engine that is open."""
+        await self._guests.enter_async_context(beside())
 
     def _look_around(self) -> None:
         """Adds the providers whose keys are in the environment, unless models were given."""
@@ -171,14 +234,37 @@ class Engine:
         self._catalog.include(self._usual)
 
     async def runtime(self) -> EmbeddedEngine:
-        """The runtime below. Raises `Conflict` unless the engine is open, on this loop."""
-        if self._host is None:
+        """The runtime below. On another loop than its own it is one that forwards calls.
+
+        Raises `Conflict` unless the engine is open, in this process.
+        """
+        host, loop = self._opened()
+        if loop is asyncio.get_running_loop():
+            return host
+        return cast("EmbeddedEngine", Elsewhere(host, loop))
+
+    async def at_home(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Carries out `work` on the loop that the engine lives on, with the caller's context variables."""
+        _, loop = self._opened()
+        return await (work() if loop is asyncio.get_running_loop() else call(loop, work))
+
+    def _opened(self) -> tuple[EmbeddedEngine, asyncio.AbstractEventLoop]:
+        if self._host is None or self._loop is None:
             raise Conflict("This engine is not open: use it in `async with Engine(…) as engine`.")
         if self._pid != os.getpid():
             raise Conflict("This engine was opened before the process was forked; open one here.")
-        if self._loop is not asyncio.get_running_loop():
-            raise Conflict("This engine lives on another event loop.")
-        return self._host
+        return self._host, self._loop
+
+    @property
+    def agents(self) -> dict[str, Definition[Any, Any]]:
+        """Those that are registered, by name."""
+        return self._tools.agents
+
+    @property
+    def stored(self) -> StoredThings:
+        """Of a durable engine that is open."""
+        assert self._stored is not None
+        return self._stored
 
     # Runs
 
@@ -186,6 +272,11 @@ class Engine:
         self, agent: Definition[OutputT, DepsT], prompt: str | None = None, **options: Unpack[RunOptions[DepsT]]
     ) -> Run[OutputT]:
         """Starts a run and returns when it is accepted, durably if the engine is. `RunOptions` has what can be set."""
+        return await self.at_home(lambda: self._begin(agent, prompt, options))
+
+    async def _begin(
+        self, agent: Definition[OutputT, DepsT], prompt: str | None, options: RunOptions[DepsT]
+    ) -> Run[OutputT]:
         host = await self.runtime()
         name = self._carried_by(agent, options)
         thread = await self._place(prompt, options)
@@ -213,13 +304,12 @@ class Engine:
             RunFilter(workspace=self._workspace, statuses=_UNFINISHED, before=before, limit=_PAGE)
         ):
             before = rows[-1].key
-            strange = [row for row in rows if self._tools.find(row.name) is None]
-            found += [ids.run_id(row.key, row.salt) for row in strange if await self._needs_code(host, row.key)]
+            found += [ids.run_id(row.key, row.salt) for row in rows if not await self._is_known(host, row.key)]
         return found
 
-    async def _needs_code(self, host: EmbeddedEngine, key: int) -> bool:
+    async def _is_known(self, host: EmbeddedEngine, key: int) -> bool:
         created = await host.entry(key, 1)
-        return created is not None and not self._tools.knows(decode_plan(decode_created(created.body).plan))
+        return created is None or self._tools.knows(decode_plan(decode_created(created.body).plan))
 
     def thread(self, name: str) -> Thread:
         """A conversation by its name."""
@@ -232,13 +322,13 @@ class Engine:
             yield
         finally:
             if not self.durable and self._host is not None:
-                await asyncio.shield(self._end_of(run))
+                await asyncio.shield(self.at_home(lambda: self._end_of(run)))
 
     async def _end_of(self, run: Run[Any]) -> None:
         host = await self.runtime()
         key = await self.locate(run.id)
+        code = self._tools.running.get(run.id)
         await host.cancel(key, reason="left")
-        code = self._tools.running.pop(run.id, None)
         if code is not None:
             try:
                 async with asyncio.timeout(_CANCEL_S):
@@ -259,9 +349,7 @@ class Engine:
         """Returns when the last hook of a run that has ended here has returned."""
         code = self._tools.running.get(run_id)
         if code is not None:
-            await code.left.wait()
-            if self.durable:
-                self._tools.running.pop(run_id, None)
+            await self.at_home(code.left.wait)
 
     async def history_of(self, run_id: str, upto: int) -> tuple[Message, ...]:
         host = await self.runtime()
@@ -319,25 +407,16 @@ class Engine:
                 await asyncio.to_thread(_parts, prompt, tuple(files)) if files else ((Text(prompt or ""),), ())
             )
             messages = (*given, User(parts))
-        settings = options.get("settings", _NO_SETTINGS).over(agent.settings)
-        limits = options.get("limits", agent.limits)
-        output = agent.output_type
-        checks = output is not None or any(
-            one.point is OutputReady for one in (*agent.hooks, *options.get("hooks", ()))
-        )
-        plan = RunPlan(
-            messages=messages,
-            name=code,
-            model=self._model_id(options.get("model", agent.present_model)),
-            fallbacks=agent.fallbacks,
-            system=agent.instructions if isinstance(agent.instructions, str) else None,
-            reasoning=settings.level,
-            sampling=settings.sampling,
-            output_schema=None if output is None else output.schema,
-            limits=limits.stored(fallbacks=len(agent.fallbacks), check_output=checks),
-            metadata=dict(options.get("metadata", {})),
-            given=len(given),
+        plan = plan_of(
+            agent,
             code=code,
+            model=await self.model_id(options.get("model", agent.present_model)),
+            messages=messages,
+            given=len(given),
+            settings=options.get("settings", _NO_SETTINGS),
+            limits=options.get("limits"),
+            hooks=options.get("hooks", ()),
+            metadata=options.get("metadata"),
         )
         return plan, blobs
 
@@ -351,6 +430,8 @@ class Engine:
                 parent,
                 messages=(User.of(task),),
                 system=system or parent.system,
+                # What a client carries out is offered to whoever follows the parent, and nobody follows the child.
+                tools=tuple([ref for ref in parent.tools if isinstance(ref, ServerRef | StoredRef)]),
                 output_schema=None,
                 limits=replace(parent.limits, check_output=False),
                 given=0,
@@ -363,7 +444,7 @@ class Engine:
         await (await self.runtime()).check(plan, workspace=self._workspace)
         return plan
 
-    def _model_id(self, model: str | Provider | None) -> str | None:
+    async def model_id(self, model: str | Provider | None) -> str | None:
         """A provider that was given as an object is one of the catalog's from then on."""
         if model is None or isinstance(model, str):
             self._look_around()
@@ -373,6 +454,8 @@ class Engine:
             name = f"given-{len(self._providers) + 1}"
             self._catalog.add(model, name=name)
             known = self._providers[id(model)] = (model, name)
+            if self._stored is not None:
+                await self._stored.catalogs.refresh()
         return f"provider:{known[1]}"
 
     @property

@@ -13,7 +13,7 @@ from weftline.agent.code import AgentCode, Planner
 from weftline.agent.context import RunInfo
 from weftline.agent.definition import AgentTool, Definition
 from weftline.agent.subagents import Subagent
-from weftline.errors import Conflict
+from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel.entries import Parent
 from weftline.plan import RunPlan
 from weftline.runtime.toolbox import RunName, ServerTools, Toolbox, ToolSource
@@ -38,7 +38,7 @@ class AgentTools:
     """The tools of agents, besides those of `others`."""
 
     def __init__(self, others: ToolSource | None = None) -> None:
-        self._others: ToolSource = others or ServerTools({})
+        self.others: ToolSource = others or ServerTools({})
         self._setups: dict[str, Setup] = {}
         self._opened: dict[int, tuple[Toolset, Sequence[Tool]]] = {}
         self.running: dict[str, AgentCode] = {}
@@ -59,6 +59,11 @@ class AgentTools:
         setup = self._setups.get(name)
         return None if setup is None else setup.agent
 
+    @property
+    def agents(self) -> dict[str, Definition[Any, Any]]:
+        """By the name that they are registered under."""
+        return {name: setup.agent for name, setup in self._setups.items()}
+
     async def close(self) -> None:
         opened, self._opened = list(self._opened.values()), {}
         for toolset, _ in opened:
@@ -70,10 +75,17 @@ class AgentTools:
         return plan.code is None or plan.code in self._setups
 
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
-        await self._others.check(plan, workspace=workspace)
+        await self.others.check(plan, workspace=workspace)
+        agent = None if plan.code is None else self.find(plan.code)
+        own = set[str]() if agent is None else {as_tool(one).spec.name for one in agent.tools if not is_toolset(one)}
+        for index, ref in enumerate(plan.tools):
+            # What is only known when it is opened is found out then.
+            name = getattr(ref, "name", None)
+            if name in own:
+                raise InvalidRequest(f"tools[{index}].name: the agent {plan.code!r} has a tool {name!r} of its own.")
 
     async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:
-        base = await self._others.open(plan, run=run, secrets=secrets)
+        base = await self.others.open(plan, run=run, secrets=secrets)
         if plan.code is None:
             return base
         setup = self._setups[plan.code]
@@ -118,10 +130,9 @@ class AgentTools:
             plan=plan,
             planner=self.planner,
             above=above,
+            on_left=self._left,
         )
         self.running[run.id] = code
-        if parent is not None:
-            code.on_left = lambda: self.running.pop(run.id, None)
         return Toolbox(tools, code=code)
 
     def _above(self, parent: Parent | None) -> tuple[AgentCode, ...]:
@@ -146,6 +157,10 @@ class AgentTools:
                 only = found.only if only is None else only & found.only
         return agent, only
 
+    def _left(self, code: AgentCode) -> None:
+        if self.running.get(code.info.id) is code:  # the run may be back in memory, with code of its own
+            del self.running[code.info.id]
+
     async def _add(self, given: Sequence[AgentTool], tools: dict[str, Tool]) -> None:
         for one in given:
             for found in await self._tools_of(one):
@@ -161,6 +176,14 @@ class AgentTools:
                 known = self._opened[id(one)] = (one, await one.open())
             return known[1]
         return (as_tool(one),)
+
+
+def require_durable(agent: Definition[Any, Any], name: str) -> None:
+    """Raises `InvalidRequest` for an agent whose runs the next process could not carry on."""
+    if isinstance(agent.deps, type):
+        raise InvalidRequest(
+            f"The deps of the agent {name!r} are a type. Values cannot be stored: give a factory that makes them."
+        )
 
 
 def as_tool(one: AgentTool) -> Tool:

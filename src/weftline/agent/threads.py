@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
 
 from weftline.kernel.bodies import decode_message
 from weftline.messages import Message
@@ -12,11 +13,17 @@ from weftline.workspace import threads
 from weftline.workspace.context import Workspaces
 from weftline.workspace.threads import ThreadDraft
 
+T = TypeVar("T")
+
 
 class Host(Protocol):
     """The engine of a thread, as far as the thread needs it."""
 
     async def runtime(self) -> Engine: ...
+
+    async def at_home(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Carries out `work` on the loop that the engine lives on."""
+        ...
 
     @property
     def workspaces(self) -> Workspaces: ...
@@ -40,6 +47,9 @@ class Thread:
 
     async def messages(self) -> list[Message]:
         """What the runs that have succeeded left, oldest first."""
+        return await self._engine.at_home(self._read)
+
+    async def _read(self) -> list[Message]:
         host = await self._engine.runtime()
         return [decode_message(message) for message in await host.thread_messages(await self.key())]
 

@@ -12,6 +12,7 @@ from weftline._version import __version__
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("weftline.cli.serve", "Run the server."),
     "run": ("weftline.cli.run", "Run a prompt, here or on a server."),
+    "chat": ("weftline.cli.chat", "Talk to an agent of a Python file."),
     "runs": ("weftline.cli.runs", "List, show, follow and cancel runs."),
     "keys": ("weftline.cli.keys", "API keys."),
     "models": ("weftline.cli.models", "The models that can be used."),

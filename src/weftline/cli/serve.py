@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
+@click.argument("app", required=False, type=click.Path(path_type=Path))
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free port.")
 @DB
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     help="Lines for people, or one JSON object per line.",
 )
 def command(
+    app: Path | None,
     host: str,
     port: int,
     db: Path,
@@ -65,6 +67,8 @@ def command(
 ) -> None:
     """Run the server. A missing store is created.
 
+    APP is a Python file: its agents are served by name, each with its tools, hooks and deps, to every workspace.
+
     Prints one line `ready http://HOST:PORT` on stdout when it accepts requests; logs go to stderr. SIGTERM and SIGINT
     stop it cleanly: nothing new begins, streams are closed between events, and the next process continues.
     """
@@ -72,4 +76,4 @@ def command(
     from weftline.server.serve import Settings, run
 
     configure_logs(log_level, style=log_style)
-    sys.exit(run(Settings(db, host, port, scripts, tools, config, drain_s, rate_limit)))
+    sys.exit(run(Settings(db, host, port, scripts, tools, app, config, drain_s, rate_limit)))

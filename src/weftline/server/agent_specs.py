@@ -36,6 +36,9 @@ async def effective(at: Workspaces, caller: Caller, agent_id: str | None, own: R
 
 def merged(at: Workspaces, agent: AgentRow, own: RunSpec) -> RunSpec:
     """A request's spec over an agent's. A tool that the request replaces brings its own headers, or none."""
+    if agent.id in at.code:
+        # The code itself says what its runs start from, when there is one: what a session keeps would be out of date.
+        return RunSpec(agent_spec_merge(b"{}", own.spec, id=agent.id, name=agent.name), own.headers)
     headers = at.vault.open_headers(agent.secrets, workspace=agent.workspace)
     if headers:
         replaced = names_of_tools(own.spec)

@@ -34,6 +34,7 @@ from weftline.server.unknown_fields import UnknownFields
 from weftline.store.base import Store
 from weftline.wire.responses import error_body
 from weftline.workspace.client_documents import ReadDocument
+from weftline.workspace.code_agents import NO_CODE, CodeAgents
 from weftline.workspace.context import Change, Workspaces
 from weftline.workspace.scopes import MCP_SCOPE
 
@@ -56,12 +57,13 @@ class App:
         *,
         options: ServerOptions | None = None,
         read_document: ReadDocument | None = None,
+        code: CodeAgents = NO_CODE,
     ) -> None:
         options = options or ServerOptions()
         self.engine = engine
         self.models = models
         self.workspaces = Workspaces(
-            store.records, store.vault, engine.clock, self._on_change, options.oauth_redirect_schemes
+            store.records, store.vault, engine.clock, self._on_change, options.oauth_redirect_schemes, code
         )
         self.router = Router(routes)
         self.names = OwnNames(

@@ -17,10 +17,10 @@ from weftline.server.app import App
 from weftline.server.following import Host
 from weftline.server.http import Headers, Request, Response, StreamedResponse
 from weftline.server.parsing import parsed
+from weftline.server.planning import plan_of
 from weftline.server.principal import Principal
 from weftline.server.sse import resume_point, send_events
 from weftline.store.base import IdempotencyKey
-from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_run
 from weftline.wire.responses import Warnings, created_run, request_warnings, run_url
 from weftline.wire.unknown_fields import UnknownField, with_typos
@@ -65,7 +65,7 @@ async def create_run(
     try:
         run_id = await app.engine.create(
             principal.workspace,
-            await parsed(plan_from_spec, whole.spec),
+            await parsed(partial(plan_of, app.workspaces), whole.spec),
             sent=whole.spec,
             metadata=encode(body.metadata).decode(),
             idempotency=idempotency,
@@ -92,8 +92,8 @@ async def answer_created(
         )
     if not want.events or not may_read:
         made = await _made(create, principal)
-        body = created_run(made.run_id, principal.slug, made.warnings)
-        return Response(body, status=202, headers=_headers(made.run_id, principal.slug))
+        body = created_run(made.run_id, principal.slug, made.warnings, root=request.root)
+        return Response(body, status=202, headers=_headers(made.run_id, principal.slug, request.root))
     place = app.engine.reserve_stream(principal.workspace)
     try:
         made = await _made(create, principal)
@@ -103,7 +103,7 @@ async def answer_created(
     except BaseException:
         place.release()
         raise
-    headers = (*_headers(run_id, principal.slug), *_warnings(made.warnings))
+    headers = (*_headers(run_id, principal.slug, request.root), *_warnings(made.warnings))
     return partial(send_events, request, app.engine, key, follower, app.backlog, headers=headers)
 
 
@@ -117,8 +117,8 @@ async def _made(create: Callable[[], Awaitable[Made]], principal: Principal) -> 
         raise
 
 
-def _headers(run_id: str, slug: str) -> Headers:
-    return ((b"location", run_url(run_id, slug).encode()), (b"x-run-id", run_id.encode()))
+def _headers(run_id: str, slug: str, root: str) -> Headers:
+    return ((b"location", (root + run_url(run_id, slug)).encode()), (b"x-run-id", run_id.encode()))
 
 
 def _warnings(warnings: Warnings) -> Headers:

@@ -28,13 +28,13 @@ from weftline.messages import Blob
 from weftline.runtime.engine import Engine, EntryBatch, Follower
 from weftline.server.agent_specs import RunSpec, merged
 from weftline.server.parsing import off_loop, parsed
+from weftline.server.planning import plan_of
 from weftline.store.base import IdempotencyKey, RunRow
 from weftline.store.records.agents import AgentRow
 from weftline.store.records.threads import ThreadRow
 from weftline.wire.attachments import TakenAttachment
 from weftline.wire.bodies import MessageBody
 from weftline.wire.damage import damaged
-from weftline.wire.plan import plan_from_spec
 from weftline.wire.responses import RunView, usage_triple
 from weftline.wire.sessions import effective_spec
 from weftline.workspace import threads
@@ -165,7 +165,7 @@ async def start(app: Host, agent: AgentRow, prompt: str, *, attachments: Sequenc
     whole = merged(app.workspaces, agent, RunSpec(own, {}))
     return await app.engine.create(
         agent.workspace,
-        plan_from_spec(whole.spec),
+        plan_of(app.workspaces, whole.spec),
         sent=whole.spec,
         metadata="{}",
         secrets=app.workspaces.vault.seal_headers(whole.headers, workspace=agent.workspace),
@@ -187,7 +187,7 @@ async def send(
     message = MessageBody(own, metadata)
     whole = await threads.spec(app.workspaces, thread)
     spec = await off_loop(partial(effective_spec, whole, message), size=len(whole) + len(own))
-    plan = await parsed(plan_from_spec, spec)
+    plan = await parsed(partial(plan_of, app.workspaces), spec)
     return await app.engine.create(
         thread.workspace,
         plan,
@@ -214,7 +214,7 @@ async def session_of_context(app: Host, agent: AgentRow, context: str) -> Thread
     metadata = {CONTEXT_KEY: context}
     own = encode({"agentId": agent.id, "metadata": metadata})
     whole = merged(app.workspaces, agent, RunSpec(own, {}))
-    plan = await parsed(plan_from_spec, whole.spec)
+    plan = await parsed(partial(plan_of, app.workspaces), whole.spec)
     await app.engine.check(plan, workspace=agent.workspace)
     draft = ThreadDraft(name=plan.name, agent=agent.id, spec=whole.spec, headers=whole.headers, metadata=metadata)
     return await threads.of_context(app.workspaces, agent.workspace, draft)

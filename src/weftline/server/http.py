@@ -93,6 +93,7 @@ class Request:
         "params",
         "path",
         "raw_query",
+        "root",
         "scope",
         "send",
     )
@@ -105,6 +106,8 @@ class Request:
         self.id = request_id
         self.method: str = scope["method"]
         self.path: str = scope["path"]
+        self.root: str = scope.get("root_path", "")
+        """The path that the server is mounted at; `path` is below it."""
         self.raw_query: bytes = scope.get("query_string", b"")
         self.params: Mapping[str, str] = {}
         self.about = RequestInfo(request_id)

@@ -39,10 +39,21 @@ class OwnNames:
         cors: Cors | None = None,
     ) -> None:
         self.url = public_url or url
+        self._learned = False
         self._hosts = frozenset(hosts)
         self._local = local
         self._cors = cors
         self._closed = local or bool(public_url) or bool(self._hosts)
+        self._know(url, public_url)
+
+    def learn(self, url: str) -> None:
+        """The address that the server listens on, if it is only known now: the first is kept."""
+        if not self._learned:
+            self._learned = True
+            self.url = url
+            self._know(url)
+
+    def _know(self, url: str, public_url: str = "") -> None:
         self._bases = {origin_of(base): base for base in (*_aliases(url), url, public_url) if base}
 
     def base(self, request: Request) -> str:
@@ -118,7 +129,7 @@ def _aliases(url: str) -> list[str]:
     address = parse(url)
     if not is_loopback(address.host):
         return []
-    return [f"{address.scheme}://{name}:{address.port}" for name in _LOOPBACK]
+    return [f"{address.scheme}://{name}:{address.port}{address.rest}".rstrip("/") for name in _LOOPBACK]
 
 
 def _origin(url: str) -> Origin | None:

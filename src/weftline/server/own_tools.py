@@ -14,8 +14,16 @@ from weftline.tools.builtin.fetch import fetch_tool
 from weftline.tools.loader import installed_tools, load_tools_file
 
 
-def server_tools(path: Path | None, *, pages: Dialer) -> dict[str, Tool]:
+def server_tools(
+    path: Path | None,
+    *,
+    pages: Dialer,
+    app: Path | None = None,
+    app_tools: Mapping[str, Tool] | None = None,
+) -> dict[str, Tool]:
     """The tools that runs may name: built in, installed by packages, and those of the file, which win.
+
+    So do `app_tools`, those of a file `app` that has agents besides.
 
     Each has a qualified name too, which is all that some clients can send: `@weftline/tool`, `@package/tool`, and for
     the file `@name-of-the-file/tool`.
@@ -27,6 +35,9 @@ def server_tools(path: Path | None, *, pages: Dialer) -> dict[str, Tool]:
     if path is not None:
         for name, tool in load_tools_file(path).items():
             tools[name] = tools[f"@{path.stem.lower()}/{name}"] = tool
+    if app is not None:
+        for name, tool in (app_tools or {}).items():
+            tools[name] = tools[f"@{app.stem.lower()}/{name}"] = tool
     return tools
 
 

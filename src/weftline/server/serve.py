@@ -18,6 +18,8 @@ import uvicorn
 from msgspec import Struct
 from msgspec.structs import replace
 
+from weftline.agent.loader import AgentsFile, load_agents_file
+from weftline.agent.sources import AgentTools, Setup, require_durable
 from weftline.config import Config, load_config
 from weftline.errors import WeftlineError
 from weftline.net.address import parse
@@ -33,6 +35,7 @@ from weftline.runtime.embedded import DRAIN_S, EmbeddedEngine
 from weftline.runtime.engine import Engine
 from weftline.runtime.tool_source import DialledTools
 from weftline.server.app import App
+from weftline.server.code_agents import code_agents, models_of
 from weftline.server.connections import Connections
 from weftline.server.control import Control
 from weftline.server.listener import Listener
@@ -49,6 +52,7 @@ from weftline.server.stopping import LOST_ANSWERS, Stopping, at_most
 from weftline.server.watchdog import LoopWatchdog
 from weftline.server.webhook_body import webhook_body
 from weftline.store import open_store
+from weftline.workspace.code_agents import NO_CODE, CodeAgents
 from weftline.workspace.context import Workspaces
 from weftline.workspace.delivering import WebhookDeliveries
 from weftline.workspace.providers import own_providers
@@ -67,6 +71,8 @@ class Settings(Struct, frozen=True):
     port: int = 8080
     scripts: Path | None = None
     tools: Path | None = None
+    app: Path | None = None
+    """A Python file whose agents and tools are served."""
     config: Path | None = None
     drain_s: float = DRAIN_S
     rate_limit_per_minute: int | None = None
@@ -152,6 +158,16 @@ def catalog(settings: Settings, config: Config, transport: Transport) -> Catalog
     return config.catalog(transport=transport, scripted=scripted)
 
 
+def read_app(path: Path | None, models: Catalog) -> tuple[AgentsFile, CodeAgents]:
+    """The agents and tools of a file, and what clients see of the agents. Raises `WeftlineError`."""
+    if path is None:
+        return AgentsFile({}, {}), NO_CODE
+    file = load_agents_file(path)
+    for name, agent in file.agents.items():
+        require_durable(agent, name)
+    return file, code_agents(file.agents, models_of(file.agents, models), now_us=SystemClock().now_us())
+
+
 async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     """Runs until SIGTERM or SIGINT; a second signal cuts what is under way. `ready` is called with the address.
 
@@ -166,7 +182,8 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     egress = egress_from(config.server, loopback=_is_local(settings, options), origin=config.path)
     pages = Dialer(egress_from(config.server, origin=config.path))
     peers = Dialer(egress)
-    own_tools = server_tools(settings.tools, pages=pages)
+    file, code = read_app(settings.app, models)
+    own_tools = server_tools(settings.tools, app=settings.app, app_tools=file.tools, pages=pages)
     sock = bind(settings.host, settings.port)
     options = replace(options, url=_url(sock), local=_is_local(settings, options))
     if not options.public_url and not is_loopback(settings.host):
@@ -176,7 +193,10 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     own = AiohttpTransport(check=egress.check)
     stored = Workspaces(store.records, store.vault, SystemClock())
     catalogs = WorkspaceCatalogs(models, own=partial(own_providers, stored), transport=own)
-    tools = DialledTools(own_tools, records=store.records, vault=store.vault, dialer=peers)
+    dialled = DialledTools(own_tools, records=store.records, vault=store.vault, dialer=peers)
+    tools = AgentTools(dialled)
+    for name, agent in file.agents.items():
+        tools.register(name, Setup(agent))
     engine = await EmbeddedEngine(
         store,
         models=catalogs,
@@ -185,7 +205,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         slow_turn_s=options.slow_turn_s,
         limits=options.workspaces,
     ).start()
-    app = App(engine, store, catalogs, ROUTES, options=options, read_document=partial(read_document, pages))
+    app = App(engine, store, catalogs, ROUTES, options=options, read_document=partial(read_document, pages), code=code)
     deliveries = WebhookDeliveries(
         app.workspaces,
         peers,
@@ -197,7 +217,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
 
     async def administered() -> None:
         app.auth.forget()
-        tools.forget_logins()
+        dialled.forget_logins()
 
     async def list_own_tools() -> list[LoadedTool]:
         return loaded_tools(own_tools)
@@ -238,7 +258,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         await server.listening.wait()
         host, port = sock.getsockname()[:2]
         address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        report_start(address, db=settings.db, models=models, tools=own_tools)
+        report_start(address, db=settings.db, models=models, tools=own_tools, agents=file.agents)
         ready(address)
         await advise(app.workspaces, db=settings.db, models=models)
         beats = asyncio.create_task(_beat(engine))
@@ -261,7 +281,8 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         await at_most(_STEP_S, app.mcp.close(), what="the MCP server")
         await server.close(listening, hurried)
         await store.close()
-        for what in (tools, pages, catalogs, models, own, transport):
+        await at_most(_STEP_S, tools.close(), what="the agents' tools")
+        for what in (dialled, pages, catalogs, models, own, transport):
             await at_most(_STEP_S, what.aclose(), what=type(what).__name__)
         hurried.cancel()
         watchdog.stop()

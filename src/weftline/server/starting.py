@@ -24,14 +24,18 @@ _NAMED = 8
 """How many models and tools are named; the rest are counted."""
 
 
-def report_start(address: str, *, db: Path, models: Catalog, tools: Mapping[str, Tool]) -> None:
+def report_start(
+    address: str, *, db: Path, models: Catalog, tools: Mapping[str, Tool], agents: Iterable[str] = ()
+) -> None:
+    served = _listed(agents)
     logger.info(
-        "weftline %s is listening on %s; store %s; models: %s; tools: %s",
+        "weftline %s is listening on %s; store %s; models: %s; tools: %s%s",
         __version__,
         address,
         db.absolute(),
         _listed(entry.id for entry in models.entries()),
         _listed(tool.name for tool in loaded_tools(tools)),
+        "" if served == "none" else f"; agents: {served}",
     )
 
 

@@ -7,6 +7,8 @@ import logging
 import re
 import sys
 import traceback
+from collections.abc import Generator
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -29,11 +31,21 @@ def load_tools_file(path: str | Path) -> dict[str, FunctionTool]:
     Raises:
         WeftlineError: with code `bad_tools_file` and one sentence that says what is wrong.
     """
+    with imported_file(path) as module:
+        tools = tools_of(module)
+        if not tools:
+            raise bad_file(f"{module.__file__} defines no tools; decorate a function with @weftline.tool.")
+        return tools
+
+
+@contextmanager
+def imported_file(path: str | Path) -> Generator[ModuleType]:
+    """Imports a Python file afresh, under a private module name; if the block fails, it is as if it had not been."""
     file = Path(path).expanduser().resolve()
     name = "_weftline_tools_" + hashlib.blake2b(str(file).encode(errors="surrogateescape"), digest_size=8).hexdigest()
     before = sys.modules.get(name)
     try:
-        return _checked_tools(_imported(file, name), file)
+        yield _imported(file, name)
     except WeftlineError:
         sys.modules.pop(name, None)
         if before is not None:
@@ -59,17 +71,17 @@ def installed_tools() -> dict[str, FunctionTool]:
     return qualified | {name: found[0] for name, found in bare.items() if len(found) == 1}
 
 
-def _checked_tools(module: ModuleType, file: Path) -> dict[str, FunctionTool]:
+def tools_of(module: ModuleType) -> dict[str, FunctionTool]:
+    """The tools among the global names of an imported file, checked. Raises `WeftlineError` (`bad_tools_file`)."""
+    file = module.__file__
     tools: dict[str, FunctionTool] = {}
     for found in _tools_in(module):
         if tools.setdefault(found.name, found) is not found:
-            raise _bad(f"{file} has two tools named {found.name}.")
+            raise bad_file(f"{file} has two tools named {found.name}.")
         try:
             _ = found.spec
         except TypeError as error:
-            raise _bad(f"{file}: {error}.") from error
-    if not tools:
-        raise _bad(f"{file} defines no tools; decorate a function with @weftline.tool.")
+            raise bad_file(f"{file}: {error}.") from error
     return tools
 
 
@@ -77,9 +89,9 @@ def _imported(file: Path, name: str) -> ModuleType:
     try:
         source = file.read_bytes()
     except FileNotFoundError:
-        raise _bad(f"There is no file {file}.") from None
+        raise bad_file(f"There is no file {file}.") from None
     except OSError as error:
-        raise _bad(f"{file} cannot be read: {error.strerror}.") from None
+        raise bad_file(f"{file} cannot be read: {error.strerror}.") from None
     module = ModuleType(name)
     module.__file__ = str(file)
     # Dataclasses and pydantic look a class's module up by name.
@@ -88,12 +100,12 @@ def _imported(file: Path, name: str) -> ModuleType:
         exec(compile(source, str(file), "exec", dont_inherit=True), module.__dict__)
     except SyntaxError as error:
         where = f" on line {error.lineno}" if error.filename == str(file) else f" in {error.filename}:{error.lineno}"
-        raise _bad(f"{file} has a syntax error{where}: {error.msg}.") from error
+        raise bad_file(f"{file} has a syntax error{where}: {error.msg}.") from error
     except (Exception, SystemExit) as error:
         line = _line_of(error, file)
         where = f" on line {line}" if line else ""
         reason = (str(error).splitlines() or [""])[0].rstrip(".")
-        raise _bad(f"{file} failed to import{where}: {type(error).__name__}: {reason}.") from error
+        raise bad_file(f"{file} failed to import{where}: {type(error).__name__}: {reason}.") from error
     return module
 
 
@@ -134,5 +146,5 @@ def _package(entry: EntryPoint) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _bad(message: str) -> WeftlineError:
+def bad_file(message: str) -> WeftlineError:
     return WeftlineError(message, code="bad_tools_file")

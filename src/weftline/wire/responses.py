@@ -122,8 +122,9 @@ class CreatedSession(Struct, frozen=True, rename="camel"):
     warnings: Warnings = UNSET
 
 
-def created_run(run_id: str, slug: str, warnings: Warnings = UNSET) -> bytes:
-    return _encode(CreatedRun(run_id, stream_url(run_id, slug), warnings))
+def created_run(run_id: str, slug: str, warnings: Warnings = UNSET, *, root: str = "") -> bytes:
+    """`root` is the path that the server is mounted at."""
+    return _encode(CreatedRun(run_id, root + stream_url(run_id, slug), warnings))
 
 
 def created_session(session_id: str, *, name: str, created_us: int, warnings: Warnings = UNSET) -> bytes:

@@ -16,6 +16,7 @@ from weftline.store.records import agents
 from weftline.store.records.agents import AgentColumns, AgentRow, AgentSummary
 from weftline.store.records.pages import RowPage
 from weftline.store.secrets import Headers
+from weftline.workspace.code_agents import read_only
 from weftline.workspace.context import Caller, Workspaces
 from weftline.workspace.tool_secrets import kept_secrets
 
@@ -52,7 +53,8 @@ async def create(at: Workspaces, workspace: int, draft: AgentDraft) -> AgentRow:
         slugs = yield from agents.slugs(workspace)
         if len(slugs) >= MAX_PER_WORKSPACE:
             raise InvalidRequest(f"A workspace can have at most {MAX_PER_WORKSPACE:,} agents.")
-        slug = _valid(draft.slug) if draft.slug else _free_slug(draft.name, slugs)
+        slug = _valid(draft.slug) if draft.slug else _free_slug(draft.name, slugs | at.code.slugs)
+        _require_free(at, slug)
         identity = "agent_" + secrets.token_hex(10)
         columns = _columns(draft, slug=slug, sealed=sealed)
         row = yield from agents.insert(identity, columns, workspace=workspace, now=at.clock.now_us())
@@ -67,6 +69,9 @@ async def replace(at: Workspaces, workspace: int, id: str, draft: AgentDraft, *,
     A secret that is sent as it was read, `[redacted]`, stays what it is, unless its tool gets a different origin.
     """
 
+    if id in at.code:
+        raise read_only(id)
+
     def query() -> Query[AgentRow]:
         row = yield from _find(id, workspace=workspace)
         earlier = at.vault.open_headers(row.secrets, workspace=workspace)
@@ -75,6 +80,8 @@ async def replace(at: Workspaces, workspace: int, id: str, draft: AgentDraft, *,
         )
         sealed = at.vault.seal_headers(headers, workspace=workspace)
         slug = _valid(draft.slug) if draft.slug else row.slug
+        if slug != row.slug:
+            _require_free(at, slug)
         twin = yield from agents.by_slug(slug, workspace=workspace)
         if twin is not None and twin.key != row.key:
             yield from _taken(slug, workspace=workspace)
@@ -87,6 +94,9 @@ async def replace(at: Workspaces, workspace: int, id: str, draft: AgentDraft, *,
 
 
 async def delete(at: Workspaces, workspace: int, id: str) -> None:
+    if id in at.code:
+        raise read_only(id)
+
     def query() -> Query[None]:
         row = yield from _find(id, workspace=workspace)
         yield from agents.delete(row.key)
@@ -95,18 +105,19 @@ async def delete(at: Workspaces, workspace: int, id: str) -> None:
 
 
 async def of_workspace(at: Workspaces, workspace: int) -> list[AgentSummary]:
-    """The oldest first."""
-    return await at.records.read(agents.of_workspace(workspace))
+    """The oldest first, those of the code last."""
+    return [*await at.records.read(agents.of_workspace(workspace)), *at.code.rows(workspace)]
 
 
 async def page(at: Workspaces, workspace: int, *, after: int = 0, limit: int) -> RowPage[AgentRow]:
     """The next agents with a key above `after`, the oldest first: as many as fit, one at the least."""
-    return await at.records.read(agents.page(workspace=workspace, after=after, limit=limit), heavy=True)
+    stored = await at.records.read(agents.page(workspace=workspace, after=after, limit=limit), heavy=True)
+    return at.code.after(stored, workspace=workspace, after=after, limit=limit)
 
 
 async def find(at: Workspaces, workspace: int, name: str) -> AgentRow:
     """The agent with this id or slug. Raises `NotFound`."""
-    return await at.records.read(_find(name, workspace=workspace))
+    return at.code.find(name, workspace=workspace) or await at.records.read(_find(name, workspace=workspace))
 
 
 # What a caller may see and use
@@ -114,8 +125,11 @@ async def find(at: Workspaces, workspace: int, name: str) -> AgentRow:
 
 async def visible(at: Workspaces, caller: Caller, *, after: int = 0, limit: int) -> RowPage[AgentRow]:
     """A page of what the caller sees: those agents that it was narrowed to, else all, system agents too."""
-    query = agents.page(workspace=caller.workspace, after=after, limit=limit, ids=tuple(caller.agents))
-    return await at.records.read(query, heavy=True)
+    ids = tuple(caller.agents)
+    stored = await at.records.read(
+        agents.page(workspace=caller.workspace, after=after, limit=limit, ids=ids), heavy=True
+    )
+    return at.code.after(stored, workspace=caller.workspace, after=after, limit=limit, ids=ids)
 
 
 async def find_visible(at: Workspaces, caller: Caller, name: str) -> AgentRow:
@@ -132,6 +146,8 @@ async def usable(at: Workspaces, caller: Caller) -> list[AgentSummary]:
 
 async def read(at: Workspaces, agent: AgentSummary) -> AgentRow | None:
     """All of an agent; None if it was deleted in the meantime."""
+    if agent.id in at.code:
+        return at.code.find(agent.id, workspace=agent.workspace)
     return await at.records.read(agents.by_id(agent.id, workspace=agent.workspace))
 
 
@@ -140,6 +156,8 @@ async def id_of(at: Workspaces, workspace: int, name: str) -> str:
 
     Nothing about the caller is checked here: what it may use, it may use by its id.
     """
+    if (known := at.code.id_of(name)) is not None:
+        return known
     if not _SLUG.fullmatch(name):  # no id is a slug: they have an underscore
         return name
     return await at.records.read(agents.id_by_slug(name, workspace=workspace)) or name
@@ -157,12 +175,15 @@ async def use(at: Workspaces, caller: Caller, agent_id: str) -> AgentRow:
         raise InvalidRequest("agentId: this is not an agent id.")
     if caller.agents and agent_id not in caller.agents:
         raise _forbidden()
+    if agent_id in at.code:
+        return _usable(caller, at.code.find(agent_id, workspace=caller.workspace), agent_id)
     return _usable(caller, await at.records.read(agents.by_id(agent_id, workspace=caller.workspace)), agent_id)
 
 
 async def use_by_slug(at: Workspaces, caller: Caller, slug: str) -> AgentRow:
     """Like `use`, for an agent that is named by its slug."""
-    return _usable(caller, await at.records.read(agents.by_slug(slug, workspace=caller.workspace)), slug)
+    row = at.code.by_slug(slug, workspace=caller.workspace)
+    return _usable(caller, row or await at.records.read(agents.by_slug(slug, workspace=caller.workspace)), slug)
 
 
 def _usable(caller: Caller, row: AgentRow | None, name: str) -> AgentRow:
@@ -238,6 +259,11 @@ def _free_slug(name: str, taken: set[str]) -> str:
         number += 1
         slug = f"{base}-{number}"
     return slug
+
+
+def _require_free(at: Workspaces, slug: str) -> None:
+    if slug in at.code.slugs:
+        raise Conflict(f"This server has an agent {slug!r} in its code.")
 
 
 def _taken(slug: str, *, workspace: int) -> Query[AgentRow]:

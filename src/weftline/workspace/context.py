@@ -11,6 +11,7 @@ from msgspec import Struct
 from weftline.store.base import Database
 from weftline.store.hashing import Hasher
 from weftline.store.secrets import Vault
+from weftline.workspace.code_agents import NO_CODE, CodeAgents
 
 
 class Clock(Protocol):
@@ -43,6 +44,8 @@ class Workspaces(Struct, frozen=True, dict=True):
     changed: OnChange = ignore_changes
     redirect_schemes: frozenset[str] = frozenset()
     """Schemes that the operator allows in redirect URIs of OAuth apps."""
+    code: CodeAgents = NO_CODE
+    """The agents that every workspace has because they are code of this process."""
 
     @cached_property
     def hasher(self) -> Hasher:

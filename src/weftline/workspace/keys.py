@@ -15,6 +15,7 @@ from weftline.store.base import Query
 from weftline.store.records import agents, keys
 from weftline.store.records.keys import ApiKey, NewKey
 from weftline.store.records.pages import RowPage
+from weftline.workspace.code_agents import NO_CODE, CodeAgents
 from weftline.workspace.context import Change, Workspaces
 from weftline.workspace.workspaces import ensured
 
@@ -60,7 +61,7 @@ async def create(
         usage=usage,
         agents=tuple(checked_agents(agents)),
     )
-    return CreatedKey(await at.records.write(_insert(new, slug, now=at.clock.now_us())), secret)
+    return CreatedKey(await at.records.write(_insert(new, slug, code=at.code, now=at.clock.now_us())), secret)
 
 
 async def import_key(at: Workspaces, slug: str, secret: str, *, name: str = "") -> ApiKey:
@@ -117,19 +118,20 @@ def _new_id() -> str:
     return "key_" + secrets.token_hex(8)
 
 
-def _insert(new: NewKey, slug: str, *, now: int) -> Query[ApiKey]:
+def _insert(new: NewKey, slug: str, *, code: CodeAgents = NO_CODE, now: int) -> Query[ApiKey]:
     workspace = yield from ensured(slug, now=now)
-    ids = yield from _ids_of(new.agents, workspace=workspace)
+    ids = yield from _ids_of(new.agents, code, workspace=workspace)
     if not (yield from keys.insert(replace(new, agents=ids), workspace=workspace, now=now)):
         raise InvalidRequest("secret: this store already has that key.")
     return (yield from _existing(new.id))
 
 
-def _ids_of(names: Sequence[str], *, workspace: int) -> Query[tuple[str, ...]]:
+def _ids_of(names: Sequence[str], code: CodeAgents, *, workspace: int) -> Query[tuple[str, ...]]:
     """Allow-lists hold ids: an agent that gets the slug later is another one."""
     ids: dict[str, None] = {}
     for name in names:
-        ids[(yield from agents.id_by_slug(name, workspace=workspace)) or name] = None
+        known = code.id_of(name) or (yield from agents.id_by_slug(name, workspace=workspace))
+        ids[known or name] = None
     return tuple(ids)
 
 

@@ -65,7 +65,6 @@ class OAuthServer:
     ) -> None:
         self.workspaces = workspaces
         self.names = names
-        self.url = names.url
         self.registration = registration
         self.documents = ClientDocuments(workspaces, read_document) if registration and read_document else None
         self._public_url = public_url
@@ -74,6 +73,10 @@ class OAuthServer:
         self._guesses_of_sender = Allowance(burst=_GUESSES_OF_SENDER, per_minute=_GUESSES_OF_SENDER)
         self._registrations = Allowance(burst=_REGISTRATIONS, per_minute=_REGISTRATIONS)
         self._passwords = PasswordChecker()
+
+    @property
+    def url(self) -> str:
+        return self.names.url
 
     def require_own_page(self, request: Request) -> None:
         """Raises `Forbidden` for a form or script of another site: browsers say where a request comes from."""

@@ -16,6 +16,7 @@ from weftline.wire.plan import plan_from_spec
 from weftline.wire.responses import Ok
 from weftline.workspace import agents
 from weftline.workspace.agents import AgentDraft
+from weftline.workspace.code_agents import is_code, read_only
 
 _BASE = "/api/v1/workspaces/{slug}/agents"
 
@@ -30,6 +31,8 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
 
 async def replace(app: App, request: Request, principal: Principal) -> Response:
     known = await agents.find_visible(app.workspaces, principal, request.params["agentId"])
+    if is_code(known):
+        raise read_only(known.id)
     draft, unknown = await parsed(parse_agent, await request.body())
     warnings = app.unknown_fields.warnings(request, unknown)
     await _require_runnable(app, draft, workspace=principal.workspace)
@@ -105,5 +108,13 @@ ROUTES = (
         returns=Agent,
         errors=(409,),
     ),
-    Route("DELETE", f"{_BASE}/{{agentId}}", delete, scopes=("agents:write",), summary="Remove an agent", returns=Ok),
+    Route(
+        "DELETE",
+        f"{_BASE}/{{agentId}}",
+        delete,
+        scopes=("agents:write",),
+        summary="Remove an agent",
+        returns=Ok,
+        errors=(409,),
+    ),
 )

@@ -17,13 +17,13 @@ from weftline.server.creating import Made, Warn, answer_created
 from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.large import LARGE_BYTES
 from weftline.server.parsing import off_loop, parsed
+from weftline.server.planning import plan_of
 from weftline.server.router import EventStream, Route
 from weftline.server.routes.runs import idempotency
 from weftline.server.views import session_usage
 from weftline.store.base import IdempotencyKey
 from weftline.store.records.threads import ThreadRow
 from weftline.wire.bodies import SessionBody
-from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_message, parse_session
 from weftline.wire.responses import (
     CreatedRun,
@@ -65,7 +65,7 @@ async def _create(
 ) -> ThreadRow:
     app.engine.require_accepting()
     whole = await effective(app.workspaces, principal, agent_id, RunSpec(body.spec, body.secrets))
-    plan = await parsed(plan_from_spec, whole.spec)
+    plan = await parsed(partial(plan_of, app.workspaces), whole.spec)
     try:
         await app.engine.check(plan, workspace=principal.workspace)
     except InvalidRequest as error:
@@ -129,7 +129,7 @@ async def _send(
         raise Conflict("This session has ended.", code="session_ended")
     own = await threads.spec(app.workspaces, row)
     spec = await off_loop(partial(effective_spec, own, body), size=len(own) + len(body.spec))
-    plan = await parsed(plan_from_spec, spec)
+    plan = await parsed(partial(plan_of, app.workspaces), spec)
     # The secret headers come from where the tools come from.
     secrets = (
         app.workspaces.vault.seal_headers(body.secrets, workspace=principal.workspace)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 from pydantic import Field, StringConstraints, ValidationError
 
@@ -19,6 +19,7 @@ from weftline.wire.responses import JsonObject, Time, Warnings, Words, iso
 from weftline.wire.run_spec import NO_NUL, Metadata, Part
 from weftline.wire.unknown_fields import UnknownField, shape_of, unknown_fields
 from weftline.workspace.agents import AgentDraft
+from weftline.workspace.code_agents import is_code
 
 _MAX_NAME_CHARS, _MAX_DESCRIPTION_CHARS = 128, 4096
 
@@ -49,6 +50,8 @@ class Agent(Struct, rename="camel"):
     created_at: Time
     updated_at: Time
     warnings: Warnings = UNSET
+    code: bool | UnsetType = UNSET
+    """True for an agent that is code of the server: it cannot be changed here."""
 
 
 class Agents(Struct, rename="camel"):
@@ -97,4 +100,5 @@ def agent_json(row: AgentRow, warnings: Warnings = UNSET) -> Agent:
         iso(row.created_at),
         iso(row.updated_at),
         warnings,
+        True if is_code(row) else UNSET,
     )

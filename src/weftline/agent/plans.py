@@ -1,0 +1,92 @@
+"""The plan of an agent's run: what is stored of the agent when a run of it begins, here or for a client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from weftline.agent.calling import Hook
+from weftline.agent.definition import Definition
+from weftline.agent.hooks import OutputReady
+from weftline.agent.settings import Limits, Settings
+from weftline.messages import Message
+from weftline.plan import RunPlan
+
+_NO_SETTINGS = Settings()
+
+
+def plan_of(
+    agent: Definition[Any, Any],
+    *,
+    code: str,
+    model: str | None,
+    messages: Sequence[Message],
+    given: int = 0,
+    settings: Settings = _NO_SETTINGS,
+    limits: Limits | None = None,
+    hooks: Sequence[Hook[Any]] = (),
+    fallbacks: Sequence[str] = (),
+    metadata: Mapping[str, str] | None = None,
+) -> RunPlan:
+    """`code` is the name that the agent is registered under. What is given here goes before the agent's own."""
+    settings = settings.over(agent.settings)
+    limits = limits or agent.limits
+    fallbacks = tuple(fallbacks) or agent.fallbacks
+    output = agent.output_type
+    checks = output is not None or any(one.point is OutputReady for one in (*agent.hooks, *hooks))
+    return RunPlan(
+        messages=tuple(messages),
+        name=code,
+        model=model,
+        fallbacks=fallbacks,
+        system=agent.instructions if isinstance(agent.instructions, str) else None,
+        reasoning=settings.level,
+        sampling=settings.sampling,
+        output_schema=None if output is None else output.schema,
+        limits=limits.stored(fallbacks=len(fallbacks), check_output=checks),
+        metadata=dict(metadata or {}),
+        given=given,
+        code=code,
+    )
+
+
+def asked_by_client(agent: Definition[Any, Any], sent: RunPlan, *, code: str, model: str | None) -> RunPlan:
+    """The plan of a run that a client asked for, from the plan of its request.
+
+    The client may name another model and settings and bring tools of its own, as it may with a stored agent. The
+    instructions, the type of the answer and the limits are the agent's.
+    """
+    sampling = sent.sampling
+    settings = Settings(
+        reasoning=sent.reasoning,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        stop=sampling.stop,
+        max_output_tokens=sampling.max_output_tokens,
+    )
+    plan = plan_of(
+        agent,
+        code=code,
+        model=sent.model or model,
+        messages=sent.messages,
+        given=sent.given,
+        settings=settings,
+        fallbacks=sent.fallbacks,
+        metadata=sent.metadata,
+    )
+    limits = replace(
+        plan.limits,
+        tool_budgets={**sent.limits.tool_budgets, **plan.limits.tool_budgets},
+        local_timeout_us=sent.limits.local_timeout_us,
+        on_local_timeout=sent.limits.on_local_timeout,
+    )
+    return replace(
+        plan,
+        name=sent.name,
+        agent_id=sent.agent_id,
+        tools=sent.tools,
+        output_schema=plan.output_schema or sent.output_schema,
+        limits=limits,
+    )

@@ -1,0 +1,33 @@
+"""What a durable engine has because its store may be a server's: the tools and providers that clients stored there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from weftline.net.dial import Dialer
+from weftline.net.egress import egress_from
+from weftline.net.transport import AiohttpTransport
+from weftline.providers.catalog import Catalog
+from weftline.providers.workspace import WorkspaceCatalogs
+from weftline.runtime.tool_source import DialledTools
+from weftline.store.base import Store
+from weftline.tools.base import Tool
+from weftline.workspace.context import Workspaces
+from weftline.workspace.providers import own_providers
+
+
+class StoredThings:
+    """`own` are the tools that runs may name because they are this process's; more can be added to it."""
+
+    def __init__(self, store: Store, workspaces: Workspaces, *, models: Catalog, own: Mapping[str, Tool]) -> None:
+        egress = egress_from({})
+        self._transport = AiohttpTransport(check=egress.check)
+        self.dialer = Dialer(egress)
+        self.catalogs = WorkspaceCatalogs(models, own=partial(own_providers, workspaces), transport=self._transport)
+        self.tools = DialledTools(own, records=store.records, vault=store.vault, dialer=self.dialer)
+
+    async def aclose(self) -> None:
+        await self.tools.aclose()
+        await self.catalogs.aclose()
+        await self._transport.aclose()

@@ -1,0 +1,108 @@
+"""`weftline chat`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from weftline.agent.agent import Agent
+    from weftline.messages import Message
+
+_PROMPT = "> "
+_QUIT = ("/quit", "/exit")
+
+
+@click.command()
+@click.argument("app", type=click.Path(path_type=Path))
+@click.option("--agent", "name", metavar="NAME", help="Which agent of the file. [default: the only one]")
+def command(app: Path, name: str | None) -> None:
+    """Talk to an agent of a Python file, in this process. Nothing is kept.
+
+    Ctrl-C cancels the answer that is being written; /quit or Ctrl-D ends the conversation.
+    """
+    from weftline.agent.loader import load_agents_file
+    from weftline.server.logs import configure_logs
+
+    configure_logs("error")
+    _talk(_chosen(load_agents_file(app).agents, name))
+
+
+def _chosen(agents: dict[str, Agent[Any, Any]], name: str | None) -> Agent[Any, Any]:
+    from weftline.errors import WeftlineError
+    from weftline.suggestions import did_you_mean
+
+    if name is None and len(agents) == 1:
+        return next(iter(agents.values()))
+    if name is None:
+        raise click.UsageError(f"The file has several agents; choose one with --agent: {', '.join(agents)}.")
+    if name not in agents:
+        raise WeftlineError(f"The file has no agent {name!r}.{did_you_mean(name, agents)}", code="not_found")
+    return agents[name]
+
+
+def _talk(agent: Agent[Any, Any]) -> None:
+    from weftline.cli.terminal import clean, styled
+    from weftline.errors import WeftlineError
+
+    click.echo(styled(f"{agent.name}: Ctrl-C cancels an answer, /quit leaves.", sys.stderr, dim=True), err=True)
+    messages: Sequence[Message] = ()
+    while (line := _line()) is not None:
+        if not line:
+            continue
+        try:
+            messages = _answer(agent, line, messages)
+        except KeyboardInterrupt:
+            click.echo(styled("\n(cancelled)", sys.stderr, dim=True), err=True)
+        except WeftlineError as error:
+            click.echo(styled(f"\n{clean(error.message)}", sys.stderr, fg="red"), err=True)
+
+
+def _line() -> str | None:
+    """What the person says; None at the end of the conversation."""
+    with suppress(ImportError):
+        import_module("readline")  # arrow keys and a history
+    while True:
+        try:
+            line = input(_PROMPT).strip()
+        except KeyboardInterrupt:
+            click.echo()
+            continue
+        except EOFError:
+            click.echo()
+            return None
+        return None if line in _QUIT else line
+
+
+def _answer(agent: Agent[Any, Any], line: str, messages: Sequence[Message]) -> Sequence[Message]:
+    """Shows the answer as it is written; returns the conversation with it."""
+    from weftline.cli.terminal import clean, on_one_line, styled
+    from weftline.events import CallFinished, CallOpened, TextDelta, TurnFinished, TurnRestarted
+
+    width = shutil.get_terminal_size().columns - 1
+    asked: dict[str, str] = {}
+    with agent.stream_sync(line, messages=messages) as run:
+        for event in run:
+            match event:
+                case TextDelta():
+                    click.echo(clean(event.text), nl=False)
+                case TurnRestarted():
+                    click.echo(styled("\n(once more)", dim=True))
+                case TurnFinished(text=text) if text:
+                    click.echo()
+                case CallOpened():
+                    asked[event.call_id] = json.dumps(event.args, ensure_ascii=False)
+                case CallFinished():
+                    told = f"[{event.name} {asked.get(event.call_id, '')} -> {event.result}]"
+                    click.echo(styled(on_one_line(told, width), dim=event.ok, fg=None if event.ok else "red"))
+                case _:
+                    pass
+        return run.result().messages

@@ -1,0 +1,187 @@
+"""`asgi(engine)`: the HTTP API of a library's engine, to be mounted in an application of the user's own.
+
+app = Starlette(routes=[Mount("/agents", asgi(engine))], lifespan=engine.lifespan)
+
+It is the API of `weftline serve` on the same store, with the engine's agents as code agents. What belongs to a process
+(listening, stopping, limits on connections) is the application's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+
+from weftline.agent.engine import Engine
+from weftline.errors import Conflict, InvalidRequest
+from weftline.net.address import InvalidAddress, parse
+from weftline.net.dial import Dialer
+from weftline.net.egress import egress_from
+from weftline.server.app import App
+from weftline.server.code_agents import code_agents
+from weftline.server.control import Control
+from weftline.server.http import Receive, Scope, Send
+from weftline.server.oauth.documents import read_document
+from weftline.server.operations import operations
+from weftline.server.options import ServerOptions
+from weftline.server.own_tools import LoadedTool, loaded_tools, server_tools
+from weftline.server.routes import ROUTES
+from weftline.server.sse import KEEP_ALIVE_S
+from weftline.server.webhook_body import webhook_body
+from weftline.workspace.delivering import WebhookDeliveries
+
+logger = logging.getLogger(__name__)
+
+
+def asgi(engine: Engine, *, public_url: str = "") -> Mounted:
+    """An ASGI application that serves an engine's agents, and everything else that `weftline serve` does.
+
+    Callers need keys of the engine's store: `weftline keys create --db DIRECTORY`. The agents are those that are
+    registered when the engine is opened.
+
+    Args:
+        engine: A durable one. The application it is mounted in opens it (`lifespan=engine.lifespan`); as an
+            application of its own, this opens it itself.
+        public_url: Where clients reach it, the path that it is mounted at included. By default the address that the
+            server listens on.
+
+    Raises:
+        InvalidRequest: for an engine in memory, which has no keys, and for a `public_url` that is none.
+    """
+    return Mounted(engine, public_url=public_url)
+
+
+class Mounted:
+    def __init__(self, engine: Engine, *, public_url: str = "") -> None:
+        if not engine.durable:
+            raise InvalidRequest("An engine in memory has no API keys: serve one on a directory, Engine('./data').")
+        try:
+            self._public_url = parse(public_url).url.rstrip("/") if public_url else ""
+        except InvalidAddress:
+            raise InvalidRequest(f"public_url: {public_url!r} is not an http or https address.") from None
+        self._engine = engine
+        self._app: App | None = None
+        self._opening = asyncio.Lock()
+        if not engine.is_open:
+            engine.alongside(self._served)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+        else:
+            app = await self._opened()
+            inside = _below_root(scope)
+            if not self._public_url:
+                app.names.learn(_address(scope))
+            await app(inside, receive, send)
+
+    async def _opened(self) -> App:
+        if not self._engine.is_open:
+            raise Conflict("The engine is not open: give the application lifespan=engine.lifespan.")
+        if not self._engine.lives_here:
+            raise Conflict("The engine was opened on another loop: give the application lifespan=engine.lifespan.")
+        if self._app is None:
+            async with self._opening:
+                if self._app is None:
+                    await self._engine.attend(self._served)
+        assert self._app is not None
+        return self._app
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """As an application of its own: the engine is open while it is."""
+        await receive()
+        try:
+            await self._engine.__aenter__()
+        except Exception as error:
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            raise
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self._engine.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    @asynccontextmanager
+    async def _served(self) -> AsyncGenerator[None]:
+        """All that goes on beside the engine: administration, webhooks, keep-alives, MCP sessions."""
+        engine = self._engine
+        host, store, stored = await engine.runtime(), engine.store, engine.stored
+        models = {name: await engine.model_id(agent.model) for name, agent in engine.agents.items()}
+        pages = Dialer(egress_from({}))
+        engine.own_tools.update(server_tools(None, pages=pages))
+        app = App(
+            host,
+            store,
+            stored.catalogs,
+            ROUTES,
+            options=ServerOptions(public_url=self._public_url),
+            read_document=partial(read_document, pages),
+            code=code_agents(engine.agents, models, now_us=host.clock.now_us()),
+        )
+        deliveries = WebhookDeliveries(
+            app.workspaces,
+            stored.dialer,
+            retry_s=ServerOptions().webhook_retry_s,
+            render=partial(webhook_body, app),
+            watch=host.watch_ends,
+        )
+        app.webhooks_changed = deliveries.changed
+
+        async def administered() -> None:
+            app.auth.forget()
+            stored.tools.forget_logins()
+
+        async def list_own_tools() -> list[LoadedTool]:
+            return loaded_tools(engine.own_tools)
+
+        control = Control(
+            {**operations(app.workspaces, host, store), "tools.loaded": list_own_tools},
+            announce=lambda path: store.announce(admin_socket=path),
+            changed=administered,
+        )
+        await control.start()
+
+        async def deliver() -> None:
+            await host.moving()
+            await deliveries.run()
+
+        async def beat() -> None:
+            while True:
+                await asyncio.sleep(KEEP_ALIVE_S)
+                host.beat()
+
+        tasks = [asyncio.create_task(deliver()), asyncio.create_task(beat())]
+        self._app = app
+        try:
+            yield
+        finally:
+            self._app = None
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await control.stop()
+            await app.mcp.close()
+            await pages.aclose()
+
+
+def _below_root(scope: Scope) -> Scope:
+    """The scope with the path as this application knows it: below the one that it is mounted at."""
+    root: str = scope.get("root_path", "").rstrip("/")
+    path: str = scope["path"]
+    if root and (path == root or path.startswith(f"{root}/")):
+        path = path[len(root) :] or "/"
+    # The headers are ours to let go of, once a stream has begun; those of the application's scope are not.
+    return {**scope, "path": path, "root_path": root, "headers": list(scope["headers"])}
+
+
+def _address(scope: Scope) -> str:
+    """Where a request has come in, path included. Not the Host that it names: that is whatever the client says."""
+    host, port = scope.get("server") or ("localhost", None)
+    if port is None:  # a Unix socket
+        host = "localhost"
+    place = f"[{host}]" if ":" in host else host
+    where = f"{scope.get('scheme', 'http')}://{place}{f':{port}' if port else ''}"
+    return f"{where}{scope.get('root_path', '').rstrip('/')}"

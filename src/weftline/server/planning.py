@@ -1,0 +1,25 @@
+"""The plan of a run that a client asked for, whether its agent is stored, code of this server, or none."""
+
+from __future__ import annotations
+
+from weftline.plan import RunPlan
+from weftline.wire.plan import plan_from_spec
+from weftline.workspace.agents import no_such_agent
+from weftline.workspace.code_agents import STORED_ID
+from weftline.workspace.context import Workspaces
+
+
+def plan_of(at: Workspaces, spec: bytes) -> RunPlan:
+    """Raises `NotFound` for a session whose agent was code that this server does not have any more.
+
+    A stored agent is in the spec, and may have been deleted since.
+    """
+    plan = plan_from_spec(spec)
+    if plan.agent_id is None:
+        return plan
+    agent = at.code.by_id(plan.agent_id)
+    if agent is not None:
+        return agent.plan(plan)
+    if not STORED_ID.fullmatch(plan.agent_id):
+        raise no_such_agent(plan.agent_id)
+    return plan

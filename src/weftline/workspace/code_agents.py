@@ -1,0 +1,122 @@
+"""Agents that are code of the process, not records: every workspace has them, and nobody changes them over HTTP."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from msgspec import Struct
+
+from weftline.errors import Conflict, InvalidRequest
+from weftline.plan import RunPlan
+from weftline.store.records.agents import AgentRow
+from weftline.store.records.pages import RowPage
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+STORED_ID = re.compile(r"agent_[0-9a-f]{20}")
+"""What the ids of stored agents look like. No code agent is named like that."""
+_FIRST_KEY = 10**17
+"""Above the key of any record: lists have code agents last."""
+
+
+class CodeAgent(Struct, frozen=True, kw_only=True):
+    name: str
+    """Its id as well."""
+    spec: bytes = b"{}"
+    """What is shown of it: JSON shaped like a run's spec."""
+    plan: Callable[[RunPlan], RunPlan]
+    """The plan of its run, from the one that a client asked for."""
+
+
+class CodeAgents:
+    """The code agents of a process, by name and by slug."""
+
+    def __init__(self, agents: Iterable[CodeAgent] = (), *, now_us: int = 0) -> None:
+        self._now_us = now_us
+        self._by_id: dict[str, CodeAgent] = {}
+        self._slugs: dict[str, str] = {}
+        for agent in agents:
+            self._add(agent)
+
+    def _add(self, agent: CodeAgent) -> None:
+        name = agent.name
+        if not _NAME.fullmatch(name) or STORED_ID.fullmatch(name):
+            raise InvalidRequest(
+                f"An agent cannot be served as {name!r}: use 1 to 64 letters, digits, _ and - for its name."
+            )
+        slug = slug_of(name)
+        twin = self._slugs.setdefault(slug, name)
+        if twin != name or name in self._by_id:
+            raise Conflict(f"Two agents would be served as {slug!r}: {twin} and {name}.")
+        self._by_id[name] = agent
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._by_id
+
+    @property
+    def slugs(self) -> frozenset[str]:
+        return frozenset(self._slugs)
+
+    def id_of(self, name: str) -> str | None:
+        """The id of the agent with this id or slug."""
+        return name if name in self._by_id else self._slugs.get(name)
+
+    def by_id(self, id: str | None) -> CodeAgent | None:
+        return None if id is None else self._by_id.get(id)
+
+    def find(self, name: str, *, workspace: int) -> AgentRow | None:
+        """The agent with this id or slug, as a workspace has it."""
+        id = self.id_of(name)
+        return None if id is None else self._row(id, workspace)
+
+    def by_slug(self, slug: str, *, workspace: int) -> AgentRow | None:
+        id = self._slugs.get(slug)
+        return None if id is None else self._row(id, workspace)
+
+    def rows(self, workspace: int, *, ids: tuple[str, ...] = ()) -> list[AgentRow]:
+        """With `ids` only those."""
+        return [self._row(id, workspace) for id in self._by_id if not ids or id in ids]
+
+    def after(
+        self, stored: RowPage[AgentRow], *, workspace: int, after: int, limit: int, ids: tuple[str, ...] = ()
+    ) -> RowPage[AgentRow]:
+        """A page of stored agents, filled up with those of the code if it is the last one."""
+        if stored.more_after is not None or not self._by_id:
+            return stored
+        left = [row for row in self.rows(workspace, ids=ids) if row.key > after]
+        taken = left[: limit - len(stored.rows)]
+        rows = [*stored.rows, *taken]
+        return RowPage(rows, rows[-1].key if rows and len(taken) < len(left) else None)
+
+    def _row(self, id: str, workspace: int) -> AgentRow:
+        return AgentRow(
+            key=_FIRST_KEY + list(self._by_id).index(id),
+            id=id,
+            workspace=workspace,
+            slug=slug_of(id),
+            name=id,
+            description="",
+            updated_at=self._now_us,
+            system=False,
+            spec=self._by_id[id].spec,
+            secrets=None,
+            metadata="{}",
+            created_at=self._now_us,
+        )
+
+
+NO_CODE = CodeAgents()
+
+
+def slug_of(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "agent"
+
+
+def is_code(row: AgentRow) -> bool:
+    return row.key >= _FIRST_KEY
+
+
+def read_only(name: str) -> Conflict:
+    return Conflict(
+        f"The agent {name!r} is code of this server.", hint="Change it in its file and start the server again."
+    )

@@ -1,0 +1,137 @@
+"""`weftline chat`, in a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from commands import weftline
+
+WAIT_S = 120
+APP = '''
+import asyncio
+from weftline import Agent, tool
+from weftline.testing import ScriptedModel, calls
+
+
+@tool
+def weather(city: str) -> str:
+    """The weather."""
+    return f"{city}:\\n sunny \\x1b[31m"
+
+
+@tool
+async def wait() -> str:
+    """Waits."""
+    print("WAITING", flush=True)
+    await asyncio.Event().wait()
+    return ""
+
+
+echo = Agent(ScriptedModel(["{{user_messages}} / {{message_count}}"]))
+busy = Agent(ScriptedModel([calls("weather", city="Lyon"), "Sunny\\x1b[2J."]), name="busy", tools=[weather])
+stuck = Agent(ScriptedModel([calls("wait"), "Never."]), name="stuck", tools=[wait])
+broken = Agent(ScriptedModel([{"error": {"class": "invalid_request", "message": "no such thing"}}]), name="broken")
+'''
+
+
+class Chat:
+    def __init__(self, pid: int, terminal: int) -> None:
+        self.pid = pid
+        self._terminal = terminal
+        self._seen = ""
+
+    def say(self, text: str) -> None:
+        os.write(self._terminal, text.encode())
+
+    def until(self, text: str) -> str:
+        """What was shown up to this text."""
+        while text not in self._seen:
+            assert select.select([self._terminal], [], [], WAIT_S)[0], self._seen
+            try:
+                self._seen += os.read(self._terminal, 65536).decode()
+            except OSError:  # the other end is closed
+                raise AssertionError(self._seen) from None
+        shown, _, self._seen = self._seen.partition(text)
+        return shown
+
+
+@contextmanager
+def chatting(folder: Path, agent: str) -> Generator[Chat]:
+    """A conversation that ends well: the process has exited with 0."""
+    (folder / "app.py").write_text(APP)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "weftline", "chat", str(folder / "app.py"), "--agent", agent]
+    with subprocess.Popen(
+        command,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        env={**os.environ, "TERM": "dumb", "COLUMNS": "60"},
+    ) as process:
+        os.close(theirs)
+        try:
+            chat = Chat(process.pid, ours)
+            chat.until("> ")
+            yield chat
+            assert process.wait(WAIT_S) == 0
+        finally:
+            process.kill()
+            os.close(ours)
+
+
+def test_a_conversation_goes_on_until_somebody_quits(tmp_path: Path) -> None:
+    with chatting(tmp_path, "echo") as chat:
+        chat.say("one\n")
+        assert "one / 1" in chat.until("> ")
+        chat.say("\n")
+        chat.until("> ")
+        chat.say("two\n")
+        assert "one | two / 3" in chat.until("> ")
+        chat.say("/quit\n")
+
+
+def test_a_call_is_one_line_and_nobody_steers_the_terminal(tmp_path: Path) -> None:
+    with chatting(tmp_path, "busy") as chat:
+        chat.say("Lyon?\n")
+        shown = chat.until("Sunny")
+        assert '[weather {"city": "Lyon"} -> Lyon: sunny [31m]' in shown
+        assert "\x1b[2J" not in chat.until("> ")
+        chat.say("\x04")
+
+
+def test_ctrl_c_cancels_the_answer_and_not_the_conversation(tmp_path: Path) -> None:
+    with chatting(tmp_path, "stuck") as chat:
+        for _ in range(2):
+            chat.say("Go.\n")
+            chat.until("WAITING")
+            os.kill(chat.pid, signal.SIGINT)
+            assert "cancelled" in chat.until("> ")
+        os.kill(chat.pid, signal.SIGINT)
+        chat.say("\n")  # a signal that comes before readline waits is only noticed with the next line
+        chat.until("> ")
+        chat.say("/quit\n")
+
+
+def test_a_failed_answer_is_told_and_the_conversation_goes_on(tmp_path: Path) -> None:
+    with chatting(tmp_path, "broken") as chat:
+        for _ in range(2):
+            chat.say("Go.\n")
+            assert "no such thing" in chat.until("> ")
+        chat.say("/quit\n")
+
+
+def test_an_agent_must_be_chosen_if_there_are_several(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    done = weftline("chat", str(tmp_path / "app.py"))
+    assert done.code == 2 and "echo, busy, stuck, broken" in done.err
+    done = weftline("chat", str(tmp_path / "app.py"), "--agent", "bussy")
+    assert done.code == 1 and "busy" in done.err
