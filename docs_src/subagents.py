@@ -28,9 +28,9 @@ agent = Agent(
 
 
 @agent.on(ChildToolGate)
-def nothing_about_people(heard: ChildToolGate) -> None:
-    if "Ann" in heard.point.args.get("words", ""):
-        heard.point.block("Letters about people are closed.")
+def nothing_about_people(gate: ChildToolGate) -> None:
+    if "Ann" in gate.args.get("words", ""):
+        gate.block("Letters about people are closed.")
 
 
 async def main() -> None:

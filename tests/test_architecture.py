@@ -24,7 +24,8 @@ BASE = frozenset(
     | {"weftline.surrogates"}
 )
 PURE = frozenset(
-    {"weftline.kernel", "weftline.messages", "weftline.prompts", "weftline.prompts_files", "weftline.prompts_skills"}
+    {"weftline.kernel", "weftline.messages", "weftline.prompts", "weftline.prompts_behavior", "weftline.prompts_files"}
+    | {"weftline.prompts_skills"}
 )
 """No clock, no disk, no network, no chance."""
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
@@ -65,6 +66,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.plan": MIDDLE,
     "weftline.prompts": frozenset(),
     "weftline.prompts_skills": frozenset(),
+    "weftline.prompts_behavior": frozenset(),
     "weftline.prompts_files": frozenset(),
     "weftline.wire": MIDDLE | {"weftline.plan"},
     "weftline.providers": MIDDLE | {"weftline.net"},
@@ -88,7 +90,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     },
     "weftline.events": BASE,
     "weftline.background": frozenset(),
-    "weftline.agent": TOP | {"weftline.events", "weftline.background", "weftline.prompts_skills"},
+    "weftline.agent": TOP
+    | {"weftline.events", "weftline.background", "weftline.prompts_behavior", "weftline.prompts_skills"},
     "weftline.server": TOP | {"weftline.events", "weftline.agent"},
     "weftline.client": BASE
     | {"weftline.background", "weftline.events"}

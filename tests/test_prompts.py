@@ -67,7 +67,7 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
     (
         "unknown_tool",
         ("ghost",),
-        "There is no tool named ghost in this run. Use one of the tools you were given, or answer without it.",
+        "Unknown tool: ghost. Use one of the tools you were given, or answer without it.",
     ),
     (
         "unstable_arguments",
@@ -89,19 +89,25 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
     (
         "budget_spent",
         ("pay", 2),
-        "Not executed: pay may be called 2 times in this run, and that budget is used up. Continue "
+        "Blocked: pay may be called 2 times in this run, and that budget is used up. Continue "
         "without it, or give your final answer.",
     ),
     (
         "budget_spent",
         ("pay", 1),
-        "Not executed: pay may be called once in this run, and that budget is used up. Continue "
+        "Blocked: pay may be called once in this run, and that budget is used up. Continue "
         "without it, or give your final answer.",
     ),
     (
         "budget_spent",
         ("pay", 0),
-        "Not executed: pay may not be called in this run. Continue without it, or give your final answer.",
+        "Blocked: pay may not be called in this run. Continue without it, or give your final answer.",
+    ),
+    (
+        "results_over_budget",
+        (900, 100),
+        "[Tool output budget exceeded: 900 bytes returned in this turn (cap: 100). Summarize the salient findings "
+        "before calling more tools.]",
     ),
     (
         "repeated_call",

@@ -12,6 +12,7 @@ __all__ = [
     "AfterModel",
     "Agent",
     "BeforeModel",
+    "Behavior",
     "ChildToolGate",
     "Conflict",
     "ContextBuilt",
@@ -19,7 +20,10 @@ __all__ = [
     "Happened",
     "Hook",
     "Limits",
+    "McpError",
+    "McpToolGate",
     "OutputReady",
+    "Preset",
     "Run",
     "RunCancelled",
     "RunContext",
@@ -29,34 +33,43 @@ __all__ = [
     "Settings",
     "Skill",
     "SystemRendered",
+    "ThinkingDecay",
     "Thread",
     "ToolAfter",
     "ToolBefore",
+    "ToolBudget",
     "ToolContext",
     "ToolFailed",
     "ToolGate",
     "ToolInDoubt",
     "ToolOutput",
+    "ToolSearch",
     "ToolTransform",
     "Unknown",
     "WeftlineError",
     "WillNotHappen",
     "__version__",
+    "a2a",
     "asgi",
+    "compose_presets",
     "files",
     "hook",
+    "keep_recent",
+    "mcp",
     "shell",
     "skills",
     "spawn",
     "todo",
     "tool",
+    "tool_search",
 ]
 
 if TYPE_CHECKING:
     from weftline.agent.agent import Agent
+    from weftline.agent.behavior import Behavior, ThinkingDecay, ToolBudget, ToolSearch
     from weftline.agent.calling import Hook, hook
-    from weftline.agent.child_hooks import ChildToolGate
     from weftline.agent.context import RunContext, RunInfo
+    from weftline.agent.disclosure import tool_search
     from weftline.agent.engine import Engine
     from weftline.agent.hooks import (
         AfterModel,
@@ -69,9 +82,12 @@ if TYPE_CHECKING:
         ToolGate,
         ToolTransform,
     )
+    from weftline.agent.hooks_outside import ChildToolGate, McpError, McpToolGate
+    from weftline.agent.preset import Preset, compose_presets
     from weftline.agent.results import RunCancelled, RunFailed, RunResult
     from weftline.agent.run import Run
     from weftline.agent.settings import Limits, Settings
+    from weftline.agent.shortening import keep_recent
     from weftline.agent.skills.format import Skill
     from weftline.agent.skills.toolset import skills
     from weftline.agent.subagents import spawn
@@ -83,20 +99,26 @@ if TYPE_CHECKING:
     from weftline.tools.builtin.shell import shell
     from weftline.tools.builtin.todo import todo
     from weftline.tools.function import tool
+    from weftline.tools.mcp.toolset import mcp
+    from weftline.tools.peers import a2a
 else:
     # Hidden from type checkers, which take a module `__getattr__` to mean that every name exists.
     _HOMES = {
         "AfterModel": "weftline.agent.hooks",
         "Agent": "weftline.agent.agent",
         "BeforeModel": "weftline.agent.hooks",
-        "ChildToolGate": "weftline.agent.child_hooks",
+        "Behavior": "weftline.agent.behavior",
+        "ChildToolGate": "weftline.agent.hooks_outside",
         "Conflict": "weftline.errors",
         "ContextBuilt": "weftline.agent.hooks",
         "Engine": "weftline.agent.engine",
         "Happened": "weftline.tools.base",
         "Hook": "weftline.agent.calling",
         "Limits": "weftline.agent.settings",
+        "McpError": "weftline.agent.hooks_outside",
+        "McpToolGate": "weftline.agent.hooks_outside",
         "OutputReady": "weftline.agent.hooks",
+        "Preset": "weftline.agent.preset",
         "Run": "weftline.agent.run",
         "RunCancelled": "weftline.agent.results",
         "RunContext": "weftline.agent.context",
@@ -106,26 +128,34 @@ else:
         "Settings": "weftline.agent.settings",
         "Skill": "weftline.agent.skills.format",
         "SystemRendered": "weftline.agent.hooks",
+        "ThinkingDecay": "weftline.agent.behavior",
         "Thread": "weftline.agent.threads",
         "ToolAfter": "weftline.agent.hooks",
         "ToolBefore": "weftline.agent.hooks",
+        "ToolBudget": "weftline.agent.behavior",
         "ToolContext": "weftline.tools.base",
         "ToolFailed": "weftline.tools.base",
         "ToolGate": "weftline.agent.hooks",
         "ToolInDoubt": "weftline.tools.base",
         "ToolOutput": "weftline.tools.base",
+        "ToolSearch": "weftline.agent.behavior",
         "ToolTransform": "weftline.agent.hooks",
         "Unknown": "weftline.tools.base",
         "WeftlineError": "weftline.errors",
         "WillNotHappen": "weftline.tools.base",
+        "a2a": "weftline.tools.peers",
         "asgi": "weftline.server.mounted",
+        "compose_presets": "weftline.agent.preset",
         "files": "weftline.tools.builtin.files",
         "hook": "weftline.agent.calling",
+        "keep_recent": "weftline.agent.shortening",
+        "mcp": "weftline.tools.mcp.toolset",
         "shell": "weftline.tools.builtin.shell",
         "skills": "weftline.agent.skills.toolset",
         "spawn": "weftline.agent.subagents",
         "todo": "weftline.tools.builtin.todo",
         "tool": "weftline.tools.function",
+        "tool_search": "weftline.agent.disclosure",
     }
 
     def __getattr__(name):

@@ -10,7 +10,7 @@ how to read it.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType, ValidationError
 from msgspec.json import Decoder, Encoder
@@ -112,6 +112,8 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     metadata: dict[str, str] = {}
     given: int = 0
     """How many of the messages were given along with the prompt, as an earlier conversation."""
+    behavior: dict[str, Any] = {}
+    """What was asked of this run in place of its agent's own behavior: the knobs that were set."""
     code: str | None = None
     """The agent, by name, whose code carries the run: its tools and hooks are those of the process that drives it."""
     path: tuple[str, ...] = ()

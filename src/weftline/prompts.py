@@ -50,7 +50,7 @@ def nobody_to_ask(question: str) -> str:
 
 
 def unknown_tool(tool: str) -> str:
-    return f"There is no tool named {tool} in this run. Use one of the tools you were given, or answer without it."
+    return f"Unknown tool: {tool}. Use one of the tools you were given, or answer without it."
 
 
 ARGUMENTS_NOT_OBJECT = f"The arguments {NOT_AN_OBJECT}."
@@ -92,10 +92,10 @@ def invalid_input(tool: str, *, message: str, issues: Sequence[object]) -> str:
 
 def budget_spent(tool: str, max_calls: int) -> str:
     if max_calls == 0:
-        return f"Not executed: {tool} may not be called in this run. Continue without it, or give your final answer."
+        return f"Blocked: {tool} may not be called in this run. Continue without it, or give your final answer."
     times = "once" if max_calls == 1 else f"{max_calls} times"
     return (
-        f"Not executed: {tool} may be called {times} in this run, and that budget is used up. "
+        f"Blocked: {tool} may be called {times} in this run, and that budget is used up. "
         "Continue without it, or give your final answer."
     )
 
@@ -214,6 +214,13 @@ def repeating_results(count: int) -> str:
     return (
         f"Your last {count} rounds of tool calls returned the same results, although their arguments differed. "
         f"{_ANSWER_NOW}"
+    )
+
+
+def results_over_budget(size: int, budget: int) -> str:
+    return (
+        f"[Tool output budget exceeded: {size} bytes returned in this turn (cap: {budget}). "
+        "Summarize the salient findings before calling more tools.]"
     )
 
 

@@ -53,6 +53,13 @@ class Redactor:
         """For what a request carries: its headers, the secrets in its address, and anything else declared secret."""
         return cls([*secrets, *_of_headers(headers), *_of_url(url)])
 
+    @classmethod
+    def of_environment(cls, env: Mapping[str, str]) -> Redactor:
+        """For the variables that a program was started with, as far as their names speak of secrets."""
+        return cls(
+            [value for name, value in env.items() if _SECRET_NAME.search(name) and len(value) >= _MIN_HEADER_CHARS]
+        )
+
     def __or__(self, other: Redactor) -> Redactor:
         """One that blackens the secrets of both."""
         both = Redactor()

@@ -9,7 +9,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from weftline import Agent, Engine, OutputReady, RunContext, ToolContext, ToolGate, tool
+from weftline import Agent, Behavior, Engine, OutputReady, RunContext, ToolContext, ToolGate, tool
 from weftline.providers.catalog import Catalog
 from weftline.testing import ScriptedModel, calls
 
@@ -34,7 +34,8 @@ def instructions(context: RunContext) -> str:
     return "Pay what is asked."
 
 
-agent = Agent("lab:script", name="billing", tools=[pay], instructions=instructions)
+behavior = Behavior(tool_output_budget_bytes=20)
+agent = Agent("lab:script", name="billing", tools=[pay], instructions=instructions, behavior=behavior)
 
 
 @agent.on(ToolGate)

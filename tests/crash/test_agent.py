@@ -11,14 +11,21 @@ from pathlib import Path
 import pytest
 
 from forked import run_python
-from weftline.kernel.entries import CallGated, InstructionsRendered, OutputAccepted, OutputRejected
+from weftline.kernel.entries import CallGated, InstructionsRendered, OutputAccepted, OutputRejected, ResultsOverBudget
 
 from . import agent_process
 from .log import RunLog, check_whole, read_logs
 
+WRITES = {
+    "instructions.rendered": 1,
+    "call.gated": 2,
+    "results.over_budget": 1,
+    "output.accepted": 1,
+    "output.rejected": 1,
+}
 POINTS = [
     f"{write}:{side}#{hit}"
-    for write, hits in (("instructions.rendered", 1), ("call.gated", 2), ("output.accepted", 1), ("output.rejected", 1))
+    for write, hits in WRITES.items()
     for hit in range(1, hits + 1)
     for side in ("before", "after")
 ]
@@ -44,7 +51,7 @@ def play(folder: Path, *, point: str = "") -> subprocess.CompletedProcess[str]:
 
 
 def check_once(log: RunLog, told: list[str], *, kills: int) -> None:
-    assert len(log.of(InstructionsRendered)) == 1
+    assert len(log.of(InstructionsRendered)) == len(log.of(ResultsOverBudget)) == 1
     assert [(fact.turn, fact.index, fact.verdict) for fact in log.of(CallGated)] == [
         (0, 0, "ok"),
         (0, 1, "ok"),

@@ -18,6 +18,7 @@ from weftline.kernel.entries import (
     LoopDetected,
     MessageQueued,
     OutputRejected,
+    ResultsOverBudget,
     RunCreated,
     RunEnded,
     TurnCompleted,
@@ -50,7 +51,7 @@ class Content:
                 return bodies.encode(bodies.ClosedBody((Text(read),), self._args(head.index)))
             case AttemptFailed():
                 return bodies.encode(bodies.FailedBody(f"The provider failed: {head.cls}.", "So far"))
-            case LoopDetected() | FinalForced():
+            case LoopDetected() | FinalForced() | ResultsOverBudget():
                 return bodies.encode(bodies.TextBody(text)) if text else b""
             case OutputRejected():
                 return bodies.encode(bodies.TextBody(prompts.answer_again(prompts.ANSWER_MISFIT)))

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from hypothesis import strategies as st
 
 from weftline.kernel.decide import decide
-from weftline.kernel.entries import Effect, How, Limits, Verdict
+from weftline.kernel.entries import Effect, How, Limits, Over, Verdict
 from weftline.kernel.state import CallModel, CheckOutput, Consult, FinishChild, Reconcile, RunTool, StartChild
 
 from .world import DECLARED, SECOND, TOOLS, Ask, Fault, Reply, World
@@ -84,6 +84,7 @@ def some_limits(c: Choices) -> Limits:
         check_output=c.chance(3),
         max_children=c.of((3, 3, 1)),
         max_depth=c.of((3, 3, 3, 0)),
+        tool_output_budget_bytes=c.of((None, None, 0, 25)),
     )
 
 
@@ -155,12 +156,13 @@ def work_ends(world: World, c: Choices) -> None:
             world.running.remove(command)
         case RunTool():
             how, result = some_tool_end(c)
-            world.finish(command, how=how, result=result)
+            world.finish(command, how=how, result=result, size=10 * c.number(4))
         case Reconcile():
             world.reconciled(command, c.of(("happened", "will_not_happen", "unknown")))
         case Consult():
             digest = c.of((None, None, "changed"))
-            world.consulted(command, c.of(VERDICTS), digest=digest, yields=c.chance(3))
+            over = Over(2, 2 + c.number(3)) if c.chance(4) else None
+            world.consulted(command, c.of(VERDICTS), digest=digest, yields=c.chance(3), over=over)
         case StartChild():
             world.child_made(command, fails=c.chance(6))
         case FinishChild():

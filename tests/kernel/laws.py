@@ -14,6 +14,7 @@ from weftline.kernel.entries import (
     AttemptStarted,
     BudgetExceeded,
     CallClosed,
+    CallGated,
     CallOpened,
     CallStarted,
     CancelRequested,
@@ -21,6 +22,8 @@ from weftline.kernel.entries import (
     Fact,
     FinalForced,
     Limits,
+    Over,
+    ResultsOverBudget,
     RunAdopted,
     RunCreated,
     RunEnded,
@@ -221,6 +224,8 @@ def budgets_hold(log: Log) -> None:
     max_calls = limits_of(log).tool_budgets
     counted: Counter[str] = Counter()
     told: dict[str, int] = {}
+    answered: Counter[str] = Counter()
+    kept: list[tuple[int, int]] = []
     for head in heads(log):
         match head:
             case CallOpened() if not head.blocked:
@@ -229,8 +234,14 @@ def budgets_hold(log: Log) -> None:
                 counted[head.name] += 1
             case CallClosed() if head.how == "skipped":
                 counted[head.name] -= 1
+            case CallClosed() if head.how == "answered":
+                answered[head.name] += 1  # counts, but a gate's answer goes before a spent budget
             case CallClosed() if head.how == "budget":
-                assert counted[head.name] >= max_calls[head.name]
+                assert counted[head.name] + answered[head.name] >= max_calls[head.name]
+            case CallGated(over=Over() as over):
+                kept.append((over.max_calls, over.call_index))
+            case BudgetExceeded() if (head.max_calls, head.call_index) in kept:
+                kept.remove((head.max_calls, head.call_index))  # a budget of the agent's code, told once
             case BudgetExceeded():
                 assert head.call_index > max(head.max_calls, told.get(head.tool, 0))
                 assert head.max_calls == max_calls[head.tool]
@@ -238,6 +249,28 @@ def budgets_hold(log: Log) -> None:
             case _:
                 pass
         assert all(counted[tool] <= most for tool, most in max_calls.items())
+
+
+def large_results_are_talked_about_once(log: Log) -> None:
+    """Before the model is asked again, and never in a run that is being brought to its end."""
+    budget = limits_of(log).tool_output_budget_bytes
+    size, told, forced = 0, False, False
+    for head in heads(log):
+        match head:
+            case CallClosed():
+                size += head.size
+            case ResultsOverBudget():
+                assert budget is not None
+                assert head.bytes == size > budget == head.budget
+                assert not told
+                told = True
+            case FinalForced():
+                forced = True
+            case AttemptStarted() if head.attempt == 1:
+                assert forced or told == (budget is not None and size > budget)
+                size, told = 0, False
+            case _:
+                pass
 
 
 def attempts_rise_and_only_the_open_one_ends(log: Log) -> None:

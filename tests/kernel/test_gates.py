@@ -11,10 +11,14 @@ from weftline.kernel.entries import (
     CallOpened,
     CallStarted,
     FinalForced,
+    How,
     Limits,
     OutputAccepted,
     OutputRejected,
+    Over,
+    ResultsOverBudget,
     RunAdopted,
+    Verdict,
 )
 from weftline.kernel.state import BudgetUse, CallModel, CheckOutput, Consult, New
 
@@ -212,6 +216,33 @@ def test_the_answer_of_a_forced_final_turn_is_checked_and_not_asked_for_again() 
     world.reply(text("No."))
     world.checked(check_of(world), accepted=False)
     assert (world.end.status, world.end.code) == ("failed", "invalid_output")
+
+
+# Budgets of the agent's code, and of results
+
+
+@pytest.mark.requirement("loop.budget.steer", "loop.budget.function")
+@pytest.mark.parametrize(("verdict", "how"), [("ok", "returned"), ("blocked", "blocked"), ("answered", "answered")])
+def test_a_call_beyond_a_budget_of_the_agents_code_is_told_of_and_goes_its_way(verdict: Verdict, how: How) -> None:
+    world = asked("look")
+    world.consulted(world.consults[0], verdict, over=Over(2, 3))
+    world.play(text("Done."))
+    assert world.hows() == [how]
+    assert world.heads(BudgetExceeded) == [BudgetExceeded("look", 2, 3)]
+
+
+@pytest.mark.requirement("loop.behavior.output_budget")
+def test_results_that_are_too_large_are_followed_by_a_word_once() -> None:
+    world = World(Limits(tool_output_budget_bytes=15))
+    world.reply(call("scan", "scan"))
+    for command in list(world.tool_calls):
+        world.finish(command, size=10)
+    assert world.heads(ResultsOverBudget) == [ResultsOverBudget(0, 20, 15)]
+    assert "20 bytes" in world.texts(ResultsOverBudget)[0]
+    world.reply(call("look"))
+    world.crash()
+    world.finish(world.tool_calls[0], size=15)
+    assert len(world.heads(ResultsOverBudget)) == 1
 
 
 # Limits on turns

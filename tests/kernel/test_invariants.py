@@ -392,9 +392,18 @@ any_fact: st.SearchStrategy[Fact] = st.one_of(
         blocked=st.booleans(),
     ),
     st.builds(CallStarted, small, small, small),
-    st.builds(CallClosed, small, small, st.just("a"), st.just("look"), hows, active_us=small),
+    st.builds(CallClosed, small, small, st.just("a"), st.just("look"), hows, active_us=small, size=small),
     st.builds(vocabulary.LoopDetected, small, st.booleans(), st.just(("look",))),
     st.builds(vocabulary.BudgetExceeded, st.just("look"), small, small),
+    st.builds(vocabulary.ResultsOverBudget, small, small, small),
+    st.builds(
+        vocabulary.CallGated,
+        small,
+        small,
+        st.sampled_from(["ok", "blocked", "answered"]),
+        st.just("d1"),
+        over=st.none() | st.builds(vocabulary.Over, small, small),
+    ),
     st.builds(vocabulary.FinalForced, st.sampled_from(["loop_detected", "max_tool_turns"])),
     st.builds(MessageQueued, st.sampled_from(["a", "b"]), st.sampled_from(["steer", "follow_up"])),
     st.builds(vocabulary.MessagesTaken, ids),
@@ -423,6 +432,11 @@ def test_evolve_takes_any_facts_in_any_order_and_the_run_can_still_end(
     world.settle()
     if world.state.created and world.state.broken:
         assert world.state.ended
+
+
+@given(histories)
+def test_results_over_their_budget_are_told_before_the_model_is_asked_again(history: History) -> None:
+    laws.large_results_are_talked_about_once(lived(history).entries)
 
 
 @given(histories)

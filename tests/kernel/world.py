@@ -34,6 +34,7 @@ from weftline.kernel.entries import (
     ModelRef,
     OutputAccepted,
     OutputRejected,
+    Over,
     RunAdopted,
     RunCreated,
     RunEnded,
@@ -287,7 +288,7 @@ class World:
             active_us=11,
         )
 
-    def closing(self, index: int, *, how: How = "returned", result: str = "ok") -> CallClosed:
+    def closing(self, index: int, *, how: How = "returned", result: str = "ok", size: int = 0) -> CallClosed:
         one = self.state.batch.calls[index]
         return CallClosed(
             self.state.turn - 1,
@@ -299,11 +300,12 @@ class World:
             client=one.client,
             digest=result,
             active_us=0 if one.client else 3,
+            size=size,
         )
 
-    def finish(self, command: RunTool, *, how: How = "returned", result: str = "ok") -> bool:
+    def finish(self, command: RunTool, *, how: How = "returned", result: str = "ok", size: int = 0) -> bool:
         self.running.remove(command)
-        return self.offer(self.closing(command.index, how=how, result=result), attempt=command.attempt)
+        return self.offer(self.closing(command.index, how=how, result=result, size=size), attempt=command.attempt)
 
     def reconciled(self, command: Reconcile, answer: Answer, *, result: str = "ok") -> bool:
         self.running.remove(command)
@@ -314,17 +316,29 @@ class World:
         return self.offer(self.closing(command.index, how=how, result=result), attempt=command.attempt)
 
     def consulted(
-        self, command: Consult, verdict: Verdict | None = None, *, digest: str | None = None, yields: bool = False
+        self,
+        command: Consult,
+        verdict: Verdict | None = None,
+        *,
+        digest: str | None = None,
+        yields: bool = False,
+        over: Over | None = None,
     ) -> bool:
         """The gates have decided; by default they have nothing to say."""
         self.running.remove(command)
-        return self.offer(self.gate_outcome(command, verdict, digest=digest, yields=yields))
+        return self.offer(self.gate_outcome(command, verdict, digest=digest, yields=yields, over=over))
 
     def gate_outcome(
-        self, command: Consult, verdict: Verdict | None = None, *, digest: str | None = None, yields: bool = False
+        self,
+        command: Consult,
+        verdict: Verdict | None = None,
+        *,
+        digest: str | None = None,
+        yields: bool = False,
+        over: Over | None = None,
     ) -> CallGated:
         one = self.state.batch.calls[command.index]
-        return CallGated(command.turn, command.index, verdict or one.verdict, digest or one.digest, yields)
+        return CallGated(command.turn, command.index, verdict or one.verdict, digest or one.digest, yields, over)
 
     def child_made(self, command: StartChild, *, fails: bool = False) -> bool:
         self.running.remove(command)

@@ -6,9 +6,10 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
-from weftline.agent.hooks import POINTS, Point
+from weftline.agent.hooks import OTHER_NAMES, Point
+from weftline.agent.hooks_outside import POINTS
 from weftline.suggestions import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -35,12 +36,9 @@ class HookFailed(Exception):
 class Hook(Generic[P]):
     """A function for one point. Calling it calls the function."""
 
-    def __init__(self, point: type[P], fn: Callable[..., Any], *, fail_closed: bool = False) -> None:
-        if point not in POINTS.values():
-            named = getattr(point, "__name__", repr(point))
-            near = did_you_mean(named, [known.__name__ for known in POINTS.values()])
-            raise TypeError(f"{named} is not a point that hooks can be registered for.{near}")
-        self.point = point
+    def __init__(self, point: type[P] | str, fn: Callable[..., Any], *, fail_closed: bool = False) -> None:
+        found: type[Any] = point_of(point)
+        self.point: type[P] = found
         self.fn = fn
         self.fail_closed = fail_closed
         self.name: str = getattr(fn, "__name__", repr(fn))
@@ -53,15 +51,41 @@ class Hook(Generic[P]):
         return f"<Hook {self.name} at {self.point.name}>"
 
 
-def hook(point: type[P], *, fail_closed: bool = False) -> Callable[[Callable[..., Any]], Hook[P]]:
-    """Makes a hook of a function, to be given to agents, runs and presets: `@hook(ContextBuilt)`.
+@overload
+def point_of(point: type[P]) -> type[P]: ...
+@overload
+def point_of(point: str) -> type[Any]: ...
+def point_of(point: type[P] | str) -> type[Any]:
+    """A point by its class or its name. Raises `TypeError` for one that is not in the table."""
+    if isinstance(point, str):
+        name = point.replace(":", "_").replace("-", "_")
+        found = POINTS.get(OTHER_NAMES.get(name, name))
+        if found is None:
+            near = did_you_mean(name, [*POINTS, *OTHER_NAMES])
+            raise TypeError(f"{point!r} is not a point that hooks can be registered for.{near}")
+        return found
+    if point not in POINTS.values():
+        named = getattr(point, "__name__", repr(point))
+        near = did_you_mean(named, [known.__name__ for known in POINTS.values()])
+        raise TypeError(f"{named} is not a point that hooks can be registered for.{near}")
+    return point
+
+
+@overload
+def hook(point: type[P], *, fail_closed: bool = False) -> Callable[[Callable[..., Any]], Hook[P]]: ...
+@overload
+def hook(point: str, *, fail_closed: bool = False) -> Callable[[Callable[..., Any]], Hook[Any]]: ...
+def hook(point: type[Point] | str, *, fail_closed: bool = False) -> Callable[[Callable[..., Any]], Hook[Any]]:
+    """Makes a hook of a function, to be given to agents, runs and presets: `@hook(ContextBuilt)`, or by name.
 
     The function takes the point, and a `RunContext` if it has a second parameter. With `fail_closed` an error in it
     fails the turn or the call, instead of what usually happens to errors at its point.
     """
 
-    def made(fn: Callable[..., Any]) -> Hook[P]:
-        return Hook(point, fn, fail_closed=fail_closed)
+    found = point_of(point)
+
+    def made(fn: Callable[..., Any]) -> Hook[Any]:
+        return Hook(found, fn, fail_closed=fail_closed)
 
     return made
 

@@ -4,30 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Protocol
 
 from msgspec.json import decode
 from msgspec.structs import replace
 
-from weftline import prompts
+from weftline import prompts, prompts_behavior
 from weftline.agent import hooks as points
+from weftline.agent.above import Above, Listener
 from weftline.agent.calling import HookFailed, Hooks
-from weftline.agent.child_hooks import HEARD, ChildPoint, SpawnBefore, SpawnComplete, SpawnError, heard
 from weftline.agent.context import RunContext, RunInfo
+from weftline.agent.frame import Frame
+from weftline.agent.gates import Verdict
+from weftline.agent.hooks_outside import SpawnBefore, SpawnComplete, SpawnError
+from weftline.agent.mcp_calls import around, server_of
 from weftline.agent.output import OutputType
-from weftline.agent.pairs import repaired
+from weftline.agent.persisting import LargeResults
+from weftline.agent.shaping import RequestShaper
+from weftline.agent.skills.activation import USE
 from weftline.agent.subagents import Subagent
 from weftline.canonical import NotCanonical, canonical_value
-from weftline.kernel.entries import CallClosed, Fact, MessagesTaken, RunCreated, RunEnded, TurnCompleted
-from weftline.messages import Assistant, Text, UserPart
+from weftline.kernel.entries import (
+    AttemptFailed,
+    BudgetExceeded,
+    CallClosed,
+    Fact,
+    MessagesTaken,
+    ResultsOverBudget,
+    RunCreated,
+    RunEnded,
+    TurnCompleted,
+)
+from weftline.messages import Assistant, Message, Text, UserPart, joined_text
 from weftline.plan import RunPlan
 from weftline.providers.base import ModelRequest, ProviderError
 from weftline.runtime.children import as_result
 from weftline.runtime.code import ChildEnd, ChildLimits, Gated, PendingCall
-from weftline.tools.arguments import InvalidArguments
-from weftline.tools.base import ReplacesContent, ToolContext, ToolOutput
+from weftline.tools.arguments import InvalidArguments, object_args
+from weftline.tools.base import ReplacesContent, Tool, ToolContext, ToolOutput
+from weftline.tools.coercion import coerced, coercions
 from weftline.tools.results import output_bytes, output_of
 
 logger = logging.getLogger(__name__)
@@ -49,14 +66,16 @@ class AgentCode:
         info: RunInfo,
         *,
         hooks: Hooks,
+        owner: object = None,
+        frame: Frame | None = None,
         output: OutputType[Any] | None,
         instructions: Callable[[RunContext[Any]], str | Awaitable[str]] | None,
         deps: object,
         resources: AsyncExitStack,
-        plan: RunPlan,
+        plan: RunPlan | None = None,
         problem: str = "",
         planner: Planner | None = None,
-        above: tuple[AgentCode, ...] = (),
+        above: Above | None = None,
         on_left: Callable[[AgentCode], object] = lambda _: None,
     ) -> None:
         """`problem` is why the run cannot go on: what it needs could not be made."""
@@ -64,16 +83,21 @@ class AgentCode:
         self.context = RunContext(info, deps)
         self.left = asyncio.Event()
         """Set when the run has left memory, or has ended and the last hook has returned."""
-        self.above = above
-        """The code of the runs above a child, the nearest first: they hear of what it does."""
+        self.above = above or Above()
+        """The runs above a child, which hear of what it does."""
         self._plan = plan
         self._planner = planner
         self._on_left = on_left
+        self.owner = owner
+        """The agent."""
         self.quiet = asyncio.Event()
         """Set while no tool is at work; one that was cancelled may take a moment to end what it started."""
         self.quiet.set()
         self._under_way = 0
         self._hooks = hooks
+        self._frame = frame or Frame()
+        self._shaper = RequestShaper(self._frame, hooks, self.context)
+        self._large = LargeResults(self._frame.behavior, run_id=info.id, keep=frozenset({USE}))
         self._output = output
         self._instructions = instructions
         self._problem = problem
@@ -85,80 +109,60 @@ class AgentCode:
 
     @property
     def gates(self) -> bool:
-        return any(self._wants(point) for point in (points.ToolGate, points.ToolUnknown, points.ArgumentsRejected))
+        asked = (points.ToolGate, points.ToolUnknown, points.ToolError, points.ArgumentsRejected)
+        return bool(self._frame.gates) or any(self._wants(point) for point in asked)
 
     def _wants(self, point: type[points.Point]) -> bool:
         """Whether some hook is called at this point, also one of a run above."""
-        if point in self._hooks:
-            return True
-        child = HEARD.get(point)
-        return child is not None and any(child in code._hooks for code in self.above)
+        return point in self._hooks or self.above.wants(point)
 
-    async def render(self) -> str | None:
-        if self._instructions is None or self._problem:
+    @property
+    def listeners(self) -> tuple[Listener, ...]:
+        """Who hears of what the children of this run do."""
+        return ((self._hooks, self.context), *self.above.listeners)
+
+    @property
+    def sequential(self) -> bool:
+        return self._frame.behavior.tool_execution == "sequential"
+
+    async def render(
+        self, system: str | None, *, memory: MutableMapping[str, Any], messages: Sequence[Message]
+    ) -> str | None:
+        if self._problem:
             return None
         try:
-            rendered = self._instructions(self.context)
-            return rendered if isinstance(rendered, str) else await rendered
+            parts = [system or "" if self._instructions is None else await self._instructed(self._instructions)]
+            for one in self._frame.skills:
+                activated = await one.begin_run(memory, run_id=self.info.id, resume_from=messages)
+                parts += [one.instructions, activated]
+            parts.append(self._frame.disclosure.catalog)
         except Exception as error:
             logger.exception("run %s: its instructions could not be made", self.info.id)
             self._problem = f"The agent's instructions could not be made: {type(error).__name__}: {error}"
             return None
+        if self._instructions is None and not any(parts[1:]):
+            return None
+        return "\n\n".join([part for part in parts if part])
+
+    async def _instructed(self, make: Callable[[RunContext[Any]], str | Awaitable[str]]) -> str:
+        rendered = make(self.context)
+        return rendered if isinstance(rendered, str) else await rendered
 
     def prepare_context(self, context: ToolContext) -> None:
         context.deps = self.context.deps
 
     # Requests
 
-    async def shape(self, request: ModelRequest, *, turn: int, attempt: int) -> ModelRequest:
+    async def shape(self, request: ModelRequest, *, turn: int, attempt: int, memory: Mapping[str, Any]) -> ModelRequest:
         if self._problem:
             raise ProviderError("invalid_request", self._problem, code="agent_error")
         try:
-            return await self._shaped(request, turn, attempt)
+            return await self._shaper.shaped(request, turn=turn, attempt=attempt, memory=memory)
         except HookFailed as failed:
             raise ProviderError("unknown", str(failed), retryable=False, code="hook_failed") from failed
 
-    async def _shaped(self, request: ModelRequest, turn: int, attempt: int) -> ModelRequest:
-        hooks, context = self._hooks, self.context
-        if points.SystemRendered in hooks:
-            rendered = points.SystemRendered(turn, request.system or "")
-            await hooks.shape(rendered, context)
-            request = replace(request, system=rendered.system or None)
-        if points.RowsLoaded in hooks or points.ContextBuilt in hooks:
-            loaded = points.RowsLoaded(turn, tuple(request.messages))
-            await hooks.shape(loaded, context)
-            built = points.ContextBuilt(turn, loaded.messages)
-            await hooks.shape(built, context)
-            # Not the run's own list any more, so what a provider keeps beside that one does not belong to it.
-            request = replace(request, messages=repaired(built.messages), native=[])
-        if points.BeforeModel in hooks:
-            request = await self._with_settings(request, turn, attempt)
-        return request
-
-    async def _with_settings(self, request: ModelRequest, turn: int, attempt: int) -> ModelRequest:
-        point = points.BeforeModel(
-            turn,
-            attempt,
-            request.model,
-            tuple(request.messages),
-            request.system,
-            request.reasoning,
-            request.max_output_tokens,
-            request.temperature,
-            request.top_p,
-            tuple(request.stop),
-            tuple([tool.name for tool in request.tools]),
-        )
-        await self._hooks.shape(point, self.context)
-        return replace(
-            request,
-            reasoning=point.reasoning,
-            max_output_tokens=point.max_output_tokens,
-            temperature=point.temperature,
-            top_p=point.top_p,
-            stop=tuple(point.stop),
-            tools=[tool for tool in request.tools if tool.name in point.tools],
-        )
+    def received(self, message: Assistant) -> Assistant:
+        return self._frame.aliases.received(message)
 
     def streamed(self, kind: str, text: str, *, turn: int) -> None:
         kind_of_point = points.TextStreamed if kind == "text" else points.ThinkingStreamed
@@ -166,27 +170,36 @@ class AgentCode:
             return
         point = kind_of_point(turn, text)
         self._hooks.tell(point, self.context)
-        if (told := self._heard(point)) is not None:
-            for code in self.above:
-                code._hooks.tell(told, code.context)
-
-    def _heard(self, point: points.Point) -> ChildPoint | None:
-        return heard(point, child_id=self.info.id, depth=self.info.depth) if self.above else None
+        self.above.tell(point)
 
     async def answered(self, turn: int, message: Assistant | None, error: ProviderError | None) -> None:
+        if self._wants(points.StreamEnded) and message is not None and message.text:
+            await self.tell(points.StreamEnded(turn, message.text))
         if self._wants(points.AfterModel):
-            await self._watched(points.AfterModel(turn, message, error))
+            await self.tell(points.AfterModel(turn, message, error))
 
     # Calls
 
+    async def prepare(self, tool: Tool, args: str) -> bytes:
+        try:
+            return await tool.prepare(args)
+        except InvalidArguments:
+            changed = _coerced(args, tool)
+            if changed is None:
+                raise
+            return await tool.prepare(changed)
+
+    def misfit(self, tool: Tool, error: InvalidArguments) -> str:
+        return prompts_behavior.invalid_arguments(error.message)
+
     async def gate(self, call: PendingCall, context: ToolContext) -> Gated:
         try:
-            return await self._gated(call)
+            return await self._gated(call, context)
         except HookFailed:
-            return _blocked(call, prompts.gate_failed(call.name))
+            return _blocked(call, prompts.gate_failed(self._shown(call)))
 
-    async def _gated(self, call: PendingCall) -> Gated:
-        asked = _object(call.args)
+    async def _gated(self, call: PendingCall, context: ToolContext) -> Gated:
+        shown, asked = self._shown(call), _object(call.args)
         gate = points.ToolGate(
             turn=call.turn,
             call_id=call.id,
@@ -196,50 +209,82 @@ class AgentCode:
             issues=call.problem,
             known=call.tool is not None,
             counts=dict(call.counts),
+            display_name=shown,
         )
-        error = await self._hooks.gate(gate, self.context)
-        if (child_gate := self._heard(gate)) is not None:
-            for code in self.above:
-                error = error or await code._hooks.gate(child_gate, code.context)
+        error = await self._hooks.gate(gate, self.context) or await self.above.gate(gate)
         if error is not None:
-            return _blocked(call, prompts.gate_failed(call.name))
+            return _blocked(call, prompts.gate_failed(shown))
         if gate.blocked is not None:
             return _blocked(call, gate.blocked)
         if gate.answered is not None:
-            output = output_of(gate.answered[0], tool_name=call.name)
-            output = await self._finished(call, output)
-            return Gated("answered", call.args, output.parts, output.is_error)
-        if gate.args != asked:
-            return await self._with_args(call, gate.args)
-        if call.tool is None:
-            unknown = points.ToolUnknown(call.turn, call.id, call.name, prompts.unknown_tool(call.name))
-            await self._shaped_point(unknown)
-            return Gated("unknown", call.args, (Text(str(unknown.result)),), is_error=True)
-        if call.problem:
-            await self._watched(points.ArgumentsRejected(call.turn, call.id, call.name, call.problem))
-            return Gated("invalid", call.args, (Text(call.problem),), is_error=True)
-        return Gated("ok", call.args)
-
-    async def _with_args(self, call: PendingCall, args: object) -> Gated:
-        """What a gate sets is checked like what a model writes."""
-        if call.tool is None:
-            return Gated("unknown", call.args, (Text(prompts.unknown_tool(call.name)),), is_error=True)
+            return await self._substituted(call, output_of(gate.answered[0], tool_name=call.name))
+        final = call.args
+        if gate.args != asked and call.tool is not None:
+            try:
+                final = await call.tool.prepare(canonical_value(gate.args).decode())
+            except Exception as misfit:  # the tool's own code, and the gate's values
+                logger.error("run %s: a gate set arguments of %s that do not fit: %s", self.info.id, call.name, misfit)
+                return _blocked(call, prompts.gate_failed(shown))
+        # What a gate sets is checked like what a model writes, and then it counts in place of that.
+        fits = not call.problem or final != call.args
         try:
-            final = await call.tool.prepare(canonical_value(args).decode())
-        except (InvalidArguments, NotCanonical) as error:
-            logger.error("run %s: a gate set arguments of %s that do not fit: %s", self.info.id, call.name, error)
-            return _blocked(call, prompts.gate_failed(call.name))
-        return Gated("ok", final)
+            verdict = self._framed(call, _object(final), context)
+        except Exception:
+            logger.exception("run %s: the call of %s could not be judged", self.info.id, call.name)
+            return _blocked(call, prompts.gate_failed(shown))
+        if verdict.answer is not None:
+            answered = await self._substituted(call, verdict.answer, stored=True)
+            return replace(answered, yields=verdict.yields, over=verdict.over, steer=verdict.steer)
+        if verdict.blocked is not None:
+            return replace(_blocked(call, verdict.blocked), yields=verdict.yields, over=verdict.over)
+        gated = Gated("ok", final) if call.tool is not None and fits else await self._unfit(call)
+        return replace(gated, over=verdict.over, steer=verdict.steer)
+
+    def _framed(self, call: PendingCall, args: dict[str, Any], context: ToolContext) -> Verdict:
+        """What the framework's own gates say. Nothing waits in here; see `gates`."""
+        over, steer = None, ""
+        for one in self._frame.gates:
+            verdict = one.ask(call, args, context.state)
+            over, steer = verdict.over or over, verdict.steer or steer
+            if verdict.decides:
+                if verdict.answer is not None:
+                    self._frame.budgets.admit(call)
+                return replace(verdict, over=over, steer=steer)
+        self._frame.budgets.admit(call)
+        return Verdict(over=over, steer=steer)
+
+    async def _substituted(self, call: PendingCall, output: ToolOutput, *, stored: bool = False) -> Gated:
+        output = await self._finished(call, output, stored=stored)
+        return Gated("answered", call.args, output.parts, output.is_error)
+
+    async def _unfit(self, call: PendingCall) -> Gated:
+        """A call of a tool that is not there, or with arguments that do not fit it."""
+        shown = self._shown(call)
+        if call.tool is not None:
+            await self.tell(points.ArgumentsRejected(call.turn, call.id, call.name, call.problem, shown))
+            return Gated("invalid", call.args, (Text(call.problem),), is_error=True)
+        unknown = points.ToolUnknown(call.turn, call.id, call.name, prompts.unknown_tool(call.name), display_name=shown)
+        await self._shaped_point(unknown)
+        parts: tuple[UserPart, ...] = (Text(str(unknown.result)),)
+        if not unknown.suppress_error and points.ToolError in self._hooks:
+            failed = points.ToolError(call.turn, call.id, call.name, parts, display_name=shown)
+            await self._shaped_point(failed)
+            parts = _parts(failed.result, call.name)
+        return Gated("unknown", call.args, parts, is_error=True)
 
     async def execute(
         self, call: PendingCall, context: ToolContext, invoke: Callable[[], Awaitable[ToolOutput]]
     ) -> ToolOutput:
+        hooks, shown = self._hooks, self._shown(call)
         await self._before(call, context)
         raised: BaseException | None = None
         self._under_way += 1
         self.quiet.clear()
         try:
-            output = await invoke()
+            if server_of(call):
+                output = await around(call, invoke, shown=shown, hooks=hooks, context=self.context, above=self.above)
+            else:
+                output = await invoke()
         except Exception as error:
             logger.exception("run %s: the tool %s failed", self.info.id, call.name)
             raised, output = error, ToolOutput.of(prompts.tool_failed(call.name, str(error)), is_error=True)
@@ -247,63 +292,83 @@ class AgentCode:
             self._under_way -= 1
             if not self._under_way:
                 self.quiet.set()
-        return await self._after(call, output, raised)
-
-    async def _before(self, call: PendingCall, context: ToolContext) -> None:
-        if self._wants(points.ToolBefore):
-            prior = await call.tool.prior_content(call.args) if isinstance(call.tool, ReplacesContent) else None
-            before = points.ToolBefore(call.turn, call.id, call.name, _object(call.args), context.attempt, prior)
-            await self._watched(before)
+        output = await self._after(call, output, raised)
+        if not output.is_error:
+            self._frame.dedup.remember(call, _object(call.args), context.state)
+        return output
 
     async def _after(self, call: PendingCall, output: ToolOutput, raised: BaseException | None) -> ToolOutput:
+        shown = self._shown(call)
         if output.is_error and self._wants(points.ToolError):
-            failed = points.ToolError(call.turn, call.id, call.name, output.parts, raised)
+            failed = points.ToolError(call.turn, call.id, call.name, output.parts, raised, display_name=shown)
             await self._shaped_point(failed)
-            await self._tell_above(failed)
+            await self.above.shape(failed)
             output = replace(output, parts=_parts(failed.result, call.name))
         kind = points.ToolAfterFailure if output.is_error else points.ToolAfterSuccess
         if kind in self._hooks:
-            await self._watched(kind(call.turn, call.id, call.name, output.parts))
+            await self.tell(kind(call.turn, call.id, call.name, output.parts, shown))
         return await self._finished(call, output)
 
     # Calls that are carried out by child runs
 
     async def plan_child(self, call: PendingCall, context: ToolContext, *, limits: ChildLimits) -> RunPlan:
         subagent = call.tool
-        assert isinstance(subagent, Subagent) and self._planner is not None
+        assert isinstance(subagent, Subagent) and self._planner is not None and self._plan is not None
         task, system = subagent.task(call.args)
         await self._before(call, context)
         if SpawnBefore in self._hooks:
-            await self._watched(SpawnBefore(call.turn, call.id, call.name, task))
+            await self.tell(SpawnBefore(call.id, call.name, task, self.info.depth + 1))
         return await self._planner(self._plan, subagent, task, system=system, limits=limits)
 
     async def finish_child(self, call: PendingCall, context: ToolContext, end: ChildEnd) -> ToolOutput:
         subagent = call.tool
         output = subagent.result(end) if isinstance(subagent, Subagent) else as_result(call.name, end)
-        elapsed_ms = end.elapsed_us // 1000
-        where = call.turn, call.id, call.name, end.run_id
+        where = end.run_id, call.id, call.name
+        counts = end.turns, end.elapsed_us // 1000, end.usage, self.info.depth + 1
         if end.status == "succeeded":
             if SpawnComplete in self._hooks:
-                await self._watched(SpawnComplete(*where, end.text, end.turns, elapsed_ms, end.usage))
+                await self.tell(SpawnComplete(*where, end.text, *counts))
         elif SpawnError in self._hooks:
-            code = end.code or end.status
-            await self._watched(SpawnError(*where, end.error, code, end.turns, elapsed_ms, end.usage))
+            await self.tell(SpawnError(*where, end.error, end.code or end.status, *counts))
         return await self._after(call, output, None)
 
-    async def _finished(self, call: PendingCall, output: ToolOutput) -> ToolOutput:
-        """The last part of the way of every result, whoever gave it."""
+    async def _before(self, call: PendingCall, context: ToolContext) -> None:
         hooks = self._hooks
+        if not self._wants(points.ToolBefore) and points.ArgumentsCoerced not in hooks:
+            return
+        shown = self._shown(call)
+        changed = coercions(_lenient_object(call.raw_args), _object(call.prepared))
+        if changed:
+            await self.tell(points.ArgumentsCoerced(call.turn, call.id, call.name, changed, shown))
+        if self._wants(points.ToolBefore):
+            prior = await call.tool.prior_content(call.args) if isinstance(call.tool, ReplacesContent) else None
+            args, counts = _object(call.args), dict(call.counts)
+            await self.tell(
+                points.ToolBefore(call.turn, call.id, call.name, args, context.attempt, prior, counts, changed, shown)
+            )
+
+    async def _finished(self, call: PendingCall, output: ToolOutput, *, stored: bool = False) -> ToolOutput:
+        """The last part of the way of every result, whoever gave it. One that was `stored` before is small enough."""
+        hooks, shown = self._hooks, self._shown(call)
         if points.ToolTransform in hooks:
             size = output_bytes(output.parts)
-            point = points.ToolTransform(call.turn, call.id, call.name, output.parts, output.is_error, size)
+            point = points.ToolTransform(call.turn, call.id, call.name, output.parts, output.is_error, size, shown)
             await self._shaped_point(point)
             output = replace(output, parts=_parts(point.result, call.name), is_error=bool(point.is_error))
+        whole = output
+        output = output if stored else await self._large.stored(call, output)
+        if output is not whole and points.ToolResultStored in hooks:
+            size, stub = output_bytes(whole.parts), joined_text(output.parts)
+            await self.tell(points.ToolResultStored(call.turn, call.id, call.name, size, stub, shown))
         if self._wants(points.ToolAfter):
-            size = output_bytes(output.parts)
-            await self._watched(
-                points.ToolAfter(call.turn, call.id, call.name, output.parts, output.is_error, size, dict(call.counts))
+            size, counts = output_bytes(output.parts), dict(call.counts)
+            await self.tell(
+                points.ToolAfter(call.turn, call.id, call.name, output.parts, output.is_error, size, counts, shown)
             )
         return output
+
+    def _shown(self, call: PendingCall) -> str:
+        return self._frame.aliases.wire(call.name)
 
     # Answers and endings
 
@@ -327,12 +392,20 @@ class AgentCode:
             self._began = True
             resumed = not any(isinstance(fact, RunCreated) for fact in facts)
             if points.RunStarted in self._hooks:
-                await self._watched(points.RunStarted(resumed))
+                await self.tell(points.RunStarted(resumed))
         for fact in facts:
             match fact:
+                case BudgetExceeded() if points.ToolBudgetExceeded in self._hooks:
+                    shown = self._frame.aliases.wire(fact.tool)
+                    await self.tell(points.ToolBudgetExceeded(fact.tool, fact.max_calls, fact.call_index, shown))
+                case ResultsOverBudget() if points.OutputBudgetExceeded in self._hooks:
+                    await self.tell(points.OutputBudgetExceeded(fact.turn, fact.bytes, fact.budget))
+                case AttemptFailed():
+                    await self._count(fact)
                 case MessagesTaken() if points.MessagesTaken in self._hooks:
-                    await self._watched(points.MessagesTaken(len(fact.ids)))
+                    await self.tell(points.MessagesTaken(len(fact.ids)))
                 case TurnCompleted():
+                    await self._count(fact)
                     self._open[fact.turn] = len(fact.calls)
                     if not fact.calls:
                         await self._turn_ended(fact.turn)
@@ -340,22 +413,31 @@ class AgentCode:
                     self._open[fact.turn] -= 1
                     if not self._open[fact.turn]:
                         if points.ResultsStored in self._hooks:
-                            await self._watched(points.ResultsStored(fact.turn))
+                            await self.tell(points.ResultsStored(fact.turn))
                         await self._turn_ended(fact.turn)
                 case _:
                     pass
 
+    async def _count(self, fact: AttemptFailed | TurnCompleted) -> None:
+        if points.UsageCounted in self._hooks:
+            await self.tell(points.UsageCounted(fact.turn, fact.attempt, fact.usage, _usd(fact.cost_nusd)))
+
     async def _turn_ended(self, turn: int) -> None:
         self._open.pop(turn, None)
-        if self._wants(points.TurnEnded):
-            await self._watched(points.TurnEnded(turn))
+        if points.TurnEnded in self._hooks:
+            await self.tell(points.TurnEnded(turn))
 
-    async def ended(self, fact: Fact) -> None:
+    async def ended(self, fact: Fact, memory: Mapping[str, Any]) -> None:
         self._ending = True
         try:
-            if isinstance(fact, RunEnded) and points.RunEnded in self._hooks:
-                cost = None if fact.cost_nusd is None else fact.cost_nusd / 1_000_000_000
-                await self._watched(points.RunEnded(fact.status, fact.code, fact.turns, fact.usage, cost))
+            for one in self._frame.skills:
+                await one.end_run(dict(memory), run_id=self.info.id)
+            if isinstance(fact, RunEnded):
+                if fact.status == "cancelled" and points.RunCancelled in self._hooks:
+                    await self.tell(points.RunCancelled(fact.reason))
+                if points.RunEnded in self._hooks:
+                    cost = _usd(fact.cost_nusd)
+                    await self.tell(points.RunEnded(fact.status, fact.code, fact.turns, fact.usage, cost))
         finally:
             await self._let_go()
 
@@ -372,21 +454,12 @@ class AgentCode:
             self.left.set()
             self._on_left(self)
 
-    async def _watched(self, point: points.Point) -> None:
+    async def tell(self, point: points.Point) -> None:
         try:
             await self._hooks.watch(point, self.context)
         except HookFailed:
             logger.error("run %s: %s has no way to fail closed; the run goes on", self.info.id, point.name)
-        await self._tell_above(point)
-
-    async def _tell_above(self, point: points.Point) -> None:
-        if (told := self._heard(point)) is None:
-            return
-        for code in self.above:
-            try:
-                await code._hooks.watch(told, code.context)
-            except HookFailed:
-                logger.error("run %s: %s has no way to fail closed; the run goes on", self.info.id, told.name)
+        await self.above.watch(point)
 
     async def _shaped_point(self, point: points.Point) -> None:
         await self._hooks.shape(point, self.context)
@@ -394,6 +467,27 @@ class AgentCode:
 
 def _blocked(call: PendingCall, reason: str) -> Gated:
     return Gated("blocked", call.args, (Text(prompts.blocked(reason)),), is_error=True)
+
+
+def _usd(cost_nusd: int | None) -> float | None:
+    return None if cost_nusd is None else cost_nusd / 1_000_000_000
+
+
+def _coerced(args: str, tool: Tool) -> str | None:
+    """Other arguments to try, if those that the model wrote are of the wrong types; None if there are none."""
+    try:
+        value, _ = object_args(args)
+        changed = coerced(value, tool.spec.parameters)
+        return None if changed is None else canonical_value(changed).decode()
+    except (InvalidArguments, NotCanonical):
+        return None
+
+
+def _lenient_object(args: str) -> dict[str, Any]:
+    try:
+        return dict(object_args(args)[0])
+    except InvalidArguments:
+        return {}
 
 
 def _object(args: bytes) -> dict[str, Any]:

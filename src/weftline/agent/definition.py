@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
-from weftline.agent.calling import Hook
+from weftline.agent.aliases import check_names
+from weftline.agent.behavior import Behavior
+from weftline.agent.calling import Hook, point_of
 from weftline.agent.context import RunContext, RunInfo
+from weftline.agent.gates import check_dedup
+from weftline.agent.given import AgentTool, merged, name_of
 from weftline.agent.hooks import Point
 from weftline.agent.output import OutputType
+from weftline.agent.preset import Preset
 from weftline.agent.settings import Limits, Settings
+from weftline.agent.skilled import connect
+from weftline.agent.skills.toolset import Skills
+from weftline.errors import Conflict
 from weftline.providers.base import Provider
-from weftline.tools.base import Tool, Toolset
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultTypeVar
@@ -27,9 +34,6 @@ else:
 P = TypeVar("P", bound=Point)
 R = TypeVar("R")
 D = TypeVar("D")
-
-AgentTool: TypeAlias = Tool | Toolset | Callable[..., Any]
-"""What an agent's list of tools can hold: a tool, a set of them, or a function to make one of."""
 
 
 class Registers(Protocol[P, D]):
@@ -55,6 +59,9 @@ class Definition(Generic[OutputT, DepsT]):
         settings: Settings | None = None,
         limits: Limits | None = None,
         fallbacks: Sequence[str] = (),
+        behavior: Behavior | None = None,
+        tool_aliases: Mapping[str, str] | None = None,
+        preset: Preset | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -70,6 +77,9 @@ class Definition(Generic[OutputT, DepsT]):
         settings: Settings | None = None,
         limits: Limits | None = None,
         fallbacks: Sequence[str] = (),
+        behavior: Behavior | None = None,
+        tool_aliases: Mapping[str, str] | None = None,
+        preset: Preset | None = None,
     ) -> None: ...
     def __init__(
         self,
@@ -84,21 +94,35 @@ class Definition(Generic[OutputT, DepsT]):
         settings: Settings | None = None,
         limits: Limits | None = None,
         fallbacks: Sequence[str] = (),
+        behavior: Behavior | None = None,
+        tool_aliases: Mapping[str, str] | None = None,
+        preset: Preset | None = None,
     ) -> None:
+        base = preset or Preset()
+        name = base.name or None if name is None else name
         if name is not None and not name.strip():
             raise ValueError("an agent's name must not be empty")
-        for one in hooks:
-            _check_hook(one)
         _check_names(tools)
+        tools = merged(base.tools, tools)
         self.model = model
         self.name = name
-        self.instructions: str | Callable[[RunContext[DepsT]], str | Awaitable[str]] | None = instructions
+        self.instructions: str | Callable[[RunContext[DepsT]], str | Awaitable[str]] | None = (
+            base.instructions or None if instructions is None else instructions
+        )
         self.deps = deps
-        self.tools = tuple(tools)
-        self.settings = settings or Settings()
-        self.limits = limits or Limits()
+        self.tools = tools
+        self.tool_aliases = {**(base.tool_aliases or {}), **(tool_aliases or {})}
+        self.behavior = (behavior or Behavior()).over(base.behavior)
+        self.settings = (settings or Settings()).over(base.settings)
+        self.limits = limits or base.limits or Limits()
         self.fallbacks = tuple(fallbacks)
-        self.hooks: list[Hook[Any]] = list(hooks)
+        self.hooks: list[Hook[Any]] = [*base.all_hooks, *hooks]
+        for one in self.hooks:
+            _check_hook(one)
+        _check_tools(tools, self.tool_aliases, self.behavior)
+        for one in tools:
+            if isinstance(one, Skills):
+                connect(one, self)
         self._output_kind = output
         self._output: OutputType[Any] | None = None
         self._overridden: ContextVar[Provider | str | None] = ContextVar(f"model of {name}", default=None)
@@ -121,11 +145,13 @@ class Definition(Generic[OutputT, DepsT]):
         overridden = self._overridden.get()
         return self.model if overridden is None else overridden
 
-    def on(self, point: type[P], *, fail_closed: bool = False) -> Registers[P, DepsT]:
+    def on(self, point: type[P] | str, *, fail_closed: bool = False) -> Registers[P, DepsT]:
         """Registers the decorated function as a hook of all runs that start from now on; see `hook`."""
 
+        found = point_of(point)
+
         def register(fn: Any) -> Any:
-            self.hooks.append(Hook(point, fn, fail_closed=fail_closed))
+            self.hooks.append(Hook(found, fn, fail_closed=fail_closed))
             return fn
 
         return register
@@ -147,7 +173,27 @@ def _check_hook(one: object) -> None:
 
 def _check_names(tools: Sequence[AgentTool]) -> None:
     """Sets of tools say only when they are opened what they have."""
-    names = [name for one in tools if (name := getattr(one, "name", None) or getattr(one, "__name__", None))]
+    prefixes = [prefix for one in tools if (prefix := getattr(one, "prefix", None))]
+    for prefix in prefixes:
+        if prefixes.count(prefix) > 1:
+            raise ValueError(f"two MCP servers of the agent are named {prefix.rstrip('_')!r}: give one another name=")
+    alone = [one for one in tools if not hasattr(one, "prefix")]
+    names = [name for one in alone if (name := name_of(one))]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"two tools of the agent are named {name!r}")
+        for prefix in prefixes:
+            if name.startswith(prefix):
+                raise ValueError(f"the tool {name!r} could have the name of one of an MCP server's, {prefix}…")
+
+
+def _check_tools(tools: Sequence[AgentTool], aliases: Mapping[str, str], behavior: Behavior) -> None:
+    """What can be told of tools before they are opened. The rest is checked before the first model call."""
+    known = {name: one for one in tools if not hasattr(one, "open") and (name := name_of(one))}
+    try:
+        check_names(known, aliases)
+        for name in behavior.dedup_tools or {}:
+            if name in known:
+                check_dedup(name, getattr(known[name], "effect", "once"))
+    except Conflict as error:
+        raise ValueError(error.message) from None

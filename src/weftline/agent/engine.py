@@ -378,7 +378,8 @@ class Engine:
         deps = options.get("deps", NO_DEPS)
         if deps is NO_DEPS and isinstance(agent.deps, type):
             raise InvalidRequest(f"The agent's deps are of the type {agent.deps.__name__}: give the run deps=….")
-        self._tools.register(name, Setup(agent, deps=deps, hooks=options.get("hooks", ())))
+        setup = Setup(agent, deps=deps, hooks=options.get("hooks", ()), behavior=options.get("behavior"))
+        self._tools.register(name, setup)
         return name
 
     async def _place(self, prompt: str | None, options: RunOptions[Any]) -> int | None:
@@ -416,7 +417,9 @@ class Engine:
             settings=options.get("settings", _NO_SETTINGS),
             limits=options.get("limits"),
             hooks=options.get("hooks", ()),
+            behavior=options.get("behavior"),
             metadata=options.get("metadata"),
+            durable=self.durable,
         )
         return plan, blobs
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias
 
 from weftline.messages import Assistant, Message, Usage, UserPart
 from weftline.providers.base import ProviderError
+from weftline.tools.coercion import Coercion
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -31,7 +32,38 @@ else:
 Kind: TypeAlias = Literal["gate", "shaper", "watcher"]
 
 POINTS: dict[str, type[Point]] = {}
-"""Every point by its name, in the order in which a run comes by."""
+"""Every point by its name: those of a run in the order in which it comes by, then those of what a run uses."""
+
+OTHER_NAMES: dict[str, str] = {
+    "after_system_message": "system_rendered",
+    "after_tool_call_failure": "tool_after_failure",
+    "after_tool_call_success": "tool_after_success",
+    "agent_abort": "run_cancelled",
+    "agent_done": "run_ended",
+    "before_store_tool_result": "tool_transform",
+    "budget_exceeded": "output_budget_exceeded",
+    "context_transform": "context_built",
+    "filter_messages": "rows_loaded",
+    "oauth_refresh": "oauth_refreshed",
+    "output": "output_ready",
+    "prefilter_llm_history": "context_built",
+    "run_end": "run_ended",
+    "run_messages": "messages_taken",
+    "run_start": "run_started",
+    "steer_inject": "messages_taken",
+    "stream_end": "stream_ended",
+    "stream_text": "text_streamed",
+    "stream_thinking": "thinking_streamed",
+    "system_before": "system_rendered",
+    "system_transform": "system_rendered",
+    "tool_results_after": "results_stored",
+    "turn_after": "after_model",
+    "turn_before": "before_model",
+    "usage": "usage_counted",
+    "validation_coerce": "arguments_coerced",
+    "validation_reject": "arguments_rejected",
+}
+"""What other frameworks call the points that are here under names of ours."""
 
 
 class Point:
@@ -124,6 +156,14 @@ class BeforeModel(
 
 
 @dataclass(eq=False)
+class OAuthRefreshed(Point, name="oauth_refreshed"):
+    """The provider has renewed its credentials for a model call."""
+
+    turn: int
+    provider: str
+
+
+@dataclass(eq=False)
 class TextStreamed(Point, name="text_streamed"):
     """A piece of the answer. Hooks of this point and the next are plain functions: nobody waits for them."""
 
@@ -138,16 +178,33 @@ class ThinkingStreamed(Point, name="thinking_streamed"):
 
 
 @dataclass(eq=False)
+class StreamEnded(Point, name="stream_ended"):
+    """The text of an answer is complete. There is none for an answer without text."""
+
+    turn: int
+    text: str
+
+
+@dataclass(eq=False)
 class AfterModel(Point, name="after_model"):
     """A model call has ended: with a message, or with an error."""
 
     turn: int
     message: Assistant | None
     error: ProviderError | None = None
-    usage: Usage = field(default_factory=Usage)
 
 
-# A call
+@dataclass(eq=False)
+class UsageCounted(Point, name="usage_counted"):
+    """What a model call has used, also one that failed."""
+
+    turn: int
+    attempt: int
+    usage: Usage
+    cost_usd: float | None
+
+
+# A call. `tool` is its own name, `display_name` the one that the model knows it by.
 
 
 @dataclass(eq=False)
@@ -167,6 +224,7 @@ class ToolGate(Point, name="tool_gate", kind="gate", settable=("args",)):
     known: bool = True
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
     """How often each tool was called in this run so far."""
+    display_name: str = ""
 
     _blocked: str | None = None
     _answer: object = None
@@ -197,13 +255,18 @@ class ToolGate(Point, name="tool_gate", kind="gate", settable=("args",)):
 
 
 @dataclass(eq=False)
-class ToolUnknown(Point, name="tool_unknown", kind="shaper", settable=("result",)):
-    """The model called a tool that the agent does not have. `result` is what the model reads."""
+class ToolUnknown(Point, name="tool_unknown", kind="shaper", settable=("result", "suppress_error")):
+    """The model called a tool that the agent does not have. `result` is what the model reads.
+
+    `tool_error` follows, unless `suppress_error` is set.
+    """
 
     turn: int
     call_id: str
     tool: str
     result: str
+    suppress_error: bool = False
+    display_name: str = ""
 
 
 @dataclass(eq=False)
@@ -212,6 +275,18 @@ class ArgumentsRejected(Point, name="arguments_rejected"):
     call_id: str
     tool: str
     issues: str
+    display_name: str = ""
+
+
+@dataclass(eq=False)
+class ArgumentsCoerced(Point, name="arguments_coerced"):
+    """Arguments of the call were changed to fit the tool."""
+
+    turn: int
+    call_id: str
+    tool: str
+    coercions: tuple[Coercion, ...]
+    display_name: str = ""
 
 
 @dataclass(eq=False)
@@ -225,6 +300,9 @@ class ToolBefore(Point, name="tool_before"):
     attempt: int
     prior_content: str | None = None
     """What a `write_file` is about to replace, if there is such a file."""
+    counts: Mapping[str, int] = field(default_factory=dict[str, int])
+    coercions: tuple[Coercion, ...] = ()
+    display_name: str = ""
 
 
 @dataclass(eq=False)
@@ -236,6 +314,7 @@ class ToolError(Point, name="tool_error", kind="shaper", settable=("result",)):
     tool: str
     result: tuple[UserPart, ...]
     error: BaseException | None = None
+    display_name: str = ""
 
 
 @dataclass(eq=False)
@@ -244,6 +323,7 @@ class ToolAfterSuccess(Point, name="tool_after_success"):
     call_id: str
     tool: str
     result: tuple[UserPart, ...]
+    display_name: str = ""
 
 
 @dataclass(eq=False)
@@ -252,6 +332,7 @@ class ToolAfterFailure(Point, name="tool_after_failure"):
     call_id: str
     tool: str
     result: tuple[UserPart, ...]
+    display_name: str = ""
 
 
 @dataclass(eq=False)
@@ -264,6 +345,19 @@ class ToolTransform(Point, name="tool_transform", kind="shaper", settable=("resu
     result: tuple[UserPart, ...]
     is_error: bool
     output_bytes: int
+    display_name: str = ""
+
+
+@dataclass(eq=False)
+class ToolResultStored(Point, name="tool_result_stored"):
+    """A large result was written to a file; the conversation has a stub."""
+
+    turn: int
+    call_id: str
+    tool: str
+    output_bytes: int
+    stub: str
+    display_name: str = ""
 
 
 @dataclass(eq=False)
@@ -277,6 +371,17 @@ class ToolAfter(Point, name="tool_after"):
     is_error: bool
     output_bytes: int
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
+    display_name: str = ""
+
+
+@dataclass(eq=False)
+class ToolBudgetExceeded(Point, name="tool_budget_exceeded"):
+    """A call was beyond the budget of its tool: the `call_index`th, where `max_calls` are allowed."""
+
+    tool: str
+    max_calls: int
+    call_index: int
+    display_name: str = ""
 
 
 @dataclass(eq=False)
@@ -284,6 +389,15 @@ class ResultsStored(Point, name="results_stored"):
     """Every call of the turn has its result."""
 
     turn: int
+
+
+@dataclass(eq=False)
+class OutputBudgetExceeded(Point, name="output_budget_exceeded"):
+    """The results of a turn are larger than `tool_output_budget_bytes`. The model is told; nothing is cut."""
+
+    turn: int
+    bytes: int
+    budget: int
 
 
 # Endings
@@ -311,6 +425,13 @@ class TurnEnded(Point, name="turn_ended"):
     """A turn and its calls are done."""
 
     turn: int
+
+
+@dataclass(eq=False)
+class RunCancelled(Point, name="run_cancelled"):
+    """The run was cancelled; `run_ended` follows."""
+
+    reason: str
 
 
 @dataclass(eq=False)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypedDict
 
 from weftline.agent.attached import FileLike
+from weftline.agent.behavior import Behavior
 from weftline.agent.calling import Hook
 from weftline.agent.settings import Limits, Settings
 from weftline.messages import Message
@@ -37,6 +38,8 @@ class RunOptions(TypedDict, Generic[DepsT], total=False):
     model: str | Provider
     settings: Settings
     limits: Limits
+    behavior: Behavior
+    """Knob by knob in place of the agent's. Functions in it need a run in memory."""
     hooks: Sequence[Hook[Any]]
     """In addition to the agent's. Not with a durable engine: the next process would not have them."""
     metadata: Mapping[str, str]

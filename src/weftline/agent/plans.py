@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from weftline.agent.behavior import Behavior, resolved
 from weftline.agent.calling import Hook
 from weftline.agent.definition import Definition
 from weftline.agent.hooks import OutputReady
@@ -27,8 +28,10 @@ def plan_of(
     settings: Settings = _NO_SETTINGS,
     limits: Limits | None = None,
     hooks: Sequence[Hook[Any]] = (),
+    behavior: Behavior | None = None,
     fallbacks: Sequence[str] = (),
     metadata: Mapping[str, str] | None = None,
+    durable: bool = True,
 ) -> RunPlan:
     """`code` is the name that the agent is registered under. What is given here goes before the agent's own."""
     settings = settings.over(agent.settings)
@@ -45,7 +48,8 @@ def plan_of(
         reasoning=settings.level,
         sampling=settings.sampling,
         output_schema=None if output is None else output.schema,
-        limits=limits.stored(fallbacks=len(fallbacks), check_output=checks),
+        limits=limits.stored(resolved(behavior, agent.behavior), fallbacks=len(fallbacks), check_output=checks),
+        behavior=behavior.stored() if behavior is not None and durable else {},
         metadata=dict(metadata or {}),
         given=given,
         code=code,

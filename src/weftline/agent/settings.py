@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct
 
+from weftline.agent.behavior import Behavior, blocking_budgets
 from weftline.kernel import entries
 from weftline.messages import Sampling
 
@@ -84,14 +86,14 @@ class Limits(Struct, frozen=True, kw_only=True):
             if count < 0:
                 raise ValueError(f"the budget of {tool!r} must not be negative, not {count}")
 
-    def stored(self, *, fallbacks: int, check_output: bool) -> entries.Limits:
+    def stored(self, behavior: Behavior, *, fallbacks: int, check_output: bool) -> entries.Limits:
         """The same as a run's log has them."""
         return entries.Limits(
             max_tool_turns=_UNLIMITED,
             on_max_tool_turns="finalize",
             loop_soft=self.loop_soft,
             loop_hard=max(self.loop_hard, self.loop_soft),
-            tool_budgets=dict(self.tool_budgets),
+            tool_budgets=_budgets(self.tool_budgets, behavior),
             max_retries=self.max_retries,
             fallbacks=fallbacks,
             max_turns=self.max_turns,
@@ -100,7 +102,14 @@ class Limits(Struct, frozen=True, kw_only=True):
             check_output=check_output,
             max_children=self.max_children,
             max_depth=self.max_depth,
+            tool_output_budget_bytes=behavior.tool_output_budget_bytes,
         )
+
+
+def _budgets(limits: Mapping[str, int], behavior: Behavior) -> dict[str, int]:
+    """The budgets that block. What a behavior says about a tool goes before a limit."""
+    kept = {tool: count for tool, count in limits.items() if tool not in (behavior.tool_budgets or {})}
+    return {**kept, **blocking_budgets(behavior.tool_budgets)}
 
 
 _UNLIMITED = 2**31 - 1

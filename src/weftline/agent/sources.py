@@ -8,13 +8,24 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, TypeGuard, cast
 
+from weftline.agent import skilled
+from weftline.agent.above import Above
+from weftline.agent.aliases import Aliases, check_names
+from weftline.agent.behavior import Behavior, resolved
 from weftline.agent.calling import Hook, Hooks
 from weftline.agent.code import AgentCode, Planner
-from weftline.agent.context import RunInfo
-from weftline.agent.definition import AgentTool, Definition
+from weftline.agent.context import RunContext, RunInfo
+from weftline.agent.definition import Definition
+from weftline.agent.disclosure import Disclosure, Withheld, place_search, withheld_of
+from weftline.agent.frame import Frame
+from weftline.agent.gates import check_dedup
+from weftline.agent.given import AgentTool, name_of
+from weftline.agent.hooks import Point
+from weftline.agent.opened import Opened
+from weftline.agent.skills.allowed import ToolNames
+from weftline.agent.skills.toolset import Skills
 from weftline.agent.subagents import Subagent
 from weftline.errors import Conflict, InvalidRequest
-from weftline.kernel.entries import Parent
 from weftline.plan import RunPlan
 from weftline.runtime.toolbox import RunName, ServerTools, Toolbox, ToolSource
 from weftline.tools.base import Tool, Toolset
@@ -28,10 +39,18 @@ NO_DEPS = object()
 class Setup:
     """What one run, or all runs of a name, are carried by."""
 
-    def __init__(self, agent: Definition[Any, Any], *, deps: object = NO_DEPS, hooks: Sequence[Hook[Any]] = ()) -> None:
+    def __init__(
+        self,
+        agent: Definition[Any, Any],
+        *,
+        deps: object = NO_DEPS,
+        hooks: Sequence[Hook[Any]] = (),
+        behavior: Behavior | None = None,
+    ) -> None:
         self.agent = agent
         self.deps = deps
         self.hooks = tuple(hooks)
+        self.behavior = behavior
 
 
 class AgentTools:
@@ -40,7 +59,7 @@ class AgentTools:
     def __init__(self, others: ToolSource | None = None) -> None:
         self.others: ToolSource = others or ServerTools({})
         self._setups: dict[str, Setup] = {}
-        self._opened: dict[int, tuple[Toolset, Sequence[Tool]]] = {}
+        self._opened = Opened()
         self.running: dict[str, AgentCode] = {}
         """By run: the code of those that are in memory."""
         self.planner: Planner | None = None
@@ -65,9 +84,7 @@ class AgentTools:
         return {name: setup.agent for name, setup in self._setups.items()}
 
     async def close(self) -> None:
-        opened, self._opened = list(self._opened.values()), {}
-        for toolset, _ in opened:
-            await toolset.close()
+        await self._opened.close()
 
     # As `ToolSource`
 
@@ -88,31 +105,35 @@ class AgentTools:
         base = await self.others.open(plan, run=run, secrets=secrets)
         if plan.code is None:
             return base
-        setup = self._setups[plan.code]
-        agent = setup.agent
-        parent = run.parent
-        above = self._above(parent)
-        resources = AsyncExitStack()
-        tools, deps, problem = dict[str, Tool](base.tools), None, ""
-        info = RunInfo(id=run.id)
+        setup, only, problem = self._setups[plan.code], None, ""
         try:
-            agent, only = await self._walk(setup.agent, plan.path)
-            if agent is not setup.agent:
-                setup = Setup(agent)
-            info = RunInfo(
-                id=run.id,
-                agent=agent.name,
-                thread_id=run.session_id,
-                workspace=run.workspace_slug,
-                metadata=plan.metadata,
-                parent=None if parent is None else parent.run,
-                depth=0 if parent is None else parent.depth,
-            )
-            await self._add(agent.tools, tools)
-            if only is not None:
-                tools = {name: tool for name, tool in tools.items() if name in only}
-            if above and setup.deps is NO_DEPS and isinstance(agent.deps, type):
-                deps = above[0].context.deps  # there is no other way to give it any
+            setup, only = await self._walk(setup, plan.path)
+        except LookupError as error:
+            problem = str(error)
+        agent, parent = setup.agent, run.parent
+        upper = None if parent is None else self.running.get(parent.run)
+        info = RunInfo(
+            id=run.id,
+            agent=agent.name,
+            thread_id=run.session_id,
+            workspace=run.workspace_slug,
+            metadata=plan.metadata,
+            parent=None if parent is None else parent.run,
+            depth=0 if parent is None else parent.depth,
+        )
+        resources = AsyncExitStack()
+        tools, deps = dict[str, Tool](base.tools), None
+        hooks = Hooks([*agent.hooks, *setup.hooks])
+
+        async def tell(point: Point) -> None:
+            await hooks.watch(point, RunContext(info, None))
+
+        frame = Frame()
+        try:
+            await self._opened.warm([one for one in agent.tools if is_toolset(one)], tell)
+            frame = await self._framed(setup, plan, tools, only=only)
+            if upper is not None and setup.deps is NO_DEPS and isinstance(agent.deps, type):
+                deps = upper.context.deps  # there is no other way to give it any
             else:
                 deps = await _deps(setup, info, resources)
         except Exception as error:
@@ -121,7 +142,9 @@ class AgentTools:
             problem = f"What the agent needs could not be made: {type(error).__name__}: {error}"
         code = AgentCode(
             info,
-            hooks=Hooks([*agent.hooks, *setup.hooks]),
+            owner=agent,
+            frame=frame,
+            hooks=hooks,
             output=None if plan.output_schema is None else agent.output_type,
             instructions=None if isinstance(agent.instructions, str) or plan.system is not None else agent.instructions,
             deps=deps,
@@ -129,52 +152,78 @@ class AgentTools:
             problem=problem,
             plan=plan,
             planner=self.planner,
-            above=above,
+            above=Above(() if upper is None else upper.listeners, child_id=info.id, depth=info.depth),
             on_left=self._left,
         )
-        self.running[run.id] = code
+        self.running[run.id] = skilled.runs[run.id] = code
         return Toolbox(tools, code=code)
-
-    def _above(self, parent: Parent | None) -> tuple[AgentCode, ...]:
-        """The code of the runs above a child, the nearest first."""
-        code = None if parent is None else self.running.get(parent.run)
-        return () if code is None else (code, *code.above)
-
-    async def _walk(
-        self, agent: Definition[Any, Any], path: Sequence[str]
-    ) -> tuple[Definition[Any, Any], frozenset[str] | None]:
-        """The agent that a path of subagents leads to, and which of its tools it has; None for all."""
-        only: frozenset[str] | None = None
-        for step in path:
-            tools: dict[str, Tool] = {}
-            await self._add(agent.tools, tools)
-            found = tools.get(step)
-            if not isinstance(found, Subagent):
-                raise LookupError(f"the agent {agent.name or 'above'} has no subagent {step!r} any more")
-            if found.agent is not None:
-                agent, only = found.agent, None
-            elif found.only is not None:
-                only = found.only if only is None else only & found.only
-        return agent, only
 
     def _left(self, code: AgentCode) -> None:
         if self.running.get(code.info.id) is code:  # the run may be back in memory, with code of its own
             del self.running[code.info.id]
 
-    async def _add(self, given: Sequence[AgentTool], tools: dict[str, Tool]) -> None:
-        for one in given:
+    async def _walk(self, setup: Setup, path: Sequence[str]) -> tuple[Setup, frozenset[str] | None]:
+        """What a path of subagents leads to, and the names of the tools that it has; None for all.
+
+        Raises `LookupError` if the path leads nowhere any more.
+        """
+        only: frozenset[str] | None = None
+        for step in path:
+            found = await self._subagent(setup.agent, step)
+            if found is None:
+                raise LookupError(f"The agent {setup.agent.name or 'above'} has no subagent {step!r} any more.")
+            if found.agent is not None:
+                setup, only = Setup(found.agent), None
+            elif found.only is not None:
+                only = found.only if only is None else only & found.only
+        return setup, only
+
+    async def _subagent(self, agent: Definition[Any, Any], name: str) -> Subagent | None:
+        for one in sorted(agent.tools, key=is_toolset):  # sets of tools last: they may have to connect
+            for found in await self._tools_of(one):
+                if isinstance(found, Subagent) and found.name == name:
+                    return found
+        return None
+
+    async def _framed(
+        self, setup: Setup, plan: RunPlan, tools: dict[str, Tool], *, only: frozenset[str] | None = None
+    ) -> Frame:
+        """Adds the agent's tools to `tools`, or those in `only`; returns what goes with them."""
+        agent = setup.agent
+        behavior = resolved(setup.behavior or Behavior.from_stored(plan.behavior), agent.behavior)
+        aliases = Aliases(agent.tool_aliases)
+        withheld: list[Withheld] = []
+        for one in agent.tools:
+            # Only sets of tools that come from outside have a word on it.
+            lazy = (getattr(one, "disclosure", "eager") or behavior.tool_disclosure) == "lazy"
             for found in await self._tools_of(one):
                 name = found.spec.name
+                if only is not None and name not in only:
+                    continue
                 if name in tools:
                     raise Conflict(f"Two tools of the agent are named {name!r}.")
                 tools[name] = found
+                if lazy:
+                    withheld.append(withheld_of(found, aliases=aliases, server=name_of(one) or ""))
+        search = place_search(tools, withheld, aliases=aliases, settings=behavior.tool_search)
+        check_names(tools, agent.tool_aliases)
+        for name in behavior.dedup_tools or {}:
+            if name in tools:
+                check_dedup(name, tools[name].effect)
+        skills = [one for one in agent.tools if isinstance(one, Skills)]
+        for one in skills:
+            one.check_tools(ToolNames(tools, aliases=aliases.by_name))
+        return Frame(
+            behavior=behavior,
+            aliases=aliases,
+            disclosure=Disclosure(withheld, search=search),
+            skills=skills,
+            tools=list(tools),
+        )
 
     async def _tools_of(self, one: AgentTool) -> Sequence[Tool]:
         if is_toolset(one):
-            known = self._opened.get(id(one))
-            if known is None:
-                known = self._opened[id(one)] = (one, await one.open())
-            return known[1]
+            return await self._opened.tools(one)
         return (as_tool(one),)
 
 

@@ -15,6 +15,7 @@ from weftline.kernel.entries import (
     FinalForced,
     FinalReason,
     LoopDetected,
+    ResultsOverBudget,
 )
 from weftline.kernel.state import (
     Call,
@@ -133,6 +134,8 @@ def _admit(s: State) -> Decision:
     for index, call in enumerate(s.batch.calls):
         if call.stage == "asked" and not call.gated:
             append += _admission(s, index, call, budgets)
+            if call.over is not None:
+                append.append(New(BudgetExceeded(call.name, call.over.max_calls, call.over.call_index)))
     return Decision(tuple(append))
 
 
@@ -245,6 +248,9 @@ def _over_max_turns(s: State) -> Decision:
 def _after(s: State) -> Decision:
     """Every call has its result."""
     limits, streak = s.limits, s.guards.streak
+    budget, size = limits.tool_output_budget_bytes, s.batch.bytes
+    if budget is not None and size > budget and not s.guards.final:
+        return Decision((New(ResultsOverBudget(s.turn - 1, size, budget), prompts.results_over_budget(size, budget)),))
     if limits.loop_soft and not s.guards.final and streak.same_results >= limits.loop_soft:
         if streak.same_results >= limits.loop_hard:
             found = LoopDetected(streak.same_results, True, _tools(s), "results")

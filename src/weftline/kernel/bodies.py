@@ -54,6 +54,16 @@ class GatedBody(Struct, omit_defaults=True):
     is_error: bool = False
     state: Raw | UnsetType = UNSET
     """As in `ClosedBody`."""
+    steer: str = ""
+    """What the model reads after the results of the turn."""
+
+
+class RenderedBody(Struct, omit_defaults=True):
+    """Of `instructions.rendered`."""
+
+    text: str
+    state: Raw | UnsetType = UNSET
+    """As in `ClosedBody`."""
 
 
 class OpenedBody(Struct, omit_defaults=True):
@@ -86,7 +96,7 @@ class QueuedBody(Struct, tag_field="role", tag="user", omit_defaults=True):
 
 
 class TextBody(Struct):
-    """Of `loop.detected`, `final.forced` and `output.rejected`: a message to the model."""
+    """Of `loop.detected`, `final.forced`, `output.rejected` and `results.over_budget`: a message to the model."""
 
     text: str
 
@@ -139,6 +149,7 @@ encode = Encoder().encode
 decode_created = Decoder(CreatedBody).decode
 decode_turn = Decoder(TurnBody).decode
 decode_gated = Decoder(GatedBody).decode
+decode_rendered = Decoder(RenderedBody).decode
 decode_opened = Decoder(OpenedBody).decode
 decode_closed = Decoder(ClosedBody).decode
 decode_text = Decoder(TextBody).decode

@@ -67,7 +67,7 @@ def gated(s: State, head: CallGated) -> State | None:
     call = _unclosed(s, head)
     if call is None or not call.gated:
         return None
-    decided = replace(call, verdict=head.verdict, digest=head.digest, gated=False, yields=head.yields)
+    decided = replace(call, verdict=head.verdict, digest=head.digest, gated=False, yields=head.yields, over=head.over)
     batch = replace(s.batch, calls=_with(s.batch.calls, head.index, decided), gated=s.batch.gated - 1)
     return replace(s, version=s.version + 1, batch=batch)
 
@@ -141,7 +141,12 @@ def closed(s: State, head: CallClosed) -> State | None:
     if batch.unclosed == 1:
         remembered = replace(remembered, streak=guards.after_batch(remembered.streak, calls))
     batch = replace(
-        batch, calls=calls, unclosed=batch.unclosed - 1, running=running, next=_cursor(batch, calls, head.index)
+        batch,
+        calls=calls,
+        unclosed=batch.unclosed - 1,
+        running=running,
+        next=_cursor(batch, calls, head.index),
+        bytes=batch.bytes + max(head.size, 0),
     )
     return replace(s, version=s.version + 1, batch=batch, questions=questions, guards=remembered, totals=totals)
 

@@ -100,6 +100,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """How many child runs may be open at once."""
     max_depth: int = 3
     """How far below a run that nobody's call began child runs may go."""
+    tool_output_budget_bytes: int | None = None
+    """A turn whose results have more bytes than this is followed by a word to the model."""
 
 
 class ModelRef(Head, frozen=True):
@@ -155,7 +157,7 @@ class HistoryPinned(Head, frozen=True, tag="history.pinned"):
 
 
 class InstructionsRendered(Head, frozen=True, tag="instructions.rendered"):
-    """The instructions of a run whose agent makes them by code, for all of its turns. Body: `TextBody`."""
+    """The instructions of a run whose agent makes them by code, for all of its turns. Body: `RenderedBody`."""
 
 
 class RunAdopted(Head, frozen=True, tag="run.adopted"):
@@ -232,6 +234,13 @@ class OutputAccepted(Head, frozen=True, tag="output.accepted"):
     turn: int
 
 
+class Over(Head, frozen=True):
+    """A call beyond a budget that code of the agent's keeps, counted from 1."""
+
+    max_calls: int
+    call_index: int
+
+
 class CallGated(Head, frozen=True, tag="call.gated"):
     """What the agent's gates made of a call, before it is announced. Body: `GatedBody`, unless nothing has changed.
 
@@ -243,6 +252,7 @@ class CallGated(Head, frozen=True, tag="call.gated"):
     verdict: Verdict
     digest: str
     yields: bool = False
+    over: Over | None = None
 
 
 class CallOpened(Head, frozen=True, tag="call.opened"):
@@ -307,6 +317,16 @@ class CallClosed(Head, frozen=True, tag="call.closed"):
     client: str | None = None
     digest: str = ""
     active_us: int = 0
+    size: int = 0
+    """How much of a request the result takes, in bytes, in a run with a budget for that."""
+
+
+class ResultsOverBudget(Head, frozen=True, tag="results.over_budget"):
+    """The results of a turn are larger than the run's budget. Body: `TextBody`, what the model reads about it."""
+
+    turn: int
+    bytes: int
+    budget: int
 
 
 class LoopDetected(Head, frozen=True, tag="loop.detected"):
@@ -402,6 +422,7 @@ Fact: TypeAlias = (
     | CallStarted
     | ChildEnded
     | CallClosed
+    | ResultsOverBudget
     | LoopDetected
     | BudgetExceeded
     | FinalForced

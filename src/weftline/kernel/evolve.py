@@ -34,6 +34,7 @@ from weftline.kernel.entries import (
     MessagesTaken,
     OutputAccepted,
     OutputRejected,
+    ResultsOverBudget,
     RunAdopted,
     RunCreated,
     RunEnded,
@@ -225,6 +226,10 @@ def _stray(s: State, head: CallGated | CallOpened | CallStarted | ChildEnded | C
     return _broken(s, f"a fact about call {head.turn}.{head.index} that does not fit it")
 
 
+def _results_over_budget(s: State, head: ResultsOverBudget, at: int) -> State:
+    return replace(s, version=s.version + 1, batch=replace(s.batch, bytes=0))
+
+
 def _loop_detected(s: State, head: LoopDetected, at: int) -> State:
     if head.hard:
         return replace(s, version=s.version + 1)
@@ -306,6 +311,7 @@ FOLDS: dict[type[Fact], Callable[[State, Any, int], State]] = {
     CallStarted: _call_started,
     ChildEnded: _child_ended,
     CallClosed: _call_closed,
+    ResultsOverBudget: _results_over_budget,
     LoopDetected: _loop_detected,
     BudgetExceeded: _budget_exceeded,
     FinalForced: _final_forced,

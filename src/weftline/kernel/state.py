@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, msgpack
 
-from weftline.kernel.entries import Effect, Fact, How, Limits, ModelRef, Parent, Verdict
+from weftline.kernel.entries import Effect, Fact, How, Limits, ModelRef, Over, Parent, Verdict
 from weftline.messages import Usage
 
 Stage: TypeAlias = Literal["asked", "opened", "started", "closed"]
@@ -47,6 +47,8 @@ class Call(Room, frozen=True):
     """The agent's gates have yet to decide on it."""
     yields: bool = False
     """A spent budget goes before the verdict."""
+    over: Over | None = None
+    """It is beyond a budget that the agent's code keeps."""
     child: str | None = None
     """The run that carries it out; "" before there is one, None for a call without."""
     child_ended: bool = False
@@ -73,6 +75,8 @@ class Batch(Room, frozen=True):
     """The indexes of those that have begun and have no result yet, in order."""
     next: int = 0
     """No server-side call below this index waits to begin."""
+    bytes: int = 0
+    """The size of its results, until the model is told that it is too much."""
 
 
 class Question(Room, frozen=True):
@@ -249,7 +253,7 @@ class State(Room, frozen=True):
         return [call.child for call in calls if call.child and call.waits_for_child]
 
 
-FOLD = 4
+FOLD = 5
 """The number of the fold: raised whenever `evolve` or `State` changes, so that stored states are folded again.
 
 A run row says which fold produced its state; a state with another number is discarded and rebuilt from the log.

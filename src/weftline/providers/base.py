@@ -149,6 +149,8 @@ class ModelRequest(Struct):
     parallel_tool_calls: bool | None = None
     reasoning: int | None = None
     """0–100; None if the request does not say, 0 turns thinking off."""
+    reasoning_budget_tokens: int | None = None
+    """The same in tokens, for models that take a number of tokens; others take `reasoning`."""
     output_schema: OutputSchema | None = None
     max_output_tokens: int | None = None
     temperature: float | None = None
@@ -157,6 +159,8 @@ class ModelRequest(Struct):
     stop: Sequence[str] = ()
     tools_disabled: bool = False
     """A forced final turn: the runtime took the tools away."""
+    cache: bool = True
+    """Whether a family that marks what may be cached does so."""
     cache_key: str | None = None
     """The same for requests that continue one conversation, so that a family can send them where it is cached."""
     call_index: int = 0

@@ -32,7 +32,7 @@ async def start_child(command: StartChild, state: State, work: WorkingSet, servi
     limits = state.limits
     left = None if limits.max_cost_nusd is None else max(limits.max_cost_nusd - state.totals.cost_nusd, 1)
     context = new_context(command.turn, command.index, 1, call, work, services)
-    pending = pending_call(command.index, call, work, turn=command.turn)
+    pending = pending_call(command.index, state, work, turn=command.turn)
     try:
         plan = await code.plan_child(
             pending, context, limits=ChildLimits(limits.max_depth, limits.max_children, max_cost_nusd=left)
@@ -69,7 +69,7 @@ async def finish_child(command: FinishChild, state: State, work: WorkingSet, ser
         if code is None:
             output = as_result(call.name, end)
         else:
-            output = await code.finish_child(pending_call(command.index, call, work, turn=command.turn), context, end)
+            output = await code.finish_child(pending_call(command.index, state, work, turn=command.turn), context, end)
     except Exception as error:
         if is_being_cancelled():
             raise

@@ -6,15 +6,16 @@ has none of it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Literal, Protocol
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from weftline.kernel.entries import Fact, Verdict
-from weftline.messages import Assistant, Usage, UserPart
+from weftline.kernel.entries import Fact, Over, Verdict
+from weftline.messages import Assistant, Message, ToolResult, Usage, UserPart
 from weftline.plan import RunPlan
 from weftline.providers.base import ModelRequest, ProviderError
+from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import Tool, ToolContext, ToolOutput
 
 
@@ -35,6 +36,12 @@ class PendingCall(Struct, frozen=True):
     """None if there is no tool of this name."""
     counts: Mapping[str, int] = {}
     """How often each tool was called in this run so far: carried out, answered, unknown or invalid, not refused."""
+    under_way: Mapping[str, int] = {}
+    """How many calls of its turn, by tool, have passed the gates and have no result yet."""
+    prepared: bytes = b"{}"
+    """The arguments as they came out of the pipeline, before any gate."""
+    result_of: Callable[[str], ToolResult | None] = lambda _: None
+    """The result of an earlier call of this run, by the call's id."""
 
 
 class Gated(Struct, frozen=True):
@@ -46,6 +53,10 @@ class Gated(Struct, frozen=True):
     is_error: bool = False
     yields: bool = False
     """A spent budget goes before this."""
+    over: Over | None = None
+    """The call is beyond a budget that the agent's code keeps."""
+    steer: str = ""
+    """What the model reads after the results of the turn."""
 
 
 class ChildLimits(Struct, frozen=True):
@@ -76,16 +87,30 @@ class RunCode(Protocol):
         """Whether calls are shown to `gate` before they are announced."""
         ...
 
-    async def render(self) -> str | None:
-        """The run's instructions, if they are made by code; asked once per run."""
+    @property
+    def sequential(self) -> bool:
+        """Whether calls are carried out one after the other, whatever their tools allow."""
+        ...
+
+    async def render(
+        self, system: str | None, *, memory: MutableMapping[str, Any], messages: Sequence[Message]
+    ) -> str | None:
+        """The run's instructions, if code has a part in them; asked once per run, with those of its plan.
+
+        `memory` is what the run's tools remember; changes are stored. `messages` are what the run starts from.
+        """
         ...
 
     def prepare_context(self, context: ToolContext) -> None:
         """Adds what the agent's tools get besides what the runtime knows."""
         ...
 
-    async def shape(self, request: ModelRequest, *, turn: int, attempt: int) -> ModelRequest:
+    async def shape(self, request: ModelRequest, *, turn: int, attempt: int, memory: Mapping[str, Any]) -> ModelRequest:
         """The request that is sent, made from the one that the log asks for. Nothing of it is recorded."""
+        ...
+
+    def received(self, message: Assistant) -> Assistant:
+        """The model's message, with the tools' own names."""
         ...
 
     def streamed(self, kind: str, text: str, *, turn: int) -> None:
@@ -94,6 +119,14 @@ class RunCode(Protocol):
 
     async def answered(self, turn: int, message: Assistant | None, error: ProviderError | None) -> None:
         """A model call has ended, with an answer or with an error."""
+        ...
+
+    async def prepare(self, tool: Tool, args: str) -> bytes:
+        """The final arguments of a call. Raises `InvalidArguments`."""
+        ...
+
+    def misfit(self, tool: Tool, error: InvalidArguments) -> str:
+        """What the model reads about arguments that do not fit."""
         ...
 
     async def gate(self, call: PendingCall, context: ToolContext) -> Gated: ...
@@ -120,7 +153,7 @@ class RunCode(Protocol):
         """These facts were appended, in this order; the run goes on when this returns."""
         ...
 
-    async def ended(self, fact: Fact) -> None:
+    async def ended(self, fact: Fact, memory: Mapping[str, Any]) -> None:
         """The run has ended, however it did; the fact is durable."""
         ...
 

@@ -19,7 +19,7 @@ from weftline.runtime.toolbox import EMPTY
 async def consult(command: Consult, state: State, work: WorkingSet, services: Services) -> Outcome:
     call = state.batch.calls[command.index]
     code = (work.toolbox or EMPTY).code
-    asked = pending_call(command.index, call, work, turn=command.turn)
+    asked = pending_call(command.index, state, work, turn=command.turn)
     if code is None:
         # Its agent has no gates any more. What the pipeline found stands.
         return Outcome(_undecided(command, asked))
@@ -28,13 +28,16 @@ async def consult(command: Consult, state: State, work: WorkingSet, services: Se
     context.state = memory
     gated = await code.gate(asked, context)
     changed = gated.args != asked.args and bool(gated.args)
-    body = bodies.GatedBody(Raw(gated.args) if changed else UNSET, gated.parts, gated.is_error, memory.changes())
+    body = bodies.GatedBody(
+        Raw(gated.args) if changed else UNSET, gated.parts, gated.is_error, memory.changes(), gated.steer
+    )
     head = CallGated(
         command.turn,
         command.index,
         gated.verdict,
         digest(gated.args) if changed else call.digest,
         gated.yields,
+        gated.over,
     )
     return Outcome(Draft(head, bodies.encode(body)))
 

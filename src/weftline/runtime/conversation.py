@@ -30,6 +30,7 @@ from weftline.kernel.entries import (
     MessageQueued,
     MessagesTaken,
     OutputRejected,
+    ResultsOverBudget,
     TurnCompleted,
     decode_fact,
 )
@@ -50,6 +51,7 @@ _PARTS = (
     MessageQueued,
     MessagesTaken,
     OutputRejected,
+    ResultsOverBudget,
     AttemptFailed,
 )
 KINDS: tuple[str, ...] = tuple([KIND[cls] for cls in _PARTS])
@@ -97,6 +99,8 @@ class Conversation:
         self._results: list[tuple[int, ToolResult]] = []
         self._open = 0
         self._queued: dict[str, User] = {}
+        self._after_results: list[str] = []
+        """What the model reads once every call of the turn has its result."""
 
     @property
     def last_text(self) -> str:
@@ -129,6 +133,18 @@ class Conversation:
     def estimate(self, tools: Toolbox) -> int:
         """A rough count of the tokens in a request with the whole conversation and these tools, at least 1."""
         return -(-(self.size + tools.size) // BYTES_PER_TOKEN) or 1
+
+    def result_of(self, call_id: str) -> ToolResult | None:
+        """The result of a call of this run, by its id; the latest calls are found first."""
+        for _, result in self._results:
+            if result.id == call_id:
+                return result
+        for message in reversed(self.messages):
+            if isinstance(message, ToolResults):
+                for result in message.results:
+                    if result.id == call_id:
+                        return result
+        return None
 
     def for_model(self, *, vision: bool | None) -> list[Message]:
         """The messages for a model. One known to have no vision reads a note in place of each image."""
@@ -186,9 +202,14 @@ class Conversation:
                 if len(self._results) == self._open:
                     ordered = sorted(self._results, key=lambda result: result[0])
                     self._add(ToolResults(tuple([result for _, result in ordered])), 0)
+                    for text in self._after_results:
+                        self._add(User.of(text, injected=True), len(text))
+                    self._after_results = []
             case InstructionsRendered():
-                self.system = bodies.decode_text(body).text
-            case LoopDetected() | FinalForced() | OutputRejected():
+                rendered = bodies.decode_rendered(body)
+                self.system = rendered.text
+                self._remember(rendered.state)
+            case LoopDetected() | FinalForced() | OutputRejected() | ResultsOverBudget():
                 text = bodies.decode_text(body).text if body else ""
                 if text:
                     self._add(User.of(text, injected=True), len(text))
@@ -215,6 +236,7 @@ class Conversation:
         self.failure = self.partial = ""
         self.gated = {}
         self.children = {}
+        self._after_results = []
         self._open = len(head.calls)
         self._results = []
         self.call_ids.update([call.id for call in head.calls])
@@ -223,6 +245,8 @@ class Conversation:
     def _gate(self, index: int, gated: GatedBody) -> None:
         self.gated[index] = gated
         self._remember(gated.state)
+        if gated.steer:
+            self._after_results.append(gated.steer)
         if gated.args is not UNSET:
             self.args[index] = bytes(gated.args)
 

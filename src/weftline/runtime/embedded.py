@@ -63,7 +63,7 @@ from weftline.runtime.receipts import CancelReceipt, receipt
 from weftline.runtime.requests import check_request
 from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
-from weftline.runtime.step import closed_body
+from weftline.runtime.step import closed_body, size_of
 from weftline.runtime.toolbox import ServerTools, ToolSource
 from weftline.store import open_store
 from weftline.store.base import IdempotencyKey, NewRun, RunRow, Store, Write
@@ -369,6 +369,7 @@ class EmbeddedEngine(StoredRuns):
             "failed" if output.is_error else "returned",
             is_error=output.is_error,
             client=call.client,
+            size=size_of(run.work, output.parts),
         )
         body = closed_body(
             run.work, question.index, output.parts, message_id=message_id, idempotency_key=idempotency_key

@@ -13,8 +13,8 @@ from weftline.runtime.clock import Clock, SystemClock
 from weftline.store.base import Database
 from weftline.store.records import mcp_logins
 from weftline.store.secrets import Vault
+from weftline.tools.mcp.address import McpAddress
 from weftline.tools.mcp.login import Login, LoginLost, digest_of, place_of, renewed
-from weftline.tools.mcp.pool import McpAddress
 
 _Key: TypeAlias = tuple[int, str]
 """Workspace, and digest of the address."""

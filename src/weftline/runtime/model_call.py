@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 from msgspec import Raw
@@ -80,7 +81,8 @@ async def call_model(
     code = (work.toolbox or EMPTY).code
     if code is not None:
         try:
-            request = await code.shape(request, turn=command.turn, attempt=command.attempt)
+            memory = work.conversation.memory
+            request = await code.shape(request, turn=command.turn, attempt=command.attempt, memory=memory)
         except ProviderError as error:
             return call.failed(error)
     assembler = call.assembler
@@ -231,6 +233,7 @@ class _ModelCall:
         message = _with_own_ids(message, command.turn, work.conversation)
         toolbox = work.toolbox or EMPTY
         if toolbox.code is not None:
+            message = toolbox.code.received(message)
             await toolbox.code.answered(command.turn, message, None)
         asked, turn = await prepare_calls(message, work, self._services)
         text = message.text
@@ -385,19 +388,22 @@ async def prepare_calls(
     asked: list[AskedCall] = []
     found: list[bytes] = []
     invalid: dict[int, str] = {}
-    gated = toolbox.code is not None and toolbox.code.gates
+    code = toolbox.code
+    gated = code is not None and code.gates
+    sequential = code is not None and code.sequential
     for index, call in enumerate(message.calls):
         tool = toolbox.get(call.name)
         if tool is None:
             args = _as_object(call.args)
             asked.append(AskedCall(call.id, call.name, digest(args), "unknown", concurrent=True, gated=gated))
         else:
-            prepared = await _prepared(tool, call, work, services)
+            prepared = await _prepared(tool, call, work, services, code)
             if isinstance(prepared, str):
                 args, invalid[index] = _as_object(call.args), prepared
             else:
                 args = prepared
             verdict = "invalid" if index in invalid else "ok"
+            concurrent = tool.concurrent and not sequential
             asked.append(
                 AskedCall(
                     call.id,
@@ -406,7 +412,7 @@ async def prepare_calls(
                     verdict,
                     tool.effect,
                     tool.client,
-                    tool.concurrent,
+                    concurrent,
                     gated,
                     is_carried_out_by_run(tool),
                 )
@@ -415,22 +421,25 @@ async def prepare_calls(
     return tuple(asked), turn_body(message, args=found, invalid=invalid)
 
 
-async def _prepared(tool: Tool, call: ToolCall, work: WorkingSet, services: Services) -> bytes | str:
+async def _prepared(
+    tool: Tool, call: ToolCall, work: WorkingSet, services: Services, code: RunCode | None
+) -> bytes | str:
     """The final arguments of a call, or what the model reads in place of its result, whatever the tool's code does."""
+    prepare = tool.prepare if code is None else partial(code.prepare, tool)
     limit_s = tool.timeout_s or PREPARE_TIMEOUT_S
     deadline = None if type(tool) is FunctionTool else services.deadlines.after(limit_s)
     try:
         if deadline is None:  # its validators never wait, so that no deadline could end them
-            args = cast(object, await tool.prepare(call.args))
+            args = cast(object, await prepare(call.args))
         else:
             async with deadline:
-                args = cast(object, await tool.prepare(call.args))
+                args = cast(object, await prepare(call.args))
         if not isinstance(args, bytes):
             raise TypeError(f"prepare returned {type(args).__name__}, not bytes")
         _check_object(args)
         return args
     except InvalidArguments as error:
-        return joined_text(input_invalid_result(tool, error).parts)
+        return joined_text(input_invalid_result(tool, error).parts) if code is None else code.misfit(tool, error)
     except (Exception, SystemExit, asyncio.CancelledError) as error:
         if is_being_cancelled():
             raise

@@ -7,12 +7,13 @@ from base64 import b64encode
 from collections.abc import Sequence
 from typing import Protocol
 
-from weftline.kernel.bodies import TextBody, decode_message, encode
+from weftline.kernel.bodies import RenderedBody, decode_message, encode
 from weftline.kernel.entries import HistoryPinned, InstructionsRendered
 from weftline.messages import Message
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.conversation import blobs_of
 from weftline.runtime.live import Draft, LiveRun
+from weftline.runtime.memory import RunMemory
 from weftline.runtime.recovery import adoption
 from weftline.runtime.toolbox import RunName, ToolSource
 from weftline.store.base import LogStore
@@ -60,14 +61,17 @@ class RunOpener:
         history = _decoded(stored) if size <= _CODED_HERE_BYTES else await asyncio.to_thread(_decoded, stored)
         contents = {} if run.driving.opened else await self._contents(run, history)
         code = work.toolbox.code if work.toolbox is not None else None
-        rendered = await code.render() if code is not None and work.conversation.system is None else None
+        rendered, memory = None, RunMemory(work.conversation.memory)
+        if code is not None and work.conversation.system is None:
+            messages = [*history, *work.conversation.messages]
+            rendered = await code.render(work.plan.system, memory=memory, messages=messages)
         # No await from here until the facts are recorded: what the conversation takes in and what the log says agree.
         facts: list[Draft] = []
         if run.thread is not None and run.state.history is None:
             work.conversation.begin(history, size=size)
             facts.append(Draft(HistoryPinned(len(history))))
         if rendered is not None and work.conversation.system is None:
-            facts.append(Draft(InstructionsRendered(), encode(TextBody(rendered))))
+            facts.append(Draft(InstructionsRendered(), encode(RenderedBody(rendered, memory.changes()))))
         work.conversation.contents.update(contents)
         work.blobs.clear()
         run.driving.opened = True

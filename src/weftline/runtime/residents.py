@@ -433,7 +433,7 @@ class Residents:
             report_failure(run.work, heads)
             toolbox = run.work.toolbox
             if toolbox is not None and toolbox.code is not None:
-                self._spawn(toolbox.code.ended(heads[-1].head))
+                self._spawn(toolbox.code.ended(heads[-1].head, run.work.conversation.memory))
             if self.on_ended is not None:
                 self.on_ended()
             if not run.active and run.log.idle:

@@ -26,6 +26,7 @@ from weftline.kernel.entries import (
     How,
     LoopDetected,
     OutputRejected,
+    ResultsOverBudget,
     RunEnded,
 )
 from weftline.kernel.evolve import evolve
@@ -36,6 +37,7 @@ from weftline.runtime.models import cost_nusd, model_ref
 from weftline.runtime.spending import spent
 from weftline.runtime.toolbox import EMPTY
 from weftline.store.base import ThreadEnd
+from weftline.tools.results import output_bytes
 
 TRUNCATED = "Model output was truncated (stop_reason=max_tokens)."
 _DECIDED_BY_GATES = frozenset[How]({"blocked", "answered", "unknown", "invalid"})
@@ -97,7 +99,7 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
             return Draft(replace(head, model=model, estimate=conversation.estimate(work.toolbox or EMPTY)))
         case AttemptFailed():
             return _cut_short(state, work, head)
-        case LoopDetected() | FinalForced():
+        case LoopDetected() | FinalForced() | ResultsOverBudget():
             return Draft(head, bodies.encode(bodies.TextBody(new.text)) if new.text else b"")
         case OutputRejected():
             problem = conversation.turn.problem if conversation.turn is not None else ""
@@ -126,6 +128,11 @@ def closed_body(
     return bodies.encode(bodies.ClosedBody(parts, args, message_id, idempotency_key, state))
 
 
+def size_of(work: WorkingSet, parts: tuple[UserPart, ...]) -> int:
+    """The size of a result, in a run that has a budget for it."""
+    return 0 if work.plan.limits.tool_output_budget_bytes is None else output_bytes(parts)
+
+
 def thread_end(state: State, work: WorkingSet) -> ThreadEnd | None:
     """What the end of a run does to its thread, in the same transaction as the terminal entry."""
     if state.thread is None or not state.ended:
@@ -149,10 +156,14 @@ def _closed(work: WorkingSet, head: CallClosed, text: str) -> Draft:
     """A call that is closed in its tool's place: the text is the kernel's, or that of the gates or of the pipeline."""
     gated = work.conversation.gated.get(head.index) if head.how in _DECIDED_BY_GATES else None
     if gated is None or not gated.parts:
-        return Draft(head, closed_body(work, head.index, (Text(text or _invalid(work, head.index)),)))
-    if gated.is_error != head.is_error:
-        head = replace(head, is_error=gated.is_error)
-    return Draft(head, closed_body(work, head.index, gated.parts))
+        parts: tuple[UserPart, ...] = (Text(text or _invalid(work, head.index)),)
+    else:
+        parts = gated.parts
+        if gated.is_error != head.is_error:
+            head = replace(head, is_error=gated.is_error)
+    if size := size_of(work, parts):
+        head = replace(head, size=size)
+    return Draft(head, closed_body(work, head.index, parts))
 
 
 def _invalid(work: WorkingSet, index: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from typing import assert_never, cast
 
 from msgspec import UNSET, Raw, UnsetType
@@ -20,7 +21,7 @@ from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.memory import RunMemory
 from weftline.runtime.progress import ProgressNotes
 from weftline.runtime.services import Outcome, Services, Sink, is_slow
-from weftline.runtime.step import closed_body
+from weftline.runtime.step import closed_body, size_of
 from weftline.runtime.toolbox import EMPTY
 from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown, WillNotHappen
 from weftline.tools.results import output_of
@@ -55,7 +56,7 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
             if code is None:
                 output = await tool.invoke(args, context)
             else:
-                pending = pending_call(command.index, call, work, turn=command.turn)
+                pending = pending_call(command.index, state, work, turn=command.turn)
                 output = await code.execute(pending, context, lambda: tool.invoke(args, context))
         how = _how(output, tool)
     except asyncio.CancelledError:
@@ -186,6 +187,7 @@ def closed(
         is_error=output.is_error,
         digest=digest(content),
         active_us=active_us,
+        size=size_of(work, output.parts),
     )
     return Outcome(Draft(head, closed_body(work, command.index, output.parts, state=state)), attempt)
 
@@ -221,12 +223,14 @@ def new_context(turn: int, index: int, attempt: int, call: Call, work: WorkingSe
     return context
 
 
-def pending_call(index: int, call: Call, work: WorkingSet, *, turn: int) -> PendingCall:
+def pending_call(index: int, state: State, work: WorkingSet, *, turn: int) -> PendingCall:
     """The call as the agent's code sees it."""
+    call = state.batch.calls[index]
     conversation = work.conversation
     body = conversation.turn
     assert body is not None
     problem = body.calls[index].invalid if index < len(body.calls) else ""
+    under_way = [one.name for one in state.batch.calls if not one.gated and one.stage != "closed"]
     return PendingCall(
         turn=turn,
         index=index,
@@ -236,7 +240,10 @@ def pending_call(index: int, call: Call, work: WorkingSet, *, turn: int) -> Pend
         args=conversation.args[index],
         problem=problem,
         tool=(work.toolbox or EMPTY).get(call.name),
-        counts=conversation.counts,
+        counts=dict(conversation.counts),
+        under_way=Counter(under_way),
+        prepared=bodies.turn_args(body)[index],
+        result_of=conversation.result_of,
     )
 
 

@@ -33,7 +33,8 @@ from weftline.tools.a2a import A2AForms, A2ATool, default_description
 from weftline.tools.a2a_tasks import Cancellations
 from weftline.tools.base import Tool
 from weftline.tools.http import HttpSpec, HttpTool, whole_tool
-from weftline.tools.mcp.pool import McpAddress, McpPool
+from weftline.tools.mcp.address import McpAddress
+from weftline.tools.mcp.pool import McpPool
 from weftline.tools.mcp.tools import McpEntry, McpUnavailable, list_tools, offered, unavailable
 from weftline.tools.remote import UnavailableTool
 

@@ -179,3 +179,18 @@ class Toolset(Protocol):
     async def close(self) -> None:
         """Gives back what `open` took. May be called twice."""
         ...
+
+
+class ServerToolset(Toolset, Protocol):
+    """Tools of a server that may be out of reach: a run goes on without it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def prefix(self) -> str:
+        """What the names of its tools begin with, and of no other tool of the agent."""
+        ...
+
+    def stand_in(self, error: Exception) -> Sequence[Tool]:
+        """What is offered in place of its tools when `open` has failed."""
+        ...

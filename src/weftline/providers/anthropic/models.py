@@ -114,7 +114,8 @@ def thinking_for(request: ModelRequest, *, max_tokens: int, forced: bool, levels
     if level and model.thinking == "adaptive":
         return _thinking_as(effort(level), max_tokens)
     if level and not forced:
-        return _thinking_as(budget_tokens(level), max_tokens)
+        exact = request.reasoning_budget_tokens
+        return _thinking_as(budget_tokens(level) if exact is None else exact, max_tokens)
     if not model.default_on or level is None:
         return Thinking({}, on=model.default_on)
     if model.off is not None:

@@ -101,14 +101,14 @@ class RequestBuilder(Struct, frozen=True, kw_only=True):
         if report:
             tools = [*(tools if kept else []), report.tool]
         choice = _tool_choice(request, names, report, has_tools=kept, thinking=thinking)
-        platform = self.platform
+        platform, cache = self.platform, self.cache and request.cache
         addressed = {"model": request.model or DEFAULT_MODEL} if platform is None else platform
         head = {
             **{name: encode(value) for name, value in addressed.items()},
             "max_tokens": encode(max_tokens),
             **({"stream": b"true"} if platform is None else {}),
-            "tools": self._array(tools),
-            "system": self._array(_system(request, report, thinking)),
+            "tools": _array(tools, cache=cache),
+            "system": _array(_system(request, report, thinking), cache=cache),
         }
         output = {**thinking.fields.get("output_config", {}), **({"format": schema} if schema else {})}
         tail = {
@@ -148,11 +148,6 @@ class RequestBuilder(Struct, frozen=True, kw_only=True):
         known = next((model.max_output_tokens for model in self.models if model.vendor_id == request.model), None)
         return min(traits(request.model).max_output_tokens, known or traits(request.model).max_output_tokens)
 
-    def _array(self, blocks: Sequence[Block]) -> bytes:
-        if not blocks:
-            return b""
-        return b"[" + joined(marked(blocks) if self.cache else blocks) + b"]"
-
     def _messages(self, request: ModelRequest, names: NameMap) -> list[bytes]:
         """Joins what was encoded on earlier turns; only the newest message is encoded with its breakpoint, apart."""
         messages, native, own = request.messages, request.native, self.provider
@@ -170,8 +165,15 @@ class RequestBuilder(Struct, frozen=True, kw_only=True):
         if newest < 0:
             return []
         fragments = cast("list[bytes]", native)
-        last = _fragment(request, newest, names, provider=own, mark=True) if self.cache else fragments[newest]
+        marks = self.cache and request.cache
+        last = _fragment(request, newest, names, provider=own, mark=True) if marks else fragments[newest]
         return [*fragments[:newest], last, b"]}"]
+
+
+def _array(blocks: Sequence[Block], *, cache: bool) -> bytes:
+    if not blocks:
+        return b""
+    return b"[" + joined(marked(blocks) if cache else blocks) + b"]"
 
 
 def _fragment(request: ModelRequest, index: int, names: NameMap, *, provider: str, mark: bool) -> bytes:

@@ -61,8 +61,11 @@ def bare(model: str) -> str:
     return model.removeprefix("models/")
 
 
-def thinking_config(model: str, level: int | None) -> dict[str, Any] | None:
-    """`thinkingConfig` for a level of 0 to 100; None if there is no level or the model does not think."""
+def thinking_config(model: str, level: int | None, *, tokens: int | None = None) -> dict[str, Any] | None:
+    """`thinkingConfig` for a level of 0 to 100; None if there is no level or the model does not think.
+
+    `tokens`, if given, is what a model with a budget in tokens gets in place of the level's.
+    """
     if level is None:
         return None
     known = traits(model)
@@ -71,7 +74,8 @@ def thinking_config(model: str, level: int | None) -> dict[str, Any] | None:
         config = {"thinkingLevel": _nearest(level, known.levels)}
     elif known.budget is not None:
         off, minimum, maximum = known.budget
-        config = {"thinkingBudget": off if level == 0 else min(max(maximum * level // 100, minimum), maximum)}
+        wanted = maximum * level // 100 if tokens is None else tokens
+        config = {"thinkingBudget": off if level == 0 else min(max(wanted, minimum), maximum)}
     else:
         return None
     if level > 0:

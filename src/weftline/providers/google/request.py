@@ -220,7 +220,7 @@ def _generation_config(request: ModelRequest, *, by_function: bool) -> dict[str,
         "topP": request.top_p,
         "topK": request.top_k,
         "stopSequences": list(request.stop) or None,
-        "thinkingConfig": thinking_config(request.model, request.reasoning),
+        "thinkingConfig": thinking_config(request.model, request.reasoning, tokens=request.reasoning_budget_tokens),
     }
     if request.output_schema is not None and not by_function:
         config["responseMimeType"] = "application/json"

@@ -31,13 +31,14 @@ class OpenAIChat(OpenAIFamily):
         return ChatReader(self._name, self._profile, names, self._error)
 
     def _body(self, request: ModelRequest, names: NameMap) -> bytes:
-        encoder = ChatEncoder(self._name, self._profile, names, self._takes_images(request.model), self._cache)
+        cache = self._cache and request.cache
+        encoder = ChatEncoder(self._name, self._profile, names, self._takes_images(request.model), cache)
         messages = self._native(request, encoder.message)
-        if self._cache:
+        if cache:
             messages = marked_body(messages)
         if request.system:
             system = encoder.system(request.system)
-            messages.insert(0, marked_body([system])[0] if self._cache else system)
+            messages.insert(0, marked_body([system])[0] if cache else system)
         # What never changes comes first, so that the whole body up to the last message is the same from turn to turn.
         head = b'{"model":' + _encode(request.model)
         if request.tools:

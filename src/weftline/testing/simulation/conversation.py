@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from weftline.kernel import bodies
 from weftline.kernel.entries import (
     CallClosed,
+    CallGated,
     Fact,
     FinalForced,
     HistoryPinned,
@@ -18,6 +19,7 @@ from weftline.kernel.entries import (
     MessageQueued,
     MessagesTaken,
     OutputRejected,
+    ResultsOverBudget,
     TurnCompleted,
 )
 from weftline.messages import Assistant, Message, Text, ToolResult, ToolResults, User
@@ -36,7 +38,8 @@ def naive_conversation(
                 messages.append(bodies.decode_turn(body).message)
             case CallClosed() if _is_last_of_its_turn(facts, position, head.turn):
                 messages.append(ToolResults(tuple(_results(facts, head.turn))))
-            case LoopDetected() | FinalForced() | OutputRejected() if body:
+                messages += [User.of(text, injected=True) for text in _steering(facts, head.turn)]
+            case LoopDetected() | FinalForced() | OutputRejected() | ResultsOverBudget() if body:
                 text = bodies.decode_text(body).text
                 messages += [User.of(text, injected=True)] if text else []
             case MessagesTaken():
@@ -78,6 +81,12 @@ def _asked(facts: Sequence[tuple[Fact, bytes]], turn: int) -> int:
 def _is_last_of_its_turn(facts: Sequence[tuple[Fact, bytes]], position: int, turn: int) -> bool:
     upto = facts[: position + 1]
     return sum(isinstance(head, CallClosed) and head.turn == turn for head, _ in upto) == _asked(facts, turn)
+
+
+def _steering(facts: Sequence[tuple[Fact, bytes]], turn: int) -> list[str]:
+    """What gates have to say after the results of a turn."""
+    gated = [body for head, body in facts if isinstance(head, CallGated) and head.turn == turn]
+    return [text for body in gated if (text := bodies.decode_gated(body).steer)]
 
 
 def _results(facts: Sequence[tuple[Fact, bytes]], turn: int) -> list[ToolResult]:

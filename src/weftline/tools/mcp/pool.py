@@ -12,16 +12,15 @@ import logging
 from collections import OrderedDict, defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias, cast
-
-from msgspec import Struct
 
 from weftline._version import __version__
 from weftline.mcp_answers import read_leniently
 from weftline.net.address import parse
 from weftline.net.dial import Dialer
-from weftline.redaction import Redactor, shown_url
+from weftline.redaction import Redactor
+from weftline.tools.mcp.address import McpAddress, McpPlace
+from weftline.tools.mcp.asking import Asked
 from weftline.tools.mcp.login import Credential
 
 if TYPE_CHECKING:
@@ -36,24 +35,8 @@ MAX_CONNECTIONS = 64
 """Of one workspace."""
 IDLE_S = 60.0
 CONNECT_S = 10.0
-MAX_SSE_EVENT_BYTES = 8 * 1024 * 1024
 _REMEMBERED_SERVERS = 1024
-
-
-class McpAddress(Struct, frozen=True, dict=True):
-    """A server as one workspace knows it. Sessions are never shared between workspaces."""
-
-    workspace: int
-    url: str
-    headers: tuple[tuple[str, str], ...] = ()
-
-    @cached_property
-    def redactor(self) -> Redactor:
-        """Redacts what the server is sent."""
-        return Redactor.of_request(self.url, dict(self.headers))
-
-    def __repr__(self) -> str:
-        return f"McpAddress({self.workspace}, {shown_url(self.url)!r})"
+_END_PROGRAMS_S = 10.0
 
 
 Credentials: TypeAlias = Callable[[McpAddress], Awaitable[Credential | None]]
@@ -76,8 +59,11 @@ class McpPool:
         connect_s: float = CONNECT_S,
         credentials: Credentials | None = None,
         mode: ConnectMode = "legacy",
+        asked: Asked | None = None,
     ) -> None:
+        """`asked` answers what servers ask; without it nobody does."""
         self.connect_s = connect_s
+        self._asked = asked or Asked()
         self._credentials = credentials
         self._mode: ConnectMode = mode
         self._modern: OrderedDict[str, None] = OrderedDict()
@@ -86,11 +72,11 @@ class McpPool:
         self._idle_s = idle_s
         self._rooms: defaultdict[int, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(max_connections))
         """By workspace."""
-        self._connections: dict[McpAddress, Connection] = {}
+        self._connections: dict[McpPlace, Connection] = {}
         self._closing: set[Connection] = set()
 
     @asynccontextmanager
-    async def use(self, address: McpAddress) -> AsyncGenerator[Connection]:
+    async def use(self, address: McpPlace) -> AsyncGenerator[Connection]:
         """An open connection, kept open for the duration. Raises the error if it cannot be opened."""
         connection = self._connections.get(address)
         if connection is None or connection.ended:
@@ -103,7 +89,8 @@ class McpPool:
                 address,
                 room=self._rooms[address.workspace],
                 credentials=self._credentials,
-                mode="auto" if address.url in self._modern else self._mode,
+                mode=self._mode_of(address),
+                asked=self._asked,
             )
         connection.users += 1
         if connection.expiry is not None:
@@ -117,8 +104,9 @@ class McpPool:
             connection.users -= 1
             if not connection.users and self._connections.get(address) is connection:
                 if connection.ended:
-                    del self._connections[address]
-                else:
+                    self.discard(connection)
+                elif isinstance(address, McpAddress):
+                    # A process may have a state that its next call relies on: it stays.
                     loop = asyncio.get_running_loop()
                     connection.expiry = loop.call_later(self._idle_s, self.discard, connection)
 
@@ -141,14 +129,21 @@ class McpPool:
             self.discard(connection)
         owners = [connection.owner for connection in self._closing]
         if owners:
-            _, late = await asyncio.wait(owners, timeout=2.0)
+            # A program has time to end, then it is killed; cancelled in the middle of that it would be left behind.
+            programs = any(not isinstance(connection.address, McpAddress) for connection in self._closing)
+            _, late = await asyncio.wait(owners, timeout=_END_PROGRAMS_S if programs else 2.0)
             for owner in late:
                 owner.cancel()
             if late:
                 await asyncio.wait(late, timeout=2.0)
 
+    def _mode_of(self, address: McpPlace) -> ConnectMode:
+        if isinstance(address, McpAddress) and address.url not in self._modern:
+            return self._mode
+        return "auto"
+
     def _remember(self, connection: Connection) -> None:
-        if connection.mode != self._mode:
+        if isinstance(connection.address, McpAddress) and connection.mode != self._mode:
             self._modern[connection.address.url] = None
             if len(self._modern) > _REMEMBERED_SERVERS:
                 self._modern.popitem(last=False)
@@ -165,11 +160,12 @@ class Connection:
     def __init__(
         self,
         dialer: Dialer,
-        address: McpAddress,
+        address: McpPlace,
         *,
         room: asyncio.Semaphore,
         credentials: Credentials | None = None,
         mode: ConnectMode = "legacy",
+        asked: Asked,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.address = address
@@ -178,6 +174,7 @@ class Connection:
         self.questions: list[Callable[[str], object]] = []
         """Called with the server's questions to a person, for each call in progress."""
         self._credentials = credentials
+        self._asked = asked
         self.users = 0
         self.last_used = loop.time()
         self.expiry: asyncio.TimerHandle | None = None
@@ -217,6 +214,8 @@ class Connection:
             raise TimeoutError("The server did not answer in time.") from None
 
     def close(self) -> None:
+        if self._closing.is_set():
+            return  # a second cancel would hit it while it ends its program
         self._closing.set()
         if not self._client.done():
             self.owner.cancel()
@@ -225,8 +224,9 @@ class Connection:
         try:
             async with self._room:
                 self._has_room = True
-                if self._credentials is not None and not _is_authorized(self.address):
-                    self.credential = await self._credentials(self.address)
+                address = self.address
+                if self._credentials is not None and isinstance(address, McpAddress) and not _is_authorized(address):
+                    self.credential = await self._credentials(address)
                 await self._keep()
         except BaseException as error:
             if not self._client.done():
@@ -241,35 +241,28 @@ class Connection:
                 raise
 
     async def _keep(self) -> None:
-        import httpx2
         from mcp import Client, MCPError
-        from mcp.client.streamable_http import streamable_http_client
         from mcp.types import Implementation
 
-        from weftline.tools.mcp.http import BROKEN, NOT_SENT, UNAUTHORIZED, DialledTransport
+        from weftline.tools.mcp.http import BROKEN, NOT_SENT, UNAUTHORIZED
+        from weftline.tools.mcp.transports import reached as streams
 
-        target = parse(self.address.url)
-        transport = DialledTransport(
-            self._dialer.of(self.address.workspace),
-            origin=target.origin,
-            headers=dict(self.address.headers),
-            credential=self.credential,
+        transport = streams(
+            self.address, dialer=self._dialer.of(self.address.workspace), credential=self.credential, on_lost=self._lost
         )
         try:
-            async with (
-                httpx2.AsyncClient(transport=transport, timeout=None) as http,
-                Client(
-                    streamable_http_client(target.url, http_client=http, max_sse_event_size=MAX_SSE_EVENT_BYTES),
-                    mode=self.mode,
-                    elicitation_callback=self._declined,
-                    client_info=Implementation(name="weftline", version=__version__),
-                    cache=None,
-                ) as client,
-            ):
+            async with Client(
+                transport,
+                mode=self.mode,
+                elicitation_callback=self._elicited,
+                sampling_callback=self._asked.sampling,
+                client_info=Implementation(name="weftline", version=__version__),
+                cache=None,
+            ) as client:
                 # The package validates results against the server's own schemas, on the loop and without a time limit.
                 # `McpTool` does that with a bound.
                 setattr(client.session, "validate_tool_result", _unchecked)  # noqa: B010
-                read_leniently(client, server=shown_url(target.url), redact=lambda text: self.redactor.text(text))
+                read_leniently(client, server=self.address.shown, redact=lambda text: self.redactor.text(text))
                 self._client.set_result(client)
                 await self._closing.wait()
         except BaseException as error:
@@ -286,10 +279,17 @@ class Connection:
         self.mode = "auto"
         await self._keep()
 
-    async def _declined(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
-        """Handles the server's question to a person, whom a run cannot ask."""
+    def _lost(self) -> None:
+        if self._client.done():
+            self._closing.set()
+
+    async def _elicited(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
+        """The answer to the server's question to a person; most runs have nobody to ask."""
         from mcp.types import ElicitResult
 
+        values = await self._asked.values(params)
+        if values is not None:
+            return ElicitResult(action="accept", content=values)
         for report in self.questions:
             report(params.message)
         return ElicitResult(action="decline")
@@ -313,9 +313,9 @@ async def _load() -> None:
 
 
 def _import_mcp() -> None:
-    import mcp.client.streamable_http  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    import mcp  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
-    import weftline.tools.mcp.http  # noqa: F401  # pyright: ignore[reportUnusedImport]  imported for its effect
+    import weftline.tools.mcp.transports  # noqa: F401  # pyright: ignore[reportUnusedImport]  imported for its effect
 
 
 def _cause(error: BaseException) -> BaseException:

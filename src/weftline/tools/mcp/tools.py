@@ -17,21 +17,30 @@ from weftline.canonical import NotCanonical, canonical_value, parse
 from weftline.kernel.entries import Effect
 from weftline.messages import File, Image, Text, UserPart
 from weftline.providers.base import ToolSpec
-from weftline.redaction import Redactor, shown_url
+from weftline.redaction import Redactor
 from weftline.schema_cost import refusal
 from weftline.tools.base import ToolContext, ToolOutput, ToolProgress
 from weftline.tools.checking import issues_of
-from weftline.tools.mcp.pool import Connection, McpAddress, McpMissing, McpPool
+from weftline.tools.mcp.address import McpPlace
+from weftline.tools.mcp.pool import Connection, McpMissing, McpPool
 from weftline.tools.remote import RemoteTool, UnavailableTool, redacted
 from weftline.tools.schema import EMPTY_OBJECT_SCHEMA, object_root
 
 if TYPE_CHECKING:
     from mcp import MCPError
-    from mcp.types import CallToolResult, ContentBlock
+    from mcp.types import (
+        BlobResourceContents,
+        CallToolResult,
+        ContentBlock,
+        RequestParamsMeta,
+        TextResourceContents,
+    )
     from mcp.types import Tool as Listed
 
 logger = logging.getLogger(__name__)
 
+KEY = "weftline/idempotency-key"
+"""Where a server finds the key in the metadata of a call: the same whenever the call is repeated."""
 MAX_TOOLS = 2000
 MAX_PAGES = 2000
 _MAX_NAME = 64
@@ -60,12 +69,15 @@ class McpTool(RemoteTool):
     a server may restart between calls.
     """
 
-    def __init__(self, name: str, entry: McpEntry, *, pool: McpPool, address: McpAddress) -> None:
+    server = ""
+    """The name of the server, if it is one that an agent was given."""
+
+    def __init__(self, name: str, entry: McpEntry, *, pool: McpPool, address: McpPlace) -> None:
         super().__init__(ToolSpec(name, entry.description, entry.parameters), redactor=address.redactor)
         self.effect: Effect = entry.effect
         self.concurrent = entry.effect == "read"
         self._entry = entry
-        self._upstream = entry.name
+        self.upstream = entry.name
         self._pool = pool
         self._address = address
 
@@ -116,7 +128,12 @@ class McpTool(RemoteTool):
 
         connection.questions.append(on_question)
         try:
-            return await connection.client.call_tool(self._upstream, arguments, progress_callback=on_progress)
+            return await connection.client.call_tool(
+                self.upstream,
+                arguments,
+                progress_callback=on_progress,
+                meta=cast("RequestParamsMeta", {KEY: context.idempotency_key}),
+            )
         finally:
             connection.questions.remove(on_question)
 
@@ -158,7 +175,7 @@ class McpTool(RemoteTool):
         return ToolOutput.of(message, is_error=True, in_doubt=in_doubt)
 
 
-async def list_tools(pool: McpPool, address: McpAddress) -> tuple[McpEntry, ...]:
+async def list_tools(pool: McpPool, address: McpPlace) -> tuple[McpEntry, ...]:
     """All tools of a server, over all pages. Raises `McpUnavailable` with a message for the model."""
     try:
         async with asyncio.timeout(pool.connect_s):
@@ -180,7 +197,7 @@ def _told(error: Exception) -> str:
     return str(getattr(error, "message", None) or error) or type(error).__name__
 
 
-async def _listed(pool: McpPool, address: McpAddress) -> tuple[McpEntry, ...]:
+async def _listed(pool: McpPool, address: McpPlace) -> tuple[McpEntry, ...]:
     for last in (False, True):
         async with pool.use(address) as connection:
             from mcp import MCPError
@@ -213,7 +230,7 @@ async def _pages(connection: Connection) -> tuple[McpEntry, ...]:
 
 
 def _cut_short(connection: Connection, found: dict[str, McpEntry]) -> tuple[McpEntry, ...]:
-    where = shown_url(connection.address.url)
+    where = connection.address.shown
     limits = f"{MAX_TOOLS:,} tools on {MAX_PAGES:,} pages"
     logger.warning("the MCP server %s lists more than %s; %d of its tools are offered", where, limits, len(found))
     return tuple(found.values())
@@ -254,7 +271,7 @@ def offered(
     entries: tuple[McpEntry, ...],
     *,
     pool: McpPool,
-    address: McpAddress,
+    address: McpPlace,
     tool_filter: tuple[str, ...] | None,
     taken: frozenset[str] | set[str] = frozenset(),
 ) -> list[McpTool]:
@@ -287,10 +304,10 @@ def model_name(ref: str, tool: str, *, taken: set[str]) -> str:
     return f"{name[: _MAX_NAME - len(mark) - 1]}_{mark}"
 
 
-def unavailable(ref: str, reason: str) -> UnavailableTool:
+def unavailable(ref: str, reason: str, *, tool: str = "") -> UnavailableTool:
     """The one tool that stands in for an unreachable server."""
     return UnavailableTool(
-        f"{ref[: _MAX_NAME - len('_unavailable')]}_unavailable",
+        tool or f"{ref[: _MAX_NAME - len('_unavailable')]}_unavailable",
         description=f"The MCP server {ref} could not be reached, so its tools are missing. Call this to learn why.",
         explanation=f"The MCP server {ref} is unavailable: {reason} Go on without its tools.",
     )
@@ -306,7 +323,7 @@ def output_of(result: CallToolResult) -> ToolOutput:
     """What the model reads of a result: its text, images and files, or its structured content if it has none."""
     parts: list[UserPart] = []
     for block in result.content:
-        parts += _part(block)
+        parts += content_parts(block)
     if not parts:
         parts.append(Text(_structured_text(result)))
     return ToolOutput(tuple(parts), is_error=result.is_error)
@@ -321,8 +338,8 @@ def _structured_text(result: CallToolResult) -> str:
         return ""
 
 
-def _part(block: ContentBlock) -> list[UserPart]:
-    from mcp.types import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent, TextResourceContents
+def content_parts(block: ContentBlock) -> list[UserPart]:
+    from mcp.types import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent
 
     match block:
         case TextContent():
@@ -334,10 +351,15 @@ def _part(block: ContentBlock) -> list[UserPart]:
         case ResourceLink():
             return [Text(f"{block.title or block.name}: {block.uri}")]
         case EmbeddedResource():
-            resource = block.resource
-            if isinstance(resource, TextResourceContents):
-                return [Text(resource.text)]
-            media_type = resource.mime_type or "application/octet-stream"
-            if media_type.startswith("image/"):
-                return [Image(media_type, data=resource.blob)]
-            return [File(media_type, data=resource.blob, name=str(resource.uri))]
+            return [resource_part(block.resource)]
+
+
+def resource_part(resource: TextResourceContents | BlobResourceContents) -> UserPart:
+    from mcp.types import TextResourceContents
+
+    if isinstance(resource, TextResourceContents):
+        return Text(resource.text)
+    media_type = resource.mime_type or "application/octet-stream"
+    if media_type.startswith("image/"):
+        return Image(media_type, data=resource.blob)
+    return File(media_type, data=resource.blob, name=str(resource.uri))

@@ -1,0 +1,88 @@
+"""Names that the model knows tools by. Everything inside uses the tools' own names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from weftline.errors import Conflict
+from weftline.messages import Assistant, Message, ToolCall, ToolResults
+from weftline.providers.base import ModelRequest, ToolSpec
+
+
+class Aliases:
+    """`aliases` gives a wire name for some of the tools, by the tool's own name."""
+
+    def __init__(self, aliases: Mapping[str, str] | None = None) -> None:
+        self._wire = {own: wire for own, wire in (aliases or {}).items() if own != wire}
+        self._own = {wire: own for own, wire in self._wire.items()}
+        self._source: Sequence[Message] | None = None
+        self._model = ""
+        self._shown: list[Message] = []
+        self._native: list[bytes | None] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._wire)
+
+    @property
+    def by_name(self) -> Mapping[str, str]:
+        return self._wire
+
+    def wire(self, name: str) -> str:
+        return self._wire.get(name, name)
+
+    def own(self, name: str) -> str:
+        return self._own.get(name, name)
+
+    def received(self, message: Assistant) -> Assistant:
+        """The model's message with the tools' own names."""
+        if not self._wire or not message.calls:
+            return message
+        return _renamed(message, self._own)
+
+    def sent(self, request: ModelRequest, *, whole: bool) -> ModelRequest:
+        """The request with wire names, in tools and in earlier calls.
+
+        `whole`: its messages are the run's own list, which only grows, so what was made of them last time is good.
+        """
+        if not self._wire:
+            return request
+        choice = request.tool_choice
+        if isinstance(choice, tuple):
+            choice = ("tool", self.wire(choice[1]))
+        tools: list[ToolSpec] = [replace(tool, name=self.wire(tool.name)) for tool in request.tools]
+        if not whole:
+            messages = [self._message(message) for message in request.messages]
+            return replace(request, messages=messages, tools=tools, tool_choice=choice, native=[])
+        if self._source is not request.messages or self._model != request.model:
+            self._source, self._model, self._shown, self._native = request.messages, request.model, [], []
+        self._shown += [self._message(message) for message in request.messages[len(self._shown) :]]
+        return replace(request, messages=self._shown, tools=tools, tool_choice=choice, native=self._native)
+
+    def _message(self, message: Message) -> Message:
+        match message:
+            case Assistant() if message.calls:
+                return _renamed(message, self._wire)
+            case ToolResults():
+                return ToolResults(tuple([replace(one, name=self.wire(one.name)) for one in message.results]))
+            case _:
+                return message
+
+
+def check_names(tools: Iterable[str], aliases: Mapping[str, str]) -> None:
+    """Raises `Conflict` if the model would know two tools by one name."""
+    taken: dict[str, str] = {}
+    for own in tools:
+        wire = aliases.get(own, own)
+        if wire in taken and taken[wire] != own:
+            raise Conflict(f"The tools {taken[wire]!r} and {own!r} would both be called {wire!r} by the model.")
+        taken[wire] = own
+
+
+def _renamed(message: Assistant, names: Mapping[str, str]) -> Assistant:
+    parts = [
+        replace(part, name=names.get(part.name, part.name)) if isinstance(part, ToolCall) else part
+        for part in message.parts
+    ]
+    return replace(message, parts=tuple(parts))

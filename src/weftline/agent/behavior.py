@@ -1,0 +1,263 @@
+"""How an agent goes about its runs: knobs that are neither the model's settings nor limits.
+
+    Agent(…, behavior=Behavior(compact_strategy="tail", tool_budgets={"search": 5}))
+
+Each knob is taken from the run, else from the agent, else from its preset, else from `DEFAULTS`. One that is None is
+not given.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import Any, Final, Literal, TypeAlias, cast
+
+import msgspec
+
+from weftline.errors import InvalidRequest
+
+Hasher: TypeAlias = Callable[[Mapping[str, Any]], str]
+"""What of a call's arguments matters: two calls with the same text are the same call."""
+Decays: TypeAlias = Callable[[int, int], float]
+"""The budget of a turn, counted from 1, made from the budget of the first."""
+Mode: TypeAlias = Literal["block", "steer"]
+
+
+@dataclass(frozen=True)
+class Exceeded:
+    """A call beyond the budget of its tool: the `count`th, where `max` are allowed."""
+
+    tool: str
+    max: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """What is to become of a call beyond its budget. Without a message the model reads ours."""
+
+    mode: Mode
+    message: str = ""
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("block", "steer"):
+            raise ValueError(f'a mode is "block" or "steer", not {self.mode!r}')
+
+
+@dataclass(frozen=True)
+class ToolBudget:
+    """How often a tool may be called in a run, and what happens to a call beyond that.
+
+    `block` refuses it. `steer` lets it run and tells the model, once per tool and run. A function is asked about each.
+    """
+
+    max: int
+    on_exceed: Mode | Callable[[Exceeded], Ruling] = "block"
+
+    def __post_init__(self) -> None:
+        if self.max < 0:
+            raise ValueError(f"the budget of a tool must not be negative, not {self.max}")
+        if not callable(self.on_exceed) and self.on_exceed not in ("block", "steer"):
+            raise ValueError(f'on_exceed is "block", "steer" or a function, not {self.on_exceed!r}')
+
+
+@dataclass(frozen=True)
+class ThinkingDecay:
+    """Less reasoning in later turns: from `after_turn` on, `factor` times as much in each, down to `floor`."""
+
+    after_turn: int
+    factor: float
+    floor: int = 0
+
+    def __post_init__(self) -> None:
+        if self.after_turn < 0 or self.floor < 0 or not 0 <= self.factor <= 1:
+            raise ValueError("thinking_decay: after_turn and floor must not be negative, and factor is from 0 to 1")
+
+    def __call__(self, turn: int, base: int) -> float:
+        late = max(turn - self.after_turn, 0)
+        return max(float(self.floor), base * self.factor**late) if late else base
+
+
+@dataclass(frozen=True)
+class ToolSearch:
+    """How withheld tools are found. Without `tool` the agent brings a search of its own."""
+
+    default_limit: int = 5
+    tool: bool = True
+
+    def __post_init__(self) -> None:
+        if self.default_limit < 1:
+            raise ValueError(f"default_limit must be above 0, not {self.default_limit}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Behavior:
+    """See the module, and docs/behaviors.md for each knob."""
+
+    cache: bool | None = None
+    """Whether requests mark what the model's provider may cache."""
+    tool_execution: Literal["auto", "sequential"] | None = None
+    """Whether a turn's calls run one after the other even where their tools could run at the same time."""
+    tool_budgets: Mapping[str, ToolBudget | int] | None = None
+    """How often tools may be called in a run; a number blocks what is beyond."""
+    tool_output_budget_bytes: int | None = None
+    """A turn whose results are larger than this is followed by a request to summarize. Nothing is cut."""
+    dedup_tools: Mapping[str, Hasher | None] | None = None
+    """Reading tools whose last result is given again if they are called with the same arguments, or the same hash."""
+    compact_strategy: Literal["off", "tail"] | None = None
+    compact_threshold_bytes: int | None = None
+    """With `tail`: how large the results in a request may be before older ones are replaced by stubs."""
+    compact_keep_turns: int | None = None
+    """With `tail`: how many of the latest turns keep their results."""
+    elide_stale_reads: bool | None = None
+    """Whether requests have a stub in place of what was read from a file that was changed later."""
+    persist_threshold_bytes: int | None = None
+    """Larger results are written to a file in `persist_dir`; the conversation has a stub with a preview."""
+    persist_dir: str | os.PathLike[str] | None = None
+    persist_exclude_tools: Sequence[str] | None = None
+    reasoning_budget_tokens: int | None = None
+    """How many tokens the model may think in a turn, in place of the level of `Settings.reasoning`."""
+    thinking_decay: ThinkingDecay | Decays | None = None
+    """Less reasoning in later turns: of the budget in tokens if there is one, else on the scale 0–100."""
+    tool_disclosure: Literal["eager", "lazy"] | None = None
+    """Whether tools of MCP servers are offered at once or have to be found with `tool_search`."""
+    tool_search: ToolSearch | None = None
+
+    def __post_init__(self) -> None:
+        for name, allowed in _CHOICES.items():
+            value = getattr(self, name)
+            if value is not None and value not in allowed:
+                words = " or ".join([f'"{one}"' for one in allowed])
+                raise ValueError(f"{name} is {words}, not {value!r}")
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or value < least):
+                raise ValueError(f"{name} must be {least} or more, not {value!r}")
+        for tool, budget in (self.tool_budgets or {}).items():
+            if not isinstance(budget, ToolBudget) and (isinstance(budget, bool) or budget < 0):
+                raise ValueError(f"tool_budgets: the budget of {tool!r} must not be negative, not {budget!r}")
+        for name in ("cache", "elide_stale_reads"):
+            if getattr(self, name) not in (None, True, False):
+                raise ValueError(f"{name} is True or False, not {getattr(self, name)!r}")
+
+    def over(self, below: Behavior) -> Behavior:
+        """These knobs, and those of `below` where these say nothing."""
+        mine = _given(self)
+        return Behavior(**{**_given(below), **mine})
+
+    def stored(self) -> dict[str, Any]:
+        """The knobs that are given, in JSON's types. Raises `InvalidRequest` for functions, which cannot be stored."""
+        values = _given(self)
+        for name in ("tool_budgets", "dedup_tools", "thinking_decay"):
+            if any(map(callable, _functions_in(values.get(name)))):
+                raise InvalidRequest(f"A durable run cannot be given {name} with a function; set it on the agent.")
+        if "persist_dir" in values:
+            values["persist_dir"] = os.fspath(values["persist_dir"])
+        return msgspec.to_builtins(values)
+
+    @classmethod
+    def from_stored(cls, stored: Mapping[str, Any]) -> Behavior:
+        known = {field.name for field in fields(cls)}
+        values = {name: value for name, value in stored.items() if name in known}
+        if "tool_budgets" in values:
+            budgets = cast("dict[str, Any]", values["tool_budgets"])
+            values["tool_budgets"] = {tool: _budget(one) for tool, one in budgets.items()}
+        if "thinking_decay" in values:
+            values["thinking_decay"] = ThinkingDecay(**values["thinking_decay"])
+        if "tool_search" in values:
+            values["tool_search"] = ToolSearch(**values["tool_search"])
+        return cls(**values)
+
+
+_CHOICES: Final = {
+    "tool_execution": ("auto", "sequential"),
+    "compact_strategy": ("off", "tail"),
+    "tool_disclosure": ("eager", "lazy"),
+}
+_LEAST: Final = {
+    "tool_output_budget_bytes": 0,
+    "compact_threshold_bytes": 0,
+    "compact_keep_turns": 0,
+    "persist_threshold_bytes": 0,
+    "reasoning_budget_tokens": 0,
+}
+
+DEFAULTS: Final = Behavior(
+    cache=True,
+    tool_execution="auto",
+    compact_strategy="off",
+    compact_threshold_bytes=128 * 1024,
+    compact_keep_turns=4,
+    elide_stale_reads=False,
+    persist_exclude_tools=(),
+    tool_disclosure="eager",
+    tool_search=ToolSearch(),
+)
+"""What holds where nobody says anything. The knobs that are None here are off."""
+
+
+def resolved(*layers: Behavior | None) -> Behavior:
+    """Each knob from the first layer that gives it, else its default."""
+    found = DEFAULTS
+    for layer in reversed(layers):
+        if layer is not None:
+            found = layer.over(found)
+    return found
+
+
+def blocking_budgets(budgets: Mapping[str, ToolBudget | int] | None) -> dict[str, int]:
+    """Those that refuse a call, by tool."""
+    found: dict[str, int] = {}
+    for tool, budget in (budgets or {}).items():
+        if not isinstance(budget, ToolBudget):
+            found[tool] = budget
+        elif budget.on_exceed == "block":
+            found[tool] = budget.max
+    return found
+
+
+def other_budgets(budgets: Mapping[str, ToolBudget | int] | None) -> dict[str, ToolBudget]:
+    """Those that the agent's code keeps."""
+    return {
+        tool: budget
+        for tool, budget in (budgets or {}).items()
+        if isinstance(budget, ToolBudget) and budget.on_exceed != "block"
+    }
+
+
+def decayed(decay: ThinkingDecay | Decays, *, turn: int, base: int) -> int:
+    """What of `base` is left in a turn, counted from 1: never more than it, never less than nothing."""
+    return min(max(int(decay(turn, base)), 0), base)
+
+
+def level_of(tokens: int) -> int:
+    """The level on the scale 0–100 that stands for so many tokens of reasoning."""
+    if tokens <= 0:
+        return 0
+    for (low, at_low), (high, at_high) in pairwise(_SCALE):
+        if tokens <= high:
+            return max(round(at_low + (at_high - at_low) * (tokens - low) / (high - low)), 1)
+    return 100
+
+
+_SCALE: Final = ((0, 0), (1024, 15), (4096, 30), (10240, 50), (32768, 80), (65536, 100))
+
+
+def _budget(stored: Any) -> ToolBudget | int:
+    return stored if isinstance(stored, int) else ToolBudget(stored["max"], stored["on_exceed"])
+
+
+def _given(behavior: Behavior) -> dict[str, Any]:
+    values = {field.name: getattr(behavior, field.name) for field in fields(Behavior)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _functions_in(value: object) -> list[object]:
+    if isinstance(value, ThinkingDecay):
+        return []
+    if not isinstance(value, Mapping):
+        return [value]
+    found = list(cast("Mapping[str, object]", value).values())
+    return [one.on_exceed if isinstance(one, ToolBudget) else one for one in found]

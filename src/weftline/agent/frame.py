@@ -1,0 +1,41 @@
+"""What a run's code is made of besides hooks and deps: behavior, names for the model, withheld tools, skills."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weftline.agent.aliases import Aliases
+from weftline.agent.behavior import DEFAULTS, Behavior, other_budgets
+from weftline.agent.disclosure import Disclosure
+from weftline.agent.gates import BudgetGate, DedupGate, DisclosureGate, FrameworkGate, SkillGate
+from weftline.agent.skills.allowed import ToolNames
+from weftline.agent.skills.toolset import Skills
+
+
+class Frame:
+    """Of one run."""
+
+    def __init__(
+        self,
+        *,
+        behavior: Behavior = DEFAULTS,
+        aliases: Aliases | None = None,
+        disclosure: Disclosure | None = None,
+        skills: Sequence[Skills] = (),
+        tools: Sequence[str] = (),
+    ) -> None:
+        self.behavior = behavior
+        self.aliases = aliases or Aliases()
+        self.disclosure = disclosure or Disclosure()
+        self.skills = tuple(skills)
+        self.budgets = BudgetGate(other_budgets(behavior.tool_budgets), shown=self.aliases.by_name)
+        self.dedup = DedupGate(behavior.dedup_tools or {})
+        names = ToolNames(tools, aliases=self.aliases.by_name)
+        gates: list[tuple[object, FrameworkGate]] = [
+            (self.skills, SkillGate(self.skills, names)),
+            (other_budgets(behavior.tool_budgets), self.budgets),
+            (behavior.dedup_tools, self.dedup),
+            (self.disclosure.withheld, DisclosureGate(self.disclosure)),
+        ]
+        self.gates: tuple[FrameworkGate, ...] = tuple([gate for needed, gate in gates if needed])
+        """Those that have something to say, in the order in which they are asked."""

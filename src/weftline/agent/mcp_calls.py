@@ -1,0 +1,64 @@
+"""The points around a call of an MCP server, between `tool_before` and `tool_transform`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from msgspec.json import decode
+from msgspec.structs import replace
+
+from weftline import prompts
+from weftline.agent.above import Above
+from weftline.agent.calling import Hooks
+from weftline.agent.hooks_outside import McpToolAfter, McpToolBefore, McpToolGate, McpToolTransform
+from weftline.runtime.code import PendingCall
+from weftline.tools.base import ToolOutput
+from weftline.tools.results import output_bytes, output_of
+
+Invoke = Callable[[], Awaitable[ToolOutput]]
+
+
+def server_of(call: PendingCall) -> str:
+    """The MCP server that carries out the call; "" for any other tool."""
+    return getattr(call.tool, "server", "")
+
+
+async def around(
+    call: PendingCall, invoke: Invoke, *, shown: str, hooks: Hooks, context: object, above: Above
+) -> ToolOutput:
+    """Asks the server, unless a gate has blocked the call or answered it. `shown` is the model's name for the tool."""
+    server = server_of(call)
+    where: dict[str, Any] = {
+        "turn": call.turn,
+        "call_id": call.id,
+        "tool": call.name,
+        "server": server,
+        "display_name": shown,
+    }
+    args: dict[str, Any] = decode(call.args, type=dict[str, Any]) if call.args else {}
+    output: ToolOutput | None = None
+    if McpToolGate in hooks or above.wants(McpToolGate):
+        gate = McpToolGate(**where, args=args, raw_args=call.raw_args, counts=dict(call.counts))
+        error = await hooks.gate(gate, context) or await above.gate(gate)
+        blocked = prompts.gate_failed(call.name) if error is not None else gate.blocked
+        if blocked is not None:
+            return ToolOutput.of(prompts.blocked(blocked), is_error=True)
+        if gate.answered is not None:
+            output = output_of(gate.answered[0], tool_name=call.name)
+    if output is None:
+        if McpToolBefore in hooks:
+            await hooks.watch(McpToolBefore(**where, args=args), context)
+        output = await invoke()
+    if McpToolTransform in hooks:
+        point = McpToolTransform(**where, **_told(output))
+        await hooks.shape(point, context)
+        parts = point.result if isinstance(point.result, tuple) else output_of(point.result, tool_name=call.name).parts  # pyright: ignore[reportUnnecessaryIsInstance]  hooks set anything
+        output = replace(output, parts=parts, is_error=bool(point.is_error) or output.in_doubt)
+    if McpToolAfter in hooks:
+        await hooks.watch(McpToolAfter(**where, **_told(output)), context)
+    return output
+
+
+def _told(output: ToolOutput) -> dict[str, Any]:
+    return {"result": output.parts, "is_error": output.is_error, "output_bytes": output_bytes(output.parts)}

@@ -1,0 +1,110 @@
+"""The sets of tools that an engine has opened: each once, those of an agent side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from time import monotonic
+from typing import TypeAlias, TypeGuard
+
+from weftline.agent.calling import HookFailed
+from weftline.agent.hooks import Point
+from weftline.agent.hooks_outside import McpBootstrapEnd, McpBootstrapStart, McpConnect, McpError
+from weftline.tools.base import ServerToolset, Tool, Toolset
+
+logger = logging.getLogger(__name__)
+
+Tell: TypeAlias = Callable[[Point], Awaitable[None]]
+
+
+async def _nobody(point: Point) -> None:
+    """For an opening that no run has asked for."""
+
+
+class _Opening:
+    def __init__(self, toolset: Toolset, tell: Tell) -> None:
+        self.toolset = toolset
+        self.failed = False
+        """The server was out of reach, so that `tools` only stand in for its own."""
+        self.tools = asyncio.create_task(self._open(tell), name="open a set of tools")
+
+    async def _open(self, tell: Tell) -> Sequence[Tool]:
+        toolset = self.toolset
+        return await self._server(toolset, tell) if is_server(toolset) else await toolset.open()
+
+    async def _server(self, server: ServerToolset, tell: Tell) -> Sequence[Tool]:
+        started = monotonic()
+
+        def elapsed_ms() -> int:
+            return round((monotonic() - started) * 1000)
+
+        await _told(tell, McpBootstrapStart(server.name))
+        try:
+            tools = await server.open()
+        except Exception as error:
+            self.failed = True
+            logger.warning("the MCP server %s is out of reach: %s", server.name, error)
+            await _told(tell, McpError(server.name, error))
+            await _told(tell, McpBootstrapEnd(server.name, elapsed_ms(), error=error))
+            return server.stand_in(error)
+        await _told(tell, McpConnect(server.name))
+        await _told(tell, McpBootstrapEnd(server.name, elapsed_ms(), len(tools)))
+        return tools
+
+
+class Opened:
+    """Runs that need a set at the same time wait for the same opening. One that failed is tried again by the next."""
+
+    def __init__(self) -> None:
+        self._openings: dict[int, _Opening] = {}
+
+    async def warm(self, toolsets: Iterable[Toolset], tell: Tell) -> None:
+        """Opens all of them at once. Those that fail raise when their tools are asked for."""
+        openings = [self._opening(one, tell, again=True).tools for one in toolsets]
+        if openings:
+            await asyncio.wait(openings)
+
+    async def tools(self, toolset: Toolset) -> Sequence[Tool]:
+        opening = self._opening(toolset, _nobody)
+        try:
+            # A run that is cancelled while it waits must not take the tools from the others.
+            return await asyncio.shield(opening.tools)
+        except Exception:
+            if self._openings.get(id(toolset)) is opening:
+                del self._openings[id(toolset)]
+            raise
+
+    async def close(self) -> None:
+        openings, self._openings = list(self._openings.values()), {}
+        for one in openings:
+            one.tools.cancel()
+        if openings:
+            await asyncio.wait([one.tools for one in openings])
+        await asyncio.gather(*[_closed(one) for one in openings])
+
+    def _opening(self, toolset: Toolset, tell: Tell, *, again: bool = False) -> _Opening:
+        opening = self._openings.get(id(toolset))
+        if opening is None or (again and opening.failed and opening.tools.done()):
+            opening = self._openings[id(toolset)] = _Opening(toolset, tell)
+        return opening
+
+
+def is_server(toolset: Toolset) -> TypeGuard[ServerToolset]:
+    return hasattr(toolset, "stand_in")
+
+
+async def _told(tell: Tell, point: Point) -> None:
+    try:
+        await tell(point)
+    except HookFailed:
+        logger.error("%s has no way to fail closed; the run goes on", point.name)
+
+
+async def _closed(one: _Opening) -> None:
+    if one.failed or one.tools.cancelled() or one.tools.exception() is not None:
+        return  # there is nothing to give back
+    try:
+        await one.toolset.close()
+    except Exception:
+        logger.exception("a set of tools could not be closed")

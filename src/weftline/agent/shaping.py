@@ -1,0 +1,121 @@
+"""The request that is sent, made from the one that the log asks for. Nothing of it is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from weftline.agent import hooks as points
+from weftline.agent.behavior import decayed, level_of
+from weftline.agent.calling import Hooks
+from weftline.agent.context import RunContext
+from weftline.agent.frame import Frame
+from weftline.agent.pairs import repaired
+from weftline.agent.shortening import tail_compacted, without_stale_reads
+from weftline.agent.skills.activation import SkillActivations, stored_contents
+from weftline.messages import Message
+from weftline.providers.base import ModelRequest
+
+
+class RequestShaper:
+    """In this order: hooks on instructions and messages, pairs repaired, compaction, decay, hooks on settings, names.
+
+    Hooks see tools under their own names; only what leaves here has the names that the model knows.
+    """
+
+    def __init__(self, frame: Frame, hooks: Hooks, context: RunContext[Any]) -> None:
+        self._frame = frame
+        self._hooks = hooks
+        self._context = context
+
+    async def shaped(
+        self, request: ModelRequest, *, turn: int, attempt: int, memory: Mapping[str, Any]
+    ) -> ModelRequest:
+        """Raises `HookFailed` if a hook fails that must not."""
+        hooks, context, frame = self._hooks, self._context, self._frame
+        own = request.messages
+        if points.SystemRendered in hooks:
+            rendered = points.SystemRendered(turn, request.system or "")
+            await hooks.shape(rendered, context)
+            request = replace(request, system=rendered.system or None)
+        if points.RowsLoaded in hooks or points.ContextBuilt in hooks:
+            loaded = points.RowsLoaded(turn, tuple(request.messages))
+            await hooks.shape(loaded, context)
+            built = points.ContextBuilt(turn, loaded.messages)
+            await hooks.shape(built, context)
+            request = _with_messages(request, repaired(built.messages))
+        request = _with_messages(request, self._shortened(request.messages, memory))
+        request = self._decayed(request, turn)
+        if not frame.behavior.cache:
+            request = replace(request, cache=False)
+        offered = frame.disclosure.offered(request.tools, memory)
+        if offered is not request.tools:
+            request = replace(request, tools=offered)
+        if points.BeforeModel in hooks:
+            request = await self._with_settings(request, turn, attempt)
+        return frame.aliases.sent(request, whole=request.messages is own)
+
+    def _shortened(self, messages: Sequence[Message], memory: Mapping[str, Any]) -> Sequence[Message]:
+        behavior = self._frame.behavior
+        if behavior.elide_stale_reads:
+            messages = without_stale_reads(messages)
+        if behavior.compact_strategy == "tail":
+            messages = tail_compacted(
+                messages,
+                threshold_bytes=behavior.compact_threshold_bytes or 0,
+                keep_turns=behavior.compact_keep_turns or 0,
+                keep=self._active_contents(messages, memory),
+            )
+        return messages
+
+    def _active_contents(self, messages: Sequence[Message], memory: Mapping[str, Any]) -> set[str]:
+        """The calls whose results are what active skills say: those stay whole."""
+        if not self._frame.skills:
+            return set()
+        active = set(SkillActivations(dict(memory)).names)
+        return {one.call_id for one in stored_contents(messages) if one.name in active}
+
+    def _decayed(self, request: ModelRequest, turn: int) -> ModelRequest:
+        behavior = self._frame.behavior
+        tokens, decay = behavior.reasoning_budget_tokens, behavior.thinking_decay
+        if tokens is not None:
+            if decay is not None:
+                tokens = decayed(decay, turn=turn + 1, base=tokens)
+            return replace(request, reasoning=level_of(tokens), reasoning_budget_tokens=tokens or None)
+        if decay is None or not request.reasoning:
+            return request
+        return replace(request, reasoning=decayed(decay, turn=turn + 1, base=request.reasoning))
+
+    async def _with_settings(self, request: ModelRequest, turn: int, attempt: int) -> ModelRequest:
+        point = points.BeforeModel(
+            turn,
+            attempt,
+            request.model,
+            tuple(request.messages),
+            request.system,
+            request.reasoning,
+            request.max_output_tokens,
+            request.temperature,
+            request.top_p,
+            tuple(request.stop),
+            tuple([tool.name for tool in request.tools]),
+        )
+        await self._hooks.shape(point, self._context)
+        return replace(
+            request,
+            reasoning=point.reasoning,
+            # The budget belongs to the level: whoever changes one does not mean the other any more.
+            reasoning_budget_tokens=request.reasoning_budget_tokens if point.reasoning == request.reasoning else None,
+            max_output_tokens=point.max_output_tokens,
+            temperature=point.temperature,
+            top_p=point.top_p,
+            stop=tuple(point.stop),
+            tools=[tool for tool in request.tools if tool.name in point.tools],
+        )
+
+
+def _with_messages(request: ModelRequest, messages: Sequence[Message]) -> ModelRequest:
+    """What a provider keeps beside the run's own list of messages does not belong to another one."""
+    return request if messages is request.messages else replace(request, messages=messages, native=[])

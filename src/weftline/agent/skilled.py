@@ -1,0 +1,76 @@
+"""Between an agent's skills and its hooks: what happens to skills is told at the points `skills_*`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary, ref
+
+from weftline.agent import hooks_outside as points
+from weftline.agent.calling import Hook, Hooks
+from weftline.agent.context import RunContext
+from weftline.agent.skills.toolset import SkillActivated, SkillDeactivated, Skills, SkillsCatalog, SkillsResolved
+
+
+class Owner(Protocol):
+    """An agent, as far as its skills know it."""
+
+    hooks: list[Hook[Any]]
+
+
+class Teller(Protocol):
+    """The code of a run."""
+
+    owner: object
+
+    async def tell(self, point: points.Point) -> None: ...
+
+
+_told: WeakKeyDictionary[Skills, WeakSet[Any]] = WeakKeyDictionary()
+runs: WeakValueDictionary[str, Any] = WeakValueDictionary()
+"""The code of runs that are in memory, by run id."""
+
+
+def connect(skills: Skills, agent: Owner) -> None:
+    """Tells the agent's hooks what happens to the skills, from now on. Skills outlive no agent because of this."""
+    owners = _told.setdefault(skills, WeakSet())
+    if agent in owners:
+        return
+    owners.add(agent)
+    weak = ref(agent)
+
+    async def resolved(event: SkillsResolved) -> None:
+        await _tell(weak, "", points.SkillsResolve(event.skills, event.diagnostics))
+
+    async def cataloged(event: SkillsCatalog) -> None:
+        agent = weak()
+        if agent is not None:
+            point = points.SkillsCatalog(list(event.skills))
+            await Hooks(agent.hooks).shape(point, _NO_RUN)
+            event.skills = list(point.catalog)
+
+    async def activated(event: SkillActivated) -> None:
+        await _tell(weak, event.run_id, points.SkillsActivate(event.skill, event.via))
+
+    async def deactivated(event: SkillDeactivated) -> None:
+        await _tell(weak, event.run_id, points.SkillsDeactivate(event.skill, event.reason))
+
+    skills.on_resolve.append(resolved)
+    skills.on_catalog.append(cataloged)
+    skills.on_activate.append(activated)
+    skills.on_deactivate.append(deactivated)
+
+
+_NO_RUN: RunContext[Any] | None = None
+
+
+async def _tell(weak: Callable[[], Owner | None], run_id: str, point: points.Point) -> None:
+    agent = weak()
+    if agent is None:
+        return
+    if not run_id:
+        await Hooks(agent.hooks).watch(point, _NO_RUN)
+        return
+    run: Teller | None = runs.get(run_id)
+    if run is not None and run.owner is agent:
+        await run.tell(point)

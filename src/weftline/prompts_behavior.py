@@ -1,0 +1,101 @@
+"""What models read because of an agent's behavior: stubs, refusals, the list of withheld tools.
+
+The same rules as in `prompts` hold, and a test pins these texts too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+BUILD = (
+    "You work on the files of a project. Look before you change something, make the smallest change that does what "
+    "was asked, and check it with the project's own commands. Say at the end what you changed and what you checked."
+)
+PLAN = (
+    "You plan work on the files of a project, and change nothing. Read what matters, then answer with a plan: the "
+    "steps in their order, the files that each one touches, how to check it, and what is uncertain."
+)
+"""Instructions of the presets."""
+
+
+def escaped(text: str) -> str:
+    """A text as a part of XML, attributes included."""
+    for char, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;")):
+        text = text.replace(char, entity)
+    return text
+
+
+# In place of content
+
+
+def compacted(tool: str, size: int) -> str:
+    return f"[The result of {tool} ({size} bytes) was left out to save space. Call it again if you still need it.]"
+
+
+def stale_read(path: str) -> str:
+    return f"[What was read from {path} here was left out: the file has been changed since. Read it again.]"
+
+
+def persisted(tool: str, *, size: int, path: str, preview: str) -> str:
+    head = f'<persisted-output tool="{escaped(tool)}" bytes="{size}" path="{escaped(path)}">'
+    return f"{head}\n{preview}\n</persisted-output>"
+
+
+# Arguments
+
+
+def invalid_arguments(message: str) -> str:
+    return f"Validation error: {message}"
+
+
+# Budgets
+
+
+def over_budget(tool: str, max_calls: int) -> str:
+    """A reason for `prompts.blocked`."""
+    return f"{tool} may be called {_times(max_calls)} in this run. Continue without it, or give your final answer."
+
+
+def steer_budget(tool: str, max_calls: int) -> str:
+    return (
+        f"[You have called {tool} more often than the {_times(max_calls)} that this run has planned for it. "
+        "Work with what you have, and call it again only if you cannot do without.]"
+    )
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+# Tools that have to be found first
+
+SEARCH_FOR_WHAT = "Say what to look for: names, a query or a server."
+SEARCH_LIMIT = "limit must be above 0."
+
+
+def withheld_tools(names: Sequence[str], *, search: str) -> str:
+    """The list for the system prompt; "" if there are none. `search` is empty if the agent has no search."""
+    if not names:
+        return ""
+    how = f" Call {search} to get the input schema of those that you need; then they can be called." if search else ""
+    listed = "\n".join(f"<tool>{escaped(name)}</tool>" for name in names)
+    return f"These tools exist as well.{how}\n\n<available_tools>\n{listed}\n</available_tools>"
+
+
+def withheld(tool: str, *, search: str) -> str:
+    """A reason for `prompts.blocked`."""
+    how = f" Call {search} with its name first." if search else ""
+    return f"the input schema of {tool} has not been loaded.{how}"
+
+
+def found_tools(found: Sequence[tuple[str, str, str]], *, left: int) -> str:
+    """Name, description and input schema of each, the schema with `<` written as an escape."""
+    if not found:
+        return "<tool_search_results>\nNo tool matches.\n</tool_search_results>"
+    rows = "\n".join(
+        f"<tool>\n<name>{escaped(name)}</name>\n<description>{escaped(description)}</description>\n"
+        f"<input_schema>{schema}</input_schema>\n</tool>"
+        for name, description, schema in found
+    )
+    more = f"\n({left} more match; search more narrowly to see them)" if left else ""
+    return f"<tool_search_results>\n{rows}{more}\n</tool_search_results>"

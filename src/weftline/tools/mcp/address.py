@@ -1,0 +1,59 @@
+"""Where an MCP server is: at an address that is dialled, or behind a command that starts it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from weftline.redaction import Redactor, shown_url
+
+Transport: TypeAlias = Literal["http", "sse"]
+"""Streamable HTTP, or the older kind with one long stream of events."""
+
+
+class McpAddress(Struct, frozen=True, dict=True):
+    """A server as one workspace knows it. Sessions are never shared between workspaces."""
+
+    workspace: int
+    url: str
+    headers: tuple[tuple[str, str], ...] = ()
+    transport: Transport = "http"
+
+    @cached_property
+    def redactor(self) -> Redactor:
+        """Redacts what the server is sent."""
+        return Redactor.of_request(self.url, dict(self.headers))
+
+    @property
+    def shown(self) -> str:
+        return shown_url(self.url)
+
+    def __repr__(self) -> str:
+        return f"McpAddress({self.workspace}, {self.shown!r})"
+
+
+class McpCommand(Struct, frozen=True, dict=True):
+    """A server that is started as a process of its own, spoken to over its standard input and output."""
+
+    command: tuple[str, ...]
+    env: tuple[tuple[str, str], ...] = ()
+    """Besides the few variables that every program needs, such as PATH: nothing else of ours is passed on."""
+    cwd: str | None = None
+    workspace: int = 0
+
+    @cached_property
+    def redactor(self) -> Redactor:
+        return Redactor.of_environment(dict(self.env))
+
+    @property
+    def shown(self) -> str:
+        """Without its arguments: any of them may be a token."""
+        return self.command[0]
+
+    def __repr__(self) -> str:
+        return f"McpCommand({self.shown!r})"
+
+
+McpPlace: TypeAlias = McpAddress | McpCommand

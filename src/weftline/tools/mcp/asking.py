@@ -1,0 +1,89 @@
+"""What MCP servers ask during a call: a person for some values, a model for some text."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from mcp.client.session import ClientRequestContext, SamplingFnT
+    from mcp.types import CreateMessageRequestParams, CreateMessageResult, ElicitRequestParams, ErrorData
+
+logger = logging.getLogger(__name__)
+
+
+class Question(Struct, frozen=True):
+    """What a server wants a person to fill in; `schema` is a JSON Schema of flat values."""
+
+    message: str
+    schema: dict[str, Any]
+
+
+class SampleMessage(Struct, frozen=True):
+    role: Literal["user", "assistant"]
+    text: str
+
+
+class SampleRequest(Struct, frozen=True):
+    """What a server wants a model to go on from."""
+
+    messages: tuple[SampleMessage, ...]
+    system: str | None
+    max_tokens: int
+    temperature: float | None = None
+
+
+OnElicit: TypeAlias = Callable[[Question], Mapping[str, Any] | Awaitable[Mapping[str, Any] | None] | None]
+"""Answers a question with its values; None declines."""
+OnSample: TypeAlias = Callable[[SampleRequest], str | Awaitable[str]]
+
+
+class Asked(Struct, frozen=True):
+    """Who answers what servers ask. Where nobody does, questions are declined, and no model is offered at all."""
+
+    on_elicit: OnElicit | None = None
+    on_sample: OnSample | None = None
+
+    async def values(self, params: ElicitRequestParams) -> dict[str, Any] | None:
+        """The answer to a question; None if it is declined."""
+        schema = getattr(params, "requested_schema", None)
+        if self.on_elicit is None or schema is None:
+            return None
+        try:
+            given = self.on_elicit(Question(params.message, dict(schema)))
+            answer = await given if isawaitable(given) else given
+        except Exception:
+            logger.exception("on_elicit failed; the question is declined")
+            return None
+        return None if answer is None else dict(answer)
+
+    @property
+    def sampling(self) -> SamplingFnT | None:
+        return None if self.on_sample is None else self._sample
+
+    async def _sample(
+        self, context: ClientRequestContext, params: CreateMessageRequestParams
+    ) -> CreateMessageResult | ErrorData:
+        from mcp.types import INTERNAL_ERROR, CreateMessageResult, ErrorData, TextContent
+
+        assert self.on_sample is not None
+        messages = tuple([SampleMessage(one.role, _text(one.content)) for one in params.messages])
+        request = SampleRequest(messages, params.system_prompt, params.max_tokens, params.temperature)
+        try:
+            given = self.on_sample(request)
+            text = await given if isawaitable(given) else given
+        except Exception:
+            logger.exception("on_sample failed")
+            return ErrorData(code=INTERNAL_ERROR, message="The model could not be asked.")
+        return CreateMessageResult(
+            role="assistant", content=TextContent(type="text", text=text), model="given", stop_reason="endTurn"
+        )
+
+
+def _text(content: Any) -> str:
+    blocks = cast("list[Any]", content) if isinstance(content, list) else [content]
+    return "\n".join([block.text for block in blocks if block.type == "text"])

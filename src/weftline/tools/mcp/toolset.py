@@ -1,0 +1,265 @@
+"""`mcp(…)`: the tools of an MCP server, for an agent."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shlex
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Literal, TypeAlias
+from weakref import WeakKeyDictionary
+
+from msgspec import Struct
+
+from weftline.messages import Text, UserPart
+from weftline.net.dial import Dialer
+from weftline.net.egress import Egress
+from weftline.tools.base import Tool, ToolOutput
+from weftline.tools.mcp.address import McpAddress, McpCommand, McpPlace, Transport
+from weftline.tools.mcp.asking import Asked, OnElicit, OnSample
+from weftline.tools.mcp.pool import CONNECT_S, McpPool
+from weftline.tools.mcp.tools import McpEntry, McpTool, content_parts, list_tools, offered, resource_part, unavailable
+from weftline.tools.naming import name_of_command, name_of_url
+from weftline.tools.remote import redacted
+
+if TYPE_CHECKING:
+    from mcp import Client
+
+Disclosure: TypeAlias = Literal["eager", "lazy"]
+
+START_S = 60.0
+"""For a server that is started here: its first start may download it."""
+MAX_PAGES = 100
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*")
+_MAX_NAME = 32
+
+
+class McpResource(Struct, frozen=True):
+    uri: str
+    name: str
+    description: str = ""
+    media_type: str | None = None
+
+
+class McpPrompt(Struct, frozen=True):
+    name: str
+    description: str = ""
+    arguments: tuple[str, ...] = ()
+
+
+def mcp(
+    server: str | Sequence[str],
+    *,
+    name: str | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+    headers: Mapping[str, str] | None = None,
+    transport: Transport = "http",
+    disclosure: Disclosure | None = None,
+    only: Sequence[str] | None = None,
+    timeout_s: float | None = None,
+    connect_s: float | None = None,
+    on_elicit: OnElicit | None = None,
+    on_sample: OnSample | None = None,
+) -> McpServer:
+    """The tools of an MCP server, as `<name>__<tool>`. Needs the extra `mcp`.
+
+    The server is connected, or started, with the first run that needs it, together with the agent's other servers; the
+    engine closes it. One that is gone is reached again, or started again, at the next call.
+
+    Args:
+        server: The command line that starts a server on stdio (`"npx -y some-server"`, or a list), or a URL.
+        name: Stands in front of its tools' names. By default it is made from the command or the URL.
+        env: For a command: variables besides PATH, HOME and the like. Nothing else of this process is passed on.
+        cwd: For a command: where it is started.
+        headers: For a URL: sent with every request to its origin.
+        transport: For a URL: `sse` for servers that only speak the older transport.
+        disclosure: `lazy` withholds the tools until the model looks for them, `eager` offers them at once; without it
+            the agent's own setting counts.
+        only: The names of the tools to offer, as the server calls them; all when left out.
+        timeout_s: For one call.
+        connect_s: For connecting and listing the tools; 10 s for a URL, 60 s for a command.
+        on_elicit: Answers the server's questions to a person; without it they are declined.
+        on_sample: Answers the server's requests for a model; without it the server is told that there is none.
+    """
+    place: McpPlace
+    if isinstance(server, str) and re.match(r"https?://", server, re.IGNORECASE):
+        if env is not None or cwd is not None:
+            raise ValueError("env and cwd are for a server that is started; a URL takes headers")
+        place = McpAddress(0, server, tuple(sorted((headers or {}).items())), transport)
+        found = name_of_url(server)
+    else:
+        if headers is not None or transport != "http":
+            raise ValueError("headers and transport are for a URL; a command takes env and cwd")
+        command = tuple(shlex.split(server) if isinstance(server, str) else server)
+        if not command:
+            raise ValueError("mcp() takes the command that starts a server, or its URL")
+        place = McpCommand(command, tuple(sorted((env or {}).items())), None if cwd is None else os.fspath(cwd))
+        found = name_of_command(command)
+    name = found[:_MAX_NAME].strip("_") if name is None else name
+    if not _NAME.fullmatch(name) or len(name) > _MAX_NAME:
+        raise ValueError(
+            f"an MCP server cannot be named {name!r}: a letter, then letters, digits and single underscores, "
+            f"at most {_MAX_NAME}"
+        )
+    return McpServer(
+        name,
+        place,
+        disclosure=disclosure,
+        only=None if only is None else tuple(only),
+        timeout_s=timeout_s,
+        connect_s=connect_s or (START_S if isinstance(place, McpCommand) else CONNECT_S),
+        asked=Asked(on_elicit, on_sample),
+    )
+
+
+def named_tools(
+    server: str, entries: Sequence[McpEntry], *, pool: McpPool, place: McpPlace, only: tuple[str, ...] | None
+) -> list[McpTool]:
+    """The tools as `<server>__<tool>`, whatever the order in which they were listed.
+
+    Names of servers have neither two underscores nor one at the end, so the first two in a tool's name end the
+    server's: no tool of one server can have the name of another server's.
+    """
+    in_order = tuple(sorted(entries, key=lambda entry: entry.name))
+    return offered(f"{server}_", in_order, pool=pool, address=place, tool_filter=only)
+
+
+class _Connected:
+    """What an event loop has of a server; shared by the engines on it."""
+
+    def __init__(self, *, connect_s: float, asked: Asked) -> None:
+        # The program names the address itself, so private ones are meant.
+        self.dialer = Dialer(Egress("private"))
+        self.pool = McpPool(self.dialer, connect_s=connect_s, asked=asked)
+        self.users = 0
+
+    async def aclose(self) -> None:
+        await self.pool.aclose()
+        await self.dialer.aclose()
+
+
+class McpServer:
+    """Made by `mcp(…)`; a `weftline.tools.base.ServerToolset`."""
+
+    def __init__(
+        self,
+        name: str,
+        place: McpPlace,
+        *,
+        disclosure: Disclosure | None,
+        only: tuple[str, ...] | None,
+        timeout_s: float | None,
+        connect_s: float,
+        asked: Asked,
+    ) -> None:
+        self.name = name
+        self.prefix = f"{name}__"
+        self.disclosure = disclosure
+        self._place = place
+        self._only = only
+        self._timeout_s = timeout_s
+        self._connect_s = connect_s
+        self._asked = asked
+        self._connected: WeakKeyDictionary[asyncio.AbstractEventLoop, _Connected] = WeakKeyDictionary()
+
+    def __repr__(self) -> str:
+        return f"<mcp {self.name!r} {self._place.shown}>"
+
+    # As `ServerToolset`
+
+    async def open(self) -> Sequence[Tool]:
+        connected = self._enter()
+        try:
+            entries = await list_tools(connected.pool, self._place)
+        except BaseException:
+            await self.close()
+            raise
+        tools = named_tools(self.name, entries, pool=connected.pool, place=self._place, only=self._only)
+        for one in tools:
+            one.server, one.timeout_s = self.name, self._timeout_s
+        return tools
+
+    def stand_in(self, error: Exception) -> Sequence[Tool]:
+        reason = self._place.redactor.text(str(error) or type(error).__name__)
+        reason = reason if reason.endswith((".", "!", "?")) else f"{reason}."
+        return [unavailable(self.name, reason, tool=f"{self.prefix}unavailable")]
+
+    async def close(self) -> None:
+        loop = asyncio.get_running_loop()
+        connected = self._connected.get(loop)
+        if connected is None:
+            return
+        connected.users -= 1
+        if connected.users <= 0:
+            self._connected.pop(loop, None)
+            await connected.aclose()
+
+    # What else a server has
+
+    async def resources(self) -> list[McpResource]:
+        """Everything that the server lets one read."""
+        found: list[McpResource] = []
+        async with self._client() as client:
+            cursor: str | None = None
+            for _ in range(MAX_PAGES):
+                page = await client.list_resources(cursor=cursor)
+                found += [
+                    McpResource(str(one.uri), one.name, one.description or "", one.mime_type) for one in page.resources
+                ]
+                cursor = page.next_cursor
+                if cursor is None:
+                    break
+        return found
+
+    async def read_resource(self, uri: str) -> tuple[UserPart, ...]:
+        """What is at a URI of the server's, to be given to a run or shown to a person."""
+        async with self._client() as client:
+            result = await client.read_resource(uri)
+        return self._redacted([resource_part(one) for one in result.contents])
+
+    async def prompts(self) -> list[McpPrompt]:
+        """The prompts that the server has for its users."""
+        found: list[McpPrompt] = []
+        async with self._client() as client:
+            cursor: str | None = None
+            for _ in range(MAX_PAGES):
+                page = await client.list_prompts(cursor=cursor)
+                found += [
+                    McpPrompt(one.name, one.description or "", tuple([each.name for each in one.arguments or ()]))
+                    for one in page.prompts
+                ]
+                cursor = page.next_cursor
+                if cursor is None:
+                    break
+        return found
+
+    async def prompt(self, name: str, **arguments: str) -> str:
+        """One of the server's prompts as text, its messages below each other."""
+        async with self._client() as client:
+            result = await client.get_prompt(name, arguments)
+        shown = self._redacted([part for one in result.messages for part in content_parts(one.content)])
+        return "\n\n".join([part.text for part in shown if isinstance(part, Text)])
+
+    def _redacted(self, parts: list[UserPart]) -> tuple[UserPart, ...]:
+        return redacted(ToolOutput(tuple(parts)), self._place.redactor).parts
+
+    @asynccontextmanager
+    async def _client(self) -> AsyncGenerator[Client]:
+        """Connects for the moment if no engine on this loop has."""
+        connected = self._enter()
+        try:
+            async with connected.pool.use(self._place) as connection:
+                yield connection.client
+        finally:
+            await self.close()
+
+    def _enter(self) -> _Connected:
+        loop = asyncio.get_running_loop()
+        connected = self._connected.get(loop)
+        if connected is None:
+            connected = self._connected[loop] = _Connected(connect_s=self._connect_s, asked=self._asked)
+        connected.users += 1
+        return connected

@@ -1,0 +1,103 @@
+"""How a connection reaches its server: as the official client wants it, with word of when the server is gone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any, TextIO
+
+import anyio
+import httpx2
+from mcp import StdioServerParameters
+from mcp.client.sse import sse_client
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+
+from weftline.net.address import parse
+from weftline.net.dial import Dialer
+from weftline.tools.mcp.address import McpAddress, McpCommand, McpPlace
+from weftline.tools.mcp.http import DialledTransport
+from weftline.tools.mcp.login import Credential
+
+if TYPE_CHECKING:
+    from mcp.client._transport import TransportStreams
+
+MAX_SSE_EVENT_BYTES = 8 * 1024 * 1024
+
+
+@asynccontextmanager
+async def reached(
+    place: McpPlace, *, dialer: Dialer, credential: Credential | None, on_lost: Callable[[], object]
+) -> AsyncGenerator[TransportStreams]:
+    """The streams to and from a server. `on_lost` is called when no more can come from it."""
+    match place:
+        case McpCommand():
+            async with _told(stdio_client(_parameters(place), errlog=_stderr()), on_lost) as streams:
+                yield streams
+        case McpAddress(transport="sse"):
+
+            def client(*_: Any, **__: Any) -> httpx2.AsyncClient:
+                return httpx2.AsyncClient(transport=_dialled(place, dialer, credential), timeout=None)
+
+            async with _told(sse_client(place.url, httpx_client_factory=client), on_lost) as streams:
+                yield streams
+        case McpAddress():
+            async with (
+                httpx2.AsyncClient(transport=_dialled(place, dialer, credential), timeout=None) as http,
+                streamable_http_client(
+                    parse(place.url).url, http_client=http, max_sse_event_size=MAX_SSE_EVENT_BYTES
+                ) as streams,
+            ):
+                yield streams
+
+
+def _dialled(place: McpAddress, dialer: Dialer, credential: Credential | None) -> DialledTransport:
+    return DialledTransport(dialer, origin=parse(place.url).origin, headers=dict(place.headers), credential=credential)
+
+
+def _parameters(place: McpCommand) -> StdioServerParameters:
+    program, *args = place.command
+    return StdioServerParameters(
+        command=program,
+        args=args,
+        env=dict(place.env),
+        cwd=place.cwd,
+        encoding_error_handler="replace",
+    )
+
+
+def _stderr() -> TextIO:
+    """What a server complains about is for whoever started us. Notebooks have a stderr that is not a file."""
+    try:
+        sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):
+        return sys.__stderr__ or sys.stderr
+    return sys.stderr
+
+
+@asynccontextmanager
+async def _told(
+    transport: AbstractAsyncContextManager[TransportStreams], on_lost: Callable[[], object]
+) -> AsyncGenerator[TransportStreams]:
+    """The same transport. A call that is made after its server has died must not be taken for one that was sent."""
+    async with transport as (read, write):
+        outgoing, incoming = anyio.create_memory_object_stream[Any](0)
+
+        async def pass_on() -> None:
+            async with outgoing:
+                try:
+                    async for item in read:
+                        await outgoing.send(item)
+                except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+                    pass  # we are closing it ourselves
+                finally:
+                    on_lost()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pass_on)
+            try:
+                yield incoming, write
+            finally:
+                tasks.cancel_scope.cancel()
+                incoming.close()

@@ -1,0 +1,116 @@
+"""What models read because of an agent's behavior, word for word."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from weftline import prompts_behavior as prompts
+
+CONSTANTS: dict[str, str] = {
+    "BUILD": "You work on the files of a project. Look before you change something, make the smallest change that does "
+    "what was asked, and check it with the project's own commands. Say at the end what you changed and what you "
+    "checked.",
+    "PLAN": "You plan work on the files of a project, and change nothing. Read what matters, then answer with a plan: "
+    "the steps in their order, the files that each one touches, how to check it, and what is uncertain.",
+    "SEARCH_FOR_WHAT": "Say what to look for: names, a query or a server.",
+    "SEARCH_LIMIT": "limit must be above 0.",
+}
+FUNCTIONS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
+    ("escaped", ('<a b="c">&',), {}, "&lt;a b=&quot;c&quot;&gt;&amp;"),
+    (
+        "compacted",
+        ("look", 900),
+        {},
+        "[The result of look (900 bytes) was left out to save space. Call it again if you still need it.]",
+    ),
+    (
+        "stale_read",
+        ("a.py",),
+        {},
+        "[What was read from a.py here was left out: the file has been changed since. Read it again.]",
+    ),
+    (
+        "persisted",
+        ("look",),
+        {"size": 9000, "path": "/out/<1>.txt", "preview": "First lines"},
+        '<persisted-output tool="look" bytes="9000" path="/out/&lt;1&gt;.txt">\nFirst lines\n</persisted-output>',
+    ),
+    ("invalid_arguments", ("at: missing.",), {}, "Validation error: at: missing."),
+    (
+        "over_budget",
+        ("pay", 1),
+        {},
+        "pay may be called once in this run. Continue without it, or give your final answer.",
+    ),
+    (
+        "steer_budget",
+        ("pay", 2),
+        {},
+        "[You have called pay more often than the 2 times that this run has planned for it. Work with what you have, "
+        "and call it again only if you cannot do without.]",
+    ),
+    ("withheld_tools", ([],), {"search": "find"}, ""),
+    (
+        "withheld_tools",
+        (["a", "b<c"],),
+        {"search": "find"},
+        "These tools exist as well. Call find to get the input schema of those that you need; then they can be called."
+        "\n\n<available_tools>\n<tool>a</tool>\n<tool>b&lt;c</tool>\n</available_tools>",
+    ),
+    (
+        "withheld_tools",
+        (["a"],),
+        {"search": ""},
+        "These tools exist as well.\n\n<available_tools>\n<tool>a</tool>\n</available_tools>",
+    ),
+    (
+        "withheld",
+        ("a",),
+        {"search": "find"},
+        "the input schema of a has not been loaded. Call find with its name first.",
+    ),
+    ("withheld", ("a",), {"search": ""}, "the input schema of a has not been loaded."),
+    ("found_tools", ([],), {"left": 0}, "<tool_search_results>\nNo tool matches.\n</tool_search_results>"),
+    (
+        "found_tools",
+        ([("a", "It <adds>.", "{}")],),
+        {"left": 2},
+        "<tool_search_results>\n<tool>\n<name>a</name>\n<description>It &lt;adds&gt;.</description>\n"
+        "<input_schema>{}</input_schema>\n</tool>\n(2 more match; search more narrowly to see them)\n"
+        "</tool_search_results>",
+    ),
+]
+
+
+def test_the_fixed_texts() -> None:
+    found = {name: value for name, value in vars(prompts).items() if isinstance(value, str) and name.isupper()}
+    assert found == CONSTANTS
+
+
+@pytest.mark.parametrize(("name", "given", "options", "text"), FUNCTIONS)
+def test_the_texts_that_are_filled_in(
+    name: str, given: tuple[object, ...], options: dict[str, object], text: str
+) -> None:
+    assert cast("Callable[..., str]", getattr(prompts, name))(*given, **options) == text
+
+
+def test_no_text_is_left_out_here() -> None:
+    functions = {name for name, value in vars(prompts).items() if inspect.isfunction(value) and name[0] != "_"}
+    assert functions == {name for name, *_ in FUNCTIONS}
+
+
+def test_nothing_of_an_agent_puts_a_sentence_of_its_own_before_a_model() -> None:
+    found: list[str] = []
+    for path in sorted((Path(prompts.__file__).parent / "agent").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("ToolFailed", "ToolOutput.of") and node.args:
+                said = [part for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant)]
+                words = [part.value for part in said if isinstance(part.value, str) and len(part.value.split()) > 1]
+                found += [f"{path.name}:{node.lineno}: {word}" for word in words]
+    assert found == []
