@@ -157,6 +157,24 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
         "look has run, but its result cannot be shown: it cannot be written as JSON (nested deeper than 100 levels).",
     ),
     (
+        "too_deep",
+        (3,),
+        "Not started: subagents may be nested 3 deep, and this one would be deeper. Do this part yourself.",
+    ),
+    (
+        "too_many_children",
+        (3,),
+        "Not started: at most 3 subagents may be at work at once. Call it again when the others are done, or do this "
+        "part yourself.",
+    ),
+    (
+        "child_not_started",
+        ("researcher", "There is no model."),
+        "The subagent 'researcher' could not be started: There is no model.",
+    ),
+    ("child_failed", ("researcher", "It is asleep."), "The subagent 'researcher' failed: It is asleep."),
+    ("child_cancelled", ("researcher",), "The subagent 'researcher' was cancelled before it had an answer."),
+    (
         "repeating_calls",
         (3,),
         "You have made the same tool calls 3 times in a row without getting any further. Give your "
@@ -219,6 +237,7 @@ def test_the_instructions_of_a_final_turn() -> None:
 
 
 OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
+    ("child_answer", ("Yes.",), {"turns": 2, "elapsed_ms": 15, "tokens": 90}, "[turns: 2, ms: 15, tokens: 90]\nYes."),
     (
         "tool_timed_out",
         ("pay", 2.5),

@@ -13,6 +13,7 @@ __all__ = [
     "Agent",
     "BeforeModel",
     "Behavior",
+    "ChildToolGate",
     "Conflict",
     "ContextBuilt",
     "Engine",
@@ -57,6 +58,7 @@ __all__ = [
     "mcp",
     "shell",
     "skills",
+    "spawn",
     "todo",
     "tool",
     "tool_search",
@@ -80,7 +82,7 @@ if TYPE_CHECKING:
         ToolGate,
         ToolTransform,
     )
-    from weftline.agent.hooks_outside import McpError, McpToolGate
+    from weftline.agent.hooks_outside import ChildToolGate, McpError, McpToolGate
     from weftline.agent.preset import Preset, compose_presets
     from weftline.agent.results import RunCancelled, RunFailed, RunResult
     from weftline.agent.run import Run
@@ -88,6 +90,7 @@ if TYPE_CHECKING:
     from weftline.agent.shortening import keep_recent
     from weftline.agent.skills.format import Skill
     from weftline.agent.skills.toolset import skills
+    from weftline.agent.subagents import spawn
     from weftline.agent.threads import Thread
     from weftline.errors import Conflict, WeftlineError
     from weftline.server.mounted import asgi
@@ -105,6 +108,7 @@ else:
         "Agent": "weftline.agent.agent",
         "BeforeModel": "weftline.agent.hooks",
         "Behavior": "weftline.agent.behavior",
+        "ChildToolGate": "weftline.agent.hooks_outside",
         "Conflict": "weftline.errors",
         "ContextBuilt": "weftline.agent.hooks",
         "Engine": "weftline.agent.engine",
@@ -148,6 +152,7 @@ else:
         "mcp": "weftline.tools.mcp.toolset",
         "shell": "weftline.tools.builtin.shell",
         "skills": "weftline.agent.skills.toolset",
+        "spawn": "weftline.agent.subagents",
         "todo": "weftline.tools.builtin.todo",
         "tool": "weftline.tools.function",
         "tool_search": "weftline.agent.disclosure",

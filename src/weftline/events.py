@@ -92,6 +92,30 @@ class CallFinished(Event, frozen=True):
     how: str = "returned"
 
 
+class ChildStarted(Event, frozen=True):
+    """A call is carried out by a run of its own, whose id is `child_id`."""
+
+    call_id: str
+    name: str
+    child_id: str
+    turn: int = 0
+
+
+class ChildEnded(Event, frozen=True):
+    """The run that carries out a call has ended; the result of the call follows.
+
+    `usage` and `cost_usd` are part of this run's own from here on, and include those of the child's children.
+    """
+
+    call_id: str
+    name: str
+    child_id: str
+    status: Literal["succeeded", "failed", "cancelled"]
+    turns: int = 0
+    usage: Usage = Usage()
+    cost_usd: float | None = None
+
+
 class CallProgress(Event, frozen=True):
     """How far a call has come, in whatever its tool counts; `total` is None if the tool does not know."""
 
@@ -196,6 +220,8 @@ AnyEvent: TypeAlias = (
     | TurnFinished
     | CallOpened
     | CallFinished
+    | ChildStarted
+    | ChildEnded
     | CallProgress
     | ProviderCalled
     | Note

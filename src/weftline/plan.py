@@ -116,6 +116,8 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What was asked of this run in place of its agent's own behavior: the knobs that were set."""
     code: str | None = None
     """The agent, by name, whose code carries the run: its tools and hooks are those of the process that drives it."""
+    path: tuple[str, ...] = ()
+    """For a child run: the tools, by name, that lead from that agent to the one that carries this run."""
 
 
 class _Kind(Struct, frozen=True):

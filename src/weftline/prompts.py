@@ -174,6 +174,38 @@ def result_not_json(tool: str, reason: str) -> str:
 # Messages between turns
 
 
+# Calls that are carried out by a run of their own
+
+
+def too_deep(max_depth: int) -> str:
+    return (
+        f"Not started: subagents may be nested {max_depth} deep, and this one would be deeper. Do this part yourself."
+    )
+
+
+def too_many_children(max_children: int) -> str:
+    return (
+        f"Not started: at most {max_children} subagents may be at work at once. "
+        "Call it again when the others are done, or do this part yourself."
+    )
+
+
+def child_not_started(tool: str, reason: str) -> str:
+    return f"The subagent {tool!r} could not be started: {reason}"
+
+
+def child_failed(tool: str, error: str) -> str:
+    return f"The subagent {tool!r} failed: {error}"
+
+
+def child_cancelled(tool: str) -> str:
+    return f"The subagent {tool!r} was cancelled before it had an answer."
+
+
+def child_answer(text: str, *, turns: int, elapsed_ms: int, tokens: int) -> str:
+    return f"[turns: {turns}, ms: {elapsed_ms}, tokens: {tokens}]\n{text}"
+
+
 def repeating_calls(count: int) -> str:
     return f"You have made the same tool calls {count} times in a row without getting any further. {_ANSWER_NOW}"
 

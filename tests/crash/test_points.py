@@ -15,6 +15,7 @@ from . import scenarios
 from .conftest import Template
 from .crashing import CrashingServer
 from .test_agent import POINTS as AGENT_POINTS
+from .test_children import POINTS as CHILD_POINTS
 from .test_engine import POINTS as ENGINE_POINTS
 from .test_graceful import CLOSING
 
@@ -89,7 +90,13 @@ def test_a_run_is_carried_on_after_a_kill_at(case: Case, template: Template, tmp
 
 @pytest.mark.requirement("run.crash.points")
 def test_a_test_kills_at_every_point_there_is() -> None:
-    planned = [*(point for case in CASES for point in case.plan), *ENGINE_POINTS, *AGENT_POINTS, *CLOSING]
+    planned = [
+        *(point for case in CASES for point in case.plan),
+        *ENGINE_POINTS,
+        *AGENT_POINTS,
+        *CHILD_POINTS,
+        *CLOSING,
+    ]
     assert sorted({point.partition("#")[0] for point in planned}) == sorted(POINTS)
 
 

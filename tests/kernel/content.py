@@ -12,6 +12,7 @@ from weftline.kernel.entries import (
     AttemptFailed,
     CallClosed,
     CallOpened,
+    ChildEnded,
     Fact,
     FinalForced,
     LoopDetected,
@@ -56,6 +57,8 @@ class Content:
                 return bodies.encode(bodies.TextBody(prompts.answer_again(prompts.ANSWER_MISFIT)))
             case MessageQueued():
                 return bodies.encode(User.of(f"Message {head.id}"))
+            case ChildEnded():
+                return bodies.encode(bodies.EndedBody(text=f"It has {head.status}."))
             case RunEnded():
                 if head.status == "succeeded":
                     return bodies.encode(bodies.EndedBody(text=self.turn.message.text))

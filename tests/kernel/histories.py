@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import Effect, How, Limits, Over, Verdict
-from weftline.kernel.state import CallModel, CheckOutput, Consult, Reconcile, RunTool
+from weftline.kernel.state import CallModel, CheckOutput, Consult, FinishChild, Reconcile, RunTool, StartChild
 
 from .world import DECLARED, SECOND, TOOLS, Ask, Fault, Reply, World
 
@@ -82,6 +82,8 @@ def some_limits(c: Choices) -> Limits:
         max_turns=c.of((None, None, None, 4, 1)),
         output_retries=c.of((1, 1, 2, 0)),
         check_output=c.chance(3),
+        max_children=c.of((3, 3, 1)),
+        max_depth=c.of((3, 3, 3, 0)),
         tool_output_budget_bytes=c.of((None, None, 0, 25)),
     )
 
@@ -136,6 +138,8 @@ def something_happens(world: World, c: Choices) -> None:
         waiting = [question.index for question in world.state.questions.open.values()]
         if waiting:
             world.answer(c.of(waiting), c.of(("ok", "other")))
+    elif kind in (13, 14, 15) and world.children:
+        world.child_ends(c.of(world.children), c.of(("succeeded", "failed", "cancelled")))
     elif world.running:
         work_ends(world, c)
     else:
@@ -148,7 +152,7 @@ def work_ends(world: World, c: Choices) -> None:
         case CallModel():
             world.running.remove(command)
             world.model_ends(command, some_reply(c))
-        case RunTool() | Reconcile() | Consult() if not still_stands(world, command):
+        case RunTool() | Reconcile() | Consult() | StartChild() | FinishChild() if not still_stands(world, command):
             world.running.remove(command)
         case RunTool():
             how, result = some_tool_end(c)
@@ -159,11 +163,15 @@ def work_ends(world: World, c: Choices) -> None:
             digest = c.of((None, None, "changed"))
             over = Over(2, 2 + c.number(3)) if c.chance(4) else None
             world.consulted(command, c.of(VERDICTS), digest=digest, yields=c.chance(3), over=over)
+        case StartChild():
+            world.child_made(command, fails=c.chance(6))
+        case FinishChild():
+            world.child_finished(command)
         case CheckOutput():
             world.checked(command, accepted=not c.chance(4))
 
 
-def still_stands(world: World, command: RunTool | Reconcile | Consult) -> bool:
+def still_stands(world: World, command: RunTool | Reconcile | Consult | StartChild | FinishChild) -> bool:
     """Whether the call of a command is still among those of the present turn."""
     return command.turn == world.state.turn - 1 and command.index < len(world.state.batch.calls)
 
@@ -191,8 +199,10 @@ def bring_to_its_end(world: World) -> int:
         assert events < 60, "the run does not come to its end"
         decision = decide(world.state)
         waiting = [question.index for question in world.state.questions.open.values()]
-        if world.state.control.paused:
+        if world.state.control.paused and not world.state.control.cancel:
             world.resume()
+        elif world.children:
+            world.child_ends(world.children[0], "cancelled" if world.state.control.cancel else "succeeded")
         elif world.running:
             _carry_out(world)
         elif waiting:
@@ -215,5 +225,9 @@ def _carry_out(world: World) -> None:
         world.consulted(command)
     elif isinstance(command, RunTool):
         world.finish(command)
+    elif isinstance(command, StartChild):
+        world.child_made(command)
+    elif isinstance(command, FinishChild):
+        world.child_finished(command)
     else:
         world.reconciled(command, "happened")

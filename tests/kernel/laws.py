@@ -18,6 +18,7 @@ from weftline.kernel.entries import (
     CallOpened,
     CallStarted,
     CancelRequested,
+    ChildEnded,
     Fact,
     FinalForced,
     Limits,
@@ -137,7 +138,7 @@ def calls_open_before_they_start_and_close_once(log: Log) -> None:
             assert story.started, key
             assert lost or _only_closings_until_the_end(log, story.closed[0].position), key
         elif how in ("returned", "failed"):
-            assert story.started or story.asked.client, key
+            assert story.started or story.asked.client or story.asked.child, key
         elif how in ("unknown", "invalid", "budget", "loop", "skipped", "repeat_of_doubt"):
             assert not story.started, key
 
@@ -186,6 +187,8 @@ def nothing_starts_in_a_pause_or_past_a_deadline(log: Log) -> None:
             case CallClosed() as head:
                 deadline = deadlines.pop((head.turn, head.index), None)
                 assert not (head.client and head.how == "timeout") or (deadline is not None and deadline <= now)
+            case CallStarted(child=child) if child:
+                assert not paused  # it may have been in the making when a deadline passed
             case AttemptStarted() | CallStarted():
                 assert not paused
                 assert all(deadline > now for deadline in deadlines.values())
@@ -332,8 +335,30 @@ def usage_and_active_time_are_sums(log: Log) -> None:
                 active_us += head.active_us
             case CallClosed():
                 active_us += head.active_us
+            case ChildEnded():
+                usage += head.usage
             case RunEnded():
                 assert (head.usage, head.active_us) == (usage, active_us)
+            case _:
+                pass
+
+
+def no_run_ends_over_an_open_child(log: Log) -> None:
+    """K25"""
+    limits = limits_of(log)
+    children: set[tuple[int, int]] = set()
+    for head in heads(log):
+        match head:
+            case CallStarted() if head.child:
+                children.add((head.turn, head.index))
+                assert len(children) <= limits.max_children
+                assert limits.max_depth
+            case ChildEnded():
+                children.remove((head.turn, head.index))
+            case CallClosed():
+                assert (head.turn, head.index) not in children
+            case AttemptStarted() | RunEnded():
+                assert not children
             case _:
                 pass
 
@@ -350,6 +375,7 @@ LAWS = (
     no_call_starts_twice_but_by_right,
     doubt_blocks_the_same_call,
     usage_and_active_time_are_sums,
+    no_run_ends_over_an_open_child,
 )
 
 

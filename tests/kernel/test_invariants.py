@@ -42,7 +42,9 @@ from weftline.kernel.state import (
     CheckOutput,
     Consult,
     Decision,
+    FinishChild,
     Reconcile,
+    StartChild,
     State,
     decode_state,
     encode_state,
@@ -128,7 +130,8 @@ def test_an_open_run_always_waits_for_something_that_has_a_name(history: History
     world = lived(history)
     world.settle()
     s, decision = world.state, decide(world.state)
-    assert s.ended or decision.start or decision.due_at or s.control.paused or s.questions.open
+    waits = s.questions.open or s.open_children
+    assert s.ended or decision.start or decision.due_at or s.control.paused or waits
     assert decision.due_at is None or decision.due_at > s.now
 
 
@@ -165,6 +168,10 @@ def test_a_run_ends_once_and_takes_nothing_more(history: History) -> None:
             late.append((world.model_outcome(command, some_reply(Choices(history.data))), 0))
         elif isinstance(command, Consult):
             late.append((CallGated(command.turn, command.index, "ok", "d"), 0))
+        elif isinstance(command, StartChild):
+            late.append((CallStarted(command.turn, command.index, 1, child="run"), 0))
+        elif isinstance(command, FinishChild):
+            late.append((CallClosed(command.turn, command.index, "c", "ask", "returned"), 1))
         elif isinstance(command, CheckOutput):
             late.append((OutputAccepted(command.turn), 0))
         else:
@@ -195,6 +202,9 @@ def test_nothing_starts_after_a_cancel_and_the_run_ends_as_cancelled(history: Hi
     """K9"""
     world = lived(history.first(12 + cut))
     if world.cancel():
+        while world.children:
+            assert decide(world.state) == Decision(due_at=0)
+            world.child_ends(world.children[0], "cancelled")
         assert world.end.status == "cancelled"
         assert not decide(world.state).start
     laws.nothing_starts_after_a_cancel(world.entries)
@@ -234,7 +244,7 @@ def test_after_a_crash_anywhere_no_attempt_is_begun_twice(history: History, cut:
     world.crash()
     bring_to_its_end(world)
     laws.no_call_starts_twice_but_by_right(world.entries)
-    asked = (Reconcile, Consult, CheckOutput)  # what is only asked may be asked again
+    asked = (Reconcile, Consult, StartChild, FinishChild, CheckOutput)  # what is only asked may be asked again
     work = [command for command in world.begun if not isinstance(command, asked)]
     assert len(set(work)) == len(work)
 
@@ -263,6 +273,10 @@ def test_a_decision_is_stale_after_any_fact_and_an_outcome_only_when_its_command
             assert not accepts(disturbed, world.model_outcome(stale, text()))
         elif isinstance(command, Consult):
             outcome, attempt = world.gate_outcome(command), 0
+        elif isinstance(command, StartChild):
+            outcome, attempt = CallStarted(command.turn, command.index, 1, child="run"), 0
+        elif isinstance(command, FinishChild):
+            outcome, attempt = world.closing(command.index), 1
         elif isinstance(command, CheckOutput):
             outcome, attempt = OutputAccepted(command.turn), 0
         else:

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import Effect, How, Limits, Verdict
 from weftline.kernel.evolve import evolve
-from weftline.kernel.state import CallModel, CheckOutput, Consult, Decision, Reconcile, RunTool, State, encode_state
+from weftline.kernel.state import (
+    CallModel,
+    CheckOutput,
+    Consult,
+    Decision,
+    FinishChild,
+    Reconcile,
+    RunTool,
+    StartChild,
+    State,
+    encode_state,
+)
 
 from . import counts, laws
 from .histories import ARGS, EFFECTS, NAMES, VERDICTS, bring_to_its_end, still_stands
@@ -87,8 +100,24 @@ class RunMachine(RuleBasedStateMachine):
             self.world.checked(command)
         elif isinstance(command, Consult):
             self.gates_decide(command, None)
+        elif isinstance(command, StartChild | FinishChild):
+            self.child_moves(command)
         else:
             self.tool_ends(command, "returned", "happened")
+
+    def child_moves(self, command: StartChild | FinishChild) -> None:
+        if not still_stands(self.world, command):
+            self.world.running.remove(command)
+        elif isinstance(command, StartChild):
+            self.world.child_made(command)
+        else:
+            self.world.child_finished(command)
+
+    @precondition(lambda self: self.world.children)
+    @rule(which=st.integers(0, 2), status=st.sampled_from(["succeeded", "failed", "cancelled"]))
+    def a_child_ends(self, which: int, status: Literal["succeeded", "failed", "cancelled"]) -> None:
+        children = self.world.children
+        self.world.child_ends(children[which % len(children)], status)
 
     def gates_decide(self, command: Consult, verdict: Verdict | None, *, yields: bool = False) -> None:
         if not still_stands(self.world, command):
@@ -153,7 +182,7 @@ class RunMachine(RuleBasedStateMachine):
     def somebody_cancels(self) -> None:
         self.world.cancel()
 
-    @precondition(lambda self: decide(self.world.state).due_at is not None)
+    @precondition(lambda self: bool(decide(self.world.state).due_at))
     @rule(late_us=st.sampled_from([-1, 0, SECOND]))
     def a_timer_goes_off(self, late_us: int) -> None:
         due_at = decide(self.world.state).due_at
@@ -187,15 +216,16 @@ class RunMachine(RuleBasedStateMachine):
         decision = decide(self.world.state)
         assert decision == decide(self.world.state)
         s = self.world.state
-        assert s.ended or s.control.paused or self.waiting or decision != Decision()
+        assert s.ended or s.control.paused or self.waiting or self.world.children or decision != Decision()
         assert not s.ended or decision == Decision()
         assert not (decision.append and decision.start)
-        assert decision.due_at is None or decision.due_at > max(s.now, AT0)
+        cancels_children = bool(s.control.cancel and self.world.children)
+        assert cancels_children or decision.due_at is None or decision.due_at > max(s.now, AT0)
 
     @invariant()
     def nothing_is_begun_twice(self) -> None:
         """K14"""
-        asked = (Reconcile, Consult, CheckOutput)  # again after a crash
+        asked = (Reconcile, Consult, StartChild, FinishChild, CheckOutput)  # again after a crash
         begun = [command for command in self.world.begun if not isinstance(command, asked)]
         assert len(set(begun)) == len(begun)
 

@@ -25,6 +25,7 @@ from weftline.kernel.entries import (
     CallGated,
     CallStarted,
     CancelRequested,
+    ChildEnded,
     Effect,
     Fact,
     How,
@@ -44,7 +45,18 @@ from weftline.kernel.entries import (
     Verdict,
 )
 from weftline.kernel.evolve import evolve
-from weftline.kernel.state import CallModel, CheckOutput, Command, Consult, New, Reconcile, RunTool, State
+from weftline.kernel.state import (
+    CallModel,
+    CheckOutput,
+    Command,
+    Consult,
+    FinishChild,
+    New,
+    Reconcile,
+    RunTool,
+    StartChild,
+    State,
+)
 from weftline.messages import Usage
 
 from .content import Content
@@ -74,6 +86,7 @@ class Tool(Struct, frozen=True):
     effect: Effect = "once"
     client: str | None = None
     concurrent: bool = False
+    child: bool = False
 
 
 TOOLS = {
@@ -87,6 +100,8 @@ TOOLS = {
         Tool("send", "once", concurrent=True),
         Tool("local", "once", client="sdk"),
         Tool("local_read", "read", client="sdk", concurrent=True),
+        Tool("ask", "idempotent", child=True),
+        Tool("delegate", "idempotent", concurrent=True, child=True),
     )
 }
 DECLARED: dict[str, Effect] = {name: tool.effect for name, tool in TOOLS.items()}
@@ -111,7 +126,9 @@ class Ask(Struct, frozen=True):
         if tool is None:
             return AskedCall(id, self.name, self.digest, "unknown", gated=gated)
         verdict = "invalid" if "bad" in self.args else "ok"
-        return AskedCall(id, self.name, self.digest, verdict, tool.effect, tool.client, tool.concurrent, gated)
+        return AskedCall(
+            id, self.name, self.digest, verdict, tool.effect, tool.client, tool.concurrent, gated, tool.child
+        )
 
 
 class Reply(Struct, frozen=True):
@@ -323,6 +340,25 @@ class World:
         one = self.state.batch.calls[command.index]
         return CallGated(command.turn, command.index, verdict or one.verdict, digest or one.digest, yields, over)
 
+    def child_made(self, command: StartChild, *, fails: bool = False) -> bool:
+        self.running.remove(command)
+        if fails:
+            return self.offer(self.closing(command.index, how="failed"), attempt=1)
+        return self.offer(CallStarted(command.turn, command.index, 1, child=f"run-{command.turn}-{command.index}"))
+
+    def child_ends(self, index: int, status: Literal["succeeded", "failed", "cancelled"] = "succeeded") -> bool:
+        usage = Usage(input=3, output=2)
+        return self.offer(ChildEnded(self.state.turn - 1, index, status, usage=usage, cost_nusd=7))
+
+    def child_finished(self, command: FinishChild) -> bool:
+        self.running.remove(command)
+        return self.offer(self.closing(command.index), attempt=self.state.batch.calls[command.index].attempt)
+
+    @property
+    def children(self) -> list[int]:
+        """The calls whose child runs are open."""
+        return [index for index, one in enumerate(self.state.batch.calls) if one.waits_for_child]
+
     def checked(self, command: CheckOutput, *, accepted: bool = True) -> bool:
         self.running.remove(command)
         return self.offer(OutputAccepted(command.turn) if accepted else OutputRejected(command.turn))
@@ -351,6 +387,10 @@ class World:
                     self.reconciled(command, "unknown")
                 case Consult():
                     self.consulted(command)
+                case StartChild():
+                    self.child_made(command)
+                case FinishChild():
+                    self.child_finished(command)
                 case CheckOutput():
                     self.checked(command)
         return self

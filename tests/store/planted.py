@@ -115,6 +115,28 @@ class EndInTwoTransactions(Planted):
         return results
 
 
+class ChildrenInTheNextTransaction(Planted):
+    """A parent's call begins in one transaction and its child in the next, whatever became of the first."""
+
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        return asyncio.ensure_future(self._flush(writes))
+
+    async def _flush(self, writes: Sequence[Write]) -> list[Written]:
+        results = await self.inner.flush([replace(write, children=[]) for write in writes])
+        await self.inner.flush([child for write in writes for child in write.children])
+        return results
+
+
+class WakesFirst(Planted):
+    """The end of a child makes its parent due, but before what the same flush says about the parent."""
+
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        return asyncio.ensure_future(self._flush(writes))
+
+    async def _flush(self, writes: Sequence[Write]) -> list[Written]:
+        return [result for write in writes for result in await self.inner.flush([write])]
+
+
 class TellsTooMuch(Planted):
     """A page that is cut in the middle leaves the rest of it out, and says that it told everything."""
 

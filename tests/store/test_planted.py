@@ -11,6 +11,7 @@ from weftline.store.base import LogStore
 from weftline.testing.store import CHECKS, Check
 
 from .planted import (
+    ChildrenInTheNextTransaction,
     EndInTwoTransactions,
     EpochsOnlyForWorkInFlight,
     ForgetsTheTrial,
@@ -21,6 +22,7 @@ from .planted import (
     RowsJoinedToTheRun,
     TellsTooMuch,
     ToldTooEarly,
+    WakesFirst,
 )
 
 CHECK: dict[str, Check] = {getattr(check, "__name__", ""): check for check in CHECKS}
@@ -37,6 +39,9 @@ CHECK: dict[str, Check] = {getattr(check, "__name__", ""): check for check in CH
         (OneForAll, "a_member_that_does_not_fit_harms_nobody_else"),
         (ToldTooEarly, "what_was_told_can_be_read_at_once"),
         (EndInTwoTransactions, "an_end_that_fails_releases_nothing"),
+        (ChildrenInTheNextTransaction, "a_child_goes_with_a_write_that_does_not_fit"),
+        (ChildrenInTheNextTransaction, "a_parent_goes_with_a_child_that_does_not_fit"),
+        (WakesFirst, "the_end_of_a_child_makes_its_parent_due"),
         (TellsTooMuch, "pages_are_cut_by_bytes"),
         (ForgetsTheTrial, "a_death_is_charged_once_to_the_run_that_was_on_trial_alone"),
     ],

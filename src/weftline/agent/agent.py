@@ -15,6 +15,7 @@ from weftline.agent.engine import Engine, in_memory
 from weftline.agent.options import RunOptions
 from weftline.agent.results import RunResult
 from weftline.agent.run import Run
+from weftline.agent.subagents import Subagent, as_tool
 from weftline.agent.sync import SyncRun, blocking, watched
 
 if TYPE_CHECKING:
@@ -51,6 +52,15 @@ class Agent(Definition[OutputT, DepsT]):
         run = await host.start(self, prompt, **options)
         async with host.owned(run):
             yield run
+
+    def as_tool(self, description: str, *, name: str | None = None) -> Subagent:
+        """The agent as a tool of another one. Each call is a run of its own, a child of the run that made it.
+
+        Args:
+            description: What the other agent's model reads about it.
+            name: What that model calls it; by default the agent's own name.
+        """
+        return as_tool(self, description, name=name)
 
     def run_sync(
         self, prompt: str | None = None, *, engine: Engine | None = None, **options: Unpack[RunOptions[DepsT]]

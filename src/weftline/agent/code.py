@@ -6,22 +6,25 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec.json import decode
 from msgspec.structs import replace
 
 from weftline import prompts, prompts_behavior
 from weftline.agent import hooks as points
+from weftline.agent.above import Above, Listener
 from weftline.agent.calling import HookFailed, Hooks
 from weftline.agent.context import RunContext, RunInfo
 from weftline.agent.frame import Frame
 from weftline.agent.gates import Verdict
+from weftline.agent.hooks_outside import SpawnBefore, SpawnComplete, SpawnError
 from weftline.agent.mcp_calls import around, server_of
 from weftline.agent.output import OutputType
 from weftline.agent.persisting import LargeResults
 from weftline.agent.shaping import RequestShaper
 from weftline.agent.skills.activation import USE
+from weftline.agent.subagents import Subagent
 from weftline.canonical import NotCanonical, canonical_value
 from weftline.kernel.entries import (
     AttemptFailed,
@@ -35,14 +38,24 @@ from weftline.kernel.entries import (
     TurnCompleted,
 )
 from weftline.messages import Assistant, Message, Text, UserPart, joined_text
+from weftline.plan import RunPlan
 from weftline.providers.base import ModelRequest, ProviderError
-from weftline.runtime.code import Gated, PendingCall
+from weftline.runtime.children import as_result
+from weftline.runtime.code import ChildEnd, ChildLimits, Gated, PendingCall
 from weftline.tools.arguments import InvalidArguments, object_args
 from weftline.tools.base import ReplacesContent, Tool, ToolContext, ToolOutput
 from weftline.tools.coercion import coerced, coercions
 from weftline.tools.results import output_bytes, output_of
 
 logger = logging.getLogger(__name__)
+
+
+class Planner(Protocol):
+    """Makes the plan of a child of a run with the plan `parent`. Raises `WeftlineError` if there can be none."""
+
+    async def __call__(
+        self, parent: RunPlan, subagent: Subagent, task: str, /, *, system: str | None, limits: ChildLimits
+    ) -> RunPlan: ...
 
 
 class AgentCode:
@@ -59,7 +72,10 @@ class AgentCode:
         instructions: Callable[[RunContext[Any]], str | Awaitable[str]] | None,
         deps: object,
         resources: AsyncExitStack,
+        plan: RunPlan | None = None,
         problem: str = "",
+        planner: Planner | None = None,
+        above: Above | None = None,
         on_left: Callable[[AgentCode], object] = lambda _: None,
     ) -> None:
         """`problem` is why the run cannot go on: what it needs could not be made."""
@@ -67,6 +83,10 @@ class AgentCode:
         self.context = RunContext(info, deps)
         self.left = asyncio.Event()
         """Set when the run has left memory, or has ended and the last hook has returned."""
+        self.above = above or Above()
+        """The runs above a child, which hear of what it does."""
+        self._plan = plan
+        self._planner = planner
         self._on_left = on_left
         self.owner = owner
         """The agent."""
@@ -90,7 +110,16 @@ class AgentCode:
     @property
     def gates(self) -> bool:
         asked = (points.ToolGate, points.ToolUnknown, points.ToolError, points.ArgumentsRejected)
-        return bool(self._frame.gates) or any(point in self._hooks for point in asked)
+        return bool(self._frame.gates) or any(self._wants(point) for point in asked)
+
+    def _wants(self, point: type[points.Point]) -> bool:
+        """Whether some hook is called at this point, also one of a run above."""
+        return point in self._hooks or self.above.wants(point)
+
+    @property
+    def listeners(self) -> tuple[Listener, ...]:
+        """Who hears of what the children of this run do."""
+        return ((self._hooks, self.context), *self.above.listeners)
 
     @property
     def sequential(self) -> bool:
@@ -136,16 +165,17 @@ class AgentCode:
         return self._frame.aliases.received(message)
 
     def streamed(self, kind: str, text: str, *, turn: int) -> None:
-        if kind == "text":
-            if points.TextStreamed in self._hooks:
-                self._hooks.tell(points.TextStreamed(turn, text), self.context)
-        elif points.ThinkingStreamed in self._hooks:
-            self._hooks.tell(points.ThinkingStreamed(turn, text), self.context)
+        kind_of_point = points.TextStreamed if kind == "text" else points.ThinkingStreamed
+        if not self._wants(kind_of_point):
+            return
+        point = kind_of_point(turn, text)
+        self._hooks.tell(point, self.context)
+        self.above.tell(point)
 
     async def answered(self, turn: int, message: Assistant | None, error: ProviderError | None) -> None:
-        if points.StreamEnded in self._hooks and message is not None and message.text:
+        if self._wants(points.StreamEnded) and message is not None and message.text:
             await self.tell(points.StreamEnded(turn, message.text))
-        if points.AfterModel in self._hooks:
+        if self._wants(points.AfterModel):
             await self.tell(points.AfterModel(turn, message, error))
 
     # Calls
@@ -181,7 +211,7 @@ class AgentCode:
             counts=dict(call.counts),
             display_name=shown,
         )
-        error = await self._hooks.gate(gate, self.context)
+        error = await self._hooks.gate(gate, self.context) or await self.above.gate(gate)
         if error is not None:
             return _blocked(call, prompts.gate_failed(shown))
         if gate.blocked is not None:
@@ -252,7 +282,7 @@ class AgentCode:
         self.quiet.clear()
         try:
             if server_of(call):
-                output = await around(call, invoke, shown=shown, hooks=hooks, context=self.context)
+                output = await around(call, invoke, shown=shown, hooks=hooks, context=self.context, above=self.above)
             else:
                 output = await invoke()
         except Exception as error:
@@ -262,27 +292,55 @@ class AgentCode:
             self._under_way -= 1
             if not self._under_way:
                 self.quiet.set()
-        if output.is_error and points.ToolError in hooks:
-            failed = points.ToolError(call.turn, call.id, call.name, output.parts, raised, display_name=shown)
-            await self._shaped_point(failed)
-            output = replace(output, parts=_parts(failed.result, call.name))
-        kind = points.ToolAfterFailure if output.is_error else points.ToolAfterSuccess
-        if kind in hooks:
-            await self.tell(kind(call.turn, call.id, call.name, output.parts, shown))
-        output = await self._finished(call, output)
+        output = await self._after(call, output, raised)
         if not output.is_error:
             self._frame.dedup.remember(call, _object(call.args), context.state)
         return output
 
+    async def _after(self, call: PendingCall, output: ToolOutput, raised: BaseException | None) -> ToolOutput:
+        shown = self._shown(call)
+        if output.is_error and self._wants(points.ToolError):
+            failed = points.ToolError(call.turn, call.id, call.name, output.parts, raised, display_name=shown)
+            await self._shaped_point(failed)
+            await self.above.shape(failed)
+            output = replace(output, parts=_parts(failed.result, call.name))
+        kind = points.ToolAfterFailure if output.is_error else points.ToolAfterSuccess
+        if kind in self._hooks:
+            await self.tell(kind(call.turn, call.id, call.name, output.parts, shown))
+        return await self._finished(call, output)
+
+    # Calls that are carried out by child runs
+
+    async def plan_child(self, call: PendingCall, context: ToolContext, *, limits: ChildLimits) -> RunPlan:
+        subagent = call.tool
+        assert isinstance(subagent, Subagent) and self._planner is not None and self._plan is not None
+        task, system = subagent.task(call.args)
+        await self._before(call, context)
+        if SpawnBefore in self._hooks:
+            await self.tell(SpawnBefore(call.id, call.name, task, self.info.depth + 1))
+        return await self._planner(self._plan, subagent, task, system=system, limits=limits)
+
+    async def finish_child(self, call: PendingCall, context: ToolContext, end: ChildEnd) -> ToolOutput:
+        subagent = call.tool
+        output = subagent.result(end) if isinstance(subagent, Subagent) else as_result(call.name, end)
+        where = end.run_id, call.id, call.name
+        counts = end.turns, end.elapsed_us // 1000, end.usage, self.info.depth + 1
+        if end.status == "succeeded":
+            if SpawnComplete in self._hooks:
+                await self.tell(SpawnComplete(*where, end.text, *counts))
+        elif SpawnError in self._hooks:
+            await self.tell(SpawnError(*where, end.error, end.code or end.status, *counts))
+        return await self._after(call, output, None)
+
     async def _before(self, call: PendingCall, context: ToolContext) -> None:
         hooks = self._hooks
-        if points.ToolBefore not in hooks and points.ArgumentsCoerced not in hooks:
+        if not self._wants(points.ToolBefore) and points.ArgumentsCoerced not in hooks:
             return
         shown = self._shown(call)
         changed = coercions(_lenient_object(call.raw_args), _object(call.prepared))
         if changed:
             await self.tell(points.ArgumentsCoerced(call.turn, call.id, call.name, changed, shown))
-        if points.ToolBefore in hooks:
+        if self._wants(points.ToolBefore):
             prior = await call.tool.prior_content(call.args) if isinstance(call.tool, ReplacesContent) else None
             args, counts = _object(call.args), dict(call.counts)
             await self.tell(
@@ -302,7 +360,7 @@ class AgentCode:
         if output is not whole and points.ToolResultStored in hooks:
             size, stub = output_bytes(whole.parts), joined_text(output.parts)
             await self.tell(points.ToolResultStored(call.turn, call.id, call.name, size, stub, shown))
-        if points.ToolAfter in hooks:
+        if self._wants(points.ToolAfter):
             size, counts = output_bytes(output.parts), dict(call.counts)
             await self.tell(
                 points.ToolAfter(call.turn, call.id, call.name, output.parts, output.is_error, size, counts, shown)
@@ -401,6 +459,7 @@ class AgentCode:
             await self._hooks.watch(point, self.context)
         except HookFailed:
             logger.error("run %s: %s has no way to fail closed; the run goes on", self.info.id, point.name)
+        await self.above.watch(point)
 
     async def _shaped_point(self, point: points.Point) -> None:
         await self._hooks.shape(point, self.context)

@@ -24,6 +24,10 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     thread_id: str | None = None
     workspace: str = ""
     metadata: dict[str, str] = {}
+    parent: str | None = None
+    """The run whose call it carries out."""
+    depth: int = 0
+    """How many runs there are above it."""
 
 
 class RunContext(Struct, Generic[DepsT], frozen=True):

@@ -29,16 +29,19 @@ from weftline.agent.plans import plan_of
 from weftline.agent.run import Run
 from weftline.agent.settings import Settings
 from weftline.agent.sources import NO_DEPS, AgentTools, Setup, require_durable
+from weftline.agent.subagents import Subagent
 from weftline.agent.sync import blocking
 from weftline.agent.threads import Thread
 from weftline.errors import Conflict, InvalidRequest
+from weftline.kernel import entries
 from weftline.kernel.bodies import decode_created, decode_message
 from weftline.messages import Blob, File, Image, Message, Text, User, UserPart
-from weftline.plan import RunPlan, decode_plan, encode_plan
+from weftline.plan import RunPlan, ServerRef, StoredRef, decode_plan, encode_plan
 from weftline.providers.base import Provider
 from weftline.providers.catalog import Catalog, build_catalog, usual_providers
 from weftline.runtime import ids
 from weftline.runtime.clock import SystemClock
+from weftline.runtime.code import ChildLimits
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.store import open_store
@@ -63,6 +66,8 @@ _ROUTE = "library"
 _PAGE = 200
 _KEPT = 64
 """How many runs in memory can still be asked for after their owner has left."""
+_STARTED = entries.KIND[entries.CallStarted]
+_MANY = 2**31 - 1
 _UNFINISHED = ("queued", "running", "paused")
 
 
@@ -87,6 +92,7 @@ class Engine:
         self._max_runs = max_runs
         self._slug = workspace
         self._tools = AgentTools()
+        self._tools.planner = self._plan_child
         self.own_tools: dict[str, Tool] = {}
         """What runs of clients may name as tools of the server; see `weftline.server.mounted`."""
         self._stored: StoredThings | None = None
@@ -333,7 +339,8 @@ class Engine:
         self._tools.forget(self._codes.pop(run.id, ""))
         self._ended.append(key)
         if len(self._ended) > _KEPT and self._memory is not None:
-            self._memory.remove_run(self._ended.popleft())
+            for old in await _with_children(host, self._ended.popleft()):
+                self._memory.remove_run(old)
 
     async def locate(self, run_id: str) -> int:
         return await (await self.runtime()).locate(run_id, workspace=self._workspace)
@@ -416,6 +423,30 @@ class Engine:
         )
         return plan, blobs
 
+    async def _plan_child(
+        self, parent: RunPlan, subagent: Subagent, task: str, /, *, system: str | None, limits: ChildLimits
+    ) -> RunPlan:
+        """What a subagent's run is to do: its agent's own plan, or a copy of its parent's, within what that leaves."""
+        assert parent.code is not None
+        if subagent.agent is None:
+            plan = replace(
+                parent,
+                messages=(User.of(task),),
+                system=system or parent.system,
+                # What a client carries out is offered to whoever follows the parent, and nobody follows the child.
+                tools=tuple([ref for ref in parent.tools if isinstance(ref, ServerRef | StoredRef)]),
+                output_schema=None,
+                limits=replace(parent.limits, check_output=False),
+                given=0,
+            )
+        else:
+            plan, _ = await self._plan(subagent.agent, task, {}, code=parent.code)
+        capped = _within(plan.limits, limits)
+        path = (*parent.path, subagent.name)
+        plan = replace(plan, name=subagent.name, limits=capped, path=path, metadata=parent.metadata)
+        await (await self.runtime()).check(plan, workspace=self._workspace)
+        return plan
+
     async def model_id(self, model: str | Provider | None) -> str | None:
         """A provider that was given as an object is one of the catalog's from then on."""
         if model is None or isinstance(model, str):
@@ -433,6 +464,21 @@ class Engine:
     @property
     def workspace_key(self) -> int:
         return self._workspace
+
+
+def _within(own: entries.Limits, left: ChildLimits) -> entries.Limits:
+    costs = [cost for cost in (own.max_cost_nusd, left.max_cost_nusd) if cost is not None]
+    return replace(own, max_depth=min(own.max_depth, left.max_depth), max_cost_nusd=min(costs) if costs else None)
+
+
+async def _with_children(host: EmbeddedEngine, key: int) -> list[int]:
+    """A run and all runs below it."""
+    found = [key]
+    for fact in await host.newest_facts(key, kinds=(_STARTED,), limit=_MANY, max_bytes=_MANY):
+        head = entries.decode_fact.decode(fact.head)
+        if isinstance(head, entries.CallStarted) and head.child:
+            found += await _with_children(host, ids.key_of(head.child))
+    return found
 
 
 def _parts(prompt: str | None, files: Sequence[Any]) -> tuple[tuple[UserPart, ...], tuple[Blob, ...]]:

@@ -140,26 +140,40 @@ class McpToolAfter(Point, name="mcp_tool_after"):
 
 @dataclass(eq=False)
 class SpawnBefore(Point, name="spawn_before"):
-    """A child run is about to begin."""
+    """A child run is about to be made. `depth` is how many runs there will be above it."""
 
-    child_id: str
+    call_id: str
+    tool: str
     task: str
     depth: int = 1
 
 
 @dataclass(eq=False)
 class SpawnComplete(Point, name="spawn_complete"):
+    """A child run has succeeded. `usage` is its own and that of its children."""
+
     child_id: str
+    call_id: str
+    tool: str
     text: str
     turns: int
+    elapsed_ms: int
     usage: Usage = field(default_factory=Usage)
     depth: int = 1
 
 
 @dataclass(eq=False)
 class SpawnError(Point, name="spawn_error"):
+    """A child run has failed or was cancelled; `code` says which, and why."""
+
     child_id: str
+    call_id: str
+    tool: str
     error: str
+    code: str
+    turns: int
+    elapsed_ms: int
+    usage: Usage = field(default_factory=Usage)
     depth: int = 1
 
 

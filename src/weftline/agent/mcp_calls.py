@@ -9,6 +9,7 @@ from msgspec.json import decode
 from msgspec.structs import replace
 
 from weftline import prompts
+from weftline.agent.above import Above
 from weftline.agent.calling import Hooks
 from weftline.agent.hooks_outside import McpToolAfter, McpToolBefore, McpToolGate, McpToolTransform
 from weftline.runtime.code import PendingCall
@@ -23,7 +24,9 @@ def server_of(call: PendingCall) -> str:
     return getattr(call.tool, "server", "")
 
 
-async def around(call: PendingCall, invoke: Invoke, *, shown: str, hooks: Hooks, context: object) -> ToolOutput:
+async def around(
+    call: PendingCall, invoke: Invoke, *, shown: str, hooks: Hooks, context: object, above: Above
+) -> ToolOutput:
     """Asks the server, unless a gate has blocked the call or answered it. `shown` is the model's name for the tool."""
     server = server_of(call)
     where: dict[str, Any] = {
@@ -35,9 +38,9 @@ async def around(call: PendingCall, invoke: Invoke, *, shown: str, hooks: Hooks,
     }
     args: dict[str, Any] = decode(call.args, type=dict[str, Any]) if call.args else {}
     output: ToolOutput | None = None
-    if McpToolGate in hooks:
+    if McpToolGate in hooks or above.wants(McpToolGate):
         gate = McpToolGate(**where, args=args, raw_args=call.raw_args, counts=dict(call.counts))
-        error = await hooks.gate(gate, context)
+        error = await hooks.gate(gate, context) or await above.gate(gate)
         blocked = prompts.gate_failed(call.name) if error is not None else gate.blocked
         if blocked is not None:
             return ToolOutput.of(prompts.blocked(blocked), is_error=True)

@@ -29,6 +29,9 @@ class Projector:
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
         self._queued: dict[str, str] = {}
+        self._calls: dict[tuple[int, int], tuple[str, str]] = {}
+        """Ids and names of the calls of the latest turn, by turn and index."""
+        self._children: dict[tuple[int, int], str] = {}
 
     def events(self, batch: EntryBatch, *, after: int) -> Iterator[AnyEvent]:
         """The events of the batch whose seq is above `after`."""
@@ -63,13 +66,41 @@ class Projector:
                 return None
             case log.MessagesTaken():
                 return events.MessagesTaken(texts=tuple([self._queued.pop(id, "") for id in head.ids]))
+            case log.TurnCompleted():
+                self._calls = {(head.turn, index): (call.id, call.name) for index, call in enumerate(head.calls)}
+                self._children = {}
+                return _finished(head, body)
+            case log.CallStarted():
+                return self._child_started(head) if head.child else None
+            case log.ChildEnded():
+                return self._child_ended(head)
             case _:
                 make = _FACTS.get(type(head))
                 return None if make is None else make(head, body)
 
+    def _child_started(self, head: log.CallStarted) -> AnyEvent:
+        call_id, name = self._calls.get((head.turn, head.index), ("", ""))
+        self._children[head.turn, head.index] = head.child
+        return events.ChildStarted(call_id=call_id, name=name, child_id=head.child, turn=head.turn)
+
+    def _child_ended(self, head: log.ChildEnded) -> AnyEvent:
+        where = head.turn, head.index
+        call_id, name = self._calls.get(where, ("", ""))
+        return events.ChildEnded(
+            call_id=call_id,
+            name=name,
+            child_id=self._children.get(where, ""),
+            status=head.status,
+            turns=head.turns,
+            usage=head.usage,
+            cost_usd=None if head.cost_nusd is None else head.cost_nusd / 1_000_000_000,
+        )
+
 
 def _started(head: log.RunCreated, body: bytes) -> AnyEvent:
     plan = msgspec.json.decode(bodies.decode_created(body).plan, type=_Named)
+    if plan.path:
+        return events.RunStarted(agent=plan.name)
     return events.RunStarted(agent=plan.code or (plan.name if plan.agent_id is not None else None))
 
 
@@ -77,6 +108,7 @@ class _Named(msgspec.Struct):
     name: str = ""
     agent_id: str | None = None
     code: str | None = None
+    path: tuple[str, ...] = ()
 
 
 def _restarted(head: log.AttemptStarted, body: bytes) -> AnyEvent | None:
@@ -148,7 +180,6 @@ def _resumed(head: log.RunResumed, body: bytes) -> AnyEvent:
 _FACTS: dict[type[Fact], Callable[[Any, bytes], AnyEvent | None]] = {
     log.RunCreated: _started,
     log.AttemptStarted: _restarted,
-    log.TurnCompleted: _finished,
     log.CallOpened: _opened,
     log.CallClosed: finished_call,
     log.OutputRejected: _rejected,

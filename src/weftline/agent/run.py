@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Generic, Protocol, cast
 
+from weftline.agent.bubbling import with_children
 from weftline.agent.output import OutputType
 from weftline.agent.projection import Projector, finished_call, object_of
 from weftline.agent.results import CallRecord, OutputT, RunResult, failure
@@ -50,12 +51,23 @@ class Run(Generic[OutputT]):
     def __aiter__(self) -> AsyncIterator[AnyEvent]:
         return self.events()
 
-    async def events(self, *, after: int = 0) -> AsyncIterator[AnyEvent]:
-        """The events of the run after the given `seq`, from the log and then live."""
+    async def events(self, *, after: int = 0, children: bool = False) -> AsyncIterator[AnyEvent]:
+        """The events of the run after the given `seq`, from the log and then live.
+
+        With `children` those of its child runs come in between, at any depth: `run_id` says whose an event is, and a
+        child that had not ended by then is followed from its beginning.
+        """
+        if children:
+            async for event in with_children(self.id, self._of_run, after=after):
+                yield event
+            return
         projector = Projector(self.id)
         async for batch in self._batches():
             for event in projector.events(batch, after=after):
                 yield event
+
+    def _of_run(self, run_id: str) -> AsyncIterator[AnyEvent]:
+        return Run[object](self._engine, run_id, output=None).events()
 
     async def text(self) -> AsyncIterator[str]:
         """The text of the answer as it is written. After a `TurnRestarted` it starts over."""

@@ -60,6 +60,8 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     Loop detection nudges the model when it repeats itself `loop_soft` times and brings the run to its end at
     `loop_hard`; a `loop_soft` of 0 switches it off. `tool_budgets` is how often each tool may be called in a run.
+    `max_children` is how many subagents of a run may be at work at once, `max_depth` how deep they may be nested; a
+    call beyond that is refused. `max_cost_usd` includes what subagents spend.
     """
 
     max_turns: int | None = None
@@ -69,13 +71,15 @@ class Limits(Struct, frozen=True, kw_only=True):
     tool_budgets: dict[str, int] = {}
     max_retries: int = 3
     output_retries: int = 1
+    max_children: int = 3
+    max_depth: int = 3
 
     def __post_init__(self) -> None:
         if self.max_turns is not None and self.max_turns < 1:
             raise ValueError(f"max_turns must be above 0, not {self.max_turns}")
         if self.max_cost_usd is not None and not self.max_cost_usd > 0:
             raise ValueError(f"max_cost_usd must be above 0, not {self.max_cost_usd}")
-        for name in ("loop_soft", "loop_hard", "max_retries", "output_retries"):
+        for name in ("loop_soft", "loop_hard", "max_retries", "output_retries", "max_children", "max_depth"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, not {getattr(self, name)}")
         for tool, count in self.tool_budgets.items():
@@ -96,6 +100,8 @@ class Limits(Struct, frozen=True, kw_only=True):
             max_cost_nusd=None if self.max_cost_usd is None else round(self.max_cost_usd * 1_000_000_000),
             output_retries=self.output_retries,
             check_output=check_output,
+            max_children=self.max_children,
+            max_depth=self.max_depth,
             tool_output_budget_bytes=behavior.tool_output_budget_bytes,
         )
 

@@ -9,10 +9,11 @@ from contextlib import AsyncExitStack
 from typing import Any, TypeGuard, cast
 
 from weftline.agent import skilled
+from weftline.agent.above import Above
 from weftline.agent.aliases import Aliases, check_names
 from weftline.agent.behavior import Behavior, resolved
 from weftline.agent.calling import Hook, Hooks
-from weftline.agent.code import AgentCode
+from weftline.agent.code import AgentCode, Planner
 from weftline.agent.context import RunContext, RunInfo
 from weftline.agent.definition import Definition
 from weftline.agent.disclosure import Disclosure, Withheld, place_search, withheld_of
@@ -23,6 +24,7 @@ from weftline.agent.hooks import Point
 from weftline.agent.opened import Opened
 from weftline.agent.skills.allowed import ToolNames
 from weftline.agent.skills.toolset import Skills
+from weftline.agent.subagents import Subagent
 from weftline.errors import Conflict, InvalidRequest
 from weftline.plan import RunPlan
 from weftline.runtime.toolbox import RunName, ServerTools, Toolbox, ToolSource
@@ -60,6 +62,8 @@ class AgentTools:
         self._opened = Opened()
         self.running: dict[str, AgentCode] = {}
         """By run: the code of those that are in memory."""
+        self.planner: Planner | None = None
+        """Makes the plans of subagents' runs."""
 
     def register(self, name: str, setup: Setup) -> None:
         present = self._setups.get(name)
@@ -101,17 +105,24 @@ class AgentTools:
         base = await self.others.open(plan, run=run, secrets=secrets)
         if plan.code is None:
             return base
-        setup = self._setups[plan.code]
-        agent = setup.agent
+        setup, only, problem = self._setups[plan.code], None, ""
+        try:
+            setup, only = await self._walk(setup, plan.path)
+        except LookupError as error:
+            problem = str(error)
+        agent, parent = setup.agent, run.parent
+        upper = None if parent is None else self.running.get(parent.run)
         info = RunInfo(
             id=run.id,
             agent=agent.name,
             thread_id=run.session_id,
             workspace=run.workspace_slug,
             metadata=plan.metadata,
+            parent=None if parent is None else parent.run,
+            depth=0 if parent is None else parent.depth,
         )
         resources = AsyncExitStack()
-        tools, deps, problem = dict[str, Tool](base.tools), None, ""
+        tools, deps = dict[str, Tool](base.tools), None
         hooks = Hooks([*agent.hooks, *setup.hooks])
 
         async def tell(point: Point) -> None:
@@ -120,8 +131,11 @@ class AgentTools:
         frame = Frame()
         try:
             await self._opened.warm([one for one in agent.tools if is_toolset(one)], tell)
-            frame = await self._framed(setup, plan, tools)
-            deps = await _deps(setup, info, resources)
+            frame = await self._framed(setup, plan, tools, only=only)
+            if upper is not None and setup.deps is NO_DEPS and isinstance(agent.deps, type):
+                deps = upper.context.deps  # there is no other way to give it any
+            else:
+                deps = await _deps(setup, info, resources)
         except Exception as error:
             # The same would happen in the next try: the run ends with it, and the error is in its log.
             logger.exception("run %s: what the agent %s needs could not be made", run.id, plan.code)
@@ -131,11 +145,14 @@ class AgentTools:
             owner=agent,
             frame=frame,
             hooks=hooks,
-            output=agent.output_type,
-            instructions=None if isinstance(agent.instructions, str) else agent.instructions,
+            output=None if plan.output_schema is None else agent.output_type,
+            instructions=None if isinstance(agent.instructions, str) or plan.system is not None else agent.instructions,
             deps=deps,
             resources=resources,
             problem=problem,
+            plan=plan,
+            planner=self.planner,
+            above=Above(() if upper is None else upper.listeners, child_id=info.id, depth=info.depth),
             on_left=self._left,
         )
         self.running[run.id] = skilled.runs[run.id] = code
@@ -145,8 +162,33 @@ class AgentTools:
         if self.running.get(code.info.id) is code:  # the run may be back in memory, with code of its own
             del self.running[code.info.id]
 
-    async def _framed(self, setup: Setup, plan: RunPlan, tools: dict[str, Tool]) -> Frame:
-        """Adds the agent's tools to `tools`; returns what goes with them."""
+    async def _walk(self, setup: Setup, path: Sequence[str]) -> tuple[Setup, frozenset[str] | None]:
+        """What a path of subagents leads to, and the names of the tools that it has; None for all.
+
+        Raises `LookupError` if the path leads nowhere any more.
+        """
+        only: frozenset[str] | None = None
+        for step in path:
+            found = await self._subagent(setup.agent, step)
+            if found is None:
+                raise LookupError(f"The agent {setup.agent.name or 'above'} has no subagent {step!r} any more.")
+            if found.agent is not None:
+                setup, only = Setup(found.agent), None
+            elif found.only is not None:
+                only = found.only if only is None else only & found.only
+        return setup, only
+
+    async def _subagent(self, agent: Definition[Any, Any], name: str) -> Subagent | None:
+        for one in sorted(agent.tools, key=is_toolset):  # sets of tools last: they may have to connect
+            for found in await self._tools_of(one):
+                if isinstance(found, Subagent) and found.name == name:
+                    return found
+        return None
+
+    async def _framed(
+        self, setup: Setup, plan: RunPlan, tools: dict[str, Tool], *, only: frozenset[str] | None = None
+    ) -> Frame:
+        """Adds the agent's tools to `tools`, or those in `only`; returns what goes with them."""
         agent = setup.agent
         behavior = resolved(setup.behavior or Behavior.from_stored(plan.behavior), agent.behavior)
         aliases = Aliases(agent.tool_aliases)
@@ -156,6 +198,8 @@ class AgentTools:
             lazy = (getattr(one, "disclosure", "eager") or behavior.tool_disclosure) == "lazy"
             for found in await self._tools_of(one):
                 name = found.spec.name
+                if only is not None and name not in only:
+                    continue
                 if name in tools:
                     raise Conflict(f"Two tools of the agent are named {name!r}.")
                 tools[name] = found

@@ -53,8 +53,8 @@ class SyncRun(Generic[OutputT]):
     def __iter__(self) -> Iterator[AnyEvent]:
         return self.events()
 
-    def events(self, *, after: int = 0) -> Iterator[AnyEvent]:
-        return self._each(self._run.events(after=after))
+    def events(self, *, after: int = 0, children: bool = False) -> Iterator[AnyEvent]:
+        return self._each(self._run.events(after=after, children=children))
 
     def text(self) -> Iterator[str]:
         return self._each(self._run.text())

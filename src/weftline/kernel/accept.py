@@ -15,6 +15,7 @@ from weftline.kernel.entries import (
     CallGated,
     CallStarted,
     CancelRequested,
+    ChildEnded,
     Fact,
     HistoryPinned,
     How,
@@ -39,7 +40,8 @@ def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
     """Whether `head`, an outcome, an answer or a request, may be appended to a run in this state.
 
     `attempt` is the attempt of the call that an outcome belongs to; 0 for a client's answer. The outcome of `Reconcile`
-    is a `CallClosed`, or a `CallStarted` with the next attempt if the call will not happen on its own.
+    is a `CallClosed`, or a `CallStarted` with the next attempt if the call will not happen on its own; that of
+    `StartChild` is a `CallStarted`, or a `CallClosed` if the child cannot be made.
     """
     if s.ended or s.rules not in KNOWN_RULES:
         return False
@@ -56,6 +58,9 @@ def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
         return not s.control.cancel and len(s.control.queue) < MAX_QUEUED
     if type(head) is CallStarted:
         return _starts_again(s, head, attempt)
+    if type(head) is ChildEnded:
+        waiting = _call(s, head)
+        return waiting is not None and waiting.waits_for_child
     if type(head) is CallGated:
         gated = _call(s, head)
         return gated is not None and gated.gated and not s.control.cancel
@@ -82,15 +87,21 @@ def _closes(s: State, head: CallClosed, attempt: int) -> bool:
     if call is None or s.control.cancel or head.id != call.id or head.name != call.name:
         return False
     if attempt:
-        return call.stage == "started" and call.attempt == attempt
+        if call.child == "":
+            return call.stage == "opened" and attempt == 1  # its run could not be made
+        return call.stage == "started" and call.attempt == attempt and not call.waits_for_child
     return call.stage == "opened" and call.client is not None and head.how in _ANSWERS
 
 
 def _starts_again(s: State, head: CallStarted, attempt: int) -> bool:
-    """The only start from outside: the tool made sure that a call begun before a crash will not happen."""
+    """The only starts from outside: the tool made sure that a call begun before a crash will not happen, or the run
+    that carries out a call is made.
+    """
     call = _call(s, head)
     if call is None or s.control.cancel or s.control.paused:
         return False
+    if call.child is not None:
+        return call.child == "" and call.stage == "opened" and bool(head.child) and head.attempt == 1
     lost = call.stage == "started" and call.lost and call.effect == "reconcile"
     return lost and call.attempt == attempt and head.attempt == attempt + 1
 
@@ -102,7 +113,7 @@ def _awaits_check(s: State) -> bool:
     return s.step == "answered" or (s.step == "batch" and bool(s.guards.final))
 
 
-def _call(s: State, head: CallClosed | CallStarted | CallGated) -> Call | None:
+def _call(s: State, head: CallClosed | CallStarted | CallGated | ChildEnded) -> Call | None:
     if head.turn != s.turn - 1 or not 0 <= head.index < len(s.batch.calls):
         return None
     return s.batch.calls[head.index]

@@ -17,7 +17,18 @@ from weftline.kernel.entries import (
     LoopDetected,
     ResultsOverBudget,
 )
-from weftline.kernel.state import Call, Command, Consult, Decision, New, Reconcile, RunTool, State
+from weftline.kernel.state import (
+    Call,
+    Command,
+    Consult,
+    Decision,
+    FinishChild,
+    New,
+    Reconcile,
+    RunTool,
+    StartChild,
+    State,
+)
 from weftline.kernel.turns import ask_model, final_answer, truncated
 
 
@@ -28,24 +39,29 @@ def carry_on(s: State) -> Decision:
     if not batch.unclosed:
         return _after(s)
     due_at = s.questions.due_at
+    overdue = False
     if due_at is not None and due_at <= s.now:
         expired = _expired(s)
-        if expired:
+        if expired and not s.open_children:
             return _timed_out(s, expired)
-        due_at = earliest_deadline(s.questions)
+        overdue = bool(expired)  # what follows may end the run, which it does not do before its children
+        due_at = None if overdue else earliest_deadline(s.questions)
     append: list[New] = []
     start: list[Command] = []
     for index in batch.running:
         call = batch.calls[index]
-        if not call.lost:
+        if call.child is not None:
+            if call.child_ended:
+                start.append(FinishChild(s.turn - 1, index))
+        elif not call.lost:
             start.append(RunTool(s.turn - 1, index, call.attempt))
         else:
             _recover(s, index, call, append, start)
-    if not s.control.paused and batch.next < len(batch.calls):
-        _begin(s, append)
+    if not s.control.paused and not overdue and batch.next < len(batch.calls):
+        _begin(s, append, start)
     if append:
         return Decision(tuple(append))
-    if batch.gated and not s.control.paused:
+    if batch.gated and not s.control.paused and not overdue:
         _consult(s, start)
     return Decision(start=tuple(start), due_at=due_at)
 
@@ -73,7 +89,7 @@ def _recover(s: State, index: int, call: Call, append: list[New], start: list[Co
         append.append(New(CallStarted(s.turn - 1, index, call.attempt + 1)))
 
 
-def _begin(s: State, append: list[New]) -> None:
+def _begin(s: State, append: list[New], start: list[Command]) -> None:
     """Begins as many waiting calls as may run now; in a sequential batch, steering skips them instead."""
     batch = s.batch
     calls, index = batch.calls, batch.next
@@ -90,7 +106,9 @@ def _begin(s: State, append: list[New]) -> None:
                 index = next_waiting(calls, index + 1)
             return
     while free > 0 and index < len(calls):
-        if not calls[index].gated:
+        if calls[index].child is not None and not calls[index].gated:
+            start.append(StartChild(s.turn - 1, index))
+        elif not calls[index].gated:
             append.append(New(CallStarted(s.turn - 1, index, 1)))
         free -= 1
         index = next_waiting(calls, index + 1)
@@ -135,6 +153,7 @@ class _Budgets:
         self.limits = s.limits.tool_budgets
         self.used = {tool: use.used for tool, use in s.guards.budgets.items()}
         self.blocked = {tool: use.blocked for tool, use in s.guards.budgets.items()}
+        self.children = sum([call.child is not None and call.stage in ("opened", "started") for call in s.batch.calls])
 
     def exceeded(self, tool: str) -> BudgetExceeded | None:
         """The fact about a call of `tool` that is over its budget."""
@@ -160,6 +179,10 @@ def _admission(s: State, index: int, call: Call, budgets: _Budgets) -> tuple[New
         return blocked(s, index, "repeat_of_doubt", why)
     if call.verdict == "blocked":
         return blocked(s, index, "blocked", "")
+    if call.verdict == "ok" and call.child is not None:
+        if why := _refused_child(s, budgets.children):
+            return blocked(s, index, "blocked", why)
+        budgets.children += 1
     budgets.count(name)
     if call.verdict == "answered":
         return blocked(s, index, "answered", "")
@@ -169,6 +192,15 @@ def _admission(s: State, index: int, call: Call, budgets: _Budgets) -> tuple[New
         return blocked(s, index, "invalid", "")  # the text for the model is stored with the turn
     timeout_us = None if call.client is None else s.limits.local_timeout_us
     return (New(CallOpened(s.turn - 1, index, call.id, name, call.digest, call.effect, call.client, timeout_us)),)
+
+
+def _refused_child(s: State, open_children: int) -> str:
+    """What the model reads if there may not be one more child run; "" if there may."""
+    if s.depth >= s.limits.max_depth:
+        return prompts.too_deep(s.limits.max_depth)
+    if s.batch.concurrent and open_children >= s.limits.max_children:
+        return prompts.too_many_children(s.limits.max_children)
+    return ""
 
 
 def _repeats_doubt(s: State, call: Call) -> str:

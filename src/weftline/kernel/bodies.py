@@ -112,7 +112,7 @@ class FailedBody(Struct, omit_defaults=True):
 
 
 class EndedBody(Struct, omit_defaults=True):
-    """Of `run.ended`."""
+    """Of `run.ended`, and of `child.ended` in the parent's log."""
 
     text: str = ""
     error: str = ""

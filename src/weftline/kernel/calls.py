@@ -18,6 +18,7 @@ from weftline.kernel.entries import (
     CallGated,
     CallOpened,
     CallStarted,
+    ChildEnded,
     Effect,
     Limits,
 )
@@ -32,7 +33,10 @@ def asked(wanted: Sequence[AskedCall]) -> Batch:
     calls: list[Call] = []
     concurrent = True
     for one in wanted:
-        calls.append(Call(one.id, one.name, one.digest, one.verdict, one.effect, one.client, gated=one.gated))
+        child = "" if one.child else None
+        calls.append(
+            Call(one.id, one.name, one.digest, one.verdict, one.effect, one.client, gated=one.gated, child=child)
+        )
         if not one.concurrent and one.verdict == "ok":
             concurrent = False
     gated = sum([call.gated for call in calls])
@@ -50,6 +54,8 @@ def lost(batch: Batch, effects: dict[str, Effect]) -> Batch:
     calls = list(batch.calls)
     for index in batch.running:
         call = calls[index]
+        if call.child is not None:
+            continue  # it is a run of its own, which is not lost
         present = effects.get(call.name, "once")
         stricter = present if STRICTNESS[present] > STRICTNESS[call.effect] else call.effect
         calls[index] = replace(call, lost=True, effect=stricter)
@@ -57,7 +63,7 @@ def lost(batch: Batch, effects: dict[str, Effect]) -> Batch:
 
 
 def gated(s: State, head: CallGated) -> State | None:
-    """The state after the fact; None if it cannot be true of the call. The next three work the same way."""
+    """The state after the fact; None if it cannot be true of the call. The next four work the same way."""
     call = _unclosed(s, head)
     if call is None or not call.gated:
         return None
@@ -87,8 +93,17 @@ def started(s: State, head: CallStarted) -> State | None:
     call = _unclosed(s, head)
     if call is None or call.stage == "asked" or call.client is not None or head.attempt != call.attempt + 1:
         return None
+    if (call.child is None) == bool(head.child) or call.child:
+        return None
     batch = s.batch
-    begun = replace(call, stage="started", attempt=head.attempt, lost=False, effect=head.effect or call.effect)
+    begun = replace(
+        call,
+        stage="started",
+        attempt=head.attempt,
+        lost=False,
+        effect=head.effect or call.effect,
+        child=head.child or None,
+    )
     calls = _with(batch.calls, head.index, begun)
     running = batch.running
     if call.stage != "started":
@@ -99,9 +114,19 @@ def started(s: State, head: CallStarted) -> State | None:
     return replace(s, version=s.version + 1, batch=batch)
 
 
+def child_ended(s: State, head: ChildEnded) -> State | None:
+    call = _unclosed(s, head)
+    if call is None or not call.waits_for_child:
+        return None
+    calls = _with(s.batch.calls, head.index, replace(call, child_ended=True))
+    return replace(s, version=s.version + 1, batch=replace(s.batch, calls=calls))
+
+
 def closed(s: State, head: CallClosed) -> State | None:
     call = _unclosed(s, head)
     if call is None or call.stage == "asked":
+        return None
+    if call.waits_for_child and not s.broken:
         return None
     batch, questions, totals = s.batch, s.questions, s.totals
     calls = _with(batch.calls, head.index, replace(call, stage="closed", how=head.how, lost=False, result=head.digest))
@@ -144,7 +169,7 @@ def earliest_deadline(questions: Questions) -> int | None:
     return earliest
 
 
-def _unclosed(s: State, head: CallGated | CallOpened | CallStarted | CallClosed) -> Call | None:
+def _unclosed(s: State, head: CallGated | CallOpened | CallStarted | ChildEnded | CallClosed) -> Call | None:
     if head.turn != s.turn - 1 or not 0 <= head.index < len(s.batch.calls):
         return None
     call = s.batch.calls[head.index]

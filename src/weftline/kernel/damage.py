@@ -37,6 +37,7 @@ BODIES: dict[str, Callable[[bytes], object]] = {
     "output.rejected": bodies.decode_text,
     "call.gated": bodies.decode_gated,
     "call.opened": bodies.decode_opened,
+    "child.ended": bodies.decode_ended,
     "call.closed": bodies.decode_closed,
     "results.over_budget": bodies.decode_text,
     "loop.detected": bodies.decode_text,

@@ -41,4 +41,6 @@ def decide(s: State) -> Decision:
 def _cancelled(s: State) -> Decision:
     if s.attempt.open:
         return Decision((New(settled(s, "cancelled")),))
+    if s.open_children:
+        return Decision(due_at=0)  # they are cancelled first, also by the next process if this one dies
     return end(s, "cancelled", reason=s.control.cancel, how="cancelled", closing=prompts.CANCELLED)

@@ -58,7 +58,7 @@ def _close_all(s: State, how: How, closing: str, skip: frozenset[int]) -> list[N
             continue
         if call.stage == "asked":
             append += blocked(s, index, how, closing)
-        elif call.stage == "started" and call.effect != "read":
+        elif call.stage == "started" and (call.effect != "read" if call.child is None else call.waits_for_child):
             append.append(closed(s, index, "in_doubt", prompts.in_doubt(call.name)))
         else:
             append.append(closed(s, index, how, closing))

@@ -96,6 +96,10 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """How often the model is asked again for an answer that was rejected."""
     check_output: bool = False
     """Whether code of the agent's is asked about an answer before the run ends with it."""
+    max_children: int = 3
+    """How many child runs may be open at once."""
+    max_depth: int = 3
+    """How far below a run that nobody's call began child runs may go."""
     tool_output_budget_bytes: int | None = None
     """A turn whose results have more bytes than this is followed by a word to the model."""
 
@@ -121,14 +125,29 @@ class AskedCall(Head, frozen=True):
     concurrent: bool = False
     gated: bool = False
     """Code of the agent's is asked about it first; `call.gated` has what came of that."""
+    child: bool = False
+    """It is carried out by a run of its own."""
+
+
+class Parent(Head, frozen=True):
+    """The call that a child run carries out, and how many runs there are above it."""
+
+    run: str
+    turn: int
+    index: int
+    depth: int = 1
 
 
 class RunCreated(Head, frozen=True, tag="run.created"):
-    """Body: `CreatedBody`, everything given at the start."""
+    """Body: `CreatedBody`, everything given at the start.
+
+    That of a child run is in the transaction of its parent's `call.started`.
+    """
 
     rules: int
     limits: Limits
     thread: int | None = None
+    parent: Parent | None = None
 
 
 class HistoryPinned(Head, frozen=True, tag="history.pinned"):
@@ -264,6 +283,26 @@ class CallStarted(Head, frozen=True, tag="call.started"):
     index: int
     attempt: int
     effect: Effect | None = None
+    child: str = ""
+    """The id of the run that carries it out, created in the same transaction."""
+
+
+class ChildEnded(Head, frozen=True, tag="child.ended"):
+    """The run that carries out a call has ended: what it came to, and what it and those below it used.
+
+    Body: the child's `EndedBody`.
+    """
+
+    turn: int
+    index: int
+    status: Literal["succeeded", "failed", "cancelled"]
+    code: str = ""
+    usage: Usage = Usage()
+    cost_nusd: int | None = None
+    estimated: bool = False
+    turns: int = 0
+    elapsed_us: int = 0
+    """From its creation to its end."""
 
 
 class CallClosed(Head, frozen=True, tag="call.closed"):
@@ -381,6 +420,7 @@ Fact: TypeAlias = (
     | CallGated
     | CallOpened
     | CallStarted
+    | ChildEnded
     | CallClosed
     | ResultsOverBudget
     | LoopDetected

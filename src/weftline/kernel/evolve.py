@@ -24,6 +24,7 @@ from weftline.kernel.entries import (
     CallOpened,
     CallStarted,
     CancelRequested,
+    ChildEnded,
     Fact,
     FinalForced,
     HistoryPinned,
@@ -80,7 +81,15 @@ def _broken(s: State, why: str) -> State:
 def _run_created(s: State, head: RunCreated, at: int) -> State:
     if s.created:
         return _broken(s, "created twice")
-    return replace(s, version=s.version + 1, created=True, rules=head.rules, limits=head.limits, thread=head.thread)
+    return replace(
+        s,
+        version=s.version + 1,
+        created=True,
+        rules=head.rules,
+        limits=head.limits,
+        thread=head.thread,
+        parent=head.parent,
+    )
 
 
 def _history_pinned(s: State, head: HistoryPinned, at: int) -> State:
@@ -170,6 +179,17 @@ def _spent(totals: Totals, head: AttemptFailed | TurnCompleted, by_provider: boo
     )
 
 
+def _rolled_up(totals: Totals, head: ChildEnded) -> Totals:
+    """Counted here and in the child's own totals, which nobody adds to these again."""
+    return replace(
+        totals,
+        usage=totals.usage + head.usage,
+        cost_nusd=min(totals.cost_nusd + (head.cost_nusd or 0), MAX_COST_NUSD),
+        unpriced=totals.unpriced or head.cost_nusd is None,
+        estimated=totals.estimated or head.estimated,
+    )
+
+
 def _output_rejected(s: State, head: OutputRejected, at: int) -> State:
     rejections = s.answer.rejections + 1
     if rejections > s.limits.output_retries or s.guards.final:
@@ -193,11 +213,16 @@ def _call_started(s: State, head: CallStarted, at: int) -> State:
     return calls.started(s, head) or _stray(s, head)
 
 
+def _child_ended(s: State, head: ChildEnded, at: int) -> State:
+    ended = calls.child_ended(s, head)
+    return _stray(s, head) if ended is None else replace(ended, totals=_rolled_up(s.totals, head))
+
+
 def _call_closed(s: State, head: CallClosed, at: int) -> State:
     return calls.closed(s, head) or _stray(s, head)
 
 
-def _stray(s: State, head: CallGated | CallOpened | CallStarted | CallClosed) -> State:
+def _stray(s: State, head: CallGated | CallOpened | CallStarted | ChildEnded | CallClosed) -> State:
     return _broken(s, f"a fact about call {head.turn}.{head.index} that does not fit it")
 
 
@@ -284,6 +309,7 @@ FOLDS: dict[type[Fact], Callable[[State, Any, int], State]] = {
     CallGated: _call_gated,
     CallOpened: _call_opened,
     CallStarted: _call_started,
+    ChildEnded: _child_ended,
     CallClosed: _call_closed,
     ResultsOverBudget: _results_over_budget,
     LoopDetected: _loop_detected,

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, msgpack
 
-from weftline.kernel.entries import Effect, Fact, How, Limits, ModelRef, Over, Verdict
+from weftline.kernel.entries import Effect, Fact, How, Limits, ModelRef, Over, Parent, Verdict
 from weftline.messages import Usage
 
 Stage: TypeAlias = Literal["asked", "opened", "started", "closed"]
@@ -49,6 +49,14 @@ class Call(Room, frozen=True):
     """A spent budget goes before the verdict."""
     over: Over | None = None
     """It is beyond a budget that the agent's code keeps."""
+    child: str | None = None
+    """The run that carries it out; "" before there is one, None for a call without."""
+    child_ended: bool = False
+
+    @property
+    def waits_for_child(self) -> bool:
+        """Whether the run that carries it out is open."""
+        return bool(self.child) and not self.child_ended and self.stage == "started"
 
 
 class Batch(Room, frozen=True):
@@ -209,6 +217,7 @@ class State(Room, frozen=True):
     created: bool = False
     broken: str = ""
     thread: int | None = None
+    parent: Parent | None = None
     history: int | None = None
 
     step: Phase = "model"
@@ -229,8 +238,19 @@ class State(Room, frozen=True):
 
     @property
     def in_flight(self) -> bool:
-        """Whether something was begun that a new driver would have to adopt."""
-        return self.attempt.open or bool(self.batch.running)
+        """Whether something was begun that a new driver would have to adopt. A child run is adopted by its own."""
+        return self.attempt.open or any(self.batch.calls[index].child is None for index in self.batch.running)
+
+    @property
+    def depth(self) -> int:
+        """How many runs there are above this one."""
+        return 0 if self.parent is None else self.parent.depth
+
+    @property
+    def open_children(self) -> list[str]:
+        """The ids of its child runs whose end it has not heard of. It does not end before they have."""
+        calls = [self.batch.calls[index] for index in self.batch.running]
+        return [call.child for call in calls if call.child and call.waits_for_child]
 
 
 FOLD = 5
@@ -275,13 +295,27 @@ class Consult(Struct, frozen=True):
     index: int
 
 
+class StartChild(Struct, frozen=True):
+    """Make the run that carries out a call, as its child."""
+
+    turn: int
+    index: int
+
+
+class FinishChild(Struct, frozen=True):
+    """Make the result of a call from what its child run came to."""
+
+    turn: int
+    index: int
+
+
 class CheckOutput(Struct, frozen=True):
     """Ask code of the agent's about the answer of `turn`."""
 
     turn: int
 
 
-Command: TypeAlias = CallModel | RunTool | Reconcile | Consult | CheckOutput
+Command: TypeAlias = CallModel | RunTool | Reconcile | Consult | StartChild | FinishChild | CheckOutput
 
 
 class New(Struct, frozen=True):

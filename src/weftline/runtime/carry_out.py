@@ -7,7 +7,18 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from weftline.kernel.state import CallModel, CheckOutput, Command, Consult, Reconcile, RunTool, State
+from weftline.kernel.state import (
+    CallModel,
+    CheckOutput,
+    Command,
+    Consult,
+    FinishChild,
+    Reconcile,
+    RunTool,
+    StartChild,
+    State,
+)
+from weftline.runtime.children import finish_child, start_child
 from weftline.runtime.consulting import check_output, consult
 from weftline.runtime.live import WorkingSet
 from weftline.runtime.model_call import call_model
@@ -26,6 +37,10 @@ async def carry_out(command: Command, state: State, work: WorkingSet, services: 
             return await reconcile(command, state, work, services)
         case Consult():
             return await consult(command, state, work, services)
+        case StartChild():
+            return await start_child(command, state, work, services)
+        case FinishChild():
+            return await finish_child(command, state, work, services)
         case CheckOutput():
             return await check_output(command, work)
         case _:

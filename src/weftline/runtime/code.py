@@ -7,12 +7,13 @@ has none of it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
 from weftline.kernel.entries import Fact, Over, Verdict
-from weftline.messages import Assistant, Message, ToolResult, UserPart
+from weftline.messages import Assistant, Message, ToolResult, Usage, UserPart
+from weftline.plan import RunPlan
 from weftline.providers.base import ModelRequest, ProviderError
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import Tool, ToolContext, ToolOutput
@@ -56,6 +57,28 @@ class Gated(Struct, frozen=True):
     """The call is beyond a budget that the agent's code keeps."""
     steer: str = ""
     """What the model reads after the results of the turn."""
+
+
+class ChildLimits(Struct, frozen=True):
+    """What a run leaves to the runs that carry out its calls."""
+
+    max_depth: int
+    max_children: int
+    max_cost_nusd: int | None
+    """What it may still spend itself."""
+
+
+class ChildEnd(Struct, frozen=True):
+    """How the run that carried out a call ended. `text` is its answer, or what there was of one."""
+
+    run_id: str
+    status: Literal["succeeded", "failed", "cancelled"]
+    text: str = ""
+    error: str = ""
+    code: str = ""
+    usage: Usage = Usage()
+    turns: int = 0
+    elapsed_us: int = 0
 
 
 class RunCode(Protocol):
@@ -112,6 +135,14 @@ class RunCode(Protocol):
         self, call: PendingCall, context: ToolContext, invoke: Callable[[], Awaitable[ToolOutput]]
     ) -> ToolOutput:
         """Carries out a call by `invoke`, and returns what the model is to read."""
+        ...
+
+    async def plan_child(self, call: PendingCall, context: ToolContext, *, limits: ChildLimits) -> RunPlan:
+        """What the run is to do that carries out a call. Raises `ToolFailed` if there can be none."""
+        ...
+
+    async def finish_child(self, call: PendingCall, context: ToolContext, end: ChildEnd) -> ToolOutput:
+        """What the model is to read of what a child run came to."""
         ...
 
     async def check_output(self, text: str) -> str:

@@ -15,12 +15,13 @@ from msgspec.structs import replace
 
 from weftline import prompts
 from weftline.kernel import bodies
-from weftline.kernel.bodies import GatedBody, TurnBody
+from weftline.kernel.bodies import EndedBody, GatedBody, TurnBody
 from weftline.kernel.entries import (
     KIND,
     AttemptFailed,
     CallClosed,
     CallGated,
+    ChildEnded,
     Fact,
     FinalForced,
     How,
@@ -43,6 +44,7 @@ _PARTS = (
     InstructionsRendered,
     TurnCompleted,
     CallGated,
+    ChildEnded,
     CallClosed,
     LoopDetected,
     FinalForced,
@@ -77,6 +79,8 @@ class Conversation:
         """The final arguments of the latest turn's calls, by index."""
         self.gated: dict[int, GatedBody] = {}
         """What the gates made of the latest turn's calls, by index."""
+        self.children: dict[int, tuple[ChildEnded, EndedBody]] = {}
+        """What the child runs of the latest turn's calls came to, by index."""
         self.memory: dict[str, Any] = {}
         """What the run's tools remember from call to call."""
         self.counts: dict[str, int] = {}
@@ -186,6 +190,8 @@ class Conversation:
                 self._complete(head, turn or bodies.decode_turn(body), len(body))
             case CallGated():
                 self._gate(head.index, bodies.decode_gated(body))
+            case ChildEnded():
+                self.children[head.index] = head, bodies.decode_ended(body)
             case CallClosed():
                 closed = bodies.decode_closed(body)
                 self._remember(closed.state)
@@ -229,6 +235,7 @@ class Conversation:
         self.turn, self.args = turn, bodies.turn_args(turn)
         self.failure = self.partial = ""
         self.gated = {}
+        self.children = {}
         self._after_results = []
         self._open = len(head.calls)
         self._results = []

@@ -10,10 +10,24 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from weftline.bounded.pool import on_behalf_of
 from weftline.kernel.accept import accepts
-from weftline.kernel.state import CallModel, CheckOutput, Command, Consult, Reconcile, RunTool, State
+from weftline.kernel.entries import CallStarted, Parent
+from weftline.kernel.state import (
+    CallModel,
+    CheckOutput,
+    Command,
+    Consult,
+    FinishChild,
+    Reconcile,
+    RunTool,
+    StartChild,
+    State,
+)
 from weftline.log_context import current_request, current_run
+from weftline.plan import RunPlan
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import step as stepping
 from weftline.runtime.live import Draft, LiveRun, WorkingSet, is_being_cancelled
@@ -23,7 +37,7 @@ from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.step import Step, take_in, thread_end
 from weftline.runtime.toolbox import EMPTY
 from weftline.runtime.waiting import wait_through, wait_while_running
-from weftline.store.base import ThreadEnd
+from weftline.store.base import ThreadEnd, Write
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +67,12 @@ class Opener(Protocol):
         ...
 
 
+class NewChild(Protocol):
+    """Makes the write that creates a child run; it has its id from then on."""
+
+    def __call__(self, run: LiveRun, plan: RunPlan, parent: Parent, /) -> tuple[str, Write]: ...
+
+
 class Driver:
     """`on_deadline` is called when a run wants to be asked again while its commands are under way."""
 
@@ -63,6 +83,7 @@ class Driver:
         opener: Opener,
         *,
         on_deadline: Callable[[LiveRun, int], None],
+        new_child: NewChild,
         step: TakeStep = stepping.step,
         carry_out: CarryOut = carrying.carry_out,
     ) -> None:
@@ -72,6 +93,7 @@ class Driver:
         self._services = services
         self._opener = opener
         self._on_deadline = on_deadline
+        self._new_child = new_child
         self.stopping = False
         """Begins nothing more: no turn, no call."""
 
@@ -223,12 +245,22 @@ class Driver:
         self.record(run, self._accepted(run, Outcome(draft)))
 
     def _accepted(self, run: LiveRun, outcome: Outcome) -> Sequence[Draft]:
-        if run.gone or not accepts(run.state, outcome.draft.head, attempt=outcome.attempt):
+        draft = outcome.draft
+        if outcome.child is not None:
+            draft = self._with_child(run, draft, outcome.child)
+        if run.gone or not accepts(run.state, draft.head, attempt=outcome.attempt):
             return ()
         for kind, encoded in outcome.notes:
             self._log.observe(run, kind, encoded)
         run.work.answering = None
-        return (outcome.draft,)
+        return (draft,)
+
+    def _with_child(self, run: LiveRun, draft: Draft, plan: RunPlan) -> Draft:
+        head = draft.head
+        assert isinstance(head, CallStarted)
+        parent = Parent(run.work.run_id, head.turn, head.index, run.state.depth + 1)
+        child_id, child = self._new_child(run, plan, parent)
+        return Draft(replace(head, child=child_id), child=child)
 
 
 class RunSink:
@@ -271,5 +303,9 @@ def _key(command: Command) -> tuple[int, int, int]:
             return command.turn, -2, 0
         case Consult():
             return command.turn, command.index, 0
+        case StartChild():
+            return command.turn, command.index, -1
+        case FinishChild():
+            return command.turn, command.index, -2
         case RunTool() | Reconcile():
             return command.turn, command.index, command.attempt

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +31,7 @@ from weftline.kernel.entries import (
     CancelRequested,
     Fact,
     MessageQueued,
+    Parent,
     RunCreated,
     RunPaused,
     RunResumed,
@@ -42,6 +44,7 @@ from weftline.runtime import carry_out as carrying
 from weftline.runtime import ids
 from weftline.runtime import step as stepping
 from weftline.runtime.answers import was_answered
+from weftline.runtime.children import child_write
 from weftline.runtime.clock import Clock, SystemClock
 from weftline.runtime.conversation import Conversation, input_bytes
 from weftline.runtime.created_once import CreatedOnce
@@ -57,6 +60,7 @@ from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.models import refused_sampling
 from weftline.runtime.names import StoredNames
 from weftline.runtime.opening import RunOpener
+from weftline.runtime.reading import StoredRuns
 from weftline.runtime.receipts import CancelReceipt, receipt
 from weftline.runtime.requests import check_request
 from weftline.runtime.residents import Residents
@@ -64,7 +68,7 @@ from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.step import closed_body, size_of
 from weftline.runtime.toolbox import ServerTools, ToolSource
 from weftline.store import open_store
-from weftline.store.base import IdempotencyKey, NewRun, RunFilter, RunRow, Store, Stored
+from weftline.store.base import IdempotencyKey, NewRun, RunRow, Store, Write
 from weftline.store.naming import db_option
 from weftline.store.records import workspaces
 from weftline.tools.base import Tool, ToolOutput
@@ -76,7 +80,7 @@ _AS_THE_MODEL_DOES = Sampling()
 _ENCODED_HERE_BYTES = 64 * 1024
 
 
-class EmbeddedEngine:
+class EmbeddedEngine(StoredRuns):
     def __init__(
         self,
         store: Store | Path | str,
@@ -118,11 +122,20 @@ class EmbeddedEngine:
         services = Services(store.id, self.clock, Deadlines(), self._model_timeout_s, self._slow_turn_s)
 
         def new_driver(log: Log, on_deadline: Callable[[LiveRun, int], None]) -> Driver:
-            return Driver(log, services, opener, on_deadline=on_deadline, step=self._step, carry_out=self._carry_out)
+            return Driver(
+                log,
+                services,
+                opener,
+                on_deadline=on_deadline,
+                new_child=self._new_child,
+                step=self._step,
+                carry_out=self._carry_out,
+            )
 
         self._residents = Residents(
             store, clock=self.clock, hub=self._hub, limits=self._limits, new_driver=new_driver, knows=self._tools.knows
         )
+        opener.family = self._residents
         self._log, self._driver = self._residents.log, self._residents.driver
         self._recovery = self._residents.recovery
         self._next_key = await store.last_key() + 1
@@ -310,6 +323,11 @@ class EmbeddedEngine:
         self._residents.begin(run)
         return run
 
+    def _new_child(self, run: LiveRun, plan: RunPlan, parent: Parent) -> tuple[str, Write]:
+        key, self._next_key = self._next_key, self._next_key + 1
+        epoch, at = self._log_store.next_epoch(), self.clock.now_us()
+        return child_write(run, plan, parent, key=key, epoch=epoch, at=at)
+
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
         return await self._created_once.find(workspace, idempotency)
 
@@ -368,9 +386,19 @@ class EmbeddedEngine:
         if accepts(run.state, head):
             self._log.require_well()
             await self._append(run, head)
-        else:
-            await self._settled(run)
+        if run.state.open_children:
+            await self._until_ended(run)  # they go first
+            run = await self._residents.load(key)
+        await self._settled(run)
         return await self._make_receipt(key, run.state.status)
+
+    async def _until_ended(self, run: LiveRun) -> None:
+        follower = self._hub.follow(run.key, run.id, after=run.log.durable, workspace=run.workspace)
+        try:
+            while await follower.next() is not None:
+                pass
+        finally:
+            follower.close()
 
     async def pause(self, key: int, *, reason: str = "", requested_by: str = "") -> None:
         """Finishes what is under way and starts nothing new until `resume`."""
@@ -378,10 +406,13 @@ class EmbeddedEngine:
         head = RunPaused(reason, requested_by)
         if run.state.control.paused:
             await self._settled(run)
-            return
-        if not accepts(run.state, head):
+        elif not accepts(run.state, head):
             raise Conflict("This run does not take interruptions.")
-        await self._append(run, head)
+        else:
+            await self._append(run, head)
+        for child in run.state.open_children:
+            with suppress(Conflict, NotFound):  # it has ended since, or takes no interruptions
+                await self.pause(ids.key_of(child), reason="parent", requested_by=requested_by)
 
     async def resume(self, key: int, *, notes: str = "", requested_by: str = "") -> None:
         run = await self._load_unfinished(key)
@@ -390,6 +421,9 @@ class EmbeddedEngine:
             await self._settled(run)
             raise Conflict("The run is not paused.", code="not_paused")
         await self._append(run, head)
+        for child in run.state.open_children:
+            with suppress(Conflict, NotFound):
+                await self.resume(ids.key_of(child), requested_by=requested_by)
 
     async def steer(self, key: int, text: str, *, message_id: str = "") -> str:
         """Hands a message to the run at its next turn; calls that have not begun by then are skipped."""
@@ -453,22 +487,6 @@ class EmbeddedEngine:
             raise NotFound("There is no such run.")
         return row
 
-    async def row(self, key: int) -> RunRow | None:
-        return await self._log_store.run(key)
-
-    async def runs(self, wanted: RunFilter) -> list[RunRow]:
-        """Newest first."""
-        return await self._log_store.runs(wanted)
-
-    async def count_runs(self, wanted: RunFilter) -> int:
-        return await self._log_store.count_runs(wanted)
-
-    async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
-        return await self._log_store.entry(key, seq, max_bytes=max_bytes)
-
-    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
-        return await self._log_store.newest_facts(key, kinds=kinds, limit=limit, max_bytes=max_bytes)
-
     async def receipt(self, key: int) -> CancelReceipt:
         row = await self._log_store.run(key)
         return await self._make_receipt(key, "" if row is None else row.status)
@@ -480,21 +498,6 @@ class EmbeddedEngine:
         except UNREADABLE:
             name = await public_id(self._log_store, key)
             raise StoreError(f"The log of run {name} is damaged: a call cannot be read.", code=LOG_DAMAGED) from None
-
-    async def session_id(self, thread: int | None) -> str | None:
-        return None if thread is None else await self._names.session(thread)
-
-    async def ends_of_thread(self, thread: int) -> list[bytes]:
-        return await self._log_store.ends_of_thread(thread)
-
-    async def thread_messages(self, thread: int) -> list[bytes]:
-        return await self._log_store.thread_messages(thread)
-
-    async def thread_size(self, thread: int) -> int:
-        return await self._log_store.thread_size(thread)
-
-    async def unfinished(self) -> int:
-        return await self._log_store.unfinished()
 
     def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> Subscription:
         return self._hub.follow(key, run_id, after=after, workspace=workspace)

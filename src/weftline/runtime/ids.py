@@ -56,6 +56,12 @@ def parse(identity: str, *, prefix: str) -> tuple[int, str] | None:
     return (key, salt) if f"{key:x}" == digits else None
 
 
+def key_of(run: str) -> int:
+    """The key in the id of a run that we wrote down ourselves; 0, which no run has, if it is not one."""
+    parsed = parse(run, prefix="run_")
+    return 0 if parsed is None else parsed[0]
+
+
 def idempotency_key(store: str, run: str, turn: int, index: int, digest: str) -> str:
     """The same for every execution of one call, and different for any other call, run or restored store."""
     return blake2b(f"{store}/{run}/{turn}.{index}/{digest}".encode(), digest_size=16).hexdigest()

@@ -18,6 +18,7 @@ from weftline.kernel.state import Doubt, State
 from weftline.plan import RunPlan
 from weftline.providers.assemble import Assembler
 from weftline.providers.catalog import Catalog
+from weftline.runtime import ids
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.toolbox import Toolbox
 from weftline.store.base import LEAVE_DUE, NewRun, Write
@@ -69,6 +70,8 @@ class Draft(Struct, gc=False):
     head: Fact
     body: bytes = b""
     turn: TurnBody | None = None
+    child: Write | None = None
+    """The run that comes into being with this fact, or not at all."""
 
 
 class Waiter(Struct):
@@ -237,6 +240,12 @@ class LiveRun:
     @property
     def id(self) -> str:
         return self.work.run_id
+
+    @property
+    def parent(self) -> int | None:
+        """The key of the run whose call it carries out."""
+        parent = self.log.state.parent
+        return None if parent is None else ids.key_of(parent.run)
 
     @property
     def state(self) -> State:

@@ -119,8 +119,12 @@ class Log:
                 log.outcome_seq = seq
             elif kind is RunEnded:
                 log.ended_at = max(at, log.latest)
+                write.wakes = run.parent
             elif kind is RunCreated:
                 log.latest = at
+            if draft.child is not None:
+                write.children.append(draft.child)
+                size += sum([item.size for item in draft.child.items])
         log.size += size
         log.unstored += size
         log.drafts += drafts
@@ -366,6 +370,8 @@ class Log:
                 write.items += later.items
                 write.thread_end = later.thread_end or write.thread_end
                 write.progress = max(write.progress, later.progress)
+                write.children += later.children
+                write.wakes = later.wakes if write.wakes is None else write.wakes
         self._try_later()
 
     def _try_later(self) -> None:

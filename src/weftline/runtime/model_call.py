@@ -43,7 +43,7 @@ from weftline.runtime.services import Outcome, Services, Sink, is_slow
 from weftline.runtime.spending import NOTHING, spent
 from weftline.runtime.toolbox import EMPTY
 from weftline.tools.arguments import InvalidArguments
-from weftline.tools.base import Tool
+from weftline.tools.base import Tool, is_carried_out_by_run
 from weftline.tools.checking import issues_of
 from weftline.tools.client_side import input_invalid_result
 from weftline.tools.function import FunctionTool
@@ -405,7 +405,17 @@ async def prepare_calls(
             verdict = "invalid" if index in invalid else "ok"
             concurrent = tool.concurrent and not sequential
             asked.append(
-                AskedCall(call.id, call.name, digest(args), verdict, tool.effect, tool.client, concurrent, gated)
+                AskedCall(
+                    call.id,
+                    call.name,
+                    digest(args),
+                    verdict,
+                    tool.effect,
+                    tool.client,
+                    concurrent,
+                    gated,
+                    is_carried_out_by_run(tool),
+                )
             )
         found.append(args)
     return tuple(asked), turn_body(message, args=found, invalid=invalid)

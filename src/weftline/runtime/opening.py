@@ -29,24 +29,31 @@ class Names(Protocol):
     async def session(self, thread: int) -> str | None: ...
 
 
+class Family(Protocol):
+    """Where the runs above a child are found: their code hears of what it does."""
+
+    async def load_surely(self, key: int) -> LiveRun: ...
+
+    def orphaned(self, run: LiveRun) -> None:
+        """The parent of the run has ended."""
+        ...
+
+
 class RunOpener:
     def __init__(self, store: LogStore, *, models: WorkspaceCatalogs, tools: ToolSource, names: Names) -> None:
         self._store = store
         self._models = models
         self._tools = tools
         self._names = names
+        self._making: dict[int, asyncio.Lock] = {}
+        self.family: Family | None = None
 
     async def open(self, run: LiveRun) -> Sequence[Draft]:
         """Everything is read before the conversation changes: whatever fails on the way can be tried again."""
         work = run.work
         work.catalog = await self._models.load(run.workspace)
         if not run.driving.opened:
-            work.workspace_slug = await self._names.workspace(run.workspace)
-            if run.thread is not None:
-                work.session_id = await self._names.session(run.thread)
-            if work.toolbox is None:
-                who = RunName(run.key, work.run_id, run.workspace, work.workspace_slug, work.session_id)
-                work.toolbox = await self._tools.open(work.plan, run=who, secrets=work.secrets)
+            await self._open_toolbox(run)
         stored: list[bytes] = []
         if run.thread is not None and run.state.history is None:
             stored = await self._store.thread_messages(run.thread)
@@ -73,6 +80,26 @@ class RunOpener:
             run.log.epoch = epoch
             facts[:0] = adoption(run, epoch)
         return facts
+
+    async def _open_toolbox(self, run: LiveRun) -> None:
+        work = run.work
+        if run.parent is not None and self.family is not None:
+            parent = await self.family.load_surely(run.parent)
+            if parent.state.ended:
+                self.family.orphaned(run)
+            else:
+                await self._open_toolbox(parent)
+        # Its own driver and those of its children may want it at the same time.
+        async with self._making.setdefault(run.key, asyncio.Lock()):
+            work.workspace_slug = await self._names.workspace(run.workspace)
+            if run.thread is not None:
+                work.session_id = await self._names.session(run.thread)
+            if work.toolbox is None:
+                who = RunName(
+                    run.key, work.run_id, run.workspace, work.workspace_slug, work.session_id, run.state.parent
+                )
+                work.toolbox = await self._tools.open(work.plan, run=who, secrets=work.secrets)
+        self._making.pop(run.key, None)
 
     async def _contents(self, run: LiveRun, history: Sequence[Message]) -> dict[str, str]:
         """The contents that the conversation names. Those that the run itself brought may not be stored yet."""

@@ -16,14 +16,16 @@ from weftline.errors import NotFound, RateLimited, StoreError
 from weftline.kernel.accept import accepts
 from weftline.kernel.calls import earliest_deadline
 from weftline.kernel.decide import decide
-from weftline.kernel.entries import TimerFired
+from weftline.kernel.entries import CancelRequested, TimerFired
 from weftline.plan import RunPlan
+from weftline.runtime import ids
 from weftline.runtime.clock import Clock
 from weftline.runtime.driver import CUT_S, Driver
 from weftline.runtime.engine import EntryBatch
 from weftline.runtime.failures import report_doubts, report_failure
 from weftline.runtime.hub import Hub
 from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.lineage import Lineage
 from weftline.runtime.live import BEHIND, DRIVEN, GONE, PARKED, SCHEDULED, Draft, LiveRun
 from weftline.runtime.loading import public_id
 from weftline.runtime.log import Log
@@ -87,6 +89,7 @@ class Residents:
         self.log = Log(store, clock=clock, observer=self)
         self.driver = new_driver(self.log, self.timers.watch)
         self.recovery = Recovery(store, self)
+        self._lineage = Lineage(store, self)
 
     @property
     def stopping(self) -> bool:
@@ -159,8 +162,10 @@ class Residents:
             self._store.release(key, run.log.epoch)
             run.move(GONE)
         else:
+            ends = await self._lineage.unheard(run)
             self._runs[key] = run
             self._keep(run)
+            self.driver.record(run, ends)
         return run
 
     def _keep(self, run: LiveRun) -> None:
@@ -212,6 +217,8 @@ class Residents:
         due = run.log.due_at == 0 and run.residency is PARKED
         if due and not unclaimed and not self.recovery.hold_back(run):
             self.consider(run)
+        elif any(ids.key_of(child) in self._runs for child in run.state.open_children):
+            pass  # its code hears of what they do; it is kept again when they leave
         else:
             self._forget(run)
             self.recovery.left(run.key)
@@ -221,6 +228,9 @@ class Residents:
         run.move(GONE)
         self._kept.pop(run.key, None)
         self._leave(run)
+        parent = self._runs.get(run.parent) if run.parent is not None else None
+        if parent is not None and not parent.active:
+            self._keep(parent)
         if self._runs.get(run.key) is run:
             del self._runs[run.key]
             self._store.release(run.key, run.log.epoch)
@@ -282,6 +292,8 @@ class Residents:
             run.move(PARKED)
         if run.task is not None:
             run.task.cancel()
+        if not run.state.ended:
+            self._spawn(self._lineage.cancel(run.state.open_children))
 
     def _start_over(self, run: LiveRun, error: BaseException) -> None:
         """A driver failed, perhaps between two changes that belong together: the run continues from its log.
@@ -413,6 +425,10 @@ class Residents:
             self.timers.at(run.log.due_at)  # an alarm that rang before this commit did not see it
         if result.promoted is not None:
             self._promote(result.promoted)
+        for child in write.children:
+            self._spawn(self._lineage.wake(child.key))
+        if write.wakes is not None and not self._lineage.told_parent(run, write):
+            self._spawn(self._lineage.wake(write.wakes))
         if write.ended_at is not None:
             report_failure(run.work, heads)
             toolbox = run.work.toolbox
@@ -490,13 +506,20 @@ class Residents:
         return self.stopping or self.recovery.held
 
     def fire(self, run: LiveRun, now: int) -> None:
-        fired = TimerFired(now)
-        if accepts(run.state, fired):
-            self.driver.record(run, (Draft(fired),))
-            self.consider(run)
+        self.take(run, Draft(TimerFired(now)))
 
     def end_by_force(self, run: LiveRun, facts: Sequence[Draft]) -> None:
         self.driver.record(run, facts)
+
+    def orphaned(self, run: LiveRun) -> None:
+        """Cancels a child whose parent has ended, which only a damaged one does before its children."""
+        self.take(run, Draft(CancelRequested("parent")))
+
+    def take(self, run: LiveRun, fact: Draft) -> None:
+        """Appends a fact that another run has brought, if it still has a basis, and carries the run on."""
+        if accepts(run.state, fact.head):
+            self.driver.record(run, (fact,))
+            self.consider(run)
 
     def wake_at(self, due_at: int) -> None:
         self.timers.at(due_at)

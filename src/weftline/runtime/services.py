@@ -6,6 +6,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from weftline.plan import RunPlan
 from weftline.runtime.clock import Clock
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.live import Draft
@@ -37,6 +38,8 @@ class Outcome(Struct, frozen=True):
     draft: Draft
     attempt: int = 0
     notes: tuple[tuple[str, list[bytes]], ...] = ()
+    child: RunPlan | None = None
+    """What the run is to do that carries out the call, if the fact begins one."""
 
 
 class Sink(Protocol):

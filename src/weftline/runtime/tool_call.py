@@ -13,7 +13,7 @@ from weftline import prompts
 from weftline.canonical import NotCanonical, digest
 from weftline.kernel import bodies
 from weftline.kernel.entries import CallClosed, CallStarted, How
-from weftline.kernel.state import Call, Reconcile, RunTool, State
+from weftline.kernel.state import Call, FinishChild, Reconcile, RunTool, StartChild, State
 from weftline.log_context import fields
 from weftline.runtime import ids
 from weftline.runtime.code import PendingCall
@@ -159,6 +159,21 @@ def _closed(
     *,
     state: Raw | UnsetType = UNSET,
 ) -> Outcome:
+    return closed(command, call, work, output, how, attempt=command.attempt, active_us=active_us, state=state)
+
+
+def closed(
+    command: RunTool | Reconcile | StartChild | FinishChild,
+    call: Call,
+    work: WorkingSet,
+    output: ToolOutput,
+    how: How,
+    *,
+    attempt: int,
+    active_us: int = 0,
+    state: Raw | UnsetType = UNSET,
+) -> Outcome:
+    """The one result of a call, whoever carried it out."""
     try:
         content = bodies.encode(output.parts)
     except UnicodeEncodeError:
@@ -174,7 +189,7 @@ def _closed(
         active_us=active_us,
         size=size_of(work, output.parts),
     )
-    return Outcome(Draft(head, closed_body(work, command.index, output.parts, state=state)), command.attempt)
+    return Outcome(Draft(head, closed_body(work, command.index, output.parts, state=state)), attempt)
 
 
 def _storable(output: ToolOutput, tool: str, how: How) -> tuple[ToolOutput, bytes, How]:

@@ -10,6 +10,7 @@ from msgspec import UNSET
 from msgspec.json import encode
 
 from weftline.errors import InvalidRequest
+from weftline.kernel.entries import Parent
 from weftline.plan import (
     A2ALocalRef,
     A2ARef,
@@ -58,6 +59,7 @@ class RunName(NamedTuple):
     workspace: int
     workspace_slug: str = ""
     session_id: str | None = None
+    parent: Parent | None = None
 
 
 class ToolSource(Protocol):

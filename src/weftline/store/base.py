@@ -17,7 +17,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from weftline.errors import WeftlineError
 from weftline.messages import Blob
@@ -118,6 +118,10 @@ class Write(Struct):
     ended_at: int | None = None
     new: NewRun | None = None
     thread_end: ThreadEnd | None = None
+    children: list[Write] = field(default_factory=list["Write"])
+    """New runs that are created with this write, or not at all."""
+    wakes: int | None = None
+    """A run that is due at once from here on, unless it has ended: the parent of one that ends."""
 
 
 class Written(Struct):

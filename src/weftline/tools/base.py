@@ -155,6 +155,11 @@ class Tool(Protocol):
         ...
 
 
+def is_carried_out_by_run(tool: Tool) -> bool:
+    """Whether its calls are carried out by child runs; then `invoke` is never called."""
+    return bool(getattr(tool, "is_agent", False))
+
+
 @runtime_checkable
 class ReplacesContent(Protocol):
     """A tool that replaces something as a whole, and can show it before."""

@@ -27,6 +27,7 @@ from weftline.kernel.entries import (
     CallOpened,
     CallStarted,
     CancelRequested,
+    ChildEnded,
     Fact,
     FinalForced,
     HistoryPinned,
@@ -374,6 +375,7 @@ INTERNAL: frozenset[type[Fact]] = frozenset(
         MessageQueued,
         MessagesTaken,
         CancelRequested,
+        ChildEnded,
         TimerFired,
     }
 )

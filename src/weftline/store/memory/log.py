@@ -218,6 +218,9 @@ class MemoryLog:
         for write, result in zip(writes, results, strict=True):
             if result.outcome == "ok" and write.thread_end is not None:
                 result.promoted = self._end_in_thread(write)
+            woken = self._disk.runs.get(write.wakes) if result.outcome == "ok" and write.wakes is not None else None
+            if woken is not None and woken.row.ended_at is None:
+                self._disk.set_due(woken, 0)
         return results
 
     def _write(self, write: Write) -> Written:
@@ -225,9 +228,13 @@ class MemoryLog:
         if self._claims.stale(write):
             return moved_on()
         try:
-            check_possible(write)
+            for one in (write, *write.children):
+                check_possible(one)
         except ValueError as error:
             return impossible(error)
+        for child in write.children:
+            if child.key in self._disk.runs:
+                return Written("conflict", error=already_there(f"run {child.key}"))
         written = Written(first_seq=write.base_seq)
         run = self._disk.runs.get(write.key)
         if write.new is not None:
@@ -238,6 +245,8 @@ class MemoryLog:
             return moved_on()
         else:
             self._disk.apply(run, write)
+        for child in write.children:
+            self._create(child, Written())
         if ends_run(write) and deliveries.any_webhooks(self._records):
             row = self._disk.runs[write.key].row
             deliveries.note_end(

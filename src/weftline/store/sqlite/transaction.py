@@ -23,11 +23,15 @@ def write_batch(db: apsw.Connection, writes: Sequence[Write]) -> list[Written]:
     places: dict[int, Place] = {}
     results = [_take_place(db, write, places) for write in writes]
     accepted = [write for write, result in zip(writes, results, strict=True) if result.outcome == "ok"]
-    _Rows(accepted, places).write(db)
+    _Rows([one for write in accepted for one in (write, *write.children)], places).write(db)
     _note_ends(db, accepted)
     for write, result in zip(writes, results, strict=True):
         if write.thread_end is not None and result.outcome == "ok":
             result.promoted = _end_in_thread(db, write)
+    # After the rows: a parent that is written in the same flush does not know yet.
+    woken = [write.wakes for write in accepted if write.wakes is not None]
+    for parent in woken:
+        db.execute("UPDATE runs SET due_at = 0 WHERE key = ? AND ended_at IS NULL", (parent,))
     return results
 
 

@@ -216,4 +216,5 @@ def _settle(future: asyncio.Future[T], value: T | None, error: Exception | None)
 
 
 def _names(writes: Sequence[Write]) -> set[str]:
-    return {item.kind if item.head else "deltas" for write in writes for item in write.items}
+    own = {item.kind if item.head else "deltas" for write in writes for item in write.items}
+    return own | {item.kind for write in writes for child in write.children for item in child.items}

@@ -15,7 +15,7 @@ Every broken promise is an `AssertionError`.
 
 from __future__ import annotations
 
-from weftline.testing.store import appending, blobs, claims, queues, reading, records, starting
+from weftline.testing.store import appending, blobs, children, claims, queues, reading, records, starting
 from weftline.testing.store.chain import Chain, check_log, read_log
 from weftline.testing.store.subject import Check, Subject
 
@@ -24,6 +24,7 @@ __all__ = ["CHECKS", "Chain", "Check", "Subject", "check_log", "read_log"]
 CHECKS: tuple[Check, ...] = (
     *appending.CHECKS,
     *queues.CHECKS,
+    *children.CHECKS,
     *claims.CHECKS,
     *starting.CHECKS,
     *reading.CHECKS,

@@ -1,0 +1,127 @@
+"""Agents as tools of other agents: each call is carried out by a run of its own, a child of the run that made it.
+
+    agent = Agent("openai:gpt-5", tools=[researcher.as_tool("Researches a question."), spawn()])
+
+A child starts from its task alone; its conversation is its own, and the parent's model reads its answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Raw
+from msgspec.json import decode
+
+from weftline import prompts
+from weftline.agent.definition import Definition
+from weftline.kernel.entries import Effect
+from weftline.providers.base import ToolSpec
+from weftline.runtime.children import as_result
+from weftline.runtime.code import ChildEnd
+from weftline.tools.base import Reconciled, ToolContext, ToolOutput, Unknown
+from weftline.tools.function import FunctionTool
+from weftline.tools.results import output_of
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+class Subagent:
+    """A tool whose calls are child runs. Made by `Agent.as_tool` and `spawn`.
+
+    `agent` is the one that carries out the calls; None for the calling agent itself, of whose tools the child then has
+    those in `only`, or all.
+    """
+
+    is_agent = True
+    effect: Effect = "idempotent"
+    concurrent = True
+    timeout_s: float | None = None
+    client: None = None
+    echo: Raw | None = None
+
+    def __init__(
+        self, form: FunctionTool, *, agent: Definition[Any, Any] | None, only: frozenset[str] | None = None
+    ) -> None:
+        self._form = form
+        self.name = form.name
+        self.agent = agent
+        self.only = only
+
+    def __repr__(self) -> str:
+        return f"<Subagent {self.name}>"
+
+    @property
+    def spec(self) -> ToolSpec:
+        return self._form.spec
+
+    async def prepare(self, args: str) -> bytes:
+        return await self._form.prepare(args)
+
+    async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
+        raise NotImplementedError("a subagent's calls are carried out by runs of their own")
+
+    async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
+        return Unknown()
+
+    def task(self, args: bytes) -> tuple[str, str | None]:
+        """What the child is asked to do, and its instructions if the call has any."""
+        given = decode(args, type=dict[str, Any])
+        return given["task"], given.get("system") or None
+
+    def result(self, end: ChildEnd) -> ToolOutput:
+        """What the model reads of what the child came to."""
+        if end.status != "succeeded":
+            return as_result(self.name, end)
+        if self.agent is None:
+            tokens = end.usage.input + end.usage.output
+            elapsed_ms = end.elapsed_us // 1000
+            return ToolOutput.of(prompts.child_answer(end.text, turns=end.turns, elapsed_ms=elapsed_ms, tokens=tokens))
+        output = self.agent.output_type
+        if output is None:
+            return ToolOutput.of(end.text)
+        try:
+            return output_of(output.parse(end.text), tool_name=self.name)
+        except ValueError:  # another version of the agent wrote it
+            return ToolOutput.of(end.text)
+
+
+def as_tool(agent: Definition[Any, Any], description: str, *, name: str | None) -> Subagent:
+    called = _NOT_IN_NAMES.sub("_", name or agent.name or "")
+    if not called:
+        raise ValueError("an agent without a name needs one to be a tool: agent.as_tool(…, name='researcher')")
+
+    def ask(task: str) -> str:
+        """Asks an agent.
+
+        Args:
+            task: What it is to do, with everything that it needs to know: it sees nothing of this conversation.
+        """
+        raise NotImplementedError
+
+    return Subagent(FunctionTool(ask, name=called, description=description, effect="idempotent"), agent=agent)
+
+
+def spawn(*, tools: Sequence[str] | None = None, name: str = "spawn") -> Subagent:
+    """A tool with which an agent gives a part of its work to a copy of itself.
+
+    The copy has the agent's model, settings, instructions, hooks and tools, and `spawn` itself as far as the limits
+    allow (`Limits.max_depth`, `Limits.max_children`).
+
+    Args:
+        tools: The names of the tools that the copy has; all by default.
+        name: What the model calls it.
+    """
+
+    def spawn(task: str, system: str | None = None) -> str:
+        """Gives a task to a subagent, which has the same tools, and returns its answer. Several can work at once.
+
+        Args:
+            task: What it is to do, with everything that it needs to know: it sees nothing of this conversation.
+            system: Instructions that it follows instead of yours.
+        """
+        raise NotImplementedError
+
+    form = FunctionTool(spawn, name=name, effect="idempotent")
+    return Subagent(form, agent=None, only=None if tools is None else frozenset(tools))

@@ -1,0 +1,111 @@
+"""Calls that are carried out by runs of their own: how a child run is made, and how the call gets its result."""
+
+from __future__ import annotations
+
+import logging
+
+from msgspec import Raw
+
+from weftline import prompts
+from weftline.kernel import bodies
+from weftline.kernel.entries import FORMAT, KIND, RULES, CallStarted, How, Parent, RunCreated
+from weftline.kernel.state import Call, FinishChild, StartChild, State
+from weftline.plan import RunPlan, encode_plan
+from weftline.runtime import ids
+from weftline.runtime.code import ChildEnd, ChildLimits
+from weftline.runtime.live import Draft, LiveRun, WorkingSet, is_being_cancelled
+from weftline.runtime.services import Outcome, Services
+from weftline.runtime.tool_call import closed, new_context, pending_call
+from weftline.runtime.toolbox import EMPTY
+from weftline.store.base import Item, NewRun, Write
+from weftline.tools.base import ToolFailed, ToolOutput
+
+logger = logging.getLogger(__name__)
+
+
+async def start_child(command: StartChild, state: State, work: WorkingSet, services: Services) -> Outcome:
+    """Begins a call together with the run that carries it out, or closes it if there can be none."""
+    call = state.batch.calls[command.index]
+    code = (work.toolbox or EMPTY).code
+    if code is None or (work.toolbox or EMPTY).get(call.name) is None:
+        return _refused(command, call, work, prompts.tool_gone(call.name))
+    limits = state.limits
+    left = None if limits.max_cost_nusd is None else max(limits.max_cost_nusd - state.totals.cost_nusd, 1)
+    context = new_context(command.turn, command.index, 1, call, work, services)
+    pending = pending_call(command.index, state, work, turn=command.turn)
+    try:
+        plan = await code.plan_child(
+            pending, context, limits=ChildLimits(limits.max_depth, limits.max_children, max_cost_nusd=left)
+        )
+    except ToolFailed as error:
+        return _refused(command, call, work, prompts.child_not_started(call.name, str(error)))
+    except Exception as error:
+        logger.exception("run %s: the subagent %s could not be started", work.run_id, call.name)
+        return _refused(command, call, work, prompts.child_not_started(call.name, str(error)))
+    return Outcome(Draft(CallStarted(command.turn, command.index, 1)), child=plan)
+
+
+def _refused(command: StartChild, call: Call, work: WorkingSet, text: str) -> Outcome:
+    return closed(command, call, work, ToolOutput.of(text, is_error=True), "failed", attempt=1)
+
+
+async def finish_child(command: FinishChild, state: State, work: WorkingSet, services: Services) -> Outcome:
+    """Closes a call with what its child run came to."""
+    call = state.batch.calls[command.index]
+    head, ended = work.conversation.children[command.index]
+    end = ChildEnd(
+        call.child or "",
+        head.status,
+        ended.text or ended.partial_text or "",
+        ended.error,
+        head.code,
+        head.usage,
+        head.turns,
+        head.elapsed_us,
+    )
+    context = new_context(command.turn, command.index, call.attempt, call, work, services)
+    code = (work.toolbox or EMPTY).code
+    try:
+        if code is None:
+            output = as_result(call.name, end)
+        else:
+            output = await code.finish_child(pending_call(command.index, state, work, turn=command.turn), context, end)
+    except Exception as error:
+        if is_being_cancelled():
+            raise
+        logger.exception("run %s: the result of the subagent %s could not be made", work.run_id, call.name)
+        output = ToolOutput.of(prompts.tool_failed(call.name, str(error)), is_error=True)
+    how: How = "failed" if output.is_error else "returned"
+    return closed(command, call, work, output, how, attempt=call.attempt)
+
+
+def as_result(tool: str, end: ChildEnd) -> ToolOutput:
+    """What the model reads of a child run: its answer, or why there is none."""
+    match end.status:
+        case "succeeded":
+            return ToolOutput.of(end.text)
+        case "failed":
+            return ToolOutput.of(prompts.child_failed(tool, end.error or end.code), is_error=True)
+        case "cancelled":
+            return ToolOutput.of(prompts.child_cancelled(tool), is_error=True)
+
+
+def child_write(run: LiveRun, plan: RunPlan, parent: Parent, *, key: int, epoch: int, at: int) -> tuple[str, Write]:
+    """The id of a new child of `run`, and the write that creates it."""
+    new = NewRun(ids.new_salt(), run.workspace, plan.name, "{}", at, RULES, agent=plan.agent_id)
+    head = RunCreated(RULES, plan.limits, parent=parent)
+    body = bodies.encode(bodies.CreatedBody(Raw(encode_plan(plan))))
+    created = Item(at, KIND[RunCreated], bodies.encode(head), body)
+    write = Write(
+        key,
+        epoch,
+        base_seq=1,
+        base_version=0,
+        items=[created],
+        version=1,
+        status="queued",
+        due_at=0,
+        format=FORMAT,
+        new=new,
+    )
+    return ids.run_id(key, new.salt), write

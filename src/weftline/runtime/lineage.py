@@ -1,0 +1,133 @@
+"""What parent and child runs hear of each other, in a process and across its death.
+
+A child's first entry is in the transaction of its parent's `call.started`. Its last one makes the parent due, and the
+parent then takes over what it came to as `child.ended`: at once if it is in memory, else when it is loaded. So neither
+is lost or repeated, wherever the process dies.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from weftline.errors import Conflict, NotFound
+from weftline.kernel import bodies
+from weftline.kernel.entries import CancelRequested, ChildEnded, Parent, RunEnded, decode_fact
+from weftline.runtime import ids
+from weftline.runtime.live import Draft, LiveRun
+from weftline.store.base import LogReader, Write
+
+logger = logging.getLogger(__name__)
+
+
+class Fleet(Protocol):
+    """What lineage needs from the runs in memory."""
+
+    def resident(self, key: int) -> LiveRun | None: ...
+    async def load_surely(self, key: int) -> LiveRun: ...
+    def consider(self, run: LiveRun) -> None: ...
+
+    def take(self, run: LiveRun, fact: Draft) -> None:
+        """Appends a fact that another run has brought, if it still has a basis, and carries the run on."""
+        ...
+
+
+class Lineage:
+    def __init__(self, store: LogReader, fleet: Fleet) -> None:
+        self._store = store
+        self._fleet = fleet
+        self._news: set[int] = set()
+        """Runs with a child that ended while they were not in memory."""
+
+    def told_parent(self, child: LiveRun, write: Write) -> bool:
+        """Hands over the end of a child to its parent, if that is in memory."""
+        link = child.state.parent
+        assert link is not None
+        key = ids.key_of(link.run)
+        parent = self._fleet.resident(key)
+        if parent is None or parent.gone:
+            self._news.add(key)
+            return False
+        last = write.items[-1]
+        end = decode_fact.decode(last.head)
+        assert isinstance(end, RunEnded)
+        elapsed_us = last.at - (child.log.started_at or last.at)
+        self._fleet.take(parent, _ended(link, end, last.body, elapsed_us=elapsed_us))
+        return True
+
+    async def unheard(self, parent: LiveRun) -> list[Draft]:
+        """The facts about children that ended while their parent was not in memory.
+
+        What ends while this looks is looked at again: nobody will tell it once more.
+        """
+        if not parent.state.open_children:
+            return []
+        while True:
+            self._news.discard(parent.key)
+            ends = await _unheard(self._store, parent)
+            if parent.key not in self._news:
+                return ends
+
+    async def wake(self, key: int) -> None:
+        """Carries on a run that became due in the store: a new child, or the parent of one that has ended."""
+        try:
+            run = await self._fleet.load_surely(key)
+        except (NotFound, Conflict) as error:
+            logger.warning("a run that is due is left alone: %s", error.message)
+        else:
+            self._fleet.consider(run)
+        finally:
+            self._news.discard(key)
+
+    async def cancel(self, children: Sequence[str]) -> None:
+        """Cancels the children of a run that is cancelled; it ends when they have."""
+        for child in children:
+            try:
+                run = await self._fleet.load_surely(ids.key_of(child))
+            except (NotFound, Conflict) as error:
+                logger.warning("the child run %s is left alone: %s", child, error.message)
+            else:
+                self._fleet.take(run, Draft(CancelRequested("parent")))
+
+
+def _ended(parent: Parent, end: RunEnded, body: bytes, *, elapsed_us: int) -> Draft:
+    """The parent's fact about the terminal entry of a child."""
+    fact = ChildEnded(
+        parent.turn,
+        parent.index,
+        end.status,
+        end.code,
+        end.usage,
+        end.cost_nusd,
+        end.estimated,
+        end.turns,
+        max(elapsed_us, 0),
+    )
+    return Draft(fact, body)
+
+
+async def _unheard(store: LogReader, run: LiveRun) -> list[Draft]:
+    """The facts about child runs that have ended while the run was not in memory."""
+    found: list[Draft] = []
+    state = run.state
+    for index in state.batch.running:
+        call = state.batch.calls[index]
+        if not call.child or not call.waits_for_child:
+            continue
+        parent = Parent(run.id, state.turn - 1, index)
+        key = ids.key_of(call.child)
+        row = await store.run(key)
+        if row is None:
+            logger.error("run %s: its child %s is not in the store", run.id, call.child)
+            lost = RunEnded("failed", code="worker_error")
+            body = bodies.encode(bodies.EndedBody(error="It is not in the store."))
+            found.append(_ended(parent, lost, body, elapsed_us=0))
+        elif row.ended_at is not None:
+            last = await store.entry(key, row.next_seq - 1)
+            assert last is not None
+            end = decode_fact.decode(last.head)
+            assert isinstance(end, RunEnded)
+            elapsed_us = row.ended_at - (row.started_at or row.ended_at)
+            found.append(_ended(parent, end, last.body, elapsed_us=elapsed_us))
+    return found

@@ -1,0 +1,100 @@
+"""Child runs: created with a write of their parent's or not at all, and their end makes the parent due."""
+
+from __future__ import annotations
+
+from weftline.testing.store.chain import check_log
+from weftline.testing.store.subject import (
+    Subject,
+    chain_of,
+    commit,
+    due_times,
+    new_chain,
+    new_workspace,
+    outcomes,
+    the_row,
+)
+
+
+async def a_child_is_created_with_the_write_of_its_parent(subject: Subject) -> None:
+    parent = await new_chain(subject)
+    log = subject.store.log
+    workspace = await new_workspace(subject)
+    children = [chain_of(log, key, workspace) for key in (2, 3)]
+    write = parent.append(b"started", kind="call.started", due_at=None)
+    write.children = [child.create(body=b"child", name="researcher") for child in children]
+    (result,) = await commit(log, write)
+    assert (result.outcome, result.first_seq) == ("ok", 2)
+    assert [await check_log(log, key) for key in (1, 2, 3)] == [[b"{}", b"started"], [b"child"], [b"child"]]
+    assert (await the_row(log, 2)).name == "researcher"
+    assert await due_times(log, 1, 2, 3) == [None, 0, 0]
+    await subject.reopen(cleanly=False)
+    assert [row.key for row in await subject.store.log.under_way(after=0, limit=9)] == [2, 3]
+
+
+async def a_child_goes_with_a_write_that_does_not_fit(subject: Subject) -> None:
+    parent, neighbour = await new_chain(subject), await new_chain(subject, 2)
+    log = subject.store.log
+    child = chain_of(log, 3, await new_workspace(subject))
+    write = parent.append(b"started", kind="call.started")
+    write.base_version += 1
+    write.children = [child.create()]
+    assert outcomes(await commit(log, write, neighbour.append(b"a"))) == ["conflict", "ok"]
+    assert await log.run(3) is None
+    assert [len(await check_log(log, key)) for key in (1, 2)] == [1, 2]
+
+
+async def a_parent_goes_with_a_child_that_does_not_fit(subject: Subject) -> None:
+    parent, neighbour = await new_chain(subject), await new_chain(subject, 2)
+    log = subject.store.log
+    workspace = await new_workspace(subject)
+    for name, key, expected in (("", 2, "conflict"), ("\ud800", 4, "failed")):
+        write = parent.append(b"started", kind="call.started")
+        write.children = [chain_of(log, 3, workspace).create(), chain_of(log, key, workspace).create(name=name)]
+        parent.take_back(write)
+        assert outcomes(await commit(log, write, neighbour.append(b"a"))) == [expected, "ok"]
+        assert await log.run(3) is None
+    assert [len(await check_log(log, key)) for key in (1, 2)] == [1, 3]
+
+
+async def the_end_of_a_child_makes_its_parent_due(subject: Subject) -> None:
+    parent, child = await new_chain(subject), await new_chain(subject, 2)
+    log = subject.store.log
+    assert outcomes(await commit(log, parent.append(b"waits", due_at=None))) == ["ok"]
+    ended = child.end()
+    ended.wakes = 1
+    # In one flush with a write of the parent's, which does not know yet, whichever comes first.
+    assert outcomes(await commit(log, ended, parent.append(b"steered", due_at=None))) == ["ok", "ok"]
+    assert await due_times(log, 1, 2) == [0, None]
+    await subject.reopen(cleanly=False)
+    assert [row.key for row in await subject.store.log.under_way(after=0, limit=9)] == [1]
+
+
+async def an_end_that_fails_wakes_nobody(subject: Subject) -> None:
+    parent, child = await new_chain(subject), await new_chain(subject, 2)
+    log = subject.store.log
+    await commit(log, parent.append(b"waits", due_at=None))
+    ended = child.end()
+    ended.wakes = 1
+    ended.base_version += 1
+    assert outcomes(await commit(log, ended)) == ["conflict"]
+    assert await due_times(log, 1) == [None]
+
+
+async def a_parent_that_has_ended_is_not_woken(subject: Subject) -> None:
+    parent, child = await new_chain(subject), await new_chain(subject, 2)
+    log = subject.store.log
+    await commit(log, parent.end())
+    ended = child.end()
+    ended.wakes = 1
+    assert outcomes(await commit(log, ended)) == ["ok"]
+    assert await due_times(log, 1) == [None]
+
+
+CHECKS = (
+    a_child_is_created_with_the_write_of_its_parent,
+    a_child_goes_with_a_write_that_does_not_fit,
+    a_parent_goes_with_a_child_that_does_not_fit,
+    the_end_of_a_child_makes_its_parent_due,
+    an_end_that_fails_wakes_nobody,
+    a_parent_that_has_ended_is_not_woken,
+)

@@ -1,0 +1,78 @@
+"""A process with child runs is killed around both transactions that tie a child to its parent.
+
+No child is started twice, no result is lost, nothing is paid or counted twice.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from forked import run_python
+from weftline.kernel.entries import AttemptFailed, CallStarted, ChildEnded, RunCreated, TurnCompleted
+from weftline.messages import Usage
+
+from . import children_process
+from .log import RunLog, check_carried_on, check_whole, read_logs
+
+POINTS = [
+    f"{write}:{side}#{hit}"
+    for write, hits in (("call.started", 2), ("run.created", 2), ("run.ended", 3), ("child.ended", 2))
+    for hit in range(1, hits + 1)
+    for side in ("before", "after")
+]
+WORDS = "Done. | returned:a paid returned:b has nothing to pay |"
+
+
+@pytest.mark.requirement("run.crash.ends", "run.crash.calls_once")
+@pytest.mark.parametrize("point", ["", *POINTS])
+def test_children_go_on_after_a_kill_at(point: str, tmp_path: Path) -> None:
+    before: dict[int, RunLog] = {}
+    if point:
+        killed = play(tmp_path, point=point)
+        assert killed.returncode == -signal.SIGKILL, f"nothing died at {point}: {killed.stderr}"
+        before = read_logs(tmp_path / "data")
+    done = play(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(WORDS), done.stdout
+    logs = read_logs(tmp_path / "data")
+    for key, log in logs.items():
+        check_whole(log)
+        if key in before:
+            check_carried_on(before[key], log)
+    check_family({log.run: log for log in logs.values()})
+    told = (tmp_path / "told.txt").read_text().splitlines()
+    assert len({line for line in told if line.startswith("paid")}) == 1, told
+
+
+def check_family(logs: dict[str, RunLog]) -> None:
+    """Every child has one parent, which says so, and whose totals are its own and those of its children."""
+    assert len(logs) == 4
+    children: dict[str, str] = {}
+    for log in logs.values():
+        for started in log.of(CallStarted):
+            if started.child:
+                assert started.child not in children
+                children[started.child] = log.run
+                (created,) = logs[started.child].of(RunCreated)
+                assert created.parent is not None
+                link = created.parent
+                assert (link.run, link.turn, link.index) == (log.run, started.turn, started.index)
+    assert len(children) == 3
+    for log in logs.values():
+        ends = {(end.turn, end.index): end for end in log.of(ChildEnded)}
+        mine = [started for started in log.of(CallStarted) if started.child]
+        assert len(ends) == len(log.of(ChildEnded)) == len(mine)
+        for started in mine:
+            end, child = ends[started.turn, started.index], logs[started.child].end
+            assert (end.status, end.usage, end.cost_nusd) == (child.status, child.usage, child.cost_nusd)
+        own = [fact.usage for fact in (*log.of(TurnCompleted), *log.of(AttemptFailed))]
+        assert log.end.usage == sum([*own, *[end.usage for end in ends.values()]], Usage())
+
+
+def play(folder: Path, *, point: str = "") -> subprocess.CompletedProcess[str]:
+    return run_python(children_process.__file__, str(folder), env=os.environ | {"WEFTLINE_CRASH": point})
