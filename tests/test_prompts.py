@@ -28,6 +28,8 @@ CONSTANTS: dict[str, str] = {
     "TOO_MUCH_TO_CHECK": "too large or too deeply nested to be checked against its schema; send something simpler",
     "TOO_MUCH_TO_LIST": "does not fit its schema, in more ways than can be listed; send something simpler",
     "OUTPUT_CHANGED": "the tool's validators change their own output",
+    "BLOCKED_WITHOUT_REASON": "Tool execution was blocked",
+    "ANSWER_REJECTED": "The answer was rejected. Give another one.",
     "ANSWER_NOT_CHECKED": "The answer could not be checked. Give it once more.",
     "ANSWER_MISFIT": "The answer does not fit the output schema.",
     "CONTINUE": "Continue.",

@@ -119,6 +119,9 @@ def blocked(reason: str) -> str:
     return f"Blocked: {reason}"
 
 
+BLOCKED_WITHOUT_REASON = "Tool execution was blocked"
+
+
 def gate_failed(tool: str) -> str:
     """A reason for `blocked`."""
     return f"the check that {tool} has to pass failed, so it was not called."
@@ -232,6 +235,7 @@ FINAL_TURN = {
 }
 """The instruction for a forced final turn, by its reason."""
 
+ANSWER_REJECTED = "The answer was rejected. Give another one."
 ANSWER_NOT_CHECKED = "The answer could not be checked. Give it once more."
 ANSWER_MISFIT = "The answer does not fit the output schema."
 

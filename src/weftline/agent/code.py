@@ -28,12 +28,12 @@ from weftline.agent.subagents import Subagent
 from weftline.canonical import NotCanonical, canonical_value
 from weftline.kernel.entries import (
     AttemptFailed,
+    AttemptStarted,
     BudgetExceeded,
     CallClosed,
     Fact,
     MessagesTaken,
     ResultsOverBudget,
-    RunCreated,
     RunEnded,
     TurnCompleted,
 )
@@ -204,7 +204,7 @@ class AgentCode:
             turn=call.turn,
             call_id=call.id,
             tool=call.name,
-            args=asked,
+            args=_object(call.args),  # its own, so that an edit in place is noticed
             raw_args=call.raw_args,
             issues=call.problem,
             known=call.tool is not None,
@@ -379,6 +379,9 @@ class AgentCode:
                 value = self._output.parse(text)
             except ValueError as error:
                 return prompts.answer_again(str(error))
+            except Exception:
+                logger.exception("run %s: the answer could not be checked", self.info.id)
+                return prompts.ANSWER_NOT_CHECKED
         if points.OutputReady in self._hooks:
             ready: points.OutputReady[Any] = points.OutputReady(value, text)
             error = await self._hooks.gate(ready, self.context)
@@ -390,7 +393,9 @@ class AgentCode:
     async def happened(self, facts: Sequence[Fact]) -> None:
         if not self._began:
             self._began = True
-            resumed = not any(isinstance(fact, RunCreated) for fact in facts)
+            # What created it was appended before its code was there.
+            first = [fact for fact in facts if isinstance(fact, AttemptStarted) and (fact.turn, fact.attempt) == (0, 1)]
+            resumed = not first
             if points.RunStarted in self._hooks:
                 await self.tell(points.RunStarted(resumed))
         for fact in facts:

@@ -12,7 +12,7 @@ import os
 from base64 import b64decode
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from weftline.agent.attached import part_of
 from weftline.agent.definition import Definition, DepsT, OutputT
 from weftline.agent.elsewhere import Elsewhere, call
-from weftline.agent.options import RunOptions
+from weftline.agent.options import RunOptions, check_options
 from weftline.agent.plans import plan_of
 from weftline.agent.run import Run
 from weftline.agent.settings import Settings
@@ -64,6 +64,7 @@ _CANCEL_S = 5.0
 _NO_SETTINGS = Settings()
 _ROUTE = "library"
 _PAGE = 200
+_SETTLED_S = 30.0
 _KEPT = 64
 """How many runs in memory can still be asked for after their owner has left."""
 _STARTED = entries.KIND[entries.CallStarted]
@@ -140,6 +141,9 @@ class Engine:
         if self.durable:
             require_durable(agent, name)
         self._tools.register(name, Setup(agent))
+        if self.durable and agent.model is not None and not isinstance(agent.model, str):
+            # Under the agent's name, by which the next process finds it too.
+            self._offer(agent.model, f"agent-{name}")
 
     # Life
 
@@ -277,6 +281,7 @@ class Engine:
     async def _begin(
         self, agent: Definition[OutputT, DepsT], prompt: str | None, options: RunOptions[DepsT]
     ) -> Run[OutputT]:
+        check_options(options)
         host = await self.runtime()
         name = self._carried_by(agent, options)
         thread = await self._place(prompt, options)
@@ -284,7 +289,8 @@ class Engine:
         key = options.get("key")
         idempotency = None
         if key is not None:
-            digest = sha256(encode_plan(replace(plan, code=agent.name)) + str(options.get("thread")).encode()).digest()
+            same = encode_plan(replace(plan, name="", code=agent.name))
+            digest = sha256(same + str(options.get("thread")).encode()).digest()
             idempotency = IdempotencyKey(_ROUTE, key, digest)
         run_id = await host.create(self._workspace, plan, thread=thread, idempotency=idempotency, blobs=blobs)
         if not self.durable:
@@ -349,7 +355,9 @@ class Engine:
         """Returns when the last hook of a run that has ended here has returned."""
         code = self._tools.running.get(run_id)
         if code is not None:
-            await self.at_home(code.left.wait)
+            with suppress(TimeoutError):  # a hook or deps that hang must not keep the result from its caller
+                async with asyncio.timeout(_SETTLED_S):
+                    await self.at_home(code.left.wait)
 
     async def history_of(self, run_id: str, upto: int) -> tuple[Message, ...]:
         host = await self.runtime()
@@ -454,12 +462,21 @@ class Engine:
             return model
         known = self._providers.get(id(model))
         if known is None:
-            name = f"given-{len(self._providers) + 1}"
-            self._catalog.add(model, name=name)
-            known = self._providers[id(model)] = (model, name)
-            if self._stored is not None:
-                await self._stored.catalogs.refresh()
+            if self.durable:
+                raise InvalidRequest(
+                    "A durable run cannot be given a model as an object: the next process would not have it."
+                    " Give it to the agent, or name one of the engine's models."
+                )
+            self._offer(model, f"given-{len(self._providers) + 1}")
+            known = self._providers[id(model)]
+        if self._stored is not None:
+            await self._stored.catalogs.refresh()
         return f"provider:{known[1]}"
+
+    def _offer(self, model: Provider, name: str) -> None:
+        if id(model) not in self._providers:
+            self._catalog.add(model, name=name)
+            self._providers[id(model)] = (model, name)
 
     @property
     def workspace_key(self) -> int:

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias
 
+from weftline import prompts
 from weftline.messages import Assistant, Message, Usage, UserPart
 from weftline.providers.base import ProviderError
 from weftline.tools.coercion import Coercion
@@ -230,9 +231,9 @@ class ToolGate(Point, name="tool_gate", kind="gate", settable=("args",)):
     _answer: object = None
     _answered: bool = False
 
-    def block(self, reason: str = "Tool execution was blocked") -> None:
+    def block(self, reason: str = prompts.BLOCKED_WITHOUT_REASON) -> None:
         """The tool is not called; the model reads the reason. This beats any answer."""
-        object.__setattr__(self, "_blocked", reason)
+        object.__setattr__(self, "_blocked", str(reason or prompts.BLOCKED_WITHOUT_REASON))
 
     def answer(self, result: object) -> None:
         """The tool is not called; the model reads `result`, anything that a tool may return."""
@@ -413,7 +414,7 @@ class OutputReady(Point, Generic[OutputT], name="output_ready", kind="gate"):
 
     def reject(self, message: str) -> None:
         """Asks the model again; it reads `message`."""
-        object.__setattr__(self, "_rejected", message)
+        object.__setattr__(self, "_rejected", str(message or prompts.ANSWER_REJECTED))
 
     @property
     def rejected(self) -> str | None:

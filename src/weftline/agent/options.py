@@ -11,6 +11,7 @@ from weftline.agent.calling import Hook
 from weftline.agent.settings import Limits, Settings
 from weftline.messages import Message
 from weftline.providers.base import Provider
+from weftline.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -43,3 +44,12 @@ class RunOptions(TypedDict, Generic[DepsT], total=False):
     hooks: Sequence[Hook[Any]]
     """In addition to the agent's. Not with a durable engine: the next process would not have them."""
     metadata: Mapping[str, str]
+
+
+def check_options(options: Mapping[str, object]) -> None:
+    """Raises `TypeError` for an option that there is not: a misspelt one would be ignored in silence."""
+    known = RunOptions.__annotations__
+    for name in options:
+        if name not in known:
+            near = did_you_mean(name, known)
+            raise TypeError(f"a run has no option {name!r}; there are {', '.join(sorted(known))}.{near}")

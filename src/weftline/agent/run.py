@@ -9,6 +9,7 @@ from weftline.agent.bubbling import with_children
 from weftline.agent.output import OutputType
 from weftline.agent.projection import Projector, finished_call, object_of
 from weftline.agent.results import CallRecord, OutputT, RunResult, failure
+from weftline.errors import Conflict
 from weftline.events import AnyEvent, TextDelta, TurnFinished, TurnRestarted
 from weftline.kernel import bodies
 from weftline.kernel.entries import CallClosed, HistoryPinned, RunCreated, RunEnded, decode_fact
@@ -189,7 +190,8 @@ class _Told:
         )
 
     def result(self, output: OutputType[Any] | None, history: Sequence[Message]) -> RunResult[Any]:
-        assert self._end is not None
+        if self._end is None:
+            raise Conflict("The engine was closed before the run had ended.")
         head, ended = self._end
         messages: list[Message] = self._conversation.messages
         value: Any = None

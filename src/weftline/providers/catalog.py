@@ -235,6 +235,11 @@ class Catalog:
             found = matches[0] if matches else None
         if found is None:
             nearest = self._nearest(model_id)
+            named = model_id.partition(":")[0]
+            for absent in self._unavailable:
+                if absent.name == named and named not in self._offers:
+                    reason = f"the provider {named} cannot be used here ({absent.reason.rstrip('.')})"
+                    raise self._invalid(f"There is no model {model_id!r}: {reason}.", nearest)
             raise self._invalid(f"There is no model {model_id!r}.{did_you_mean(model_id, nearest[:5])}", nearest)
         return found
 
