@@ -74,7 +74,7 @@ async def test_a_server_tool_is_announced_and_its_result_shown(api: Api) -> None
     assert frames[-1]["turns"] == 2 and frames[-1]["text"] == "heard echo said"
 
 
-@pytest.mark.parametrize(("script", "says"), [("boom", "there was a fire"), ("ghost", "no tool named ghost")])
+@pytest.mark.parametrize(("script", "says"), [("boom", "there was a fire"), ("ghost", "Unknown tool: ghost")])
 async def test_a_tool_that_fails_or_does_not_exist_is_an_error_result_and_the_run_goes_on(
     api: Api, script: str, says: str
 ) -> None:
