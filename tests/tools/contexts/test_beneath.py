@@ -194,7 +194,7 @@ def test_a_directory_that_is_swapped_for_a_link_leads_nowhere(root: Path) -> Non
                     pass
         finally:
             swapper.kill()
-    assert read == {b"inside"}
+    assert read <= {b"inside"}  # on a busy machine every single try may meet the link
     assert [path.name for path in outside.iterdir()] == ["file"]
 
 
