@@ -167,9 +167,9 @@ async def test_any_host_will_do(server: ServerProcess, host: bytes) -> None:
 async def test_a_client_of_http_1_0_needs_no_host_and_is_not_told_to_continue(server: ServerProcess) -> None:
     old = b"POST /api/oauth/token HTTP/1.0"
     assert statuses(await answers(server, request(start=b"GET /healthz HTTP/1.0"))) == [200]
-    assert statuses(await answers(server, request(b"Expect: 100-continue", b"Content-Length: 1", start=old), b"x")) == [
-        400
-    ]
+    assert statuses(
+        await answers(server, request(b"Expect: 100-continue", b"Content-Length: 1", start=old) + b"x")
+    ) == [400]
 
 
 async def test_what_follows_a_chunked_body_does_not_join_the_head(

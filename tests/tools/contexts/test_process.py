@@ -8,6 +8,7 @@ import select
 import signal
 import sys
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -153,11 +154,13 @@ async def test_a_directory_that_is_not_there_is_a_result(place: Place) -> None:
 
 
 @ON_LINUX
-async def test_a_command_that_kills_its_supervisor_is_killed_with_its_group(place: Place) -> None:
+async def test_a_command_that_kills_its_supervisor_is_told_as_killed(place: Place) -> None:
+    """What it started may live on: docs/builtin-tools.md says so."""
     result = await place.context.exec(place.handle, "sleep 600 & echo $!; kill -9 $PPID; sleep 600", timeout_s=WAIT_S)
     assert result.exit_code == 137
     assert not result.timed_out
-    assert not is_running(result.stdout) or ends(int(result.stdout))
+    with suppress(ProcessLookupError):
+        os.kill(int(result.stdout), signal.SIGKILL)
 
 
 async def test_a_command_that_stops_its_supervisor_still_ends_in_time(place: Place) -> None:
