@@ -130,8 +130,11 @@ async def test_a_model_object_of_a_durable_agent_is_found_by_the_next_process(tm
         with pytest.raises(WeftlineError, match="as an object"):
             await engine.start(agent, "Go.", model=ScriptedModel(["x"]))
         await begun.wait()
-    async with Engine(tmp_path, agents=[billing()]) as engine:
-        assert (await engine.attach(run.id).result()).text == "Done."
+    later = Engine(tmp_path, agents=[billing()])
+    async with later:
+        assert (await later.attach(run.id).result()).text == "Done."
+    async with later:  # opened again, it still has the model
+        assert (await later.start(later.agents["billing"], "Go.")).id
 
 
 async def test_a_model_whose_key_is_missing_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,9 +141,7 @@ class Engine:
         if self.durable:
             require_durable(agent, name)
         self._tools.register(name, Setup(agent))
-        if self.durable and agent.model is not None and not isinstance(agent.model, str):
-            # Under the agent's name, by which the next process finds it too.
-            self._offer(agent.model, f"agent-{name}")
+        self._offer_own(agent, name)
 
     # Life
 
@@ -203,6 +201,8 @@ class Engine:
             await self._usual.aclose()
             self._usual, self._catalog = None, Catalog()
             self._providers.clear()
+            for name, agent in self._tools.agents.items():
+                self._offer_own(agent, name)  # the engine may be opened again
         if self._transport is not None:
             await self._transport.aclose()
 
@@ -472,6 +472,11 @@ class Engine:
         if self._stored is not None:
             await self._stored.catalogs.refresh()
         return f"provider:{known[1]}"
+
+    def _offer_own(self, agent: Definition[Any, Any], name: str) -> None:
+        """Offers the model object of a durable agent under the agent's name, by which the next process finds it too."""
+        if self.durable and agent.model is not None and not isinstance(agent.model, str):
+            self._offer(agent.model, f"agent-{name}")
 
     def _offer(self, model: Provider, name: str) -> None:
         if id(model) not in self._providers:

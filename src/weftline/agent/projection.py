@@ -10,6 +10,7 @@ from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from weftline import events
+from weftline.agent.results import RETRYABLE
 from weftline.events import AnyEvent
 from weftline.kernel import bodies
 from weftline.kernel import entries as log
@@ -17,7 +18,6 @@ from weftline.kernel.entries import Fact, decode_fact
 from weftline.messages import joined_text
 from weftline.runtime.engine import EntryBatch
 
-_RETRYABLE = frozenset({"rate_limit", "overloaded", "server", "timeout", "upstream_deadline"})
 _decode = msgspec.json.Decoder().decode
 _decode_delta = msgspec.json.Decoder(events.TextDelta).decode
 _decode_thought = msgspec.json.Decoder(events.ThinkingDelta).decode
@@ -149,7 +149,7 @@ def _ended(head: log.RunEnded, body: bytes) -> AnyEvent:
         text=ended.text or ended.partial_text or "",
         error=ended.error,
         code=head.code,
-        retryable=head.code in _RETRYABLE,
+        retryable=head.code in RETRYABLE,
         reason=head.reason,
         turns=head.turns,
         usage=head.usage,

@@ -83,10 +83,10 @@ class RunError(WeftlineError):
 
     @property
     def retryable(self) -> bool:
-        return self.code in _RETRYABLE
+        return self.code in RETRYABLE
 
 
-_RETRYABLE = frozenset({"rate_limit", "overloaded", "server", "timeout", "upstream_deadline"})
+RETRYABLE = frozenset({"rate_limit", "overloaded", "server", "timeout", "upstream_deadline"})
 
 
 class RunFailed(RunError):
