@@ -18,7 +18,7 @@ from msgspec.json import Decoder, Encoder
 from weftline.kernel.entries import Limits
 from weftline.messages import Message, OutputSchema, Sampling
 
-PLAN_VERSION = 3
+PLAN_VERSION = 4
 
 
 class _Ref(Struct, frozen=True, tag_field="kind", omit_defaults=True, forbid_unknown_fields=True):
@@ -118,6 +118,8 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The agent, by name, whose code carries the run: its tools and hooks are those of the process that drives it."""
     path: tuple[str, ...] = ()
     """For a child run: the tools, by name, that lead from that agent to the one that carries this run."""
+    requested_by: str = ""
+    """Who asked for the run, by the name that the door gave them; "" if nobody said."""
 
 
 class _Kind(Struct, frozen=True):

@@ -41,7 +41,7 @@ from weftline.messages import Assistant, Message, Text, UserPart, joined_text
 from weftline.plan import RunPlan
 from weftline.providers.base import ModelRequest, ProviderError
 from weftline.runtime.children import as_result
-from weftline.runtime.code import ChildEnd, ChildLimits, Gated, PendingCall
+from weftline.runtime.code import ChildEnd, ChildLimits, CodeAnswer, Gated, PendingAwait, PendingCall
 from weftline.tools.arguments import InvalidArguments, object_args
 from weftline.tools.base import ReplacesContent, Tool, ToolContext, ToolOutput
 from weftline.tools.coercion import coerced, coercions
@@ -271,6 +271,9 @@ class AgentCode:
             await self._shaped_point(failed)
             parts = _parts(failed.result, call.name)
         return Gated("unknown", call.args, parts, is_error=True)
+
+    async def answer_await(self, asked: PendingAwait) -> CodeAnswer | None:
+        return None
 
     async def execute(
         self, call: PendingCall, context: ToolContext, invoke: Callable[[], Awaitable[ToolOutput]]

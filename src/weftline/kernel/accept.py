@@ -9,8 +9,12 @@ First come, first served; a refused fact changes nothing.
 from __future__ import annotations
 
 from weftline.kernel.entries import (
+    ANSWERS,
     KNOWN_RULES,
     AttemptFailed,
+    AwaitClosed,
+    AwaitOpened,
+    AwaitPassed,
     CallClosed,
     CallGated,
     CallStarted,
@@ -40,8 +44,9 @@ def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
     """Whether `head`, an outcome, an answer or a request, may be appended to a run in this state.
 
     `attempt` is the attempt of the call that an outcome belongs to; 0 for a client's answer. The outcome of `Reconcile`
-    is a `CallClosed`, or a `CallStarted` with the next attempt if the call will not happen on its own; that of
-    `StartChild` is a `CallStarted`, or a `CallClosed` if the child cannot be made.
+    is a `CallClosed`, or a `CallStarted` with the next attempt if the call will not happen on its own, or an
+    `AwaitOpened` if a person has to say; that of `StartChild` is a `CallStarted`, or a `CallClosed` if the child cannot
+    be made.
     """
     if s.ended or s.rules not in KNOWN_RULES:
         return False
@@ -64,6 +69,13 @@ def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
     if type(head) is CallGated:
         gated = _call(s, head)
         return gated is not None and gated.gated and not s.control.cancel
+    if type(head) is AwaitClosed:
+        return _answers(s, head)
+    if type(head) is AwaitPassed:
+        asked = s.questions.open.get(head.id)
+        return asked is not None and asked.kind != "call" and not asked.passed and not s.control.cancel
+    if type(head) is AwaitOpened:
+        return _leaves_to_people(s, head, attempt)
     if type(head) is OutputAccepted or type(head) is OutputRejected:
         return _awaits_check(s) and head.turn == s.turn - 1
     if type(head) is RunPaused:
@@ -78,8 +90,36 @@ def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
 
 
 def open_question(s: State, id: str) -> Question | None:
-    """The question waiting for an answer under this id; for a client call that is its `toolUseId`."""
-    return s.questions.open.get(id)
+    """The call waiting for a client's answer under this id, its `toolUseId`."""
+    question = s.questions.open.get(id)
+    return question if question is not None and question.kind == "call" else None
+
+
+def open_await(s: State, id: str) -> Question | None:
+    """The await with this id that people may answer."""
+    question = s.questions.open.get(id)
+    return question if question is not None and question.kind != "call" and not s.control.cancel else None
+
+
+def _answers(s: State, head: AwaitClosed) -> bool:
+    """Whether a person, or code in a person's place, may close an await like this."""
+    question = open_await(s, head.id)
+    if question is None or question.kind == "call" or head.outcome not in ANSWERS[question.kind]:
+        return False
+    call = _call(s, head)
+    if call is None or call.awaiting != head.id or not head.by:
+        return False
+    # What is in doubt has begun: there is nothing to edit any more.
+    return bool(head.digest) and (question.kind == "confirm" or head.digest == call.digest)
+
+
+def _leaves_to_people(s: State, head: AwaitOpened, attempt: int) -> bool:
+    """A tool that was asked about a call begun before a crash does not know, and the run's rule is to ask a person."""
+    call = _call(s, head)
+    if call is None or s.control.cancel or head.kind != "doubt" or s.limits.in_doubt != "ask":
+        return False
+    lost = call.stage == "started" and call.lost and call.effect == "reconcile" and call.attempt == attempt
+    return lost and not call.awaiting and head.id not in s.questions.open
 
 
 def _closes(s: State, head: CallClosed, attempt: int) -> bool:
@@ -113,7 +153,7 @@ def _awaits_check(s: State) -> bool:
     return s.step == "answered" or (s.step == "batch" and bool(s.guards.final))
 
 
-def _call(s: State, head: CallClosed | CallStarted | CallGated | ChildEnded) -> Call | None:
+def _call(s: State, head: CallClosed | CallStarted | CallGated | ChildEnded | AwaitClosed | AwaitOpened) -> Call | None:
     if head.turn != s.turn - 1 or not 0 <= head.index < len(s.batch.calls):
         return None
     return s.batch.calls[head.index]

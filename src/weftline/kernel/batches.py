@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from weftline import prompts
+from weftline import prompts, prompts_people
 from weftline.kernel import guards
-from weftline.kernel.calls import earliest_deadline, next_waiting
-from weftline.kernel.endings import blocked, closed, end
+from weftline.kernel.calls import await_id, earliest_deadline, next_waiting
+from weftline.kernel.endings import await_closed, blocked, closed, end
 from weftline.kernel.entries import (
+    AwaitKind,
+    AwaitOpened,
     BudgetExceeded,
     CallOpened,
     CallStarted,
@@ -21,6 +23,7 @@ from weftline.kernel.state import (
     Call,
     Command,
     Consult,
+    ConsultAwait,
     Decision,
     FinishChild,
     New,
@@ -31,20 +34,29 @@ from weftline.kernel.state import (
 )
 from weftline.kernel.turns import ask_model, final_answer, truncated
 
+_NOBODY_TO_ASK = "The run asks a person, and there is nobody to answer."
+
 
 def carry_on(s: State) -> Decision:
     batch = s.batch
-    if batch.asked and (batch.asked > batch.gated or _is_over(s)):
+    if batch.asked and (batch.asked > batch.gated + batch.held or _is_over(s)):
         return _admit(s)
     if not batch.unclosed:
         return _after(s)
+    if batch.grants and (again := _outdated(s)):
+        return Decision(tuple(again))
     due_at = s.questions.due_at
     overdue = False
     if due_at is not None and due_at <= s.now:
-        expired = _expired(s)
+        expired, unanswered = _expired(s), _unanswered(s)
         if expired and not s.open_children:
             return _timed_out(s, expired)
-        overdue = bool(expired)  # what follows may end the run, which it does not do before its children
+        if unanswered and s.limits.on_await_expired == "deny":
+            return Decision(tuple([await_closed(s, index, "expired") for index in unanswered.values()]))
+        if unanswered and not s.open_children:
+            return _not_answered(s, frozenset(unanswered))
+        # What follows may end the run, which it does not do before its children.
+        overdue = bool(expired or unanswered)
         due_at = None if overdue else earliest_deadline(s.questions)
     append: list[New] = []
     start: list[Command] = []
@@ -57,12 +69,18 @@ def carry_on(s: State) -> Decision:
             start.append(RunTool(s.turn - 1, index, call.attempt))
         else:
             _recover(s, index, call, append, start)
-    if not s.control.paused and not overdue and batch.next < len(batch.calls):
+    if not s.control.paused and not overdue and (batch.next < len(batch.calls) or batch.held):
         _begin(s, append, start)
     if append:
         return Decision(tuple(append))
     if batch.gated and not s.control.paused and not overdue:
         _consult(s, start)
+    if s.questions.open and not s.control.paused and not overdue:
+        _consult_awaits(s, start)
+        if not start and s.limits.nobody_to_ask and _only_people_can_help(s):
+            return end(s, "failed", code="nobody_to_ask", text=_NOBODY_TO_ASK)
+    if batch.grants:
+        due_at = min([call.grant.expires_at for call in batch.calls if call.grant] + ([due_at] if due_at else []))
     return Decision(start=tuple(start), due_at=due_at)
 
 
@@ -72,15 +90,62 @@ def _consult(s: State, start: list[Command]) -> None:
     In a sequential batch that is one server-side call at a time, once those before it have their results.
     """
     batch = s.batch
+    front = batch.next
+    while front < len(batch.calls) and batch.calls[front].awaiting:  # the others do not wait for people
+        front = next_waiting(batch.calls, front + 1)
     for index, call in enumerate(batch.calls):
-        if call.gated and (batch.concurrent or call.client is not None or (index == batch.next and not batch.running)):
+        if call.gated and (batch.concurrent or call.client is not None or (index == front and not batch.running)):
             start.append(Consult(s.turn - 1, index))
 
 
+def _consult_awaits(s: State, start: list[Command]) -> None:
+    """Asks the agent's own code about awaits that nobody has looked at."""
+    if s.limits.await_gate:
+        for id, question in s.questions.open.items():
+            if question.kind != "call" and not question.passed:
+                start.append(ConsultAwait(s.turn - 1, question.index, id))
+
+
+def _only_people_can_help(s: State) -> bool:
+    return not s.open_children and all(question.kind != "call" for question in s.questions.open.values())
+
+
+def _ask(s: State, index: int, kind: AwaitKind, timeout_us: int | None = None) -> New:
+    """Asks a person about a call. The id is the same wherever and however often this is decided."""
+    call, turn = s.batch.calls[index], s.turn - 1
+    id = await_id(turn, index, call)
+    timeout_us = s.limits.await_timeout_us if timeout_us is None else timeout_us
+    return New(AwaitOpened(turn, index, id, kind, call.digest, timeout_us))
+
+
+def _outdated(s: State) -> list[New]:
+    """Asks again about calls that did not begin while their approval held."""
+    append: list[New] = []
+    for index, call in enumerate(s.batch.calls):
+        if call.grant is not None and call.grant.expires_at <= s.now:
+            if call.asks is not None and call.stage == "asked":
+                append.append(_ask(s, index, call.asks.kind, call.asks.timeout_us))
+            else:
+                append.append(_ask(s, index, "doubt"))
+    return append
+
+
 def _recover(s: State, index: int, call: Call, append: list[New], start: list[Command]) -> None:
-    """A call begun before a crash: its effect says what may be done about it."""
-    if call.effect == "once":
+    """A call begun before a crash: its effect says what may be done about it, or else a person does."""
+    if call.awaiting:
+        pass
+    elif call.verdict == "answered":
+        append.append(closed(s, index, "returned", "", is_error=False))
+    elif call.verdict == "denied":
         append.append(closed(s, index, "in_doubt", prompts.in_doubt(call.name)))
+    elif call.grant is not None:
+        if not s.control.paused:
+            append.append(New(CallStarted(s.turn - 1, index, call.attempt + 1)))
+    elif call.effect == "once":
+        if s.limits.in_doubt == "ask" and s.limits.interrupts_allowed:
+            append.append(_ask(s, index, "doubt"))
+        else:
+            append.append(closed(s, index, "in_doubt", prompts.in_doubt(call.name)))
     elif s.control.paused:
         pass
     elif call.effect == "reconcile":
@@ -90,7 +155,10 @@ def _recover(s: State, index: int, call: Call, append: list[New], start: list[Co
 
 
 def _begin(s: State, append: list[New], start: list[Command]) -> None:
-    """Begins as many waiting calls as may run now; in a sequential batch, steering skips them instead."""
+    """Begins as many waiting calls as may run now; in a sequential batch, steering skips them instead.
+
+    A call that a person is asked about is passed by, and begins once it is approved and nothing else is in its way.
+    """
     batch = s.batch
     calls, index = batch.calls, batch.next
     if batch.concurrent:
@@ -98,20 +166,42 @@ def _begin(s: State, append: list[New], start: list[Command]) -> None:
     else:
         free = 0 if batch.running else 1
         if free and _is_steered(s):
-            while index < len(calls):
-                if calls[index].gated:
-                    append += blocked(s, index, "not_run", prompts.SKIPPED)
-                else:
-                    append.append(closed(s, index, "skipped", prompts.SKIPPED))
-                index = next_waiting(calls, index + 1)
+            _skip(s, append)
             return
     while free > 0 and index < len(calls):
-        if calls[index].child is not None and not calls[index].gated:
+        call = calls[index]
+        if call.awaiting:
+            index = next_waiting(calls, index + 1)
+            continue
+        if call.held:
+            append += _approved(s, index, call)
+        elif call.child is not None and not call.gated:
             start.append(StartChild(s.turn - 1, index))
-        elif not calls[index].gated:
+        elif not call.gated:
             append.append(New(CallStarted(s.turn - 1, index, 1)))
         free -= 1
         index = next_waiting(calls, index + 1)
+    if batch.held and not batch.running and not append and not start and _is_steered(s):
+        _skip(s, append)  # whoever has something to say does not wait for whoever has yet to approve
+
+
+def _skip(s: State, append: list[New]) -> None:
+    """Answers the calls that have not begun, and those that a person is asked about, in their tools' place."""
+    for index, call in enumerate(s.batch.calls):
+        if call.awaiting and call.stage == "asked":
+            append.append(await_closed(s, index, "withdrawn"))
+        if call.held or (call.gated and call.client is None):
+            append += blocked(s, index, "not_run", prompts.SKIPPED)
+        elif call.stage == "opened" and call.client is None:
+            append.append(closed(s, index, "skipped", prompts.SKIPPED))
+
+
+def _approved(s: State, index: int, call: Call) -> tuple[New, ...]:
+    """Announces a call that a person has approved, and begins it in the same append."""
+    if s.guards.doubts and (why := _repeats_doubt(s, call)):
+        return blocked(s, index, "repeat_of_doubt", why)
+    opened = New(CallOpened(s.turn - 1, index, call.id, call.name, call.digest, call.effect))
+    return (opened,) if call.child is not None else (opened, New(CallStarted(s.turn - 1, index, 1)))
 
 
 def _is_steered(s: State) -> bool:
@@ -132,7 +222,7 @@ def _admit(s: State) -> Decision:
     budgets = _Budgets(s)
     append: list[New] = []
     for index, call in enumerate(s.batch.calls):
-        if call.stage == "asked" and not call.gated:
+        if call.stage == "asked" and not call.gated and not call.held:
             append += _admission(s, index, call, budgets)
             if call.over is not None:
                 append.append(New(BudgetExceeded(call.name, call.over.max_calls, call.over.call_index)))
@@ -154,6 +244,10 @@ class _Budgets:
         self.used = {tool: use.used for tool, use in s.guards.budgets.items()}
         self.blocked = {tool: use.blocked for tool, use in s.guards.budgets.items()}
         self.children = sum([call.child is not None and call.stage in ("opened", "started") for call in s.batch.calls])
+        for call in s.batch.calls if s.batch.held else ():
+            if call.held:
+                self.count(call.name)
+                self.children += call.child is not None
 
     def exceeded(self, tool: str) -> BudgetExceeded | None:
         """The fact about a call of `tool` that is over its budget."""
@@ -172,6 +266,8 @@ def _admission(s: State, index: int, call: Call, budgets: _Budgets) -> tuple[New
     name = call.name
     if call.verdict == "blocked" and not call.yields:
         return blocked(s, index, "blocked", "")  # the text for the model is stored with the gates' decision
+    if call.verdict == "denied":
+        return blocked(s, index, "denied", "")  # the text is made of what the person said
     exceeded = None if call.verdict == "answered" and not call.yields else budgets.exceeded(name)
     if exceeded is not None:
         return *blocked(s, index, "budget", prompts.budget_spent(name, exceeded.max_calls)), New(exceeded)
@@ -190,6 +286,10 @@ def _admission(s: State, index: int, call: Call, budgets: _Budgets) -> tuple[New
         return blocked(s, index, "unknown", prompts.unknown_tool(name))
     if call.verdict == "invalid":
         return blocked(s, index, "invalid", "")  # the text for the model is stored with the turn
+    if call.asks is not None and call.grant is None:
+        if not s.limits.interrupts_allowed:
+            return blocked(s, index, "blocked", prompts_people.nobody_asked(name))
+        return (_ask(s, index, call.asks.kind, call.asks.timeout_us),)
     timeout_us = None if call.client is None else s.limits.local_timeout_us
     return (New(CallOpened(s.turn - 1, index, call.id, name, call.digest, call.effect, call.client, timeout_us)),)
 
@@ -266,8 +366,22 @@ def _expired(s: State) -> list[int]:
     return [
         question.index
         for question in s.questions.open.values()
-        if question.deadline_at is not None and question.deadline_at <= s.now
+        if question.kind == "call" and question.deadline_at is not None and question.deadline_at <= s.now
     ]
+
+
+def _unanswered(s: State) -> dict[str, int]:
+    """The awaits that nobody answered in time, with the indexes of their calls."""
+    return {
+        id: question.index
+        for id, question in s.questions.open.items()
+        if question.kind != "call" and question.deadline_at is not None and question.deadline_at <= s.now
+    }
+
+
+def _not_answered(s: State, unanswered: frozenset[str]) -> Decision:
+    text = "Nobody answered in time what the run asked."
+    return end(s, "failed", code="await_expired", text=text, expired=unanswered)
 
 
 def _timed_out(s: State, expired: list[int]) -> Decision:

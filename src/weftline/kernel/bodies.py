@@ -24,15 +24,24 @@ class CreatedBody(Struct, omit_defaults=True):
     sent: Raw | UnsetType = UNSET
 
 
+class AskBody(Struct, omit_defaults=True):
+    """What a person is asked about a call. With `options` the answer is one of them, or several if `multiple`."""
+
+    prompt: str
+    options: tuple[str, ...] = ()
+    multiple: bool = False
+
+
 class TurnCall(Struct, omit_defaults=True):
     """What the tool pipeline made of one call of the message before anything was decided about it.
 
     `args` are the final argument bytes, absent if they are the message's own text. `invalid` is what the model reads in
-    place of a result if they do not fit the tool.
+    place of a result if they do not fit the tool, or if nobody can be asked about them.
     """
 
     args: Raw | UnsetType = UNSET
     invalid: str = ""
+    ask: AskBody | None = None
 
 
 class TurnBody(Struct, omit_defaults=True):
@@ -56,6 +65,43 @@ class GatedBody(Struct, omit_defaults=True):
     """As in `ClosedBody`."""
     steer: str = ""
     """What the model reads after the results of the turn."""
+    ask: AskBody | None = None
+
+
+class AwaitBody(Struct, omit_defaults=True):
+    """Of `await.opened`: what people see. `args` are exactly the bytes that will run; `call` is the call's id."""
+
+    prompt: str
+    call: str
+    name: str
+    args: Raw
+    options: tuple[str, ...] = ()
+    multiple: bool = False
+
+
+class Pattern(Struct, omit_defaults=True):
+    """Which later calls of a run an approval covers: those of this tool with these arguments, whatever the others are.
+
+    `args` are exact values. `prefixes` are how texts begin; what follows must be plain words (see `covers`).
+    """
+
+    tool: str
+    args: dict[str, Raw] = {}
+    prefixes: dict[str, str] = {}
+
+
+class AnswerBody(Struct, omit_defaults=True):
+    """Of `await.closed`: what whoever answered had to say.
+
+    `args` are the arguments of an approval that changed them, `value` the answer to a question.
+    """
+
+    args: Raw | UnsetType = UNSET
+    value: Raw | UnsetType = UNSET
+    reason: str = ""
+    remember: Pattern | None = None
+    sent: str = ""
+    """Digest of the answer as it was given: whoever gives it again is told the same."""
 
 
 class RenderedBody(Struct, omit_defaults=True):
@@ -146,11 +192,14 @@ class ToolNote(Struct):
 
 
 encode = Encoder().encode
+_NOBODY: dict[int, AskBody] = {}
 decode_created = Decoder(CreatedBody).decode
 decode_turn = Decoder(TurnBody).decode
 decode_gated = Decoder(GatedBody).decode
 decode_rendered = Decoder(RenderedBody).decode
 decode_opened = Decoder(OpenedBody).decode
+decode_await = Decoder(AwaitBody).decode
+decode_answer = Decoder(AnswerBody).decode
 decode_closed = Decoder(ClosedBody).decode
 decode_text = Decoder(TextBody).decode
 decode_failed = Decoder(FailedBody).decode
@@ -162,16 +211,22 @@ decode_progress = Decoder(ProgressNote).decode
 decode_tool_note = Decoder(ToolNote).decode
 
 
-def turn_body(message: Assistant, *, args: Sequence[bytes], invalid: Mapping[int, str]) -> TurnBody:
+def turn_body(
+    message: Assistant, *, args: Sequence[bytes], invalid: Mapping[int, str], asks: Mapping[int, AskBody] = _NOBODY
+) -> TurnBody:
     """The body of a completed turn: `args` has the final bytes of each of the message's calls, in their order."""
     made = message.calls
     if not made and not args:
         return TurnBody(message)
     calls = tuple(
-        TurnCall(UNSET if final == asked.args.encode(errors="surrogatepass") else Raw(final), invalid.get(index, ""))
+        TurnCall(
+            UNSET if final == asked.args.encode(errors="surrogatepass") else Raw(final),
+            invalid.get(index, ""),
+            asks.get(index),
+        )
         for index, (asked, final) in enumerate(zip(made, args, strict=True))
     )
-    plain = not invalid and all(call.args is UNSET for call in calls)
+    plain = not invalid and not asks and all(call.args is UNSET for call in calls)
     return TurnBody(message, () if plain else calls)
 
 

@@ -6,6 +6,7 @@ The batch's counts and cursors are kept here, so that no fact needs a walk over 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -14,6 +15,8 @@ from weftline.kernel.entries import (
     EXECUTED,
     STRICTNESS,
     AskedCall,
+    AwaitClosed,
+    AwaitOpened,
     CallClosed,
     CallGated,
     CallOpened,
@@ -22,7 +25,7 @@ from weftline.kernel.entries import (
     Effect,
     Limits,
 )
-from weftline.kernel.state import Batch, BudgetUse, Call, Doubt, Guards, Question, Questions, State
+from weftline.kernel.state import Batch, BudgetUse, Call, Doubt, Grant, Guards, Question, Questions, State
 
 MAX_DOUBTS = 16
 """Remembered call by call. After that a tool with one more call in doubt is not called again at all."""
@@ -35,7 +38,17 @@ def asked(wanted: Sequence[AskedCall]) -> Batch:
     for one in wanted:
         child = "" if one.child else None
         calls.append(
-            Call(one.id, one.name, one.digest, one.verdict, one.effect, one.client, gated=one.gated, child=child)
+            Call(
+                one.id,
+                one.name,
+                one.digest,
+                one.verdict,
+                one.effect,
+                one.client,
+                gated=one.gated,
+                child=child,
+                asks=one.asks,
+            )
         )
         if not one.concurrent and one.verdict == "ok":
             concurrent = False
@@ -54,8 +67,8 @@ def lost(batch: Batch, effects: dict[str, Effect]) -> Batch:
     calls = list(batch.calls)
     for index in batch.running:
         call = calls[index]
-        if call.child is not None:
-            continue  # it is a run of its own, which is not lost
+        if call.child is not None or call.awaiting:
+            continue  # it is a run of its own, which is not lost; or a person is asked about it already
         present = effects.get(call.name, "once")
         stricter = present if STRICTNESS[present] > STRICTNESS[call.effect] else call.effect
         calls[index] = replace(call, lost=True, effect=stricter)
@@ -67,14 +80,63 @@ def gated(s: State, head: CallGated) -> State | None:
     call = _unclosed(s, head)
     if call is None or not call.gated:
         return None
-    decided = replace(call, verdict=head.verdict, digest=head.digest, gated=False, yields=head.yields, over=head.over)
+    decided = replace(
+        call,
+        verdict=head.verdict,
+        digest=head.digest,
+        gated=False,
+        yields=head.yields,
+        over=head.over,
+        asks=head.asks,
+    )
     batch = replace(s.batch, calls=_with(s.batch.calls, head.index, decided), gated=s.batch.gated - 1)
     return replace(s, version=s.version + 1, batch=batch)
 
 
+def await_opened(s: State, head: AwaitOpened, at: int) -> State | None:
+    call, questions = _unclosed(s, head), s.questions
+    if call is None or call.awaiting or call.gated or head.id in questions.open:
+        return None
+    if not (call.stage == "started" and call.lost if head.kind == "doubt" else call.stage == "asked"):
+        return None
+    deadline_at = None if head.timeout_us is None else at + head.timeout_us
+    asked = replace(call, awaiting=head.id, awaits=call.awaits + 1, grant=None)
+    return replace(
+        s,
+        version=s.version + 1,
+        batch=_changed(s.batch, head.index, asked),
+        questions=_with_question(questions, head.id, Question(head.index, deadline_at, head.kind)),
+    )
+
+
+def await_closed(s: State, head: AwaitClosed, at: int) -> State | None:
+    call, question = _unclosed(s, head), s.questions.open.get(head.id)
+    if call is None or question is None or call.awaiting != head.id:
+        return None
+    call = replace(call, awaiting="")
+    match head.outcome:
+        case "approved" if question.kind == "confirm" or question.kind == "doubt":
+            grant = Grant(head.digest, at + s.limits.grant_ttl_us)
+            call = replace(call, grant=grant, digest=head.digest)
+        case "approved" | "answered":
+            call = replace(call, verdict="answered")
+        case "denied" | "expired":
+            call = replace(call, verdict="denied")
+        case "withdrawn":
+            pass  # what takes its place is in the same append
+    return replace(
+        s,
+        version=s.version + 1,
+        batch=_changed(s.batch, head.index, call),
+        questions=_without_question(s.questions, head.id),
+    )
+
+
 def opened(s: State, head: CallOpened, at: int) -> State | None:
     call = _unclosed(s, head)
-    if call is None or call.stage != "asked" or head.client != call.client:
+    if call is None or call.stage != "asked" or head.client != call.client or call.awaiting:
+        return None
+    if call.grant is not None and not head.blocked and call.grant.digest != head.digest:
         return None
     batch, questions, counted = s.batch, s.questions, s.guards
     if not head.blocked:
@@ -84,8 +146,11 @@ def opened(s: State, head: CallOpened, at: int) -> State | None:
                 return None
             deadline_at = None if head.timeout_us is None else at + head.timeout_us
             questions = _with_question(questions, call.id, Question(head.index, deadline_at))
-    calls = _with(batch.calls, head.index, replace(call, stage="opened", effect=head.effect, gated=False))
-    batch = replace(batch, calls=calls, asked=batch.asked - 1, gated=batch.gated - call.gated)
+    # A client-side call is offered with this, so its grant is used.
+    grant = None if head.blocked or head.client is not None else call.grant
+    announced = replace(call, stage="opened", effect=head.effect, gated=False, grant=grant)
+    batch = _changed(batch, head.index, announced)
+    batch = replace(batch, asked=batch.asked - 1, gated=batch.gated - call.gated)
     return replace(s, version=s.version + 1, batch=batch, questions=questions, guards=counted)
 
 
@@ -103,14 +168,16 @@ def started(s: State, head: CallStarted) -> State | None:
         lost=False,
         effect=head.effect or call.effect,
         child=head.child or None,
+        grant=None,
     )
-    calls = _with(batch.calls, head.index, begun)
+    batch = _changed(batch, head.index, begun)
+    calls = batch.calls
     running = batch.running
     if call.stage != "started":
         running = (*running, head.index)
         if len(running) > 1 and running[-2] > head.index:
             running = tuple(sorted(running))
-    batch = replace(batch, calls=calls, running=running, next=_cursor(batch, calls, head.index))
+    batch = replace(batch, running=running, next=_cursor(batch, calls, head.index))
     return replace(s, version=s.version + 1, batch=batch)
 
 
@@ -126,10 +193,12 @@ def closed(s: State, head: CallClosed) -> State | None:
     call = _unclosed(s, head)
     if call is None or call.stage == "asked":
         return None
-    if call.waits_for_child and not s.broken:
+    if (call.waits_for_child or call.awaiting) and not s.broken:
         return None
-    batch, questions, totals = s.batch, s.questions, s.totals
-    calls = _with(batch.calls, head.index, replace(call, stage="closed", how=head.how, lost=False, result=head.digest))
+    questions, totals = s.questions, s.totals
+    ended = replace(call, stage="closed", how=head.how, lost=False, result=head.digest, grant=None)
+    batch = _changed(s.batch, head.index, ended)
+    calls = batch.calls
     running = batch.running
     if call.stage == "started":
         running = tuple([index for index in running if index != head.index])
@@ -142,13 +211,17 @@ def closed(s: State, head: CallClosed) -> State | None:
         remembered = replace(remembered, streak=guards.after_batch(remembered.streak, calls))
     batch = replace(
         batch,
-        calls=calls,
         unclosed=batch.unclosed - 1,
         running=running,
         next=_cursor(batch, calls, head.index),
         bytes=batch.bytes + max(head.size, 0),
     )
     return replace(s, version=s.version + 1, batch=batch, questions=questions, guards=remembered, totals=totals)
+
+
+def await_id(turn: int, index: int, call: Call) -> str:
+    """The id of the next await about a call."""
+    return f"await_{turn}_{index}_{call.awaits + 1}"
 
 
 def next_waiting(calls: Sequence[Call], index: int) -> int:
@@ -169,7 +242,11 @@ def earliest_deadline(questions: Questions) -> int | None:
     return earliest
 
 
-def _unclosed(s: State, head: CallGated | CallOpened | CallStarted | ChildEnded | CallClosed) -> Call | None:
+OfCall: TypeAlias = CallGated | AwaitOpened | AwaitClosed | CallOpened | CallStarted | ChildEnded | CallClosed
+"""The facts about one call."""
+
+
+def _unclosed(s: State, head: OfCall) -> Call | None:
     if head.turn != s.turn - 1 or not 0 <= head.index < len(s.batch.calls):
         return None
     call = s.batch.calls[head.index]
@@ -180,6 +257,16 @@ def _with(calls: tuple[Call, ...], index: int, call: Call) -> tuple[Call, ...]:
     changed = list(calls)
     changed[index] = call
     return tuple(changed)
+
+
+def _changed(batch: Batch, index: int, call: Call) -> Batch:
+    """The batch with another state of one of its calls, and what it counts about people's approvals."""
+    before = batch.calls[index]
+    calls = _with(batch.calls, index, call)
+    if before.asks is None and call.asks is None and before.awaits == call.awaits == 0:
+        return replace(batch, calls=calls)
+    grants = (call.grant is not None) - (before.grant is not None)
+    return replace(batch, calls=calls, held=batch.held + call.held - before.held, grants=batch.grants + grants)
 
 
 def _cursor(batch: Batch, calls: tuple[Call, ...], changed: int) -> int:

@@ -36,6 +36,8 @@ BODIES: dict[str, Callable[[bytes], object]] = {
     "instructions.rendered": bodies.decode_rendered,
     "output.rejected": bodies.decode_text,
     "call.gated": bodies.decode_gated,
+    "await.opened": bodies.decode_await,
+    "await.closed": bodies.decode_answer,
     "call.opened": bodies.decode_opened,
     "child.ended": bodies.decode_ended,
     "call.closed": bodies.decode_closed,

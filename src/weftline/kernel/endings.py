@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from weftline import prompts
-from weftline.kernel.entries import AttemptFailed, CallClosed, CallOpened, How, RunEnded
+from weftline.kernel.entries import AttemptFailed, AwaitClosed, AwaitOutcome, CallClosed, CallOpened, How, RunEnded
 from weftline.kernel.state import Decision, New, State
 from weftline.messages import Usage
 
@@ -20,12 +20,17 @@ def end(
     how: How = "not_run",
     closing: str = prompts.NOT_RUN,
     skip: frozenset[int] = frozenset(),
+    expired: frozenset[str] = frozenset(),
 ) -> Decision:
-    """The last append of a run: every open call closed, then the one terminal entry.
+    """The last append of a run: every await and every open call closed, then the one terminal entry.
 
-    `how` and `closing` are for calls that never began; `skip` has the indexes of those already closed.
+    `how` and `closing` are for calls that never began; `skip` has the indexes of those already closed, `expired` the
+    awaits that nobody answered in time.
     """
     append: list[New] = []
+    for index, call in enumerate(s.batch.calls) if s.questions.open else ():
+        if call.awaiting:
+            append.append(await_closed(s, index, "expired" if call.awaiting in expired else "withdrawn"))
     if s.batch.unclosed:
         append += _close_all(s, how, closing, skip)
     usage = s.totals.usage
@@ -79,7 +84,13 @@ def blocked(s: State, index: int, how: How, text: str) -> tuple[New, New]:
     return New(opened), closed(s, index, how, text)
 
 
-def closed(s: State, index: int, how: How, text: str) -> New:
-    """The driver knows better than `is_error` about a call that a gate answered."""
+def closed(s: State, index: int, how: How, text: str, *, is_error: bool = True) -> New:
+    """The driver knows better than `is_error` about a call that a gate or a person answered."""
     call = s.batch.calls[index]
-    return New(CallClosed(s.turn - 1, index, call.id, call.name, how, is_error=True, client=call.client), text)
+    return New(CallClosed(s.turn - 1, index, call.id, call.name, how, is_error=is_error, client=call.client), text)
+
+
+def await_closed(s: State, index: int, outcome: AwaitOutcome) -> New:
+    """Closes the await about a call without an answer."""
+    call = s.batch.calls[index]
+    return New(AwaitClosed(s.turn - 1, index, call.awaiting, outcome, by="runtime", digest=call.digest))

@@ -18,7 +18,7 @@ from msgspec.json import Decoder
 
 from weftline.messages import Usage
 
-FORMAT = 2
+FORMAT = 3
 """The number of the log's vocabulary: the heads here, their bodies, the messages and the plan in them.
 
 It is in the row of each run and compared before anything of its log is decoded: what cannot be decoded despite a number
@@ -52,13 +52,32 @@ How: TypeAlias = Literal[
     "not_run",
     "blocked",
     "answered",
+    "denied",
 ]
 """How a call was closed: by its tool (`returned`, `failed`), by time, or by a guard that never let it begin.
 
-A gate, which is code of the agent's, may have refused it (`blocked`) or answered in the tool's place (`answered`).
+A gate, which is code of the agent's, may have refused it (`blocked`) or answered in the tool's place (`answered`). A
+person may have answered, too, or have refused it (`denied`).
 """
-Verdict: TypeAlias = Literal["ok", "unknown", "invalid", "blocked", "answered"]
-"""What is to become of a call that the model asked for, as far as its tool, its arguments and the gates decide."""
+Verdict: TypeAlias = Literal["ok", "unknown", "invalid", "blocked", "answered", "denied"]
+"""What is to become of a call that the model asked for, as far as its tool, its arguments, gates and people decide."""
+AwaitKind: TypeAlias = Literal["confirm", "question", "plan", "doubt"]
+"""What a person is asked: whether a call may begin; a question of the model's, or what to think of its plan, where the
+answer is the call's result; or what became of a call that a crash cut off.
+"""
+AwaitOutcome: TypeAlias = Literal["approved", "denied", "answered", "expired", "withdrawn"]
+"""How an await was closed. The last two are the kernel's: nobody answered in time, or nobody needs the answer any more.
+
+Of a call in doubt: it did not happen and may begin again (`approved`), it happened (`answered`), or nobody knows
+(`denied`).
+"""
+ANSWERS: dict[AwaitKind, frozenset[AwaitOutcome]] = {
+    "confirm": frozenset({"approved", "denied"}),
+    "question": frozenset({"answered", "denied"}),
+    "plan": frozenset({"approved", "answered", "denied"}),
+    "doubt": frozenset({"approved", "answered", "denied"}),
+}
+"""What a person may say to an await of each kind."""
 
 EXECUTED: frozenset[How] = frozenset({"returned", "failed", "timeout"})
 
@@ -102,6 +121,19 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """How far below a run that nobody's call began child runs may go."""
     tool_output_budget_bytes: int | None = None
     """A turn whose results have more bytes than this is followed by a word to the model."""
+    await_timeout_us: int | None = None
+    """How long a person has to answer, unless the call itself says; None is for ever."""
+    on_await_expired: Literal["deny", "end"] = "deny"
+    grant_ttl_us: int = 900_000_000
+    """How long after an approval its call may begin."""
+    await_gate: bool = False
+    """Whether code of the agent's is asked before people are."""
+    nobody_to_ask: bool = False
+    """Whether the run ends when only a person could carry it on."""
+    four_eyes: bool = False
+    """Whether the one who requested the run may not approve its calls."""
+    in_doubt: Literal["report", "ask"] = "report"
+    """Whether the model is told about a call that may or may not have happened, or a person is asked."""
 
 
 class ModelRef(Head, frozen=True):
@@ -111,6 +143,13 @@ class ModelRef(Head, frozen=True):
     provider: str = ""
     vendor_id: str = ""
     reasoning: int | None = None
+
+
+class Asks(Head, frozen=True):
+    """What a person is asked about a call before it begins, or in its place, and how long there is to answer."""
+
+    kind: AwaitKind
+    timeout_us: int | None = None
 
 
 class AskedCall(Head, frozen=True):
@@ -127,6 +166,9 @@ class AskedCall(Head, frozen=True):
     """Code of the agent's is asked about it first; `call.gated` has what came of that."""
     child: bool = False
     """It is carried out by a run of its own."""
+    asks: Asks | None = None
+    allowed_by: str = ""
+    """The await whose approval covers this call too, so that nobody is asked."""
 
 
 class Parent(Head, frozen=True):
@@ -136,6 +178,8 @@ class Parent(Head, frozen=True):
     turn: int
     index: int
     depth: int = 1
+    root: str = ""
+    """The run that nobody's call began. Empty in older logs."""
 
 
 class RunCreated(Head, frozen=True, tag="run.created"):
@@ -253,6 +297,42 @@ class CallGated(Head, frozen=True, tag="call.gated"):
     digest: str
     yields: bool = False
     over: Over | None = None
+    asks: Asks | None = None
+    allowed_by: str = ""
+    """As in `AskedCall`, in place of what is said there."""
+
+
+class AwaitOpened(Head, frozen=True, tag="await.opened"):
+    """A person is asked about a call. Body: `AwaitBody`. `digest` is that of the arguments as they are shown."""
+
+    turn: int
+    index: int
+    id: str
+    kind: AwaitKind
+    digest: str
+    timeout_us: int | None = None
+    """How long after `at` the answer may arrive."""
+
+
+class AwaitPassed(Head, frozen=True, tag="await.passed"):
+    """The agent's own code was asked and had nothing to say: it is for people to answer."""
+
+    id: str
+
+
+class AwaitClosed(Head, frozen=True, tag="await.closed"):
+    """The one answer to an await, or the end of it without one. Body: `AnswerBody`, unless there is nothing to add.
+
+    An approval is for the arguments with this digest; they may be others than those that were shown.
+    """
+
+    turn: int
+    index: int
+    id: str
+    outcome: AwaitOutcome
+    by: str
+    """Who: a name that the door gave to whoever came through it, `hook:…` for code, `runtime` for the kernel."""
+    digest: str = ""
 
 
 class CallOpened(Head, frozen=True, tag="call.opened"):
@@ -418,6 +498,9 @@ Fact: TypeAlias = (
     | OutputRejected
     | OutputAccepted
     | CallGated
+    | AwaitOpened
+    | AwaitPassed
+    | AwaitClosed
     | CallOpened
     | CallStarted
     | ChildEnded

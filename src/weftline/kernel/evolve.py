@@ -18,6 +18,9 @@ from weftline.kernel import calls, guards
 from weftline.kernel.entries import (
     AttemptFailed,
     AttemptStarted,
+    AwaitClosed,
+    AwaitOpened,
+    AwaitPassed,
     BudgetExceeded,
     CallClosed,
     CallGated,
@@ -205,6 +208,22 @@ def _call_gated(s: State, head: CallGated, at: int) -> State:
     return calls.gated(s, head) or _stray(s, head)
 
 
+def _await_opened(s: State, head: AwaitOpened, at: int) -> State:
+    return calls.await_opened(s, head, at) or _stray(s, head)
+
+
+def _await_passed(s: State, head: AwaitPassed, at: int) -> State:
+    question = s.questions.open.get(head.id)
+    if question is None:
+        return _broken(s, f"await {head.id} was passed on although it was not open")
+    passed = s.questions.open | {head.id: replace(question, passed=True)}
+    return replace(s, version=s.version + 1, questions=replace(s.questions, open=passed))
+
+
+def _await_closed(s: State, head: AwaitClosed, at: int) -> State:
+    return calls.await_closed(s, head, at) or _stray(s, head)
+
+
 def _call_opened(s: State, head: CallOpened, at: int) -> State:
     return calls.opened(s, head, at) or _stray(s, head)
 
@@ -222,7 +241,7 @@ def _call_closed(s: State, head: CallClosed, at: int) -> State:
     return calls.closed(s, head) or _stray(s, head)
 
 
-def _stray(s: State, head: CallGated | CallOpened | CallStarted | ChildEnded | CallClosed) -> State:
+def _stray(s: State, head: calls.OfCall) -> State:
     return _broken(s, f"a fact about call {head.turn}.{head.index} that does not fit it")
 
 
@@ -267,7 +286,8 @@ def _run_resumed(s: State, head: RunResumed, at: int) -> State:
 
 
 def _cancel_requested(s: State, head: CancelRequested, at: int) -> State:
-    questions = replace(s.questions, ignored=tuple(s.questions.open))
+    offered = tuple([id for id, question in s.questions.open.items() if question.kind == "call"])
+    questions = replace(s.questions, ignored=offered)
     return replace(
         s, version=s.version + 1, control=replace(s.control, cancel=head.reason or "user"), questions=questions
     )
@@ -307,6 +327,9 @@ FOLDS: dict[type[Fact], Callable[[State, Any, int], State]] = {
     OutputRejected: _output_rejected,
     OutputAccepted: _output_accepted,
     CallGated: _call_gated,
+    AwaitOpened: _await_opened,
+    AwaitPassed: _await_passed,
+    AwaitClosed: _await_closed,
     CallOpened: _call_opened,
     CallStarted: _call_started,
     ChildEnded: _child_ended,

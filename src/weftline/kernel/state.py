@@ -10,13 +10,14 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, msgpack
 
-from weftline.kernel.entries import Effect, Fact, How, Limits, ModelRef, Over, Parent, Verdict
+from weftline.kernel.entries import Asks, AwaitKind, Effect, Fact, How, Limits, ModelRef, Over, Parent, Verdict
 from weftline.messages import Usage
 
 Stage: TypeAlias = Literal["asked", "opened", "started", "closed"]
 """Of a call: the model asked for it, it was announced, it has begun, it has its one result.
 
-A call that is `gated` stays in the first stage until the agent's gates have decided on it.
+A call that is `gated` stays in the first stage until the agent's gates have decided on it, and one that a person is
+asked about until that person has.
 """
 
 
@@ -25,6 +26,13 @@ class Room(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, 
 
     Plain data has no cycles for the garbage collector to look for.
     """
+
+
+class Grant(Room, frozen=True):
+    """A person's approval of one call: for the arguments with this digest, to be used once, for a while."""
+
+    digest: str
+    expires_at: int
 
 
 class Call(Room, frozen=True):
@@ -52,6 +60,19 @@ class Call(Room, frozen=True):
     child: str | None = None
     """The run that carries it out; "" before there is one, None for a call without."""
     child_ended: bool = False
+    asks: Asks | None = None
+    """A person is asked before it begins, or in its place."""
+    awaiting: str = ""
+    """The open await that is about it."""
+    awaits: int = 0
+    """How many were opened so far."""
+    grant: Grant | None = None
+    """The approval that it may begin with, until it does."""
+
+    @property
+    def held(self) -> bool:
+        """Whether it is not announced yet because of a person: one is asked, or has approved and it is not its turn."""
+        return self.stage == "asked" and (bool(self.awaiting) or (self.grant is not None and self.client is None))
 
     @property
     def waits_for_child(self) -> bool:
@@ -77,23 +98,29 @@ class Batch(Room, frozen=True):
     """No server-side call below this index waits to begin."""
     bytes: int = 0
     """The size of its results, until the model is told that it is too much."""
+    held: int = 0
+    """How many of its calls are `held`."""
+    grants: int = 0
+    """How many have a grant."""
 
 
 class Question(Room, frozen=True):
     """Something that the run asked someone outside and that is not answered yet.
 
-    A client-side call is one kind; an await for a person is another.
+    A client-side call is one kind; the others are awaits, which people answer.
     """
 
     index: int
     """The call's, in the batch."""
     deadline_at: int | None = None
-    kind: Literal["call"] = "call"
+    kind: Literal["call"] | AwaitKind = "call"
+    passed: bool = False
+    """Of an await: the agent's own code has nothing to say about it."""
 
 
 class Questions(Room, frozen=True):
     open: dict[str, Question] = {}
-    """By id; for a call, the call's id."""
+    """By id; for a client-side call, the call's id."""
     due_at: int | None = None
     """No deadline is earlier than this; it may belong to a question that has been answered since."""
     ignored: tuple[str, ...] = ()
@@ -239,7 +266,16 @@ class State(Room, frozen=True):
     @property
     def in_flight(self) -> bool:
         """Whether something was begun that a new driver would have to adopt. A child run is adopted by its own."""
-        return self.attempt.open or any(self.batch.calls[index].child is None for index in self.batch.running)
+        if self.attempt.open:
+            return True
+        running = [self.batch.calls[index] for index in self.batch.running]
+        return any(call.child is None and not call.awaiting for call in running)
+
+    @property
+    def waits_for_people(self) -> bool:
+        """Whether nothing moves before a person has answered."""
+        asked = [question for question in self.questions.open.values() if question.kind != "call"]
+        return bool(asked) and all(self.batch.calls[index].awaiting for index in self.batch.running)
 
     @property
     def depth(self) -> int:
@@ -253,7 +289,7 @@ class State(Room, frozen=True):
         return [call.child for call in calls if call.child and call.waits_for_child]
 
 
-FOLD = 5
+FOLD = 6
 """The number of the fold: raised whenever `evolve` or `State` changes, so that stored states are folded again.
 
 A run row says which fold produced its state; a state with another number is discarded and rebuilt from the log.
@@ -309,13 +345,21 @@ class FinishChild(Struct, frozen=True):
     index: int
 
 
+class ConsultAwait(Struct, frozen=True):
+    """Ask the agent's own code about an await, before people answer it."""
+
+    turn: int
+    index: int
+    id: str
+
+
 class CheckOutput(Struct, frozen=True):
     """Ask code of the agent's about the answer of `turn`."""
 
     turn: int
 
 
-Command: TypeAlias = CallModel | RunTool | Reconcile | Consult | StartChild | FinishChild | CheckOutput
+Command: TypeAlias = CallModel | RunTool | Reconcile | Consult | StartChild | FinishChild | ConsultAwait | CheckOutput
 
 
 class New(Struct, frozen=True):

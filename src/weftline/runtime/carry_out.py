@@ -12,6 +12,7 @@ from weftline.kernel.state import (
     CheckOutput,
     Command,
     Consult,
+    ConsultAwait,
     FinishChild,
     Reconcile,
     RunTool,
@@ -19,7 +20,7 @@ from weftline.kernel.state import (
     State,
 )
 from weftline.runtime.children import finish_child, start_child
-from weftline.runtime.consulting import check_output, consult
+from weftline.runtime.consulting import check_output, consult, consult_await
 from weftline.runtime.live import WorkingSet
 from weftline.runtime.model_call import call_model
 from weftline.runtime.services import Outcome, Services, Sink
@@ -41,6 +42,8 @@ async def carry_out(command: Command, state: State, work: WorkingSet, services: 
             return await start_child(command, state, work, services)
         case FinishChild():
             return await finish_child(command, state, work, services)
+        case ConsultAwait():
+            return await consult_await(command, state, work, services)
         case CheckOutput():
             return await check_output(command, work)
         case _:

@@ -11,11 +11,12 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from weftline.kernel.entries import Fact, Over, Verdict
+from weftline.kernel.entries import AwaitKind, Fact, Over, Verdict
 from weftline.messages import Assistant, Message, ToolResult, Usage, UserPart
 from weftline.plan import RunPlan
 from weftline.providers.base import ModelRequest, ProviderError
 from weftline.tools.arguments import InvalidArguments
+from weftline.tools.asking import Ask
 from weftline.tools.base import Tool, ToolContext, ToolOutput
 
 
@@ -57,6 +58,28 @@ class Gated(Struct, frozen=True):
     """The call is beyond a budget that the agent's code keeps."""
     steer: str = ""
     """What the model reads after the results of the turn."""
+    ask: Ask | None = None
+    """What a person is asked before the call begins."""
+
+
+class PendingAwait(Struct, frozen=True):
+    """An open question to a person, as the agent's code is asked about it first."""
+
+    id: str
+    kind: AwaitKind
+    prompt: str
+    options: tuple[str, ...]
+    call: PendingCall
+
+
+class CodeAnswer(Struct, frozen=True):
+    """What code says in a person's place. `args` are those of an approval that changes them, checked by the tool."""
+
+    outcome: Literal["approved", "denied", "answered"]
+    by: str
+    args: bytes | None = None
+    value: object = None
+    reason: str = ""
 
 
 class ChildLimits(Struct, frozen=True):
@@ -130,6 +153,10 @@ class RunCode(Protocol):
         ...
 
     async def gate(self, call: PendingCall, context: ToolContext) -> Gated: ...
+
+    async def answer_await(self, asked: PendingAwait) -> CodeAnswer | None:
+        """What the agent's code says to a question for people; None if it has nothing to say."""
+        ...
 
     async def execute(
         self, call: PendingCall, context: ToolContext, invoke: Callable[[], Awaitable[ToolOutput]]

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+
 from msgspec import UNSET, Raw
 
-from weftline.canonical import digest
+from weftline.canonical import NotCanonical, canonical_value, digest
 from weftline.kernel import bodies
-from weftline.kernel.entries import CallGated, OutputAccepted, OutputRejected
-from weftline.kernel.state import CheckOutput, Consult, State
-from weftline.runtime.code import PendingCall
+from weftline.kernel.entries import AwaitClosed, AwaitPassed, CallGated, OutputAccepted, OutputRejected
+from weftline.kernel.state import CheckOutput, Consult, ConsultAwait, State
+from weftline.messages import Text
+from weftline.runtime.awaits import Asking, put_to_people, question_of
+from weftline.runtime.code import CodeAnswer, PendingAwait, PendingCall
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.memory import RunMemory
 from weftline.runtime.services import Outcome, Services
 from weftline.runtime.tool_call import new_context, pending_call
 from weftline.runtime.toolbox import EMPTY
+
+logger = logging.getLogger(__name__)
 
 
 async def consult(command: Consult, state: State, work: WorkingSet, services: Services) -> Outcome:
@@ -22,30 +28,75 @@ async def consult(command: Consult, state: State, work: WorkingSet, services: Se
     asked = pending_call(command.index, state, work, turn=command.turn)
     if code is None:
         # Its agent has no gates any more. What the pipeline found stands.
-        return Outcome(_undecided(command, asked))
+        return Outcome(_undecided(command, asked, work))
     memory = RunMemory(work.conversation.memory)
     context = new_context(command.turn, command.index, 0, call, work, services)
     context.state = memory
     gated = await code.gate(asked, context)
     changed = gated.args != asked.args and bool(gated.args)
+    asking = Asking(gated.verdict)
+    if gated.verdict == "ok" and asked.tool is not None:
+        asking = put_to_people(asked.tool, gated.args, work, ask=gated.ask) or asking
     body = bodies.GatedBody(
-        Raw(gated.args) if changed else UNSET, gated.parts, gated.is_error, memory.changes(), gated.steer
+        Raw(gated.args) if changed else UNSET,
+        (Text(asking.problem),) if asking.problem else gated.parts,
+        gated.is_error or bool(asking.problem),
+        memory.changes(),
+        gated.steer,
+        asking.body,
     )
     head = CallGated(
         command.turn,
         command.index,
-        gated.verdict,
+        asking.verdict,
         digest(gated.args) if changed else call.digest,
         gated.yields,
         gated.over,
+        asking.asks,
+        asking.allowed_by,
     )
     return Outcome(Draft(head, bodies.encode(body)))
 
 
-def _undecided(command: Consult, asked: PendingCall) -> Draft:
-    verdict = "unknown" if asked.tool is None else "invalid" if asked.problem else "ok"
-    head = CallGated(command.turn, command.index, verdict, digest(asked.args))
-    return Draft(head, bodies.encode(bodies.GatedBody()))
+def _undecided(command: Consult, asked: PendingCall, work: WorkingSet) -> Draft:
+    asking = Asking("unknown" if asked.tool is None else "invalid" if asked.problem else "ok")
+    if asking.verdict == "ok" and asked.tool is not None:
+        asking = put_to_people(asked.tool, asked.args, work) or asking
+    head = CallGated(
+        command.turn,
+        command.index,
+        asking.verdict,
+        digest(asked.args),
+        asks=asking.asks,
+        allowed_by=asking.allowed_by,
+    )
+    parts = (Text(asking.problem),) if asking.problem else ()
+    return Draft(head, bodies.encode(bodies.GatedBody(parts=parts, is_error=bool(parts), ask=asking.body)))
+
+
+async def consult_await(command: ConsultAwait, state: State, work: WorkingSet, services: Services) -> Outcome:
+    """Asks the agent's own code first: what it does not answer is left to people."""
+    question = state.questions.open[command.id]
+    code = (work.toolbox or EMPTY).code
+    answer: CodeAnswer | None = None
+    if code is not None:
+        call = pending_call(command.index, state, work, turn=command.turn)
+        asked = question_of(command.index, work)
+        prompt, options = ("", ()) if asked is None else (asked.prompt, asked.options)
+        assert question.kind != "call"
+        answer = await code.answer_await(PendingAwait(command.id, question.kind, prompt, options, call))
+    if answer is None:
+        return Outcome(Draft(AwaitPassed(command.id)))
+    present = work.conversation.args[command.index]
+    final = present if answer.args is None else answer.args
+    try:
+        value = UNSET if answer.value is None else Raw(canonical_value(answer.value))
+    except NotCanonical as error:
+        logger.error("run %s: the answer of %s is not JSON: %s", work.run_id, answer.by, error)
+        return Outcome(Draft(AwaitPassed(command.id)))
+    body = bodies.AnswerBody(UNSET if final == present else Raw(final), value, answer.reason)
+    head = AwaitClosed(command.turn, command.index, command.id, answer.outcome, answer.by, digest(final))
+    return Outcome(Draft(head, bodies.encode(body)))
 
 
 async def check_output(command: CheckOutput, work: WorkingSet) -> Outcome:

@@ -15,10 +15,11 @@ from msgspec.structs import replace
 
 from weftline import prompts
 from weftline.kernel import bodies
-from weftline.kernel.bodies import EndedBody, GatedBody, TurnBody
+from weftline.kernel.bodies import AnswerBody, EndedBody, GatedBody, Pattern, TurnBody
 from weftline.kernel.entries import (
     KIND,
     AttemptFailed,
+    AwaitClosed,
     CallClosed,
     CallGated,
     ChildEnded,
@@ -44,6 +45,7 @@ _PARTS = (
     InstructionsRendered,
     TurnCompleted,
     CallGated,
+    AwaitClosed,
     ChildEnded,
     CallClosed,
     LoopDetected,
@@ -60,7 +62,9 @@ _TYPES = frozenset(_PARTS)
 
 _OTHER_PART_BYTES = 100
 """An image or a file is counted as little more than its name: what it costs depends on the model."""
-_NOT_COUNTED = frozenset[How]({"blocked", "skipped", "not_run", "cancelled", "budget", "loop", "repeat_of_doubt"})
+_NOT_COUNTED = frozenset[How](
+    {"blocked", "denied", "skipped", "not_run", "cancelled", "budget", "loop", "repeat_of_doubt"}
+)
 
 
 class Conversation:
@@ -79,6 +83,10 @@ class Conversation:
         """The final arguments of the latest turn's calls, by index."""
         self.gated: dict[int, GatedBody] = {}
         """What the gates made of the latest turn's calls, by index."""
+        self.answers: dict[int, tuple[AwaitClosed, AnswerBody]] = {}
+        """What people said about the latest turn's calls, by index."""
+        self.allowed: list[tuple[str, Pattern]] = []
+        """Approvals that cover later calls, too, with the ids of their awaits."""
         self.children: dict[int, tuple[ChildEnded, EndedBody]] = {}
         """What the child runs of the latest turn's calls came to, by index."""
         self.memory: dict[str, Any] = {}
@@ -190,6 +198,8 @@ class Conversation:
                 self._complete(head, turn or bodies.decode_turn(body), len(body))
             case CallGated():
                 self._gate(head.index, bodies.decode_gated(body))
+            case AwaitClosed():
+                self._answer(head, bodies.decode_answer(body) if body else AnswerBody())
             case ChildEnded():
                 self.children[head.index] = head, bodies.decode_ended(body)
             case CallClosed():
@@ -235,6 +245,7 @@ class Conversation:
         self.turn, self.args = turn, bodies.turn_args(turn)
         self.failure = self.partial = ""
         self.gated = {}
+        self.answers = {}
         self.children = {}
         self._after_results = []
         self._open = len(head.calls)
@@ -249,6 +260,13 @@ class Conversation:
             self._after_results.append(gated.steer)
         if gated.args is not UNSET:
             self.args[index] = bytes(gated.args)
+
+    def _answer(self, head: AwaitClosed, answer: AnswerBody) -> None:
+        self.answers[head.index] = head, answer
+        if answer.args is not UNSET:
+            self.args[head.index] = bytes(answer.args)
+        if answer.remember is not None and head.outcome == "approved":
+            self.allowed.append((head.id, answer.remember))
 
     def _remember(self, changes: Raw | UnsetType) -> None:
         if changes is UNSET:

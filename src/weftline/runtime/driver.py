@@ -20,6 +20,7 @@ from weftline.kernel.state import (
     CheckOutput,
     Command,
     Consult,
+    ConsultAwait,
     FinishChild,
     Reconcile,
     RunTool,
@@ -258,7 +259,9 @@ class Driver:
     def _with_child(self, run: LiveRun, draft: Draft, plan: RunPlan) -> Draft:
         head = draft.head
         assert isinstance(head, CallStarted)
-        parent = Parent(run.work.run_id, head.turn, head.index, run.state.depth + 1)
+        above = run.state.parent
+        root = run.work.run_id if above is None else above.root or above.run
+        parent = Parent(run.work.run_id, head.turn, head.index, run.state.depth + 1, root)
         child_id, child = self._new_child(run, plan, parent)
         return Draft(replace(head, child=child_id), child=child)
 
@@ -303,6 +306,8 @@ def _key(command: Command) -> tuple[int, int, int]:
             return command.turn, -2, 0
         case Consult():
             return command.turn, command.index, 0
+        case ConsultAwait():
+            return command.turn, command.index, -3
         case StartChild():
             return command.turn, command.index, -1
         case FinishChild():

@@ -22,11 +22,12 @@ from msgspec import UNSET, Raw
 
 from weftline.errors import LOG_DAMAGED, Conflict, NotFound, StoreError, Unavailable, invalid
 from weftline.kernel import bodies
-from weftline.kernel.accept import accepts, open_question
+from weftline.kernel.accept import accepts, open_await, open_question
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import (
     KIND,
     RULES,
+    AwaitOutcome,
     CallClosed,
     CancelRequested,
     Fact,
@@ -43,6 +44,7 @@ from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import ids
 from weftline.runtime import step as stepping
+from weftline.runtime.answering import Answer, closing, earlier_outcome, edited, require_askable
 from weftline.runtime.answers import was_answered
 from weftline.runtime.children import child_write
 from weftline.runtime.clock import Clock, SystemClock
@@ -118,7 +120,7 @@ class EmbeddedEngine(StoredRuns):
         self._created_once = CreatedOnce(store)
         self._hub = Hub(store, max_per_workspace=self._limits.max_streams_per_workspace)
         self._names = StoredNames(self._store.records)
-        opener = RunOpener(store, models=self._models, tools=self._tools, names=self._names)
+        opener = self._opener = RunOpener(store, models=self._models, tools=self._tools, names=self._names)
         services = Services(store.id, self.clock, Deadlines(), self._model_timeout_s, self._slow_turn_s)
 
         def new_driver(log: Log, on_deadline: Callable[[LiveRun, int], None]) -> Driver:
@@ -378,6 +380,25 @@ class EmbeddedEngine(StoredRuns):
         )
         await self._append(run, head, body)
         return True
+
+    async def answer_await(self, key: int, await_id: str, answer: Answer, *, by: str) -> AwaitOutcome:
+        """What a person says to an await; `by` is the name that the door gave them. The same answer is taken again."""
+        self._log.require_well()
+        run = await self._residents.load(key)
+        args: bytes | None = None
+        if answer.args is not None and (question := open_await(run.state, await_id)) is not None:
+            require_askable(run, question, answer, by=by)
+            await self._opener.open_tools(run)
+            args = await edited(run, question, answer.args)
+            run = await self._residents.load(key)  # it may have moved on in the meantime
+        question = open_await(run.state, await_id)
+        if question is None or run.state.ended:
+            await self._settled(run)  # a refusal, too, must rest on what a crash cannot undo
+            return await earlier_outcome(self._log_store, run, await_id, answer)
+        require_askable(run, question, answer, by=by)
+        draft = closing(run, await_id, question, answer, by=by, args=args)
+        await self._append(run, draft.head, draft.body)
+        return answer.outcome
 
     async def cancel(self, key: int, *, reason: str = "user", requested_by: str = "") -> CancelReceipt:
         """Ends the run at once. Repeating it, or cancelling a run that has ended, changes nothing."""

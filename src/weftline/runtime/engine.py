@@ -11,12 +11,13 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
-from weftline.kernel.entries import Fact
+from weftline.kernel.entries import AwaitOutcome, Fact
 from weftline.messages import Blob
 from weftline.plan import RunPlan
+from weftline.runtime.answering import Answer
 from weftline.runtime.clock import Clock
 from weftline.runtime.receipts import CancelReceipt
-from weftline.store.base import IdempotencyKey, RunFilter, RunRow, Stored
+from weftline.store.base import AwaitFilter, IdempotencyKey, OpenAwait, RunFilter, RunRow, Stored
 from weftline.tools.base import ToolOutput
 
 T = TypeVar("T")
@@ -180,6 +181,19 @@ class Engine(Protocol):
         `message_id` is kept beside it, for a client whose messages have names. With an `idempotency_key` the same
         result is accepted again once it has closed the call; another one raises `Conflict` (`idempotency_conflict`).
         """
+        ...
+
+    async def answer_await(self, key: int, await_id: str, answer: Answer, *, by: str) -> AwaitOutcome:
+        """What a person says to an await; `by` is the name that the door gave them. The same answer is taken again.
+
+        Raises `NotFound` (`unknown_await`), `InvalidRequest` (`invalid_answer`) for one that does not fit, `Forbidden`
+        (`four_eyes`), and `Conflict` (`await_closed`, `await_expired`, `run_terminal`) if it comes too late. The run
+        goes on waiting after each of these.
+        """
+        ...
+
+    async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]:
+        """What people are asked at the moment, by run and id."""
         ...
 
     async def cancel(self, key: int, *, reason: str = "user", requested_by: str = "") -> CancelReceipt:

@@ -151,7 +151,11 @@ class RunLog:
     @property
     def status(self) -> str:
         state = self.state
-        return "queued" if state.status == "running" and not state.totals.attempts else state.status
+        if state.status != "running":
+            return state.status
+        if not state.totals.attempts:
+            return "queued"
+        return "paused" if state.questions.open and state.waits_for_people else "running"
 
 
 class WorkingSet:

@@ -24,6 +24,8 @@ from weftline.kernel.entries import (
     KIND,
     AttemptFailed,
     AttemptStarted,
+    AwaitClosed,
+    AwaitOpened,
     CallClosed,
     Fact,
     RunCreated,
@@ -31,9 +33,10 @@ from weftline.kernel.entries import (
     TurnCompleted,
 )
 from weftline.kernel.state import FOLD, State, encode_state
+from weftline.runtime import ids
 from weftline.runtime.clock import Clock
 from weftline.runtime.live import BEHIND, GONE, Draft, LiveRun, Waiter
-from weftline.store.base import LEAVE_DUE, Item, LogStore, Progress, ThreadEnd, Write, Written
+from weftline.store.base import LEAVE_DUE, Item, LogStore, NewAwait, Progress, ThreadEnd, Write, Written
 
 logger = logging.getLogger(__name__)
 
@@ -122,6 +125,10 @@ class Log:
                 write.wakes = run.parent
             elif kind is RunCreated:
                 log.latest = at
+            elif type(head) is AwaitOpened:
+                write.awaits.append(_new_await(run, head, body, at))
+            elif type(head) is AwaitClosed:
+                write.answered.append(head.id)
             if draft.child is not None:
                 write.children.append(draft.child)
                 size += sum([item.size for item in draft.child.items])
@@ -371,6 +378,8 @@ class Log:
                 write.thread_end = later.thread_end or write.thread_end
                 write.progress = max(write.progress, later.progress)
                 write.children += later.children
+                write.awaits += later.awaits
+                write.answered += later.answered
                 write.wakes = later.wakes if write.wakes is None else write.wakes
         self._try_later()
 
@@ -423,6 +432,13 @@ class Log:
             if not waiter.future.done():
                 waiter.future.set_exception(error)
                 waiter.future.exception()  # a failure that nothing waits for any more needs no warning
+
+
+def _new_await(run: LiveRun, head: AwaitOpened, body: bytes, at: int) -> NewAwait:
+    parent = run.state.parent
+    root = run.key if parent is None else ids.key_of(parent.root or parent.run)
+    deadline_at = None if head.timeout_us is None else at + head.timeout_us
+    return NewAwait(head.id, run.workspace, root, head.kind, at, deadline_at, body)
 
 
 def _rows(encoded: list[bytes]) -> Iterator[list[bytes]]:

@@ -18,7 +18,7 @@ from weftline.canonical import NotCanonical, canonical, digest
 from weftline.errors import WeftlineError
 from weftline.json_size import excess
 from weftline.kernel import bodies
-from weftline.kernel.bodies import TurnBody, note_body, turn_body
+from weftline.kernel.bodies import AskBody, TurnBody, note_body, turn_body
 from weftline.kernel.entries import (
     PROVIDER_CALL,
     AskedCall,
@@ -34,6 +34,7 @@ from weftline.providers.base import Chunk, ModelRequest, Provider, ProviderError
 from weftline.providers.catalog import ResolvedModel
 from weftline.providers.offers import late_metadata
 from weftline.providers.throttle import close_stream
+from weftline.runtime.awaits import put_to_people
 from weftline.runtime.code import RunCode
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.deltas import Deltas
@@ -388,6 +389,7 @@ async def prepare_calls(
     asked: list[AskedCall] = []
     found: list[bytes] = []
     invalid: dict[int, str] = {}
+    asks: dict[int, AskBody] = {}
     code = toolbox.code
     gated = code is not None and code.gates
     sequential = code is not None and code.sequential
@@ -417,8 +419,14 @@ async def prepare_calls(
                     is_carried_out_by_run(tool),
                 )
             )
+            if not gated and verdict == "ok" and (asking := put_to_people(tool, args, work)) is not None:
+                asked[-1] = replace(asked[-1], verdict=asking.verdict, asks=asking.asks, allowed_by=asking.allowed_by)
+                if asking.problem:
+                    invalid[index] = asking.problem
+                if asking.body is not None:
+                    asks[index] = asking.body
         found.append(args)
-    return tuple(asked), turn_body(message, args=found, invalid=invalid)
+    return tuple(asked), turn_body(message, args=found, invalid=invalid, asks=asks)
 
 
 async def _prepared(

@@ -7,6 +7,7 @@ from base64 import b64encode
 from collections.abc import Sequence
 from typing import Protocol
 
+from weftline.errors import Conflict
 from weftline.kernel.bodies import RenderedBody, decode_message, encode
 from weftline.kernel.entries import HistoryPinned, InstructionsRendered
 from weftline.messages import Message
@@ -47,6 +48,13 @@ class RunOpener:
         self._names = names
         self._making: dict[int, asyncio.Lock] = {}
         self.family: Family | None = None
+
+    async def open_tools(self, run: LiveRun) -> None:
+        """Makes the tools of a run that is not driven, to check what somebody says about one of its calls."""
+        if run.work.toolbox is None:
+            if not self._tools.knows(run.work.plan):
+                raise Conflict("The agent of this run is not here, so changed arguments cannot be checked.")
+            await self._open_toolbox(run)
 
     async def open(self, run: LiveRun) -> Sequence[Draft]:
         """Everything is read before the conversation changes: whatever fails on the way can be tried again."""

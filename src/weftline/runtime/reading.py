@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weftline.runtime.opening import Names
-from weftline.store.base import LogStore, RunFilter, RunRow, Stored
+from weftline.store.base import AwaitFilter, LogStore, OpenAwait, RunFilter, RunRow, Stored
 
 
 class StoredRuns:
@@ -21,6 +21,10 @@ class StoredRuns:
 
     async def count_runs(self, wanted: RunFilter) -> int:
         return await self._log_store.count_runs(wanted)
+
+    async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]:
+        """What people are asked at the moment, by run and id."""
+        return await self._log_store.awaits(wanted)
 
     async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
         return await self._log_store.entry(key, seq, max_bytes=max_bytes)

@@ -19,6 +19,7 @@ from weftline.kernel.entries import (
     STRICTNESS,
     AttemptFailed,
     AttemptStarted,
+    AwaitOpened,
     CallClosed,
     CallOpened,
     CallStarted,
@@ -28,10 +29,12 @@ from weftline.kernel.entries import (
     OutputRejected,
     ResultsOverBudget,
     RunEnded,
+    TimerFired,
 )
 from weftline.kernel.evolve import evolve
 from weftline.kernel.state import Command, New, State
 from weftline.messages import Text, UserPart
+from weftline.runtime.awaits import await_body, said
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.models import cost_nusd, model_ref
 from weftline.runtime.spending import spent
@@ -63,6 +66,8 @@ class Step(Struct):
 def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
     """Folds `facts`, then appends what the kernel decides until it has nothing more to append."""
     entries: list[Draft] = []
+    if state.batch.grants and _outlives_a_grant(state, at):
+        facts = (Draft(TimerFired(at)), *facts)
     for draft in facts:
         entries.append(draft)
         state = take_in(state, work, draft, at=at)
@@ -75,6 +80,12 @@ def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int
         for draft in [write_down(state, work, new) for new in decision.append]:
             entries.append(draft)
             state = take_in(state, work, draft, at=at)
+
+
+def _outlives_a_grant(state: State, at: int) -> bool:
+    """Whether an approval has lapsed that the state takes for valid: the process was away, or the timer is late."""
+    grants = [call.grant.expires_at for call in state.batch.calls if call.grant is not None]
+    return at > state.now and any(state.now < expires_at <= at for expires_at in grants)
 
 
 def take_in(state: State, work: WorkingSet, draft: Draft, *, at: int) -> State:
@@ -93,7 +104,9 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
         case CallStarted():
             return Draft(_as_strict_as_now(state, work, head))
         case CallClosed():
-            return _closed(work, head, new.text)
+            return _closed(state, work, head, new.text)
+        case AwaitOpened():
+            return Draft(head, bodies.encode(await_body(state.batch.calls[head.index], head, work)))
         case AttemptStarted():
             model = model_ref(work, head.choice)
             return Draft(replace(head, model=model, estimate=conversation.estimate(work.toolbox or EMPTY)))
@@ -152,11 +165,17 @@ def _as_strict_as_now(state: State, work: WorkingSet, head: CallStarted) -> Call
     return replace(head, effect=tool.effect)
 
 
-def _closed(work: WorkingSet, head: CallClosed, text: str) -> Draft:
-    """A call that is closed in its tool's place: the text is the kernel's, or that of the gates or of the pipeline."""
+def _closed(state: State, work: WorkingSet, head: CallClosed, text: str) -> Draft:
+    """A call that is closed in its tool's place: the text is the kernel's, a person's, the gates' or the pipeline's."""
+    if head.index in work.conversation.answers and (words := said(state.batch.calls[head.index], head, work)):
+        head = replace(head, is_error=False)
+        parts: tuple[UserPart, ...] = (Text(words),)
+        if size := size_of(work, parts):
+            head = replace(head, size=size)
+        return Draft(head, closed_body(work, head.index, parts))
     gated = work.conversation.gated.get(head.index) if head.how in _DECIDED_BY_GATES else None
     if gated is None or not gated.parts:
-        parts: tuple[UserPart, ...] = (Text(text or _invalid(work, head.index)),)
+        parts = (Text(text or _invalid(work, head.index)),)
     else:
         parts = gated.parts
         if gated.is_error != head.is_error:

@@ -159,4 +159,5 @@ class Timers:
         if now >= self._grace_until:
             return False
         opened_before = self._away_until + run.state.limits.local_timeout_us
-        return any((question.deadline_at or 0) < opened_before for question in run.state.questions.open.values())
+        deadlines = [question.deadline_at for question in run.state.questions.open.values()]
+        return any(deadline_at is not None and deadline_at < opened_before for deadline_at in deadlines)

@@ -16,6 +16,7 @@ from weftline.kernel.entries import CallClosed, CallStarted, How
 from weftline.kernel.state import Call, FinishChild, Reconcile, RunTool, StartChild, State
 from weftline.log_context import fields
 from weftline.runtime import ids
+from weftline.runtime.awaits import ask_about_doubt
 from weftline.runtime.code import PendingCall
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.memory import RunMemory
@@ -107,6 +108,8 @@ async def reconcile(command: Reconcile, state: State, work: WorkingSet, services
             return _closed(command, call, work, answer, _how(answer, tool), 0)
         case WillNotHappen():
             return Outcome(Draft(CallStarted(command.turn, command.index, command.attempt + 1)), command.attempt)
+        case Unknown() if state.limits.in_doubt == "ask" and state.limits.interrupts_allowed:
+            return Outcome(ask_about_doubt(command, call, state, work), command.attempt)
         case Unknown():
             doubt = ToolOutput.of(prompts.in_doubt(call.name), is_error=True)
             return _closed(command, call, work, doubt, "in_doubt", 0)

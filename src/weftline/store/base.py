@@ -76,6 +76,20 @@ class NewRun(Struct):
     """What its messages name. Each is kept once in a workspace, for as long as a run's log or a thread names it."""
 
 
+class NewAwait(Struct, frozen=True):
+    """A question to a person that a run opens. The store lists it until the run closes it."""
+
+    id: str
+    workspace: int
+    root: int
+    """The run at the top, which people know: its own, unless it is a child."""
+    kind: str
+    opened_at: int
+    deadline_at: int | None
+    body: bytes
+    """As in the log."""
+
+
 class ThreadEnd(Struct):
     """What the end of a run does to its thread: these messages are added, and the next queued run may move."""
 
@@ -122,6 +136,9 @@ class Write(Struct):
     """New runs that are created with this write, or not at all."""
     wakes: int | None = None
     """A run that is due at once from here on, unless it has ended: the parent of one that ends."""
+    awaits: list[NewAwait] = field(default_factory=list[NewAwait])
+    answered: list[str] = field(default_factory=list[str])
+    """The ids of awaits that are not open any more."""
 
 
 class Written(Struct):
@@ -290,6 +307,41 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     """When the last run of the page before changed, and its key."""
 
 
+class OpenAwait(Struct, frozen=True):
+    """A question to a person, with what is known of its run."""
+
+    run: int
+    salt: str
+    id: str
+    workspace: int
+    root: int
+    root_salt: str
+    thread: int | None
+    agent: str | None
+    name: str
+    """Of the run."""
+    kind: str
+    opened_at: int
+    deadline_at: int | None
+    body: bytes
+
+
+class AwaitFilter(Struct, frozen=True, kw_only=True):
+    """What a page of open awaits must match, and where it begins: after the run and id in `after`."""
+
+    workspace: int
+    after: tuple[int, str] = (0, "")
+    limit: int = 50
+    run: int | None = None
+    root: int | None = None
+    """Those of this run and of all runs below it."""
+    thread: int | None = None
+    agents: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    due_before: int | None = None
+    """Only those whose deadline comes before this time."""
+
+
 class LogReader(Protocol):
     """What can be read from the log, even by a process that does not own the store."""
 
@@ -301,6 +353,10 @@ class LogReader(Protocol):
 
     async def count_runs(self, wanted: RunFilter) -> int:
         """How many runs match, wherever the page begins."""
+        ...
+
+    async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]:
+        """What people are asked at the moment, by run and id."""
         ...
 
     async def last_key(self) -> int:

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence
 
 from weftline.messages import Blob
-from weftline.store.base import Write
+from weftline.store.base import AwaitFilter, NewAwait, OpenAwait, Write
 from weftline.store.memory.run import MemoryRun
 from weftline.store.sqlite.database import records_in_memory
 
@@ -32,6 +32,8 @@ class MemoryDisk:
         self.idempotency: dict[tuple[int, str, str], tuple[bytes, int]] = {}
         self.blobs: dict[tuple[int, str], tuple[bytes, set[int]]] = {}
         """By workspace and id: the content, and the runs that name it."""
+        self.awaits: dict[tuple[int, str], NewAwait] = {}
+        """What people are asked at the moment, by run and id."""
         self._due: dict[int, MemoryRun] = {}
         self._of_thread: dict[int, list[MemoryRun]] = {}
 
@@ -56,6 +58,46 @@ class MemoryDisk:
             self.let_go_of_blobs(run)
             self._due.pop(key, None)
             del self.runs[key]
+
+    def keep_awaits(self, write: Write) -> None:
+        """Adds what a write asks, and removes what it has answers to."""
+        self.awaits |= {(write.key, new.id): new for new in write.awaits}
+        for id in write.answered:
+            self.awaits.pop((write.key, id), None)
+
+    def open_awaits(self, wanted: AwaitFilter) -> list[OpenAwait]:
+        found: list[OpenAwait] = []
+        for (key, id), one in sorted(self.awaits.items()):
+            row, top = self.runs[key].row, self.runs.get(one.root)
+            fits = (
+                one.workspace == wanted.workspace
+                and (key, id) > wanted.after
+                and wanted.run in (None, key)
+                and wanted.root in (None, one.root)
+                and wanted.thread in (None, row.thread)
+                and (not wanted.agents or row.agent in wanted.agents)
+                and (not wanted.kinds or one.kind in wanted.kinds)
+                and (wanted.due_before is None or (one.deadline_at or wanted.due_before) < wanted.due_before)
+            )
+            if fits and len(found) < wanted.limit:
+                found.append(
+                    OpenAwait(
+                        run=key,
+                        salt=row.salt,
+                        id=id,
+                        workspace=one.workspace,
+                        root=one.root,
+                        root_salt="" if top is None else top.row.salt,
+                        thread=row.thread,
+                        agent=row.agent,
+                        name=row.name,
+                        kind=one.kind,
+                        opened_at=one.opened_at,
+                        deadline_at=one.deadline_at,
+                        body=one.body,
+                    )
+                )
+        return found
 
     def keep(self, blobs: Sequence[Blob], *, run: int, workspace: int) -> None:
         for blob in blobs:

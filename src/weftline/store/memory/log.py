@@ -7,7 +7,19 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from weftline.store.base import LargeEntry, Loaded, Page, RunFilter, RunRow, Stored, UnderWay, Write, Written
+from weftline.store.base import (
+    AwaitFilter,
+    LargeEntry,
+    Loaded,
+    OpenAwait,
+    Page,
+    RunFilter,
+    RunRow,
+    Stored,
+    UnderWay,
+    Write,
+    Written,
+)
 from weftline.store.claims import Claims
 from weftline.store.memory.disk import MemoryDisk
 from weftline.store.memory.run import MemoryRun, check_possible
@@ -91,6 +103,9 @@ class MemoryLog:
     async def count_runs(self, wanted: RunFilter) -> int:
         whole = replace(wanted, before=None, before_change=None)
         return sum(run.matches(whole) for run in self._disk.runs.values())
+
+    async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]:
+        return self._disk.open_awaits(wanted)
 
     async def last_key(self) -> int:
         return max(self._disk.runs, default=0)
@@ -247,6 +262,8 @@ class MemoryLog:
             self._disk.apply(run, write)
         for child in write.children:
             self._create(child, Written())
+        if write.awaits or write.answered:
+            self._disk.keep_awaits(write)
         if ends_run(write) and deliveries.any_webhooks(self._records):
             row = self._disk.runs[write.key].row
             deliveries.note_end(

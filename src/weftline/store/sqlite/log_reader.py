@@ -9,8 +9,8 @@ from typing import Any
 
 import apsw
 
-from weftline.store.base import LargeEntry, Page, RunFilter, RunRow, SqlValue, Stored, UnderWay
-from weftline.store.sqlite import run_lists, thread_queue
+from weftline.store.base import AwaitFilter, LargeEntry, OpenAwait, Page, RunFilter, RunRow, SqlValue, Stored, UnderWay
+from weftline.store.sqlite import await_lists, run_lists, thread_queue
 from weftline.store.sqlite.connection import snapshot
 from weftline.store.sqlite.failures import read_error
 from weftline.store.sqlite.pages import IN_A_THREAD, ON_THE_LOOP, NotOnTheLoop, read_page
@@ -48,6 +48,9 @@ class SqliteLogReader:
 
     async def count_runs(self, wanted: RunFilter) -> int:
         return await self._threads.read(lambda db: run_lists.count(db, wanted))
+
+    async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]:
+        return await self._threads.read(lambda db: await_lists.awaits(db, wanted))
 
     async def last_key(self) -> int:
         return self._one("SELECT coalesce(max(key), 0) FROM runs")[0]

@@ -12,7 +12,7 @@ from msgspec.json import decode
 
 from weftline.store.base import LEAVE_DUE, NewRun, SqlValue, Write, Written
 from weftline.store.outcomes import ends_run, refused_by_thread
-from weftline.store.sqlite import deliveries, thread_queue
+from weftline.store.sqlite import await_lists, deliveries, thread_queue
 from weftline.store.sqlite import statements as sql
 from weftline.store.sqlite.failures import Malformed, Moved
 from weftline.store.sqlite.thread_queue import Place
@@ -24,6 +24,8 @@ def write_batch(db: apsw.Connection, writes: Sequence[Write]) -> list[Written]:
     results = [_take_place(db, write, places) for write in writes]
     accepted = [write for write, result in zip(writes, results, strict=True) if result.outcome == "ok"]
     _Rows([one for write in accepted for one in (write, *write.children)], places).write(db)
+    if any(write.awaits or write.answered for write in accepted):
+        await_lists.keep(db, accepted)
     _note_ends(db, accepted)
     for write, result in zip(writes, results, strict=True):
         if write.thread_end is not None and result.outcome == "ok":

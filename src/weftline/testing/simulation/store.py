@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from weftline.store.base import (
+    AwaitFilter,
     Copied,
     Database,
     Loaded,
     LogStore,
+    OpenAwait,
     Page,
     Query,
     RunFilter,
@@ -192,6 +194,9 @@ class SimulatedLog:
 
     async def count_runs(self, wanted: RunFilter) -> int:
         return await self._wires.read(self.inner.count_runs(wanted))
+
+    async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]:
+        return await self._wires.read(self.inner.awaits(wanted))
 
     async def last_key(self) -> int:
         return await self._wires.read(self.inner.last_key())

@@ -1,0 +1,159 @@
+"""Answers of people: what is checked before one becomes a fact, and what an answer is that comes again.
+
+A refused answer changes nothing: the run goes on waiting for the right one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias, cast
+
+from msgspec import UNSET, Raw, Struct
+
+from weftline.canonical import NotCanonical, canonical_value, digest
+from weftline.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from weftline.kernel.bodies import AnswerBody, Pattern, decode_answer, encode
+from weftline.kernel.entries import ANSWERS, KIND, AwaitClosed, AwaitOutcome, decode_fact
+from weftline.kernel.state import Question
+from weftline.runtime.awaits import covers, question_of
+from weftline.runtime.live import Draft, LiveRun
+from weftline.runtime.toolbox import EMPTY
+from weftline.store.base import LogReader
+from weftline.tools.arguments import InvalidArguments
+
+Said: TypeAlias = Literal["approved", "denied", "answered"]
+
+_LOOK_BACK = 1000
+_LOOK_BACK_BYTES = 32 * 1024 * 1024
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """What a person says to an await.
+
+    A confirmation is approved, if need be with other `args`, or denied. A question is answered with a `value`, or
+    denied. A plan is approved, denied, or answered with a comment. Of a call in doubt, `approved` means that it did not
+    happen and may begin again, `answered` that it happened with the result in `value`, `denied` that nobody knows.
+    """
+
+    outcome: Said
+    args: dict[str, Any] | None = None
+    value: Any = None
+    reason: str = ""
+    remember: Pattern | None = None
+    """Later calls of the run that are approved with this one."""
+
+    @property
+    def digest(self) -> str:
+        """The same for the same answer."""
+        try:
+            return digest(canonical_value([self.outcome, self.args, self.value, self.reason, _plain(self.remember)]))
+        except NotCanonical as error:
+            raise InvalidRequest(f"The answer is not JSON: {error}") from None
+
+
+def _plain(pattern: Pattern | None) -> list[Any] | None:
+    if pattern is None:
+        return None
+    return [pattern.tool, {name: bytes(raw).decode() for name, raw in pattern.args.items()}, pattern.prefixes]
+
+
+def require_askable(run: LiveRun, question: Question, answer: Answer, *, by: str) -> None:
+    """Raises `InvalidRequest` or `Forbidden` for an answer that the await does not take, whatever its arguments."""
+    if not by.strip():
+        raise InvalidRequest("by: an answer needs the name of whoever gives it.", code="invalid_answer")
+    assert question.kind != "call"
+    if answer.outcome not in ANSWERS[question.kind]:
+        can = " or ".join(sorted(ANSWERS[question.kind]))
+        raise InvalidRequest(
+            f"An await of the kind {question.kind!r} cannot be {answer.outcome}: it is {can}.", code="invalid_answer"
+        )
+    if answer.args is not None and (question.kind != "confirm" or answer.outcome != "approved"):
+        raise InvalidRequest("args: only the approval of a call can change its arguments.", code="invalid_answer")
+    if answer.remember is not None and (question.kind != "confirm" or answer.outcome != "approved"):
+        raise InvalidRequest("remember: only the approval of a call covers others.", code="invalid_answer")
+    if answer.value is not None and answer.outcome != "answered":
+        raise InvalidRequest("value: only an answer has a value.", code="invalid_answer")
+    if run.state.limits.four_eyes and answer.outcome == "approved" and by == run.work.plan.requested_by:
+        raise Forbidden("Whoever requested the run may not approve its calls.", code="four_eyes")
+    if answer.outcome == "answered":
+        _check_value(run, question, answer.value)
+
+
+def _check_value(run: LiveRun, question: Question, value: object) -> None:
+    asked = question_of(question.index, run.work) if question.kind == "question" else None
+    if asked is not None and asked.options and asked.multiple:
+        chosen = cast("list[object]", value) if isinstance(value, list) else [value]
+        if not chosen or any(one not in asked.options for one in chosen):
+            raise InvalidRequest(f"value: some of {', '.join(map(repr, asked.options))}.", code="invalid_answer")
+    elif asked is not None and asked.options:
+        if value not in asked.options:
+            raise InvalidRequest(f"value: one of {', '.join(map(repr, asked.options))}.", code="invalid_answer")
+    elif value is None or (isinstance(value, str) and not value.strip()):
+        raise InvalidRequest("value: the answer is missing.", code="invalid_answer")
+
+
+async def edited(run: LiveRun, question: Question, args: dict[str, Any]) -> bytes:
+    """The final arguments of a call, changed by a person: what a model writes has to pass the same checks.
+
+    Raises `InvalidRequest` if they do not fit, and `Conflict` if the tool is gone.
+    """
+    toolbox = run.work.toolbox or EMPTY
+    name = run.state.batch.calls[question.index].name
+    tool = toolbox.get(name)
+    if tool is None:
+        raise Conflict(f"The tool {name} is not available, so its arguments cannot be checked.")
+    try:
+        written = canonical_value(args).decode()
+        return await (tool.prepare(written) if toolbox.code is None else toolbox.code.prepare(tool, written))
+    except (InvalidArguments, NotCanonical) as error:
+        raise InvalidRequest(f"args: {error}", code="invalid_answer") from None
+
+
+def closing(run: LiveRun, id: str, question: Question, answer: Answer, *, by: str, args: bytes | None) -> Draft:
+    """The fact that closes an await, for an answer that was checked. `args` are final."""
+    call = run.state.batch.calls[question.index]
+    present = run.work.conversation.args[question.index]
+    changed = args is not None and args != present
+    final = args if args is not None else present
+    if answer.remember is not None and not covers(answer.remember, call.name, final):
+        raise InvalidRequest("remember: the pattern does not cover the call itself.", code="invalid_answer")
+    body = AnswerBody(
+        Raw(final) if changed else UNSET,
+        UNSET if answer.value is None else Raw(canonical_value(answer.value)),
+        answer.reason,
+        answer.remember,
+        answer.digest,
+    )
+    head = AwaitClosed(
+        run.state.turn - 1,
+        question.index,
+        id,
+        answer.outcome,
+        by,
+        digest(final) if changed else call.digest,
+    )
+    return Draft(head, encode(body))
+
+
+async def earlier_outcome(store: LogReader, run: LiveRun, id: str, answer: Answer) -> AwaitOutcome:
+    """What became of an await that is not open: the same answer, given again, has the same outcome.
+
+    Raises `NotFound` for an await that never was, and `Conflict` for one with another answer or none.
+    """
+    closed = await store.newest_facts(run.key, kinds=(KIND[AwaitClosed],), limit=_LOOK_BACK, max_bytes=_LOOK_BACK_BYTES)
+    for fact in reversed(closed):
+        head = decode_fact.decode(fact.head)
+        if not isinstance(head, AwaitClosed) or head.id != id:
+            continue
+        body = decode_answer(fact.body) if fact.body else AnswerBody()
+        if head.outcome == answer.outcome and body.sent == answer.digest:
+            return head.outcome
+        match head.outcome:
+            case "expired":
+                raise Conflict("Nobody answered this in time, and the run went on.", code="await_expired")
+            case "withdrawn":
+                raise Conflict("The run does not need this answer any more.", code="await_closed")
+            case "approved" | "denied" | "answered":
+                raise Conflict(f"This was {head.outcome} by {head.by}.", code="await_closed")
+    if run.state.ended:
+        raise Conflict("The run has ended.", code="run_terminal")
+    raise NotFound("The run has no such await.", code="unknown_await")

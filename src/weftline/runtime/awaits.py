@@ -1,0 +1,151 @@
+"""Awaits: how the question about a call is put, and what a model reads of the answer."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from typing import Any, cast
+
+from msgspec import UNSET, Raw, Struct
+from msgspec.json import decode
+
+from weftline import prompts_people as prompts
+from weftline.canonical import canonical, canonical_value
+from weftline.kernel import bodies
+from weftline.kernel.bodies import AskBody, AwaitBody, Pattern
+from weftline.kernel.calls import await_id
+from weftline.kernel.entries import Asks, AwaitOpened, CallClosed, Verdict
+from weftline.kernel.state import Call, Reconcile, State
+from weftline.runtime.live import Draft, WorkingSet
+from weftline.tools.asking import Ask, ask_of
+from weftline.tools.base import Tool
+
+logger = logging.getLogger(__name__)
+
+_PLAIN = re.compile(r"[\w ./:=@,+%-]*", re.ASCII)
+"""What may follow a prefix: nothing that a shell, a path or a query would take for more than a word."""
+
+
+class Asking(Struct, frozen=True):
+    """What is to be recorded about a call that people are asked about."""
+
+    verdict: Verdict = "ok"
+    asks: Asks | None = None
+    body: AskBody | None = None
+    allowed_by: str = ""
+    problem: str = ""
+    """What the model reads if the question cannot be put."""
+
+
+def put_to_people(tool: Tool, args: bytes, work: WorkingSet, *, ask: Ask | None = None) -> Asking | None:
+    """What people are asked about a call with these final arguments: what a gate has to `ask`, or else its tool.
+
+    None if nobody is asked. A question that cannot be made blocks the call.
+    """
+    name = tool.spec.name
+    if ask is None:
+        try:
+            ask = ask_of(tool, args)
+        except Exception as error:
+            logger.exception("run %s: the question about a call of %s could not be made", work.run_id, name)
+            return Asking("blocked", problem=prompts.not_askable(name, f"{type(error).__name__}: {error}"))
+    if ask is None:
+        return None
+    if ask.kind == "confirm":
+        for id, pattern in work.conversation.allowed:
+            if covers(pattern, name, args):
+                return Asking(allowed_by=id)
+    timeout_us = None if ask.timeout_s is None else int(ask.timeout_s * 1_000_000)
+    return Asking(asks=Asks(ask.kind, timeout_us), body=AskBody(ask.prompt, ask.options, ask.multiple))
+
+
+def covers(pattern: Pattern, tool: str, args: bytes) -> bool:
+    """Whether an approval with this pattern is one of a call with these arguments.
+
+    After a prefix only plain words may follow: `git status` with the prefix `git ` is covered, `git status; rm -r .`
+    is not.
+    """
+    if pattern.tool != tool:
+        return False
+    given = decode(args, type=dict[str, Any])
+    for name, value in pattern.args.items():
+        if name not in given or canonical_value(given[name]) != canonical(bytes(value)):
+            return False
+    for name, prefix in pattern.prefixes.items():
+        text = given.get(name)
+        if not isinstance(text, str) or not text.startswith(prefix) or not _PLAIN.fullmatch(text[len(prefix) :]):
+            return False
+    return True
+
+
+def question_of(index: int, work: WorkingSet) -> AskBody | None:
+    """What people are asked about a call of the latest turn, as the log has it."""
+    conversation = work.conversation
+    gated = conversation.gated.get(index)
+    if gated is not None and gated.ask is not None:
+        return gated.ask
+    turn = conversation.turn
+    return turn.calls[index].ask if turn is not None and index < len(turn.calls) else None
+
+
+def await_body(call: Call, head: AwaitOpened, work: WorkingSet) -> AwaitBody:
+    args = work.conversation.args
+    shown = Raw(args[head.index] if head.index < len(args) else b"{}")
+    asked = question_of(head.index, work)
+    if head.kind == "doubt":
+        return AwaitBody(f"Did this call of {call.name} take effect?", call.id, call.name, shown)
+    if asked is None:
+        return AwaitBody(f"May {call.name} be called?", call.id, call.name, shown)
+    return AwaitBody(asked.prompt, call.id, call.name, shown, asked.options, asked.multiple)
+
+
+def ask_about_doubt(command: Reconcile, call: Call, state: State, work: WorkingSet) -> Draft:
+    """Leaves it to a person whether a call that was cut off has happened."""
+    id = await_id(command.turn, command.index, call)
+    head = AwaitOpened(command.turn, command.index, id, "doubt", call.digest, state.limits.await_timeout_us)
+    return Draft(head, bodies.encode(await_body(call, head, work)))
+
+
+def said(call: Call, head: CallClosed, work: WorkingSet) -> str:
+    """What the model reads of a person's answer; "" if that is not what closes the call."""
+    closed, answer = work.conversation.answers[head.index]
+    kind = "doubt" if call.asks is None or call.stage == "started" else call.asks.kind
+    match head.how:
+        case "denied":
+            return _refused(kind, answer.reason, expired=closed.outcome == "expired")
+        case "answered" if kind == "plan" and closed.outcome == "approved":
+            return prompts.PLAN_APPROVED
+        case "answered" if kind == "plan":
+            return prompts.plan_commented(in_words(answer.value))
+        case "answered" | "returned" if closed.outcome == "answered":
+            return in_words(answer.value)
+        case _:
+            return ""
+
+
+def _refused(kind: str, reason: str, *, expired: bool) -> str:
+    match kind:
+        case "question":
+            return prompts.no_answer(reason) if reason else prompts.NO_ANSWER
+        case "plan" if not expired:
+            return prompts.plan_rejected(reason) if reason else prompts.PLAN_REJECTED
+        case "plan":
+            return prompts.NO_ANSWER
+        case _:
+            if expired:
+                return prompts.EXPIRED
+            return prompts.denied(reason) if reason else prompts.DENIED
+
+
+def in_words(value: object) -> str:
+    """An answer as a model reads it: texts as they are, several one below the other, anything else as JSON."""
+    if value is UNSET:
+        return ""
+    plain: object = decode(value) if isinstance(value, Raw) else value
+    if isinstance(plain, str):
+        return plain
+    several = cast("Sequence[object]", plain) if isinstance(plain, list) else ()
+    if several and all(isinstance(one, str) for one in several):
+        return "\n".join([str(one) for one in several])
+    return canonical_value(cast(object, plain)).decode()

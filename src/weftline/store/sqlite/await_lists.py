@@ -1,0 +1,71 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""What people are asked at the moment: kept in the transactions of the log, listed a page at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+
+from weftline.store.base import AwaitFilter, OpenAwait, SqlValue, Write
+from weftline.store.sqlite import statements as sql
+
+_INSERT = (
+    "INSERT INTO open_awaits (workspace, run, id, root, kind, opened_at, deadline_at, body) VALUES ",
+    8,
+    "",
+)
+_COLUMNS = (
+    "a.run, r.salt, a.id, a.workspace, a.root, coalesce(top.salt, ''), r.thread, r.agent, r.name, a.kind, a.opened_at,"
+    " a.deadline_at, a.body"
+)
+
+
+def keep(db: apsw.Connection, writes: Sequence[Write]) -> None:
+    """Adds what these writes ask, and removes what they have answers to, in the transaction of the caller."""
+    rows: list[tuple[SqlValue, ...]] = [
+        (new.workspace, write.key, new.id, new.root, new.kind, new.opened_at, new.deadline_at, new.body)
+        for write in writes
+        for new in write.awaits
+        if new.id not in write.answered
+    ]
+    if rows:
+        sql.run_many(db, _INSERT, rows)
+    for write in writes:
+        opened_here = {new.id for new in write.awaits}
+        for id in write.answered:
+            if id not in opened_here:
+                db.execute(
+                    "DELETE FROM open_awaits WHERE run = ? AND id = ?"
+                    " AND workspace = (SELECT workspace FROM runs WHERE key = ?)",
+                    (write.key, id, write.key),
+                )
+
+
+def awaits(db: apsw.Connection, wanted: AwaitFilter) -> list[OpenAwait]:
+    where, values = ["a.workspace = ?", "(a.run, a.id) > (?, ?)"], list[SqlValue]([wanted.workspace, *wanted.after])
+
+    def add(condition: str, *given: SqlValue) -> None:
+        where.append(condition)
+        values.extend(given)
+
+    if wanted.run is not None:
+        add("a.run = ?", wanted.run)
+    if wanted.root is not None:
+        add("a.root = ?", wanted.root)
+    if wanted.thread is not None:
+        add("r.thread = ?", wanted.thread)
+    if wanted.agents:
+        add(f"r.agent IN ({','.join('?' * len(wanted.agents))})", *wanted.agents)
+    if wanted.kinds:
+        add(f"a.kind IN ({','.join('?' * len(wanted.kinds))})", *wanted.kinds)
+    if wanted.due_before is not None:
+        add("a.deadline_at < ?", wanted.due_before)
+    query = (
+        f"SELECT {_COLUMNS} FROM open_awaits AS a JOIN runs AS r ON r.key = a.run"
+        f" LEFT JOIN runs AS top ON top.key = a.root WHERE {' AND '.join(where)} ORDER BY a.run, a.id LIMIT ?"
+    )
+    rows: list[Any] = db.execute(query, (*values, wanted.limit)).fetchall()
+    return [OpenAwait(*row) for row in rows]
