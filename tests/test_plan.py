@@ -96,12 +96,27 @@ VERSION_2 = replace(
     ),
     sampling=Sampling(0.5, 0.9, ("END", "\n\n"), 1_000),
 )
-EXAMPLE = replace(
+VERSION_3 = replace(
     VERSION_2,
     v=3,
     limits=replace(VERSION_2.limits, max_turns=9, max_cost_nusd=5_000_000, output_retries=2, check_output=True),
     given=2,
     code="billing",
+)
+EXAMPLE = replace(
+    VERSION_3,
+    v=4,
+    limits=replace(
+        VERSION_3.limits,
+        await_timeout_us=60_000_000,
+        on_await_expired="end",
+        grant_ttl_us=1_000_000,
+        await_gate=True,
+        nobody_to_ask=True,
+        four_eyes=True,
+        in_doubt="ask",
+    ),
+    requested_by="key:ann",
 )
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -10,6 +10,7 @@ from weftline import prompts
 from weftline.kernel import bodies
 from weftline.kernel.entries import (
     AttemptFailed,
+    AwaitOpened,
     CallClosed,
     CallOpened,
     ChildEnded,
@@ -43,6 +44,8 @@ class Content:
                 return bodies.encode(bodies.CreatedBody(PLAN, SENT))
             case TurnCompleted():
                 return bodies.encode(self.turn)
+            case AwaitOpened():
+                return bodies.encode(bodies.AwaitBody("May it?", "c", "wire", self._args(head.index)))
             case CallOpened():
                 echo = Raw(b'{"mcpServer":"files"}') if head.client == "mcp_local" else UNSET
                 return bodies.encode(bodies.OpenedBody(self._args(head.index), echo))

@@ -12,6 +12,8 @@ def hold(s: State) -> None:
     assert batch.unclosed == len(stages) - stages.count("closed")
     assert batch.running == tuple(index for index, stage in enumerate(stages) if stage == "started")
     assert not [index for index in waiting(batch) if index < batch.next]
+    assert batch.held == sum(call.held for call in batch.calls)
+    assert batch.grants == sum(call.grant is not None for call in batch.calls)
     deadlines = [question.deadline_at for question in s.questions.open.values() if question.deadline_at is not None]
     assert s.questions.due_at is None or s.questions.open
     assert not deadlines or (s.questions.due_at is not None and s.questions.due_at <= min(deadlines))
@@ -22,7 +24,11 @@ def exactly(s: State) -> None:
     hold(s)
     batch = s.batch
     assert batch.next == min(waiting(batch), default=len(batch.calls))
-    asked = {id: batch.calls[question.index] for id, question in s.questions.open.items()}
+    about = {id: batch.calls[question.index] for id, question in s.questions.open.items() if question.kind != "call"}
+    assert all(call.awaiting == id for id, call in about.items())
+    assert {call.awaiting for call in batch.calls if call.awaiting} == about.keys()
+    offers = {id: question for id, question in s.questions.open.items() if question.kind == "call"}
+    asked = {id: batch.calls[question.index] for id, question in offers.items()}
     assert all(call.id == id and call.client and call.stage == "opened" for id, call in asked.items())
     # A blocked call is never asked of anybody; it is closed in the append that announced it.
     with_clients = [call.id for call in batch.calls if call.client and call.stage == "opened"]

@@ -13,8 +13,17 @@ from typing import NamedTuple, TypeVar
 from hypothesis import strategies as st
 
 from weftline.kernel.decide import decide
-from weftline.kernel.entries import Effect, How, Limits, Over, Verdict
-from weftline.kernel.state import CallModel, CheckOutput, Consult, FinishChild, Reconcile, RunTool, StartChild
+from weftline.kernel.entries import Asks, AwaitOutcome, Effect, How, Limits, Over, Verdict
+from weftline.kernel.state import (
+    CallModel,
+    CheckOutput,
+    Consult,
+    ConsultAwait,
+    FinishChild,
+    Reconcile,
+    RunTool,
+    StartChild,
+)
 
 from .world import DECLARED, SECOND, TOOLS, Ask, Fault, Reply, World
 
@@ -39,6 +48,7 @@ histories = st.builds(History, st.integers(0, 2**32), st.integers(16, 800))
 NAMES = (*TOOLS, "nowhere")
 ARGS: tuple[dict[str, object], ...] = ({}, {}, {"x": 1}, {"x": 1}, {"x": 2}, {"bad": True})
 VERDICTS: tuple[Verdict, ...] = ("ok", "ok", "ok", "unknown", "invalid", "blocked", "answered")
+SAID: tuple[AwaitOutcome, ...] = ("approved", "approved", "denied", "answered")
 EFFECTS: tuple[Effect, ...] = ("read", "idempotent", "reconcile", "once")
 
 
@@ -85,6 +95,12 @@ def some_limits(c: Choices) -> Limits:
         max_children=c.of((3, 3, 1)),
         max_depth=c.of((3, 3, 3, 0)),
         tool_output_budget_bytes=c.of((None, None, 0, 25)),
+        await_timeout_us=c.of((None, None, 60 * SECOND)),
+        on_await_expired=c.of(("deny", "end")),
+        grant_ttl_us=c.of((900 * SECOND, 900 * SECOND, 3 * SECOND)),
+        await_gate=c.chance(3),
+        nobody_to_ask=c.chance(6),
+        in_doubt=c.of(("report", "ask")),
     )
 
 
@@ -135,9 +151,10 @@ def something_happens(world: World, c: Choices) -> None:
             present["save"] = c.of(EFFECTS)
         world.crash(present)
     elif kind in (10, 11, 12):
-        waiting = [question.index for question in world.state.questions.open.values()]
-        if waiting:
+        if waiting := clients_asked(world):
             world.answer(c.of(waiting), c.of(("ok", "other")))
+    elif kind in (16, 17, 18, 19) and world.awaits:
+        world.say(c.of(SAID), c.of(world.awaits), digest=c.of(("", "", "", "edited")))
     elif kind in (13, 14, 15) and world.children:
         world.child_ends(c.of(world.children), c.of(("succeeded", "failed", "cancelled")))
     elif world.running:
@@ -152,7 +169,9 @@ def work_ends(world: World, c: Choices) -> None:
         case CallModel():
             world.running.remove(command)
             world.model_ends(command, some_reply(c))
-        case RunTool() | Reconcile() | Consult() | StartChild() | FinishChild() if not still_stands(world, command):
+        case RunTool() | Reconcile() | Consult() | StartChild() | FinishChild() | ConsultAwait() if not still_stands(
+            world, command
+        ):
             world.running.remove(command)
         case RunTool():
             how, result = some_tool_end(c)
@@ -162,7 +181,10 @@ def work_ends(world: World, c: Choices) -> None:
         case Consult():
             digest = c.of((None, None, "changed"))
             over = Over(2, 2 + c.number(3)) if c.chance(4) else None
-            world.consulted(command, c.of(VERDICTS), digest=digest, yields=c.chance(3), over=over)
+            asks = Asks("confirm", c.of((None, 5 * SECOND))) if c.chance(5) else None
+            world.consulted(command, c.of(VERDICTS), digest=digest, yields=c.chance(3), over=over, asks=asks)
+        case ConsultAwait():
+            world.code_answers(command, c.of((None, None, *SAID)))
         case StartChild():
             world.child_made(command, fails=c.chance(6))
         case FinishChild():
@@ -171,7 +193,14 @@ def work_ends(world: World, c: Choices) -> None:
             world.checked(command, accepted=not c.chance(4))
 
 
-def still_stands(world: World, command: RunTool | Reconcile | Consult | StartChild | FinishChild) -> bool:
+def clients_asked(world: World) -> list[int]:
+    """The calls that clients have yet to answer."""
+    return [question.index for question in world.state.questions.open.values() if question.kind == "call"]
+
+
+def still_stands(
+    world: World, command: RunTool | Reconcile | Consult | StartChild | FinishChild | ConsultAwait
+) -> bool:
     """Whether the call of a command is still among those of the present turn."""
     return command.turn == world.state.turn - 1 and command.index < len(world.state.batch.calls)
 
@@ -198,7 +227,7 @@ def bring_to_its_end(world: World) -> int:
         events += 1
         assert events < 60, "the run does not come to its end"
         decision = decide(world.state)
-        waiting = [question.index for question in world.state.questions.open.values()]
+        waiting = clients_asked(world)
         if world.state.control.paused and not world.state.control.cancel:
             world.resume()
         elif world.children:
@@ -207,6 +236,8 @@ def bring_to_its_end(world: World) -> int:
             _carry_out(world)
         elif waiting:
             world.answer(waiting[-1])
+        elif world.awaits:
+            assert world.say("approved") or world.say("answered")
         else:
             assert decision.due_at is not None, "nothing is outstanding and nobody is asked"
             world.wait_until(decision.due_at)
@@ -223,6 +254,8 @@ def _carry_out(world: World) -> None:
         world.running.remove(command)
     elif isinstance(command, Consult):
         world.consulted(command)
+    elif isinstance(command, ConsultAwait):
+        world.code_answers(command)
     elif isinstance(command, RunTool):
         world.finish(command)
     elif isinstance(command, StartChild):

@@ -12,6 +12,8 @@ from weftline.kernel.entries import (
     AskedCall,
     AttemptFailed,
     AttemptStarted,
+    AwaitClosed,
+    AwaitOpened,
     BudgetExceeded,
     CallClosed,
     CallGated,
@@ -60,6 +62,11 @@ class CallStory(Struct):
     """All that a log says of one call."""
 
     asked: AskedCall
+    asks: bool = False
+    """Whether it needs a person."""
+    approvals: list[tuple[Entry, AwaitClosed]] = field(default_factory=list[tuple[Entry, AwaitClosed]])
+    doubts_lifted: int = 0
+    """How often a person said that it did not happen."""
     opened: list[Opened] = field(default_factory=list[Opened])
     started: list[Started] = field(default_factory=list[Started])
     closed: list[Closed] = field(default_factory=list[Closed])
@@ -67,6 +74,7 @@ class CallStory(Struct):
 
 def stories(log: Log) -> dict[tuple[int, int], CallStory]:
     found: dict[tuple[int, int], CallStory] = {}
+    kinds: dict[str, str] = {}
     epoch = 0
     for position, entry in enumerate(log):
         match entry.head:
@@ -74,7 +82,14 @@ def stories(log: Log) -> dict[tuple[int, int], CallStory]:
                 epoch = head.epoch
             case TurnCompleted() as head:
                 for index, asked in enumerate(head.calls):
-                    found[head.turn, index] = CallStory(asked)
+                    found[head.turn, index] = CallStory(asked, asked.asks is not None)
+            case CallGated() as head:
+                found[head.turn, head.index].asks = head.asks is not None
+            case AwaitOpened() as head:
+                kinds[head.id] = head.kind
+            case AwaitClosed(outcome="approved") as head:
+                found[head.turn, head.index].approvals.append((entry, head))
+                found[head.turn, head.index].doubts_lifted += kinds[head.id] == "doubt"
             case CallOpened() as head:
                 found[head.turn, head.index].opened.append(Opened(entry.at, head))
             case CallStarted() as head:
@@ -110,7 +125,7 @@ def every_call_is_answered_before_the_run_goes_on(log: Log) -> None:
         match head:
             case TurnCompleted():
                 waiting = {(head.turn, index): [] for index in range(len(head.calls))}
-                gated = any(one.gated for one in head.calls)
+                gated = any(one.gated or one.asks for one in head.calls)
             case CallOpened():
                 if not waiting[head.turn, head.index] and not gated:  # gates decide when they like
                     assert all(facts for (_, index), facts in waiting.items() if index < head.index), "out of order"
@@ -139,13 +154,14 @@ def calls_open_before_they_start_and_close_once(log: Log) -> None:
             assert lost or _only_closings_until_the_end(log, story.closed[0].position), key
         elif how in ("returned", "failed"):
             assert story.started or story.asked.client or story.asked.child, key
-        elif how in ("unknown", "invalid", "budget", "loop", "skipped", "repeat_of_doubt"):
+        elif how in ("unknown", "invalid", "budget", "loop", "skipped", "repeat_of_doubt", "denied"):
             assert not story.started, key
 
 
 def _only_closings_until_the_end(log: Log, position: int) -> bool:
     rest = heads(log)[position + 1 :]
-    return bool(rest) and all(isinstance(head, CallOpened | CallClosed | AttemptFailed | RunEnded) for head in rest)
+    closings = CallOpened | CallClosed | AwaitClosed | AttemptFailed | RunEnded
+    return bool(rest) and all(isinstance(head, closings) for head in rest)
 
 
 def nothing_starts_after_a_cancel(log: Log) -> None:
@@ -155,7 +171,7 @@ def nothing_starts_after_a_cancel(log: Log) -> None:
         match head:
             case CancelRequested():
                 cancelled = True
-            case AttemptStarted() | CallStarted():
+            case AttemptStarted() | CallStarted() | AwaitOpened():
                 assert not cancelled
             case CallOpened():
                 assert not cancelled or head.blocked
@@ -170,7 +186,7 @@ def nothing_starts_in_a_pause_or_past_a_deadline(log: Log) -> None:
     """K10"""
     paused = False
     now = 0
-    deadlines: dict[tuple[int, int], int] = {}
+    deadlines: dict[tuple[int, int] | str, int] = {}
     for entry in log:
         match entry.head:
             case RunPaused():
@@ -187,6 +203,12 @@ def nothing_starts_in_a_pause_or_past_a_deadline(log: Log) -> None:
             case CallClosed() as head:
                 deadline = deadlines.pop((head.turn, head.index), None)
                 assert not (head.client and head.how == "timeout") or (deadline is not None and deadline <= now)
+            case AwaitOpened() as head:
+                if head.timeout_us is not None:
+                    deadlines[head.id] = entry.at + head.timeout_us
+            case AwaitClosed() as head:
+                deadline = deadlines.pop(head.id, None)
+                assert head.outcome != "expired" or (deadline is not None and deadline <= now)
             case CallStarted(child=child) if child:
                 assert not paused  # it may have been in the making when a deadline passed
             case AttemptStarted() | CallStarted():
@@ -226,10 +248,17 @@ def budgets_hold(log: Log) -> None:
     told: dict[str, int] = {}
     answered: Counter[str] = Counter()
     kept: list[tuple[int, int]] = []
+    held: dict[tuple[int, int], str] = {}
+    names = {key: story.asked.name for key, story in stories(log).items()}
     for head in heads(log):
         match head:
+            case AwaitOpened() if head.kind != "doubt":
+                held[head.turn, head.index] = names[head.turn, head.index]
             case CallOpened() if not head.blocked:
+                held.pop((head.turn, head.index), None)
                 counted[head.name] += 1
+            case CallOpened():
+                held.pop((head.turn, head.index), None)
             case CallClosed() if head.how in ("unknown", "invalid"):
                 counted[head.name] += 1
             case CallClosed() if head.how == "skipped":
@@ -237,7 +266,8 @@ def budgets_hold(log: Log) -> None:
             case CallClosed() if head.how == "answered":
                 answered[head.name] += 1  # counts, but a gate's answer goes before a spent budget
             case CallClosed() if head.how == "budget":
-                assert counted[head.name] + answered[head.name] >= max_calls[head.name]
+                spoken_for = list(held.values()).count(head.name)
+                assert counted[head.name] + answered[head.name] + spoken_for >= max_calls[head.name]
             case CallGated(over=Over() as over):
                 kept.append((over.max_calls, over.call_index))
             case BudgetExceeded() if (head.max_calls, head.call_index) in kept:
@@ -301,11 +331,12 @@ def no_call_starts_twice_but_by_right(log: Log) -> None:
         attempts = [one.head.attempt for one in story.started]
         assert attempts == list(range(1, len(attempts) + 1)), key
         assert len({one.epoch for one in story.started}) == len(attempts), key
-        assert len(story.started) <= 1 or story.asked.effect != "once", key
+        assert len(story.started) <= 1 + story.doubts_lifted or story.asked.effect != "once", key
         for position, adopted in adoptions:
             begun = any(one.position < position for one in story.started)
             ended = any(one.position < position for one in story.closed)
-            if begun and not ended and adopted.effects.get(story.asked.name, "once") == "once":
+            strict = adopted.effects.get(story.asked.name, "once") == "once" and not story.doubts_lifted
+            if begun and not ended and strict:
                 assert all(one.position < position for one in story.started), key
 
 
@@ -313,7 +344,7 @@ def doubt_blocks_the_same_call(log: Log) -> None:
     """K23"""
     if limits_of(log).in_doubt_followup == "allow":
         return
-    digests = {key: story.asked.digest for key, story in stories(log).items()}
+    digests = {key: story.opened[0].head.digest for key, story in stories(log).items() if story.opened}
     doubts: set[tuple[str, str]] = set()
     for head in heads(log):
         match head:
@@ -363,7 +394,53 @@ def no_run_ends_over_an_open_child(log: Log) -> None:
                 pass
 
 
+def no_await_is_forgotten_or_closed_twice(log: Log) -> None:
+    """K26"""
+    seen: set[str] = set()
+    open_now: dict[tuple[int, int], str] = {}
+    for head in heads(log):
+        match head:
+            case AwaitOpened():
+                assert head.id not in seen
+                assert (head.turn, head.index) not in open_now
+                seen.add(head.id)
+                open_now[head.turn, head.index] = head.id
+            case AwaitClosed():
+                assert open_now.pop((head.turn, head.index)) == head.id
+            case CallOpened() | CallStarted() | CallClosed():
+                assert (head.turn, head.index) not in open_now
+            case AttemptStarted() | RunEnded():
+                assert not open_now
+            case _:
+                pass
+
+
+def no_call_begins_without_the_grant_it_needs(log: Log) -> None:
+    """K27: bound to the digest of what begins, given by somebody, and not too old."""
+    ttl_us = limits_of(log).grant_ttl_us
+    told = stories(log)
+    now = 0
+    for position, entry in enumerate(log):
+        match entry.head:
+            case TimerFired() as head:
+                now = max(now, head.now)
+            case CallStarted(attempt=1) | CallOpened(blocked=False) as head:
+                story = told[head.turn, head.index]
+                if not story.asks or (isinstance(head, CallOpened) and head.client is None):
+                    continue
+                granted = [given for given in story.approvals if log.index(given[0]) < position]
+                assert granted, (head.turn, head.index)
+                given, approval = granted[-1]
+                assert approval.by
+                assert approval.digest == story.opened[0].head.digest
+                assert (isinstance(head, CallStarted) and head.child) or now < given.at + ttl_us
+            case _:
+                pass
+
+
 LAWS = (
+    no_await_is_forgotten_or_closed_twice,
+    no_call_begins_without_the_grant_it_needs,
     one_terminal_and_nothing_after_it,
     every_call_is_answered_before_the_run_goes_on,
     calls_open_before_they_start_and_close_once,

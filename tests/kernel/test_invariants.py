@@ -41,6 +41,7 @@ from weftline.kernel.state import (
     CallModel,
     CheckOutput,
     Consult,
+    ConsultAwait,
     Decision,
     FinishChild,
     Reconcile,
@@ -172,6 +173,8 @@ def test_a_run_ends_once_and_takes_nothing_more(history: History) -> None:
             late.append((CallStarted(command.turn, command.index, 1, child="run"), 0))
         elif isinstance(command, FinishChild):
             late.append((CallClosed(command.turn, command.index, "c", "ask", "returned"), 1))
+        elif isinstance(command, ConsultAwait):
+            late.append((vocabulary.AwaitPassed(command.id), 0))
         elif isinstance(command, CheckOutput):
             late.append((OutputAccepted(command.turn), 0))
         else:
@@ -244,7 +247,8 @@ def test_after_a_crash_anywhere_no_attempt_is_begun_twice(history: History, cut:
     world.crash()
     bring_to_its_end(world)
     laws.no_call_starts_twice_but_by_right(world.entries)
-    asked = (Reconcile, Consult, StartChild, FinishChild, CheckOutput)  # what is only asked may be asked again
+    # What is only asked may be asked again.
+    asked = (Reconcile, Consult, ConsultAwait, StartChild, FinishChild, CheckOutput)
     work = [command for command in world.begun if not isinstance(command, asked)]
     assert len(set(work)) == len(work)
 
@@ -279,6 +283,8 @@ def test_a_decision_is_stale_after_any_fact_and_an_outcome_only_when_its_command
             outcome, attempt = world.closing(command.index), 1
         elif isinstance(command, CheckOutput):
             outcome, attempt = OutputAccepted(command.turn), 0
+        elif isinstance(command, ConsultAwait):
+            outcome, attempt = vocabulary.AwaitPassed(command.id), 0
         else:
             outcome, attempt = world.closing(command.index), command.attempt
             assert not accepts(disturbed, outcome, attempt=command.attempt + 1)
@@ -345,6 +351,7 @@ asked_calls = st.lists(
         st.sampled_from(["read", "idempotent", "reconcile", "once"]),
         st.sampled_from([None, "sdk"]),
         st.booleans(),
+        asks=st.sampled_from([None, vocabulary.Asks("confirm"), vocabulary.Asks("question")]),
     ),
     max_size=3,
 ).map(tuple)
@@ -392,6 +399,25 @@ any_fact: st.SearchStrategy[Fact] = st.one_of(
         blocked=st.booleans(),
     ),
     st.builds(CallStarted, small, small, small),
+    st.builds(
+        vocabulary.AwaitOpened,
+        small,
+        small,
+        st.sampled_from(["a", "b"]),
+        st.sampled_from(["confirm", "question", "plan", "doubt"]),
+        st.just("d1"),
+        st.none() | small,
+    ),
+    st.builds(vocabulary.AwaitPassed, st.sampled_from(["a", "b"])),
+    st.builds(
+        vocabulary.AwaitClosed,
+        small,
+        small,
+        st.sampled_from(["a", "b"]),
+        st.sampled_from(["approved", "denied", "answered", "expired", "withdrawn"]),
+        st.just("ops"),
+        st.just("d1"),
+    ),
     st.builds(CallClosed, small, small, st.just("a"), st.just("look"), hows, active_us=small, size=small),
     st.builds(vocabulary.LoopDetected, small, st.booleans(), st.just(("look",))),
     st.builds(vocabulary.BudgetExceeded, st.just("look"), small, small),

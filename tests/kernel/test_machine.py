@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from weftline.kernel.decide import decide
-from weftline.kernel.entries import Effect, How, Limits, Verdict
+from weftline.kernel.entries import AwaitOutcome, Effect, How, Limits, Verdict
 from weftline.kernel.evolve import evolve
 from weftline.kernel.state import (
     CallModel,
     CheckOutput,
     Consult,
+    ConsultAwait,
     Decision,
     FinishChild,
     Reconcile,
@@ -24,7 +25,7 @@ from weftline.kernel.state import (
 )
 
 from . import counts, laws
-from .histories import ARGS, EFFECTS, NAMES, VERDICTS, bring_to_its_end, still_stands
+from .histories import ARGS, EFFECTS, NAMES, SAID, VERDICTS, bring_to_its_end, clients_asked, still_stands
 from .world import AT0, DECLARED, SECOND, TOOLS, Answer, Ask, Fault, Reply, World
 
 asks = st.builds(Ask, st.sampled_from(NAMES), st.sampled_from(ARGS))
@@ -43,6 +44,12 @@ limits = st.builds(
     max_turns=st.sampled_from([None, None, 2]),
     output_retries=st.sampled_from([1, 0, 2]),
     check_output=st.booleans(),
+    await_timeout_us=st.sampled_from([None, 5 * SECOND]),
+    on_await_expired=st.sampled_from(["deny", "end"]),
+    grant_ttl_us=st.sampled_from([900 * SECOND, SECOND]),
+    await_gate=st.booleans(),
+    nobody_to_ask=st.sampled_from([False, False, True]),
+    in_doubt=st.sampled_from(["report", "ask"]),
 )
 
 
@@ -57,7 +64,7 @@ class RunMachine(RuleBasedStateMachine):
 
     @property
     def waiting(self) -> list[int]:
-        return [question.index for question in self.world.state.questions.open.values()]
+        return clients_asked(self.world)
 
     @rule(auto=st.booleans())
     def the_driver_is_quick_or_slow(self, auto: bool) -> None:
@@ -102,6 +109,8 @@ class RunMachine(RuleBasedStateMachine):
             self.gates_decide(command, None)
         elif isinstance(command, StartChild | FinishChild):
             self.child_moves(command)
+        elif isinstance(command, ConsultAwait):
+            self.code_is_asked(command, None)
         else:
             self.tool_ends(command, "returned", "happened")
 
@@ -124,6 +133,24 @@ class RunMachine(RuleBasedStateMachine):
             self.world.running.remove(command)
         else:
             self.world.consulted(command, verdict, yields=yields)
+
+    def code_is_asked(self, command: ConsultAwait, outcome: AwaitOutcome | None) -> None:
+        if not still_stands(self.world, command):
+            self.world.running.remove(command)
+        else:
+            self.world.code_answers(command, outcome)
+
+    @precondition(lambda self: any(isinstance(command, ConsultAwait) for command in self.world.running))
+    @rule(outcome=st.sampled_from(SAID))
+    def code_answers_for_people(self, outcome: AwaitOutcome) -> None:
+        command = next(command for command in self.world.running if isinstance(command, ConsultAwait))
+        self.code_is_asked(command, outcome)
+
+    @precondition(lambda self: self.world.awaits)
+    @rule(which=st.integers(0, 2), outcome=st.sampled_from(SAID), digest=st.sampled_from(["", "", "edited"]))
+    def a_person_answers(self, which: int, outcome: AwaitOutcome, digest: str) -> None:
+        awaits = self.world.awaits
+        self.world.say(outcome, awaits[which % len(awaits)], digest=digest)
 
     @precondition(lambda self: self.world.consults)
     @rule(which=st.integers(0, 2), verdict=st.sampled_from(VERDICTS), yields=st.booleans())
@@ -216,7 +243,8 @@ class RunMachine(RuleBasedStateMachine):
         decision = decide(self.world.state)
         assert decision == decide(self.world.state)
         s = self.world.state
-        assert s.ended or s.control.paused or self.waiting or self.world.children or decision != Decision()
+        asked = self.waiting or self.world.awaits
+        assert s.ended or s.control.paused or asked or self.world.children or decision != Decision()
         assert not s.ended or decision == Decision()
         assert not (decision.append and decision.start)
         cancels_children = bool(s.control.cancel and self.world.children)
@@ -225,7 +253,7 @@ class RunMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_begun_twice(self) -> None:
         """K14"""
-        asked = (Reconcile, Consult, StartChild, FinishChild, CheckOutput)  # again after a crash
+        asked = (Reconcile, Consult, ConsultAwait, StartChild, FinishChild, CheckOutput)  # again after a crash
         begun = [command for command in self.world.begun if not isinstance(command, asked)]
         assert len(set(begun)) == len(begun)
 

@@ -15,12 +15,19 @@ from msgspec.structs import replace
 from weftline.canonical import canonical_value, digest
 from weftline.kernel import guards
 from weftline.kernel.accept import accepts
+from weftline.kernel.calls import await_id
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import (
     RULES,
     AskedCall,
+    Asks,
     AttemptFailed,
     AttemptStarted,
+    AwaitClosed,
+    AwaitKind,
+    AwaitOpened,
+    AwaitOutcome,
+    AwaitPassed,
     CallClosed,
     CallGated,
     CallStarted,
@@ -50,6 +57,7 @@ from weftline.kernel.state import (
     CheckOutput,
     Command,
     Consult,
+    ConsultAwait,
     FinishChild,
     New,
     Reconcile,
@@ -87,6 +95,7 @@ class Tool(Struct, frozen=True):
     client: str | None = None
     concurrent: bool = False
     child: bool = False
+    asks: AwaitKind | None = None
 
 
 TOOLS = {
@@ -102,6 +111,12 @@ TOOLS = {
         Tool("local_read", "read", client="sdk", concurrent=True),
         Tool("ask", "idempotent", child=True),
         Tool("delegate", "idempotent", concurrent=True, child=True),
+        Tool("wire", "once", asks="confirm"),
+        Tool("wipe", "idempotent", concurrent=True, asks="confirm"),
+        Tool("local_wire", "once", client="sdk", asks="confirm"),
+        Tool("hire", "idempotent", concurrent=True, child=True, asks="confirm"),
+        Tool("ask_user", "read", concurrent=True, asks="question"),
+        Tool("present_plan", "read", asks="plan"),
     )
 }
 DECLARED: dict[str, Effect] = {name: tool.effect for name, tool in TOOLS.items()}
@@ -126,8 +141,9 @@ class Ask(Struct, frozen=True):
         if tool is None:
             return AskedCall(id, self.name, self.digest, "unknown", gated=gated)
         verdict = "invalid" if "bad" in self.args else "ok"
+        asks = Asks(tool.asks) if tool.asks and verdict == "ok" and not gated else None
         return AskedCall(
-            id, self.name, self.digest, verdict, tool.effect, tool.client, tool.concurrent, gated, tool.child
+            id, self.name, self.digest, verdict, tool.effect, tool.client, tool.concurrent, gated, tool.child, asks
         )
 
 
@@ -309,6 +325,11 @@ class World:
 
     def reconciled(self, command: Reconcile, answer: Answer, *, result: str = "ok") -> bool:
         self.running.remove(command)
+        if answer == "unknown" and self.state.limits.in_doubt == "ask":
+            one = self.state.batch.calls[command.index]
+            id = await_id(command.turn, command.index, one)
+            head = AwaitOpened(command.turn, command.index, id, "doubt", one.digest)
+            return self.offer(head, attempt=command.attempt)
         if answer == "will_not_happen":
             again = CallStarted(command.turn, command.index, command.attempt + 1)
             return self.offer(again, attempt=command.attempt)
@@ -323,10 +344,11 @@ class World:
         digest: str | None = None,
         yields: bool = False,
         over: Over | None = None,
+        asks: Asks | None = None,
     ) -> bool:
         """The gates have decided; by default they have nothing to say."""
         self.running.remove(command)
-        return self.offer(self.gate_outcome(command, verdict, digest=digest, yields=yields, over=over))
+        return self.offer(self.gate_outcome(command, verdict, digest=digest, yields=yields, over=over, asks=asks))
 
     def gate_outcome(
         self,
@@ -336,9 +358,15 @@ class World:
         digest: str | None = None,
         yields: bool = False,
         over: Over | None = None,
+        asks: Asks | None = None,
     ) -> CallGated:
         one = self.state.batch.calls[command.index]
-        return CallGated(command.turn, command.index, verdict or one.verdict, digest or one.digest, yields, over)
+        verdict = verdict or one.verdict
+        tool = TOOLS.get(one.name)
+        if verdict == "ok" and asks is None and tool is not None and tool.asks is not None:
+            asks = Asks(tool.asks)
+        asks = asks if verdict == "ok" else None
+        return CallGated(command.turn, command.index, verdict, digest or one.digest, yields, over, asks)
 
     def child_made(self, command: StartChild, *, fails: bool = False) -> bool:
         self.running.remove(command)
@@ -391,6 +419,8 @@ class World:
                     self.child_made(command)
                 case FinishChild():
                     self.child_finished(command)
+                case ConsultAwait():
+                    self.code_answers(command)
                 case CheckOutput():
                     self.checked(command)
         return self
@@ -399,6 +429,28 @@ class World:
 
     def answer(self, index: int, result: str = "ok") -> bool:
         return self.offer(self.closing(index, result=result))
+
+    @property
+    def awaits(self) -> list[str]:
+        """The ids of what people are asked."""
+        return [id for id, question in self.state.questions.open.items() if question.kind != "call"]
+
+    def say(self, outcome: AwaitOutcome, id: str = "", *, by: str = "key:ops", digest: str = "") -> bool:
+        """A person answers an await, by default the oldest one; `digest` is that of arguments they changed."""
+        id = id or self.awaits[0]
+        question = self.state.questions.open.get(id)
+        if question is None:
+            return False
+        one = self.state.batch.calls[question.index]
+        head = AwaitClosed(self.state.turn - 1, question.index, id, outcome, by, digest or one.digest)
+        return self.offer(head)
+
+    def code_answers(self, command: ConsultAwait, outcome: AwaitOutcome | None = None) -> bool:
+        """The agent's own code was asked about an await; by default it leaves it to people."""
+        self.running.remove(command)
+        if outcome is None:
+            return self.offer(AwaitPassed(command.id))
+        return self.say(outcome, command.id, by="hook:desk")
 
     def cancel(self, reason: str = "user") -> bool:
         return self.offer(CancelRequested(reason))

@@ -24,7 +24,7 @@ SCRIPTS: dict[str, Any] = {
     "ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}]}, {"text": "thanks"}]},
     "hello": {"turns": [{"text": "hi"}]},
 }
-CLOSED = b'{"type":"call.closed","turn":0,"index":0,"id":"call_0_0","name":"ask","how":"denied"}'
+CLOSED = b'{"type":"call.closed","turn":0,"index":0,"id":"call_0_0","name":"ask","how":"foretold"}'
 FAILED = b'{"type":"attempt.failed","turn":0,"attempt":1,"cls":"x","reason":"preempted"}'
 NEWS = {
     "a kind": ("await.opened", b'{"type":"await.opened"}'),

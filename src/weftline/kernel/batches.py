@@ -224,7 +224,7 @@ def _admit(s: State) -> Decision:
     for index, call in enumerate(s.batch.calls):
         if call.stage == "asked" and not call.gated and not call.held:
             append += _admission(s, index, call, budgets)
-            if call.over is not None:
+            if call.over is not None and not call.awaits:  # once, also if a person is asked first
                 append.append(New(BudgetExceeded(call.name, call.over.max_calls, call.over.call_index)))
     return Decision(tuple(append))
 

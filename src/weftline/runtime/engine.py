@@ -17,7 +17,8 @@ from weftline.plan import RunPlan
 from weftline.runtime.answering import Answer
 from weftline.runtime.clock import Clock
 from weftline.runtime.receipts import CancelReceipt
-from weftline.store.base import AwaitFilter, IdempotencyKey, OpenAwait, RunFilter, RunRow, Stored
+from weftline.store.awaits import AwaitFilter, OpenAwait
+from weftline.store.base import IdempotencyKey, RunFilter, RunRow, Stored
 from weftline.tools.base import ToolOutput
 
 T = TypeVar("T")

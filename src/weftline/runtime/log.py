@@ -36,7 +36,8 @@ from weftline.kernel.state import FOLD, State, encode_state
 from weftline.runtime import ids
 from weftline.runtime.clock import Clock
 from weftline.runtime.live import BEHIND, GONE, Draft, LiveRun, Waiter
-from weftline.store.base import LEAVE_DUE, Item, LogStore, NewAwait, Progress, ThreadEnd, Write, Written
+from weftline.store.awaits import NewAwait
+from weftline.store.base import LEAVE_DUE, Item, LogStore, Progress, ThreadEnd, Write, Written
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weftline.runtime.opening import Names
-from weftline.store.base import AwaitFilter, LogStore, OpenAwait, RunFilter, RunRow, Stored
+from weftline.store.awaits import AwaitFilter, OpenAwait
+from weftline.store.base import LogStore, RunFilter, RunRow, Stored
 
 
 class StoredRuns:

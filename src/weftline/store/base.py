@@ -21,6 +21,7 @@ from msgspec import Struct, field
 
 from weftline.errors import WeftlineError
 from weftline.messages import Blob
+from weftline.store.awaits import AwaitFilter, NewAwait, OpenAwait
 from weftline.store.secrets import Vault
 
 T = TypeVar("T")
@@ -74,20 +75,6 @@ class NewRun(Struct):
     """Sealed header values of the tools that the server dials; deleted when the run ends."""
     blobs: tuple[Blob, ...] = ()
     """What its messages name. Each is kept once in a workspace, for as long as a run's log or a thread names it."""
-
-
-class NewAwait(Struct, frozen=True):
-    """A question to a person that a run opens. The store lists it until the run closes it."""
-
-    id: str
-    workspace: int
-    root: int
-    """The run at the top, which people know: its own, unless it is a child."""
-    kind: str
-    opened_at: int
-    deadline_at: int | None
-    body: bytes
-    """As in the log."""
 
 
 class ThreadEnd(Struct):
@@ -305,41 +292,6 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     """The one whose status changed last comes first, and the page begins below `before_change`, not `before`."""
     before_change: tuple[int, int] | None = None
     """When the last run of the page before changed, and its key."""
-
-
-class OpenAwait(Struct, frozen=True):
-    """A question to a person, with what is known of its run."""
-
-    run: int
-    salt: str
-    id: str
-    workspace: int
-    root: int
-    root_salt: str
-    thread: int | None
-    agent: str | None
-    name: str
-    """Of the run."""
-    kind: str
-    opened_at: int
-    deadline_at: int | None
-    body: bytes
-
-
-class AwaitFilter(Struct, frozen=True, kw_only=True):
-    """What a page of open awaits must match, and where it begins: after the run and id in `after`."""
-
-    workspace: int
-    after: tuple[int, str] = (0, "")
-    limit: int = 50
-    run: int | None = None
-    root: int | None = None
-    """Those of this run and of all runs below it."""
-    thread: int | None = None
-    agents: tuple[str, ...] = ()
-    kinds: tuple[str, ...] = ()
-    due_before: int | None = None
-    """Only those whose deadline comes before this time."""
 
 
 class LogReader(Protocol):

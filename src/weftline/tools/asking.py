@@ -25,14 +25,14 @@ class Ask(Struct, frozen=True):
 class AsksPeople(Protocol):
     """What a tool has besides if people are asked about its calls."""
 
-    def ask(self, args: bytes) -> Ask | None:
+    def asks_people(self, args: bytes) -> Ask | None:
         """What is asked about a call with these final arguments; None if it may begin. An error blocks the call."""
         ...
 
 
 def ask_of(tool: object, args: bytes) -> Ask | None:
     """What a person is asked about a call of `tool`. Raises whatever the tool raises."""
-    ask = getattr(tool, "ask", None)
+    ask = getattr(tool, "asks_people", None)
     return None if ask is None else ask(args)
 
 

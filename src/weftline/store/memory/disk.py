@@ -6,7 +6,8 @@ import secrets
 from collections.abc import Sequence
 
 from weftline.messages import Blob
-from weftline.store.base import AwaitFilter, NewAwait, OpenAwait, Write
+from weftline.store.awaits import AwaitFilter, NewAwait, OpenAwait
+from weftline.store.base import Write
 from weftline.store.memory.run import MemoryRun
 from weftline.store.sqlite.database import records_in_memory
 

@@ -7,19 +7,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from weftline.store.base import (
-    AwaitFilter,
-    LargeEntry,
-    Loaded,
-    OpenAwait,
-    Page,
-    RunFilter,
-    RunRow,
-    Stored,
-    UnderWay,
-    Write,
-    Written,
-)
+from weftline.store.awaits import AwaitFilter, OpenAwait
+from weftline.store.base import LargeEntry, Loaded, Page, RunFilter, RunRow, Stored, UnderWay, Write, Written
 from weftline.store.claims import Claims
 from weftline.store.memory.disk import MemoryDisk
 from weftline.store.memory.run import MemoryRun, check_possible

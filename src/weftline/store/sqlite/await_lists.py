@@ -9,7 +9,8 @@ from typing import Any
 
 import apsw
 
-from weftline.store.base import AwaitFilter, OpenAwait, SqlValue, Write
+from weftline.store.awaits import AwaitFilter, OpenAwait
+from weftline.store.base import SqlValue, Write
 from weftline.store.sqlite import statements as sql
 
 _INSERT = (

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from weftline.errors import WeftlineError
 from weftline.kernel.bodies import decode_ended
@@ -20,7 +21,13 @@ from weftline.testing.engine.world import World
 from weftline.testing.lines import Line, lines_of
 
 TIMEOUT_S = 60
-TOOLS: tuple[ToolRef, ...] = (LocalRef("ask"), ServerRef("hold"), ServerRef("pay"), ServerRef("note"))
+TOOLS: tuple[ToolRef, ...] = (
+    LocalRef("ask"),
+    ServerRef("hold"),
+    ServerRef("pay"),
+    ServerRef("note"),
+    ServerRef("refund"),
+)
 
 T = TypeVar("T", bound=Fact)
 
@@ -65,9 +72,17 @@ class Bench:
         new = threads.NewThread(workspace=workspace, salt="salt", name="", agent=None, spec=b"{}", metadata="{}")
         return (await self.subject.store.records.write(threads.insert(new, now=1))).key
 
-    async def run(self, model: str, *, limits: Limits | None = None, thread: int | None = None, text: str = "x") -> Run:
+    async def run(
+        self,
+        model: str,
+        *,
+        limits: Limits | None = None,
+        thread: int | None = None,
+        text: str = "x",
+        requested_by: str = "",
+    ) -> Run:
         workspace = await self.workspace()
-        plan = plan_of(model, limits=limits, text=text)
+        plan = replace(plan_of(model, limits=limits, text=text), requested_by=requested_by)
         async with asyncio.timeout(TIMEOUT_S):
             run_id = await self.engine.create(workspace, plan, thread=thread)
             return Run(await self.engine.locate(run_id, workspace=workspace), run_id, workspace)

@@ -12,7 +12,8 @@ from weftline.messages import Message
 from weftline.providers.base import ToolSpec
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
-from weftline.tools.arguments import object_args
+from weftline.tools.arguments import InvalidArguments, object_args
+from weftline.tools.asking import Ask
 from weftline.tools.base import ClientKind, Reconciled, Tool, ToolContext, ToolOutput, Unknown
 
 
@@ -31,6 +32,9 @@ SCRIPTS: dict[str, object] = {
     "hold": {"turns": [_calls("hold"), _RESULTS]},
     "hold_then_note": {"turns": [_calls("hold", "note"), _RESULTS]},
     "pay": {"turns": [_calls("note", "pay"), _RESULTS]},
+    "refund": {"turns": [_calls("refund"), _RESULTS]},
+    "refund_twice": {"turns": [_calls("refund"), _calls("refund"), _RESULTS]},
+    "refund_three": {"turns": [_calls("refund", "refund", "refund"), _RESULTS]},
     "retry": {"turns": [{"error": {"class": "overloaded"}}, {"text": "at last"}]},
     "refused": {"turns": [{"error": {"class": "auth"}}]},
     "history": {"turns": [{"text": "heard {{user_messages}}"}]},
@@ -69,6 +73,7 @@ class World:
             WorldTool(self, "hold", "read"),
             WorldTool(self, "pay", "once"),
             WorldTool(self, "note", "read"),
+            Refund(self),
         ]
         return {tool.spec.name: tool for tool in tools}
 
@@ -81,7 +86,7 @@ class WorldTool:
 
     def __init__(self, world: World, name: str, effect: Effect) -> None:
         self._world = world
-        self._waits = name != "note"
+        self._waits = name in ("hold", "pay")
         self.spec = ToolSpec(name, name, Raw(b'{"type":"object"}'))
         self.effect: Effect = effect
 
@@ -98,3 +103,19 @@ class WorldTool:
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
         return Unknown()
+
+
+class Refund(WorldTool):
+    """A person is asked about each of its calls, whose argument is a number."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world, "refund", "once")
+
+    async def prepare(self, args: str) -> bytes:
+        given, final = object_args(args)
+        if not isinstance(given.get("n"), int):
+            raise InvalidArguments("n: a number")
+        return final
+
+    def asks_people(self, args: bytes) -> Ask | None:
+        return Ask(f"Refund {args.decode()}?")

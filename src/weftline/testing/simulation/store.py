@@ -13,13 +13,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import (
-    AwaitFilter,
     Copied,
     Database,
     Loaded,
     LogStore,
-    OpenAwait,
     Page,
     Query,
     RunFilter,

@@ -1,0 +1,54 @@
+"""What a store knows of the questions to people that are open at the moment: a projection of the log."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class NewAwait(Struct, frozen=True):
+    """A question to a person that a run opens. The store lists it until the run closes it."""
+
+    id: str
+    workspace: int
+    root: int
+    """The run at the top, which people know: its own, unless it is a child."""
+    kind: str
+    opened_at: int
+    deadline_at: int | None
+    body: bytes
+    """As in the log."""
+
+
+class OpenAwait(Struct, frozen=True):
+    """A question to a person, with what is known of its run."""
+
+    run: int
+    salt: str
+    id: str
+    workspace: int
+    root: int
+    root_salt: str
+    thread: int | None
+    agent: str | None
+    name: str
+    """Of the run."""
+    kind: str
+    opened_at: int
+    deadline_at: int | None
+    body: bytes
+
+
+class AwaitFilter(Struct, frozen=True, kw_only=True):
+    """What a page of open awaits must match, and where it begins: after the run and id in `after`."""
+
+    workspace: int
+    after: tuple[int, str] = (0, "")
+    limit: int = 50
+    run: int | None = None
+    root: int | None = None
+    """Those of this run and of all runs below it."""
+    thread: int | None = None
+    agents: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    due_before: int | None = None
+    """Only those whose deadline comes before this time."""

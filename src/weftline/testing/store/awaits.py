@@ -1,0 +1,93 @@
+"""What people are asked: listed from the commit that asks to the commit that has the answer, and with neither."""
+
+from __future__ import annotations
+
+from weftline.store.base import AwaitFilter, LogReader, NewAwait
+from weftline.testing.store.subject import Subject, chain_of, commit, new_chain, new_workspace, outcomes
+
+
+def _asks(id: str, workspace: int, *, root: int = 1, kind: str = "confirm", deadline_at: int | None = None) -> NewAwait:
+    return NewAwait(id, workspace, root, kind, 5_000, deadline_at, b'{"prompt":"May it?"}')
+
+
+async def _ids(log: LogReader, wanted: AwaitFilter) -> list[tuple[int, str]]:
+    return [(one.run, one.id) for one in await log.awaits(wanted)]
+
+
+async def an_await_is_listed_until_it_is_answered(subject: Subject) -> None:
+    run, workspace = await new_chain(subject), await new_workspace(subject)
+    everything = AwaitFilter(workspace=workspace)
+    write = run.append(b"opened", kind="await.opened", due_at=None)
+    write.awaits = [_asks("b", workspace, deadline_at=7_000), _asks("a", workspace, kind="question")]
+    assert outcomes(await commit(subject.store.log, write)) == ["ok"]
+    first, second = await subject.store.log.awaits(everything)
+    assert (first.run, first.salt, first.id, first.kind, first.root, first.root_salt) == (
+        (1, "salt", "a", "question", 1, "salt")
+    )
+    assert (second.id, second.opened_at, second.deadline_at, second.body) == ("b", 5_000, 7_000, write.awaits[0].body)
+    await subject.reopen(cleanly=False)
+    assert await _ids(subject.store.log, everything) == [(1, "a"), (1, "b")]
+    claimed = await subject.store.log.claim(1, kinds=())
+    assert claimed is not None
+    run.epoch = claimed.epoch
+    answer = run.append(b"closed", kind="await.closed")
+    answer.answered = ["a"]
+    assert outcomes(await commit(subject.store.log, answer)) == ["ok"]
+    assert await _ids(subject.store.log, everything) == [(1, "b")]
+
+
+async def an_await_goes_with_a_write_that_does_not_fit(subject: Subject) -> None:
+    run, neighbour, workspace = await new_chain(subject), await new_chain(subject, 2), await new_workspace(subject)
+    log = subject.store.log
+    opened, stale = run.append(b"opened", kind="await.opened"), neighbour.append(b"opened", kind="await.opened")
+    opened.awaits, stale.awaits = [_asks("a", workspace)], [_asks("a", workspace)]
+    stale.base_version += 1
+    assert outcomes(await commit(log, opened, stale)) == ["ok", "conflict"]
+    assert await _ids(log, AwaitFilter(workspace=workspace)) == [(1, "a")]
+    late = run.append(b"closed", kind="await.closed")
+    late.answered, late.base_version = ["a"], late.base_version + 1
+    assert outcomes(await commit(log, late)) == ["conflict"]
+    assert await _ids(log, AwaitFilter(workspace=workspace)) == [(1, "a")]
+
+
+async def an_await_that_is_answered_in_the_same_commit_is_never_listed(subject: Subject) -> None:
+    run, workspace = await new_chain(subject), await new_workspace(subject)
+    write = run.append(b"opened", b"closed", kind="await.opened")
+    write.awaits, write.answered = [_asks("a", workspace)], ["a"]
+    assert outcomes(await commit(subject.store.log, write)) == ["ok"]
+    assert await _ids(subject.store.log, AwaitFilter(workspace=workspace)) == []
+
+
+async def awaits_are_found_by_run_root_kind_agent_and_deadline(subject: Subject) -> None:
+    log, workspace = subject.store.log, await new_workspace(subject)
+    other = await new_workspace(subject, "other")
+    runs = [chain_of(log, 1, workspace), chain_of(log, 2, workspace), chain_of(log, 3, other)]
+    for run, agent in zip(runs, ("billing", "travel", None), strict=True):
+        assert outcomes(await commit(log, run.create(agent=agent))) == ["ok"]
+        write = run.append(b"opened", kind="await.opened")
+        owner = other if run.key == 3 else workspace
+        write.awaits = [
+            _asks("a", owner, root=1, deadline_at=1_000 * run.key),
+            _asks("b", owner, root=run.key, kind="plan"),
+        ]
+        assert outcomes(await commit(log, write)) == ["ok"]
+
+    async def found(**filters: object) -> list[tuple[int, str]]:
+        return await _ids(log, AwaitFilter(**({"workspace": workspace} | filters)))  # type: ignore[arg-type]
+
+    assert await found() == [(1, "a"), (1, "b"), (2, "a"), (2, "b")]
+    assert await found(limit=1, after=(1, "a")) == [(1, "b")]
+    assert await found(run=2) == [(2, "a"), (2, "b")]
+    assert await found(root=1) == [(1, "a"), (1, "b"), (2, "a")]
+    assert await found(kinds=("plan",)) == [(1, "b"), (2, "b")]
+    assert await found(agents=("travel",)) == [(2, "a"), (2, "b")]
+    assert await found(due_before=2_000) == [(1, "a")]
+    assert await found(workspace=other) == [(3, "a"), (3, "b")]
+
+
+CHECKS = (
+    an_await_is_listed_until_it_is_answered,
+    an_await_goes_with_a_write_that_does_not_fit,
+    an_await_that_is_answered_in_the_same_commit_is_never_listed,
+    awaits_are_found_by_run_root_kind_agent_and_deadline,
+)

@@ -1,0 +1,33 @@
+"""What a model reads about people, word for word: whoever changes a text sees it here and reads it aloud."""
+
+from __future__ import annotations
+
+from weftline import prompts_people as prompts
+
+_GO_ON = "Do not make it again unless you are told to: go on without it, or say that it was refused."
+
+
+def test_the_texts_are_these() -> None:
+    assert f"Not executed: a person was asked and did not allow this call. {_GO_ON}" == prompts.DENIED
+    assert (f"Not executed: a person was asked about this call and did not answer in time. {_GO_ON}") == prompts.EXPIRED
+    assert prompts.denied("Too much.") == (
+        f"Not executed: a person was asked and did not allow this call: Too much.\n{_GO_ON}"
+    )
+    assert prompts.nobody_asked("pay") == (
+        "Not executed: pay needs a person's approval, and this run may not ask anybody. Go on without it."
+    )
+    assert prompts.not_askable("pay", "no amount") == (
+        "Not executed: pay needs a person's approval, and the question could not be put: no amount"
+    )
+    assert prompts.NO_ANSWER == "The user did not answer. Go on with what you know, and say what you had to assume."
+    assert prompts.no_answer("Not now.") == "The user did not answer the question: Not now."
+    assert prompts.PLAN_APPROVED == "The user approved the plan. Carry it out."
+    assert prompts.PLAN_REJECTED == (
+        "The user rejected the plan. Do not carry it out: ask what should be different, or make another one."
+    )
+    assert prompts.plan_rejected("Too slow.") == (
+        "The user rejected the plan: Too slow.\nDo not carry it out; make another one."
+    )
+    assert prompts.plan_commented("Start small.") == (
+        "The user neither approved nor rejected the plan, but said: Start small."
+    )
