@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import Raw
 from msgspec.structs import replace
 
 from weftline import events
@@ -16,6 +16,7 @@ from weftline.kernel import bodies
 from weftline.kernel import entries as log
 from weftline.kernel.entries import Fact, decode_fact
 from weftline.messages import joined_text
+from weftline.plan import agent_of
 from weftline.runtime.engine import EntryBatch
 
 _decode = msgspec.json.Decoder().decode
@@ -28,7 +29,6 @@ class Projector:
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
-        self._queued: dict[str, str] = {}
         self._calls: dict[tuple[int, int], tuple[str, str]] = {}
         """Ids and names of the calls of the latest turn, by turn and index."""
         self._children: dict[tuple[int, int], str] = {}
@@ -61,11 +61,6 @@ class Projector:
 
     def _fact(self, head: Fact, body: bytes) -> AnyEvent | None:
         match head:
-            case log.MessageQueued():
-                self._queued[head.id] = joined_text(bodies.decode_queued(body).parts)
-                return None
-            case log.MessagesTaken():
-                return events.MessagesTaken(texts=tuple([self._queued.pop(id, "") for id in head.ids]))
             case log.TurnCompleted():
                 self._calls = {(head.turn, index): (call.id, call.name) for index, call in enumerate(head.calls)}
                 self._children = {}
@@ -98,17 +93,7 @@ class Projector:
 
 
 def _started(head: log.RunCreated, body: bytes) -> AnyEvent:
-    plan = msgspec.json.decode(bodies.decode_created(body).plan, type=_Named)
-    if plan.path:
-        return events.RunStarted(agent=plan.name)
-    return events.RunStarted(agent=plan.code or (plan.name if plan.agent_id is not None else None))
-
-
-class _Named(msgspec.Struct):
-    name: str = ""
-    agent_id: str | None = None
-    code: str | None = None
-    path: tuple[str, ...] = ()
+    return events.RunStarted(agent=agent_of(bodies.decode_created(body).plan))
 
 
 def _restarted(head: log.AttemptStarted, body: bytes) -> AnyEvent | None:
@@ -136,6 +121,10 @@ def _opened(head: log.CallOpened, body: bytes) -> AnyEvent | None:
 def finished_call(head: log.CallClosed, body: bytes) -> events.CallFinished:
     text = joined_text(bodies.decode_closed(body).parts)
     return events.CallFinished(call_id=head.id, name=head.name, ok=not head.is_error, result=text, how=head.how)
+
+
+def _taken(head: log.MessagesTaken, body: bytes) -> AnyEvent:
+    return events.MessagesTaken(texts=bodies.decode_taken(body).texts if body else ())
 
 
 def _rejected(head: log.OutputRejected, body: bytes) -> AnyEvent:
@@ -182,6 +171,7 @@ _FACTS: dict[type[Fact], Callable[[Any, bytes], AnyEvent | None]] = {
     log.AttemptStarted: _restarted,
     log.CallOpened: _opened,
     log.CallClosed: finished_call,
+    log.MessagesTaken: _taken,
     log.OutputRejected: _rejected,
     log.LoopDetected: _looped,
     log.BudgetExceeded: _over_budget,
@@ -194,8 +184,12 @@ _FACTS: dict[type[Fact], Callable[[Any, bytes], AnyEvent | None]] = {
 
 def _provider_called(body: bytes) -> AnyEvent:
     note = bodies.decode_note(body)
-    result = "" if note.call.result is UNSET else bytes(note.call.result).decode()
-    return events.ProviderCalled(name=note.call.name, status=note.call.status, result=result, turn=note.turn)
+    return events.ProviderCalled(
+        name=note.call.name,
+        status=note.call.status,
+        result=bodies.provider_result(note.call),
+        turn=note.turn,
+    )
 
 
 def _progress(body: bytes) -> AnyEvent:

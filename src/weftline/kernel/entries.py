@@ -358,7 +358,7 @@ class MessageQueued(Head, frozen=True, tag="message.queued"):
 
 
 class MessagesTaken(Head, frozen=True, tag="messages.taken"):
-    """These queued messages are in the conversation from the next model call on."""
+    """These queued messages are in the conversation from the next model call on. Body: `TakenBody`."""
 
     ids: tuple[str, ...]
 

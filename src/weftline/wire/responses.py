@@ -163,6 +163,8 @@ class Tokens(Struct, frozen=True, rename="camel"):
     cached_tokens: int
     reasoning_tokens: int
     output_tokens: int
+    cache_write_tokens: int | UnsetType = UNSET
+    """Input that was written to a cache; absent if there was none."""
 
 
 class ModelUsed(Struct, frozen=True, rename="camel"):
@@ -193,6 +195,7 @@ def usage_triple(usage: Usage, turns: int, model: ModelRef, *, attempts: int, es
             min(_count(usage.cached), whole_input),
             min(_count(usage.reasoning), whole_output),
             whole_output,
+            min(_count(usage.cache_write), whole_input) or UNSET,
         ),
         _count(turns),
         _count(attempts),
