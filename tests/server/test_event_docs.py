@@ -81,7 +81,15 @@ async def test_the_page_has_every_field_that_real_runs_show(api: Api, project_ro
             seen[frame.type] |= frame.payload.keys()
     undocumented = {kind: fields - page[kind] for kind, fields in seen.items() if fields - page[kind]}
     assert undocumented == {}
-    assert seen.keys() == page.keys() - {"run_paused", "run_resumed", "tool_progress", "note", "messages_taken"}
+    assert seen.keys() == page.keys() - {
+        "run_paused",
+        "run_resumed",
+        "tool_progress",
+        "note",
+        "messages_taken",
+        "child_started",
+        "child_ended",
+    }
 
 
 def test_the_page_about_serving_has_every_route_of_runs_sessions_models_and_health(project_root: Path) -> None:

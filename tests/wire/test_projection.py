@@ -23,6 +23,7 @@ from weftline.kernel.entries import (
     CallOpened,
     CallStarted,
     CancelRequested,
+    ChildEnded,
     Fact,
     FinalForced,
     HistoryPinned,
@@ -65,7 +66,6 @@ def test_every_fact_is_an_event_or_internal() -> None:
         HistoryPinned(3),
         RunAdopted(2),
         AttemptFailed(0, 1, "server"),
-        CallStarted(0, 0, 1),
         MessageQueued("m", "steer"),
         CancelRequested(),
         TimerFired(1),
@@ -278,6 +278,14 @@ def test_a_log_of_older_code_has_no_texts_of_messages_that_were_taken() -> None:
 
 def test_the_first_attempt_of_a_turn_restarts_nothing() -> None:
     assert project(AttemptStarted(3, 1, ModelRef()), b"", run_id="run_1") is None
+
+
+def test_a_call_that_begins_is_shown_only_if_a_run_of_its_own_carries_it_out() -> None:
+    assert project(CallStarted(0, 0, 1), b"", run_id="run_1") is None
+    call = {"toolUseId": "c1", "name": "ask", "childRunId": "run_2"}
+    assert event(CallStarted(3, 0, 1, child="run_2", id="c1", name="ask")) == ("child_started", {**call, "turn": 3})
+    end = ChildEnded(3, 0, "failed", usage=Usage(input=9, output=4), turns=2, child="run_2", id="c1", name="ask")
+    assert event(end) == ("child_ended", {**call, "status": "failed", "turns": 2, "tokens": USED["tokens"]})
 
 
 SEARCH = ProviderCall(

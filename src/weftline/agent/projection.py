@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import msgspec
@@ -24,72 +24,27 @@ _decode_delta = msgspec.json.Decoder(events.TextDelta).decode
 _decode_thought = msgspec.json.Decoder(events.ThinkingDelta).decode
 
 
-class Projector:
-    """Turns the entries of one run into events, in order. It remembers what later entries only name."""
-
-    def __init__(self, run_id: str) -> None:
-        self._run_id = run_id
-        self._calls: dict[tuple[int, int], tuple[str, str]] = {}
-        """Ids and names of the calls of the latest turn, by turn and index."""
-        self._children: dict[tuple[int, int], str] = {}
-
-    def events(self, batch: EntryBatch, *, after: int) -> Iterator[AnyEvent]:
-        """The events of the batch whose seq is above `after`."""
-        heads = iter(batch.heads) if batch.heads is not None else None
-        for item in batch.items:
-            if not item.head:
-                yield from self._observed(item.kind, item.seq, item.body, after=after)
-                continue
-            try:
-                head = next(heads) if heads is not None else decode_fact.decode(item.head)
-            except msgspec.ValidationError:
-                unknown = events.UnknownEvent(run_id=self._run_id, seq=item.seq, type=item.kind)
-                if item.seq > after:
-                    yield unknown
-                continue
-            event = self._fact(head, item.body)
-            if event is not None and item.seq > after:
-                yield replace(event, run_id=self._run_id, seq=item.seq)
-
-    def _observed(self, kind: str, seq: int, joined: bytes, *, after: int) -> Iterable[AnyEvent]:
-        make = _OBSERVED.get(kind)
-        for number, body in enumerate(joined.split(b"\n"), seq):
-            if number <= after:
-                continue
-            event = events.UnknownEvent(type=kind) if make is None else make(body)
-            yield replace(event, run_id=self._run_id, seq=number)
-
-    def _fact(self, head: Fact, body: bytes) -> AnyEvent | None:
-        match head:
-            case log.TurnCompleted():
-                self._calls = {(head.turn, index): (call.id, call.name) for index, call in enumerate(head.calls)}
-                self._children = {}
-                return _finished(head, body)
-            case log.CallStarted():
-                return self._child_started(head) if head.child else None
-            case log.ChildEnded():
-                return self._child_ended(head)
-            case _:
-                make = _FACTS.get(type(head))
-                return None if make is None else make(head, body)
-
-    def _child_started(self, head: log.CallStarted) -> AnyEvent:
-        call_id, name = self._calls.get((head.turn, head.index), ("", ""))
-        self._children[head.turn, head.index] = head.child
-        return events.ChildStarted(call_id=call_id, name=name, child_id=head.child, turn=head.turn)
-
-    def _child_ended(self, head: log.ChildEnded) -> AnyEvent:
-        where = head.turn, head.index
-        call_id, name = self._calls.get(where, ("", ""))
-        return events.ChildEnded(
-            call_id=call_id,
-            name=name,
-            child_id=self._children.get(where, ""),
-            status=head.status,
-            turns=head.turns,
-            usage=head.usage,
-            cost_usd=None if head.cost_nusd is None else head.cost_nusd / 1_000_000_000,
-        )
+def events_of(batch: EntryBatch) -> Iterator[AnyEvent]:
+    """The events of a batch of entries: each entry is one, or none, whatever came before it."""
+    run_id = batch.run_id
+    heads = iter(batch.heads) if batch.heads is not None else None
+    for item in batch.items:
+        if not item.head:
+            make = _OBSERVED.get(item.kind)
+            for seq, body in enumerate(item.body.split(b"\n"), item.seq):
+                if batch.after < seq <= batch.last_seq:
+                    event = events.UnknownEvent(type=item.kind) if make is None else make(body)
+                    yield replace(event, run_id=run_id, seq=seq)
+            continue
+        try:
+            head = next(heads) if heads is not None else decode_fact.decode(item.head)
+        except msgspec.ValidationError:
+            yield events.UnknownEvent(run_id=run_id, seq=item.seq, type=item.kind)
+            continue
+        of_fact = _FACTS.get(type(head))
+        event = None if of_fact is None else of_fact(head, item.body)
+        if event is not None:
+            yield replace(event, run_id=run_id, seq=item.seq)
 
 
 def _started(head: log.RunCreated, body: bytes) -> AnyEvent:
@@ -116,6 +71,24 @@ def _opened(head: log.CallOpened, body: bytes) -> AnyEvent | None:
         return None
     args = object_of(bodies.decode_opened(body).args)
     return events.CallOpened(call_id=head.id, name=head.name, args=args, turn=head.turn, client=head.client)
+
+
+def _child_started(head: log.CallStarted, body: bytes) -> AnyEvent | None:
+    if not head.child:
+        return None
+    return events.ChildStarted(call_id=head.id, name=head.name, child_id=head.child, turn=head.turn)
+
+
+def _child_ended(head: log.ChildEnded, body: bytes) -> AnyEvent:
+    return events.ChildEnded(
+        call_id=head.id,
+        name=head.name,
+        child_id=head.child,
+        status=head.status,
+        turns=head.turns,
+        usage=head.usage,
+        cost_usd=None if head.cost_nusd is None else head.cost_nusd / 1_000_000_000,
+    )
 
 
 def finished_call(head: log.CallClosed, body: bytes) -> events.CallFinished:
@@ -169,6 +142,9 @@ def _resumed(head: log.RunResumed, body: bytes) -> AnyEvent:
 _FACTS: dict[type[Fact], Callable[[Any, bytes], AnyEvent | None]] = {
     log.RunCreated: _started,
     log.AttemptStarted: _restarted,
+    log.TurnCompleted: _finished,
+    log.CallStarted: _child_started,
+    log.ChildEnded: _child_ended,
     log.CallOpened: _opened,
     log.CallClosed: finished_call,
     log.MessagesTaken: _taken,

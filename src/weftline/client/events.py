@@ -15,9 +15,8 @@ from msgspec.structs import fields as fields_of
 
 from weftline import events
 from weftline.client.errors import NetworkError, ToolDeliveryError
-from weftline.client.usage import spent_of
+from weftline.client.usage import spent_of, usage_of
 from weftline.events import AnyEvent, Event
-from weftline.messages import Usage
 from weftline.net.sse import SseEvent
 
 
@@ -79,6 +78,8 @@ _KINDS: dict[str, type[AnyEvent]] = {
     "assistant_message": events.TurnFinished,
     "tool_call": events.CallOpened,
     "local_tool_call": events.CallOpened,
+    "child_started": events.ChildStarted,
+    "child_ended": events.ChildEnded,
     "tool_progress": events.CallProgress,
     "tool_result": events.CallFinished,
     "local_tool_result_in": events.CallFinished,
@@ -98,6 +99,8 @@ _WIRE_NAMES: dict[str, tuple[str, ...]] = {
     "max_calls": ("maxCalls",),
     "call_index": ("callIndex",),
     "call_id": ("toolUseId",),
+    "child_id": ("childRunId",),
+    "cost_usd": ("costUsd",),
     "args": ("args", "input"),
     "calls": ("toolCalls",),
     "client": ("kind",),
@@ -160,6 +163,8 @@ def _event(kind: str, payload: dict[str, Any], *, run_id: str, seq: int) -> AnyE
         fields = _read(shape, payload) | {"run_id": run_id, "seq": seq}
         if shape is events.CallFinished:
             fields |= _outcome(payload)
+        elif shape is events.ChildEnded:
+            fields["usage"] = usage_of(payload)
         elif kind == "local_tool_call":
             fields.setdefault("client", "local")
         elif kind == "tool_call":
@@ -212,13 +217,12 @@ def _outcome(payload: dict[str, Any]) -> dict[str, Any]:
 def _ended(kind: str, payload: dict[str, Any], *, run_id: str, seq: int) -> events.RunEnded:
     """Ends are read field by field: whatever else is odd about one, the run has ended."""
     spent = spent_of(payload)
-    used = spent.tokens
     end = events.RunEnded(
         run_id=run_id,
         seq=seq,
         status="cancelled",
         turns=spent.turns,
-        usage=Usage() if used is None else used.as_usage(),
+        usage=usage_of(payload),
         cost_usd=spent.cost_usd,
     )
     if kind == "cancelled":

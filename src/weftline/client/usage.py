@@ -32,11 +32,6 @@ class Tokens(Struct, frozen=True, rename="camel"):
             self.cache_write_tokens + other.cache_write_tokens,
         )
 
-    def as_usage(self) -> Usage:
-        return Usage(
-            self.input_tokens, self.cached_tokens, self.reasoning_tokens, self.output_tokens, self.cache_write_tokens
-        )
-
 
 class ModelUsed(Struct, frozen=True, rename="camel"):
     id: str = ""
@@ -90,6 +85,14 @@ def spent_of(payload: dict[str, Any]) -> Spent:
         attempts if isinstance(attempts, int) else 0,
         float(cost) if isinstance(cost, int | float) else None,
         payload.get("usageEstimated") is True,
+    )
+
+
+def usage_of(payload: dict[str, Any]) -> Usage:
+    """The `tokens` of an event in the words of `weftline.events`."""
+    used = lenient(payload.get("tokens"), Tokens) or Tokens()
+    return Usage(
+        used.input_tokens, used.cached_tokens, used.reasoning_tokens, used.output_tokens, used.cache_write_tokens
     )
 
 

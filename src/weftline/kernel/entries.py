@@ -284,7 +284,11 @@ class CallStarted(Head, frozen=True, tag="call.started"):
     attempt: int
     effect: Effect | None = None
     child: str = ""
-    """The id of the run that carries it out, created in the same transaction."""
+    """The id of the run that carries it out, created in the same transaction. `id` and `name` of the call are here for
+    readers who come in the middle, if there is one.
+    """
+    id: str = ""
+    name: str = ""
 
 
 class ChildEnded(Head, frozen=True, tag="child.ended"):
@@ -303,6 +307,10 @@ class ChildEnded(Head, frozen=True, tag="child.ended"):
     turns: int = 0
     elapsed_us: int = 0
     """From its creation to its end."""
+    child: str = ""
+    id: str = ""
+    name: str = ""
+    """As in `call.started`."""
 
 
 class CallClosed(Head, frozen=True, tag="call.closed"):

@@ -49,7 +49,7 @@ from weftline.kernel.entries import (
 )
 from weftline.messages import File, Image, Text, joined_text
 from weftline.plan import agent_of
-from weftline.wire.responses import usage_triple
+from weftline.wire.responses import tokens, usage_triple
 
 ERROR_CLASSES = frozenset(
     {
@@ -159,6 +159,27 @@ def _turn_restarted(head: AttemptStarted, body: bytes) -> tuple[str, bytes] | No
     if head.attempt == 1:
         return None
     return "turn_restarted", encode({"turn": head.turn, "attempt": head.attempt, "reason": head.cause})
+
+
+def _child_started(head: CallStarted, body: bytes) -> tuple[str, bytes] | None:
+    if not head.child:
+        return None
+    payload = {"toolUseId": head.id, "name": head.name, "childRunId": head.child, "turn": head.turn}
+    return "child_started", encode(payload)
+
+
+def _child_ended(head: ChildEnded, body: bytes) -> tuple[str, bytes]:
+    payload: dict[str, Any] = {
+        "toolUseId": head.id,
+        "name": head.name,
+        "childRunId": head.child,
+        "status": head.status,
+        "turns": head.turns,
+        "tokens": tokens(head.usage),
+    }
+    if head.cost_nusd is not None:
+        payload["costUsd"] = head.cost_nusd / 1_000_000_000
+    return "child_ended", encode(payload)
 
 
 def _messages_taken(head: MessagesTaken, body: bytes) -> tuple[str, bytes]:
@@ -381,6 +402,8 @@ PROJECTIONS: dict[type[Fact], Projection] = {
     BudgetExceeded: _budget_exceeded,
     RunPaused: _run_paused,
     RunResumed: _run_resumed,
+    CallStarted: _child_started,
+    ChildEnded: _child_ended,
     MessagesTaken: _messages_taken,
     OutputRejected: _output_rejected,
     FinalForced: _final_forced,
@@ -395,10 +418,8 @@ INTERNAL: frozenset[type[Fact]] = frozenset(
         OutputAccepted,
         ResultsOverBudget,
         CallGated,
-        CallStarted,
         MessageQueued,
         CancelRequested,
-        ChildEnded,
         TimerFired,
     }
 )
