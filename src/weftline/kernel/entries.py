@@ -284,11 +284,10 @@ class CallStarted(Head, frozen=True, tag="call.started"):
     attempt: int
     effect: Effect | None = None
     child: str = ""
-    """The id of the run that carries it out, created in the same transaction. `id` and `name` of the call are here for
-    readers who come in the middle, if there is one.
-    """
+    """The id of the run that carries it out, created in the same transaction."""
     id: str = ""
     name: str = ""
+    """Of a call with a child: its id and its tool, so that the entry can be shown without those before it."""
 
 
 class ChildEnded(Head, frozen=True, tag="child.ended"):
