@@ -36,6 +36,8 @@ NAMES: dict[type[Event], Names] = {
     events.CallProgress: Names(("tool_progress",), ("note.tool_progress",)),
     events.ProviderCalled: Names(("tool_result",), ("note.provider_call",)),
     events.Note: Names(("note",), ("note.tool",)),
+    events.AwaitOpened: Names(("await_opened",), ("await.opened",)),
+    events.AwaitClosed: Names(("await_closed",), ("await.closed",)),
     events.MessagesTaken: Names(("messages_taken",), ("messages.taken",)),
     events.OutputRejected: Names(("output_rejected",), ("output.rejected",)),
     events.LoopDetected: Names(("loop_detected",), ("loop.detected",)),

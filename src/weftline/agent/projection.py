@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from weftline import events
@@ -96,6 +96,25 @@ def finished_call(head: log.CallClosed, body: bytes) -> events.CallFinished:
     return events.CallFinished(call_id=head.id, name=head.name, ok=not head.is_error, result=text, how=head.how)
 
 
+def _asked(head: log.AwaitOpened, body: bytes) -> AnyEvent:
+    asked = bodies.decode_await(body)
+    return events.AwaitOpened(
+        id=head.id,
+        kind=head.kind,
+        question=asked.prompt,
+        name=asked.name,
+        args=object_of(asked.args),
+        call_id=asked.call,
+        options=asked.options,
+    )
+
+
+def _answered(head: log.AwaitClosed, body: bytes) -> AnyEvent:
+    answer = bodies.decode_answer(body) if body else bodies.AnswerBody()
+    args = None if answer.args is UNSET else object_of(answer.args)
+    return events.AwaitClosed(id=head.id, outcome=head.outcome, by=head.by, reason=answer.reason, args=args)
+
+
 def _taken(head: log.MessagesTaken, body: bytes) -> AnyEvent:
     return events.MessagesTaken(texts=bodies.decode_taken(body).texts if body else ())
 
@@ -132,11 +151,16 @@ def _forced(head: log.FinalForced, body: bytes) -> AnyEvent:
 
 
 def _paused(head: log.RunPaused, body: bytes) -> AnyEvent:
-    return events.RunPaused(reason=head.reason, by=head.requested_by)
+    return events.RunPaused(reason=head.reason, by=head.requested_by, labels=_control(body).labels)
 
 
 def _resumed(head: log.RunResumed, body: bytes) -> AnyEvent:
-    return events.RunResumed(notes=head.notes, by=head.requested_by)
+    said = _control(body)
+    return events.RunResumed(notes=head.notes, by=head.requested_by, labels=said.labels, message_count=said.messages)
+
+
+def _control(body: bytes) -> bodies.ControlBody:
+    return bodies.decode_control(body) if body else bodies.ControlBody()
 
 
 _FACTS: dict[type[Fact], Callable[[Any, bytes], AnyEvent | None]] = {
@@ -147,6 +171,8 @@ _FACTS: dict[type[Fact], Callable[[Any, bytes], AnyEvent | None]] = {
     log.ChildEnded: _child_ended,
     log.CallOpened: _opened,
     log.CallClosed: finished_call,
+    log.AwaitOpened: _asked,
+    log.AwaitClosed: _answered,
     log.MessagesTaken: _taken,
     log.OutputRejected: _rejected,
     log.LoopDetected: _looped,

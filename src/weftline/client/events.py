@@ -84,6 +84,8 @@ _KINDS: dict[str, type[AnyEvent]] = {
     "tool_result": events.CallFinished,
     "local_tool_result_in": events.CallFinished,
     "note": events.Note,
+    "await_opened": events.AwaitOpened,
+    "await_closed": events.AwaitClosed,
     "messages_taken": events.MessagesTaken,
     "output_rejected": events.OutputRejected,
     "loop_detected": events.LoopDetected,
@@ -104,9 +106,10 @@ _WIRE_NAMES: dict[str, tuple[str, ...]] = {
     "args": ("args", "input"),
     "calls": ("toolCalls",),
     "client": ("kind",),
+    "message_count": ("messageCount",),
     "count": ("consecutiveCount",),
     "hard": ("hardCutoff",),
-    "by": ("requestedBy",),
+    "by": ("by", "requestedBy"),
     "data": ("note",),
 }
 """The fields of events that have another name on the wire, or one of two."""

@@ -153,6 +153,15 @@ class TextBody(Struct):
     text: str
 
 
+class ControlBody(Struct, omit_defaults=True):
+    """Of `run.paused` and `run.resumed`, if there is more to say: the requester's own labels, and how many messages
+    came with it.
+    """
+
+    labels: dict[str, str] = {}
+    messages: int = 0
+
+
 class FailedBody(Struct, omit_defaults=True):
     """Of `attempt.failed`: the error, the text streamed before it, and what the provider said about itself."""
 
@@ -208,6 +217,7 @@ decode_await = Decoder(AwaitBody).decode
 decode_answer = Decoder(AnswerBody).decode
 decode_closed = Decoder(ClosedBody).decode
 decode_text = Decoder(TextBody).decode
+decode_control = Decoder(ControlBody).decode
 decode_failed = Decoder(FailedBody).decode
 decode_ended = Decoder(EndedBody).decode
 decode_taken = Decoder(TakenBody).decode

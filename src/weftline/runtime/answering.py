@@ -5,12 +5,14 @@ A refused answer changes nothing: the run goes on waiting for the right one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, cast
 
 from msgspec import UNSET, Raw, Struct
+from msgspec.structs import replace
 
 from weftline.canonical import NotCanonical, canonical_value, digest
-from weftline.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from weftline.errors import Conflict, Forbidden, InvalidRequest, Issue, NotFound, invalid
 from weftline.kernel.bodies import AnswerBody, Pattern, decode_answer, encode
 from weftline.kernel.entries import ANSWERS, KIND, AwaitClosed, AwaitOutcome, decode_fact
 from weftline.kernel.state import Question
@@ -39,15 +41,18 @@ class Answer(Struct, frozen=True, kw_only=True):
     value: Any = None
     reason: str = ""
     remember: Pattern | None = None
-    """Later calls of the run that are approved with this one."""
+    """Later calls of the run that are approved with this one. A pattern without a tool is for that of the call."""
+    request: str = ""
+    """What tells this request from another one with the same answer; without it, the two are the same."""
 
     @property
     def digest(self) -> str:
         """The same for the same answer."""
         try:
-            return digest(canonical_value([self.outcome, self.args, self.value, self.reason, _plain(self.remember)]))
+            said = [self.outcome, self.args, self.value, self.reason, _plain(self.remember)]
+            return digest(canonical_value([*said, self.request] if self.request else said))
         except NotCanonical as error:
-            raise InvalidRequest(f"The answer is not JSON: {error}") from None
+            raise _misfit(Issue("", f"The answer is not JSON: {error}")) from None
 
 
 def _plain(pattern: Pattern | None) -> list[Any] | None:
@@ -56,39 +61,67 @@ def _plain(pattern: Pattern | None) -> list[Any] | None:
     return [pattern.tool, {name: bytes(raw).decode() for name, raw in pattern.args.items()}, pattern.prefixes]
 
 
+def pattern_of(tool: str, remember: bool | Mapping[str, object]) -> Pattern | None:
+    """Which later calls an approval covers: all of the tool, or those with these arguments.
+
+    A text that ends in `*` stands for every text that begins like it and goes on with plain words.
+    """
+    if remember is False:
+        return None
+    if remember is True:
+        return Pattern(tool)
+    args: dict[str, Raw] = {}
+    prefixes: dict[str, str] = {}
+    for name, value in remember.items():
+        if isinstance(value, str) and value.endswith("*"):
+            prefixes[name] = value[:-1]
+            continue
+        try:
+            args[name] = Raw(canonical_value(value))
+        except NotCanonical as error:
+            raise _misfit(Issue("remember", f"{name} is not JSON: {error}")) from None
+    return Pattern(tool, args, prefixes)
+
+
 def require_askable(run: LiveRun, question: Question, answer: Answer, *, by: str) -> None:
     """Raises `InvalidRequest` or `Forbidden` for an answer that the await does not take, whatever its arguments."""
-    if not by.strip():
-        raise InvalidRequest("by: an answer needs the name of whoever gives it.", code="invalid_answer")
     assert question.kind != "call"
+    issues: list[Issue] = []
+    if not by.strip():
+        issues.append(Issue("by", "an answer needs the name of whoever gives it"))
     if answer.outcome not in ANSWERS[question.kind]:
         can = " or ".join(sorted(ANSWERS[question.kind]))
-        raise InvalidRequest(
-            f"An await of the kind {question.kind!r} cannot be {answer.outcome}: it is {can}.", code="invalid_answer"
-        )
-    if answer.args is not None and (question.kind != "confirm" or answer.outcome != "approved"):
-        raise InvalidRequest("args: only the approval of a call can change its arguments.", code="invalid_answer")
-    if answer.remember is not None and (question.kind != "confirm" or answer.outcome != "approved"):
-        raise InvalidRequest("remember: only the approval of a call covers others.", code="invalid_answer")
+        issues.append(Issue("outcome", f"a {question.kind} cannot be {answer.outcome}, only {can}"))
+    approves = question.kind == "confirm" and answer.outcome == "approved"
+    if answer.args is not None and not approves:
+        issues.append(Issue("args", "only the approval of a call can change its arguments"))
+    if answer.remember is not None and not approves:
+        issues.append(Issue("remember", "only the approval of a call covers others"))
     if answer.value is not None and answer.outcome != "answered":
-        raise InvalidRequest("value: only an answer has a value.", code="invalid_answer")
+        issues.append(Issue("value", "only an answer has a value"))
+    elif answer.outcome == "answered" and (fault := _fault(run, question, answer.value)):
+        issues.append(Issue("value", fault))
+    if issues:
+        raise _misfit(*issues)
     if run.state.limits.four_eyes and answer.outcome == "approved" and by == run.work.plan.requested_by:
         raise Forbidden("Whoever requested the run may not approve its calls.", code="four_eyes")
-    if answer.outcome == "answered":
-        _check_value(run, question, answer.value)
 
 
-def _check_value(run: LiveRun, question: Question, value: object) -> None:
+def _fault(run: LiveRun, question: Question, value: object) -> str:
+    """What is wrong with the answer to a question; "" if nothing is."""
     asked = question_of(question.index, run.work) if question.kind == "question" else None
-    if asked is not None and asked.options and asked.multiple:
-        chosen = cast("list[object]", value) if isinstance(value, list) else [value]
+    if asked is not None and asked.options:
+        chosen = cast("list[object]", value) if asked.multiple and isinstance(value, list) else [value]
         if not chosen or any(one not in asked.options for one in chosen):
-            raise InvalidRequest(f"value: some of {', '.join(map(repr, asked.options))}.", code="invalid_answer")
-    elif asked is not None and asked.options:
-        if value not in asked.options:
-            raise InvalidRequest(f"value: one of {', '.join(map(repr, asked.options))}.", code="invalid_answer")
+            return f"must be {'some' if asked.multiple else 'one'} of {', '.join(map(repr, asked.options))}"
     elif value is None or (isinstance(value, str) and not value.strip()):
-        raise InvalidRequest("value: the answer is missing.", code="invalid_answer")
+        return "the answer is missing"
+    return ""
+
+
+def _misfit(*issues: Issue) -> InvalidRequest:
+    error = invalid(issues)
+    return InvalidRequest(error.message, code="invalid_answer", **error.details)
 
 
 async def edited(run: LiveRun, question: Question, args: dict[str, Any]) -> bytes:
@@ -105,7 +138,9 @@ async def edited(run: LiveRun, question: Question, args: dict[str, Any]) -> byte
         written = canonical_value(args).decode()
         return await (tool.prepare(written) if toolbox.code is None else toolbox.code.prepare(tool, written))
     except (InvalidArguments, NotCanonical) as error:
-        raise InvalidRequest(f"args: {error}", code="invalid_answer") from None
+        issues = error.issues if isinstance(error, InvalidArguments) else ()
+        named = [Issue(f"args.{one.path}" if one.path else "args", one.message) for one in issues]
+        raise _misfit(*named or [Issue("args", str(error))]) from None
 
 
 def closing(run: LiveRun, id: str, question: Question, answer: Answer, *, by: str, args: bytes | None) -> Draft:
@@ -114,14 +149,18 @@ def closing(run: LiveRun, id: str, question: Question, answer: Answer, *, by: st
     present = run.work.conversation.args[question.index]
     changed = args is not None and args != present
     final = args if args is not None else present
-    if answer.remember is not None and not covers(answer.remember, call.name, final):
-        raise InvalidRequest("remember: the pattern does not cover the call itself.", code="invalid_answer")
+    sent = answer.digest
+    remember = answer.remember
+    if remember is not None:
+        remember = replace(remember, tool=remember.tool or call.name)
+        if not covers(remember, call.name, final):
+            raise _misfit(Issue("remember", "the pattern does not cover the call itself"))
     body = AnswerBody(
         Raw(final) if changed else UNSET,
         UNSET if answer.value is None else Raw(canonical_value(answer.value)),
         answer.reason,
-        answer.remember,
-        answer.digest,
+        remember,
+        sent,
     )
     head = AwaitClosed(
         run.state.turn - 1,

@@ -20,9 +20,9 @@ from typing import Self
 
 from msgspec import UNSET, Raw
 
-from weftline.errors import LOG_DAMAGED, Conflict, NotFound, StoreError, Unavailable, invalid
+from weftline.errors import LOG_DAMAGED, Conflict, Forbidden, NotFound, StoreError, Unavailable, invalid
 from weftline.kernel import bodies
-from weftline.kernel.accept import accepts, open_await, open_question
+from weftline.kernel.accept import MAX_QUEUED, accepts, open_await, open_question
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import (
     KIND,
@@ -421,27 +421,44 @@ class EmbeddedEngine(StoredRuns):
         finally:
             follower.close()
 
-    async def pause(self, key: int, *, reason: str = "", requested_by: str = "") -> None:
-        """Finishes what is under way and starts nothing new until `resume`."""
+    async def pause(
+        self, key: int, *, reason: str = "", requested_by: str = "", labels: Mapping[str, str] | None = None
+    ) -> None:
+        """Finishes what is under way and starts nothing new until `resume`. Pausing a paused run changes nothing."""
         run = await self._load_unfinished(key)
         head = RunPaused(reason, requested_by)
         if run.state.control.paused:
             await self._settled(run)
         elif not accepts(run.state, head):
-            raise Conflict("This run does not take interruptions.")
+            raise Forbidden("This run does not take interruptions.", code="interrupts_not_allowed")
         else:
-            await self._append(run, head)
+            await self._append(run, head, _control(labels))
         for child in run.state.open_children:
-            with suppress(Conflict, NotFound):  # it has ended since, or takes no interruptions
+            with suppress(Conflict, Forbidden, NotFound):  # it has ended since, or takes no interruptions
                 await self.pause(ids.key_of(child), reason="parent", requested_by=requested_by)
 
-    async def resume(self, key: int, *, notes: str = "", requested_by: str = "") -> None:
+    async def resume(
+        self,
+        key: int,
+        *,
+        notes: str = "",
+        requested_by: str = "",
+        labels: Mapping[str, str] | None = None,
+        messages: Sequence[str] = (),
+    ) -> None:
+        """Lets a paused run go on. The model reads `messages` before its next turn."""
         run = await self._load_unfinished(key)
         head = RunResumed(notes, requested_by)
         if not accepts(run.state, head):
             await self._settled(run)
             raise Conflict("The run is not paused.", code="not_paused")
-        await self._append(run, head)
+        if len(run.state.control.queue) + len(messages) > MAX_QUEUED:
+            raise Conflict("The run takes no more messages.")
+        queued = [
+            Draft(MessageQueued(_message_id(run, place), "steer"), bodies.encode(bodies.QueuedBody((Text(text),))))
+            for place, text in enumerate(messages)
+        ]
+        await self._append_all(run, (*queued, Draft(head, _control(labels, messages=len(messages)))))
         for child in run.state.open_children:
             with suppress(Conflict, NotFound):
                 await self.resume(ids.key_of(child), requested_by=requested_by)
@@ -477,7 +494,10 @@ class EmbeddedEngine(StoredRuns):
 
     async def _append(self, run: LiveRun, head: Fact, body: bytes = b"") -> None:
         """Appends a request from outside, continues the run, and returns when it is durable."""
-        self._driver.record(run, (Draft(head, body),))
+        await self._append_all(run, (Draft(head, body),))
+
+    async def _append_all(self, run: LiveRun, drafts: tuple[Draft, ...]) -> None:
+        self._driver.record(run, drafts)
         self._residents.consider(run)
         await self._log.durable(run, outside=True)
 
@@ -546,5 +566,10 @@ def _let_go_of_blobs(run: LiveRun, durable: asyncio.Future[None]) -> None:
         run.work.blobs.clear()
 
 
-def _message_id(run: LiveRun) -> str:
-    return f"msg_{run.state.version + 1}"
+def _message_id(run: LiveRun, place: int = 0) -> str:
+    """`place` is that among several that come at once."""
+    return f"msg_{run.state.version + 1 + place}"
+
+
+def _control(labels: Mapping[str, str] | None, *, messages: int = 0) -> bytes:
+    return bodies.encode(bodies.ControlBody(dict(labels or {}), messages)) if labels or messages else b""

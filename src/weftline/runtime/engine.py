@@ -6,7 +6,7 @@ Whatever is accepted is durable when the call returns. Every engine behaves the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
@@ -201,11 +201,29 @@ class Engine(Protocol):
         """Ends the run at once. Repeating it, or cancelling a run that has ended, changes nothing."""
         ...
 
-    async def pause(self, key: int, *, reason: str = "", requested_by: str = "") -> None:
-        """Finishes what is under way and starts nothing new until `resume`."""
+    async def pause(
+        self, key: int, *, reason: str = "", requested_by: str = "", labels: Mapping[str, str] | None = None
+    ) -> None:
+        """Finishes what is under way and starts nothing new until `resume`. Pausing a paused run changes nothing.
+
+        Raises `Forbidden` (`interrupts_not_allowed`) if the run does not take that.
+        """
         ...
 
-    async def resume(self, key: int, *, notes: str = "", requested_by: str = "") -> None: ...
+    async def resume(
+        self,
+        key: int,
+        *,
+        notes: str = "",
+        requested_by: str = "",
+        labels: Mapping[str, str] | None = None,
+        messages: Sequence[str] = (),
+    ) -> None:
+        """Lets a paused run go on. The model reads `messages` before its next turn, as if they had been steered.
+
+        Raises `Conflict` (`not_paused`) if it is not paused.
+        """
+        ...
 
     async def steer(self, key: int, text: str, *, message_id: str = "") -> str:
         """Hands a message to the run at its next turn; calls that have not begun by then are skipped.

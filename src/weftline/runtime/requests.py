@@ -22,8 +22,8 @@ _BODIES: dict[type[Fact], Callable[[bytes], object] | None] = {
     CallClosed: bodies.decode_closed,
     MessageQueued: bodies.decode_queued,
     CancelRequested: None,
-    RunPaused: None,
-    RunResumed: None,
+    RunPaused: bodies.decode_control,
+    RunResumed: bodies.decode_control,
 }
 """An answer, a message, and what people ask for. Everything else follows from what a run does."""
 
@@ -34,7 +34,7 @@ def check_request(head: Fact, body: bytes) -> None:
         raise InvalidRequest(f"{KIND[type(head)]} is not a request.")
     decode = _BODIES[type(head)]
     try:
-        readable = not body if decode is None else bool(decode(body))
+        readable = not body if decode is None or not body else bool(decode(body))
     except DecodeError:
         readable = False
     if not readable:

@@ -65,7 +65,7 @@ async def create_run(
     try:
         run_id = await app.engine.create(
             principal.workspace,
-            await parsed(partial(plan_of, app.workspaces), whole.spec),
+            await parsed(partial(plan_of, app.workspaces, requested_by=principal.who), whole.spec),
             sent=whole.spec,
             metadata=encode(body.metadata).decode(),
             idempotency=idempotency,

@@ -159,13 +159,15 @@ def usage(run: RunView) -> dict[str, Any] | None:
     return {"mantyx": used, "weftline": used}  # the protocol's name, and ours
 
 
-async def start(app: Host, agent: AgentRow, prompt: str, *, attachments: Sequence[TakenAttachment] = ()) -> str:
+async def start(
+    app: Host, agent: AgentRow, prompt: str, *, attachments: Sequence[TakenAttachment] = (), requested_by: str
+) -> str:
     """A stand-alone run of the agent; returns its id."""
     own = encode({"agentId": agent.id, **_input(prompt, attachments)})
     whole = merged(app.workspaces, agent, RunSpec(own, {}))
     return await app.engine.create(
         agent.workspace,
-        plan_of(app.workspaces, whole.spec),
+        plan_of(app.workspaces, whole.spec, requested_by=requested_by),
         sent=whole.spec,
         metadata="{}",
         secrets=app.workspaces.vault.seal_headers(whole.headers, workspace=agent.workspace),
@@ -180,6 +182,7 @@ async def send(
     *,
     attachments: Sequence[TakenAttachment] = (),
     metadata: dict[str, str],
+    requested_by: str,
     idempotency: IdempotencyKey | None = None,
 ) -> str:
     """The run of a message to a session; returns its id."""
@@ -187,7 +190,7 @@ async def send(
     message = MessageBody(own, metadata)
     whole = await threads.spec(app.workspaces, thread)
     spec = await off_loop(partial(effective_spec, whole, message), size=len(whole) + len(own))
-    plan = await parsed(partial(plan_of, app.workspaces), spec)
+    plan = await parsed(partial(plan_of, app.workspaces, requested_by=requested_by), spec)
     return await app.engine.create(
         thread.workspace,
         plan,

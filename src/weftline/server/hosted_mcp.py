@@ -186,7 +186,9 @@ class HostedMcp:
             text = explained(error.message, params.arguments)
             return CallToolResult(content=[TextContent(text=text)], is_error=True)
         try:
-            run_id = await following.start(self._app, agent, given.message, attachments=given.attachments)
+            run_id = await following.start(
+                self._app, agent, given.message, attachments=given.attachments, requested_by=principal.who
+            )
         except WeftlineError as error:
             text = explained(error.message, params.arguments)
             return CallToolResult(content=[TextContent(text=text)], is_error=True)
@@ -235,7 +237,7 @@ class HostedMcp:
 
         if not self._stop.is_set() and not stream.revoked:
             with anyio.CancelScope(shield=True):
-                await self._app.engine.cancel(key, requested_by=stream.principal.id)
+                await self._app.engine.cancel(key, requested_by=stream.principal.who)
 
 
 class _Sending:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from weftline.plan import RunPlan
 from weftline.wire.plan import plan_from_spec
 from weftline.workspace.agents import no_such_agent
@@ -9,12 +11,16 @@ from weftline.workspace.code_agents import STORED_ID
 from weftline.workspace.context import Workspaces
 
 
-def plan_of(at: Workspaces, spec: bytes) -> RunPlan:
-    """Raises `NotFound` for a session whose agent was code that this server does not have any more.
+def plan_of(at: Workspaces, spec: bytes, *, requested_by: str = "") -> RunPlan:
+    """`requested_by` is who asks for the run.
 
-    A stored agent is in the spec, and may have been deleted since.
+    Raises `NotFound` for a session whose agent was code that this server does not have any more. A stored agent is in
+    the spec, and may have been deleted since.
     """
-    plan = plan_from_spec(spec)
+    return replace(_plan_of(at, plan_from_spec(spec)), requested_by=requested_by)
+
+
+def _plan_of(at: Workspaces, plan: RunPlan) -> RunPlan:
     if plan.agent_id is None:
         return plan
     agent = at.code.by_id(plan.agent_id)

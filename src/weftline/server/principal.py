@@ -32,5 +32,12 @@ class Principal(Struct, frozen=True):
     stored: SecretHash | None = None
     """What an access token is stored under; None for API keys."""
 
+    @property
+    def who(self) -> str:
+        """The name under which logs have what this caller asked for: its key's, its user's, or its app's."""
+        if self.scopes is None:
+            return f"key:{self.id}"
+        return f"app:{self.id}" if self.user is None else f"user:{self.user}"
+
 
 NOBODY = Principal("", 0, "")

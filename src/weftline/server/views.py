@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Protocol
 
 from weftline.errors import LOG_DAMAGED, StoreError
+from weftline.kernel.bodies import decode_await
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import RunEnded, decode_fact
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine
 from weftline.runtime.receipts import MAX_DOUBTS, CallName, CancelReceipt, stored_doubts
+from weftline.store.awaits import OpenAwait
 from weftline.store.base import RunRow, Stored
-from weftline.wire import damage, responses, snapshots
+from weftline.wire import awaits, damage, responses, snapshots
 from weftline.wire.responses import Cancelled, RunView, SessionUsage
 
 
@@ -97,6 +100,34 @@ async def session_usage(engine: Engine, thread: int) -> SessionUsage:
         return snapshots.session_usage([head for head in heads if isinstance(head, RunEnded)])
 
     return used() if len(ends) <= _COUNTED_HERE else await asyncio.to_thread(used)
+
+
+async def await_views(engine: Engine, found: Sequence[OpenAwait]) -> list[awaits.OpenAwait]:
+    """What people are asked, as the protocol shows it."""
+    sessions = {one.thread: await engine.session_id(one.thread) for one in found}
+    return [_await_view(one, session_id=sessions[one.thread]) for one in found]
+
+
+def _await_view(one: OpenAwait, *, session_id: str | None) -> awaits.OpenAwait:
+    body = decode_await(one.body)
+    run_id = ids.run_id(one.run, one.salt)
+    return awaits.OpenAwait(
+        one.id,
+        run_id,
+        ids.run_id(one.root, one.root_salt) if one.root_salt else run_id,
+        session_id,
+        one.agent,
+        one.name,
+        one.kind,
+        body.prompt,
+        body.name,
+        body.args,
+        body.call,
+        body.options,
+        body.multiple,
+        responses.iso(one.opened_at),
+        None if one.deadline_at is None else responses.iso(one.deadline_at),
+    )
 
 
 def _end(last: Stored | None) -> tuple[RunEnded, bytes] | None:

@@ -30,6 +30,7 @@ class OpenAwait(Struct, frozen=True):
     root_salt: str
     thread: int | None
     agent: str | None
+    """Of the run, or else of the run at the top."""
     name: str
     """Of the run."""
     kind: str
@@ -46,9 +47,12 @@ class AwaitFilter(Struct, frozen=True, kw_only=True):
     limit: int = 50
     run: int | None = None
     root: int | None = None
-    """Those of this run and of all runs below it."""
+    """Those of this run and, if it is at the top, of all runs below it."""
     thread: int | None = None
     agents: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
     due_before: int | None = None
     """Only those whose deadline comes before this time."""
+    tool: str | None = None
+    opened_until: int | None = None
+    """Only those that were open at this time already."""

@@ -185,6 +185,37 @@ def _child_ended(head: ChildEnded, body: bytes) -> tuple[str, bytes]:
     return "child_ended", encode(payload)
 
 
+def _await_opened(head: AwaitOpened, body: bytes) -> tuple[str, bytes]:
+    asked = bodies.decode_await(body)
+    payload: dict[str, Any] = {
+        "id": head.id,
+        "kind": head.kind,
+        "question": asked.prompt,
+        "name": asked.name,
+        "args": asked.args,
+        "toolUseId": asked.call,
+        "options": asked.options,
+        "multiple": asked.multiple,
+        "digest": head.digest,
+        "turn": head.turn,
+    }
+    if head.timeout_us is not None:
+        payload["timeoutMs"] = head.timeout_us // 1000
+    return "await_opened", encode(payload)
+
+
+def _await_closed(head: AwaitClosed, body: bytes) -> tuple[str, bytes]:
+    answer = bodies.decode_answer(body) if body else bodies.AnswerBody()
+    payload: dict[str, Any] = {"id": head.id, "outcome": head.outcome, "by": head.by, "reason": answer.reason}
+    if head.digest:
+        payload["digest"] = head.digest
+    if answer.args is not UNSET:
+        payload["args"] = answer.args
+    if answer.remember is not None:
+        payload["remember"] = answer.remember
+    return "await_closed", encode(payload)
+
+
 def _messages_taken(head: MessagesTaken, body: bytes) -> tuple[str, bytes]:
     return "messages_taken", encode({"texts": bodies.decode_taken(body).texts if body else ()})
 
@@ -208,11 +239,19 @@ def _budget_exceeded(head: BudgetExceeded, body: bytes) -> tuple[str, bytes]:
 
 
 def _run_paused(head: RunPaused, body: bytes) -> tuple[str, bytes]:
-    return "run_paused", encode({"reason": head.reason, "requestedBy": head.requested_by})
+    return "run_paused", encode({"reason": head.reason, "requestedBy": head.requested_by} | _control(body))
 
 
 def _run_resumed(head: RunResumed, body: bytes) -> tuple[str, bytes]:
-    return "run_resumed", encode({"notes": head.notes, "requestedBy": head.requested_by})
+    return "run_resumed", encode({"notes": head.notes, "requestedBy": head.requested_by} | _control(body))
+
+
+def _control(body: bytes) -> dict[str, Any]:
+    if not body:
+        return {}
+    said = bodies.decode_control(body)
+    shown: dict[str, Any] = {"labels": said.labels} if said.labels else {}
+    return shown | {"messageCount": said.messages} if said.messages else shown
 
 
 def _assistant_message(head: TurnCompleted, body: bytes) -> tuple[str, bytes]:
@@ -407,6 +446,8 @@ PROJECTIONS: dict[type[Fact], Projection] = {
     RunResumed: _run_resumed,
     CallStarted: _child_started,
     ChildEnded: _child_ended,
+    AwaitOpened: _await_opened,
+    AwaitClosed: _await_closed,
     MessagesTaken: _messages_taken,
     OutputRejected: _output_rejected,
     FinalForced: _final_forced,
@@ -421,9 +462,7 @@ INTERNAL: frozenset[type[Fact]] = frozenset(
         OutputAccepted,
         ResultsOverBudget,
         CallGated,
-        AwaitOpened,
         AwaitPassed,
-        AwaitClosed,
         MessageQueued,
         CancelRequested,
         TimerFired,

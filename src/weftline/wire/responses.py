@@ -16,6 +16,7 @@ from weftline.messages import Assistant, Message, System, Text, Usage, User
 from weftline.plan import PlanOutline
 from weftline.redaction import shown_url
 from weftline.suggestions import sentence
+from weftline.wire.awaits import OpenAwait
 from weftline.wire.limits import DEFAULT_RUN_NAME, LOW_EFFORT_MAX, MEDIUM_EFFORT_MAX
 from weftline.wire.unknown_fields import UnknownField
 
@@ -294,6 +295,8 @@ class Run(RunSummary, rename="camel", kw_only=True):
     agent_spec: JsonObject
     cancel_receipt: CancelReceipt | None
     """Of a run that was cancelled, until retention removes its log."""
+    awaits: Sequence[OpenAwait]
+    """What it, and the runs below it, ask people at the moment: the first 50."""
 
 
 class ListedRun(RunSummary, rename="camel", kw_only=True):
@@ -305,9 +308,9 @@ class RunPage(Struct, rename="camel"):
     next_cursor: str | None
 
 
-def snapshot(run: RunView, *, receipt: CancelReceipt | None = None) -> bytes:
+def snapshot(run: RunView, *, receipt: CancelReceipt | None = None, awaits: Sequence[OpenAwait] = ()) -> bytes:
     spec = Raw(run.spec)
-    return _encode(Run(**asdict(_summary(run)), spec=spec, agent_spec=spec, cancel_receipt=receipt))
+    return _encode(Run(**asdict(_summary(run)), spec=spec, agent_spec=spec, cancel_receipt=receipt, awaits=awaits))
 
 
 def listed_run(run: RunView, *, agent_id: str | None) -> ListedRun:

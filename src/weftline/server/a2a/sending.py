@@ -111,6 +111,7 @@ async def _begin(app: Host, agent: AgentRow, sent: SentMessage, *, sender: str) 
         sent.text,
         attachments=attachments,
         metadata={MESSAGE_KEY: sent.id},
+        requested_by=sender,
         idempotency=once,
     )
     return await app.engine.find(run_id, workspace=agent.workspace)

@@ -6,6 +6,7 @@ from weftline.server.router import Route
 from weftline.server.routes import (
     a2a,
     agents,
+    awaits,
     health,
     keys,
     lists,
@@ -24,6 +25,7 @@ from weftline.server.routes import (
 
 ROUTES: tuple[Route, ...] = (
     *runs.ROUTES,
+    *awaits.ROUTES,
     *sessions.ROUTES,
     *lists.ROUTES,
     *agents.ROUTES,

@@ -73,7 +73,7 @@ async def _carry_out(
         message = f"A2A {dialect.version} has no method {sent.method[:100]!r}."
         raise RpcError(rpc.METHOD_NOT_FOUND, message)
     room = RequestRoom(app.large, principal.slug)
-    serving = Serving(app, app.deliveries, agent, dialect, sender=principal.id, room=room)
+    serving = Serving(app, app.deliveries, agent, dialect, sender=principal.who, room=room)
     try:
         if sent.id is UNSET:
             await serving.notify(operation, sent.params)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, get_args
 
 from msgspec import Meta, Raw, Struct
@@ -27,6 +28,7 @@ from weftline.workspace import agents, threads
 from weftline.workspace.agents import owns
 
 _BASE = "/api/v1/workspaces/{slug}"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DEFAULT_LIMIT, MAX_LIMIT = 50, 200
 RUN_STATUSES: tuple[str, ...] = get_args(Status)
 SESSION_STATUSES: tuple[str, ...] = get_args(SessionStatus)
@@ -52,7 +54,7 @@ async def runs(app: App, request: Request, principal: Principal) -> Response:
     elif prefixes.is_prefix(prefix):
         rows = await prefixes.runs_with_prefix(app.engine, prefix, matching)
     else:
-        raise _unusable("idPrefix", "is not the beginning of a run's id")
+        raise unusable("idPrefix", "is not the beginning of a run's id")
     listed: list[ListedRun] = []
     size = 0
     for row in rows[: wanted.limit]:
@@ -118,7 +120,7 @@ def page_limit(request: Request, *, default: int = DEFAULT_LIMIT) -> int:
     if text is None:
         return default
     if not text.isascii() or not text.isdigit() or len(text) > 6 or not 1 <= int(text) <= MAX_LIMIT:
-        raise _unusable("limit", f"must be a whole number from 1 to {MAX_LIMIT}")
+        raise unusable("limit", f"must be a whole number from 1 to {MAX_LIMIT}")
     return int(text)
 
 
@@ -135,29 +137,34 @@ class _Common(Struct, frozen=True):
 
 
 async def _common(app: App, request: Request, principal: Principal) -> _Common:
-    """Raises `InvalidRequest` for a value whose form cannot match anything."""
-    session, agent, cursor = (request.query_value(name) for name in ("sessionId", "agentId", "cursor"))
+    cursor = request.query_value("cursor")
+    thread, of_agents = await owners(app, request, principal)
+    before = None if cursor is None else key_of(cursor)
+    return _Common(before, page_limit(request), thread, of_agents, _metadata(request))
+
+
+async def owners(app: App, request: Request, principal: Principal) -> tuple[int | None, tuple[str, ...]]:
+    """The thread and the agents that a list is about: None for all threads, 0 for one that does not exist; no agent for
+    all agents.
+
+    Raises `InvalidRequest` for a value whose form cannot match anything.
+    """
+    session, agent = (request.query_value(name) for name in ("sessionId", "agentId"))
     thread: int | None = None
     if session is not None:
         parsed = ids.parse(session, prefix="ses_")
         if parsed is None or parsed[0] >= 2**63:
-            raise _unusable("sessionId", "is not a session id")
+            raise unusable("sessionId", "is not a session id")
         try:
             row = await threads.find(app.workspaces, principal, parsed[0], salt=parsed[1])
             thread = row.key
         except NotFound:
             thread = 0
     if agent is not None and not re.fullmatch(ID_PATTERN, agent):
-        raise _unusable("agentId", "is neither the id nor the slug of an agent")
+        raise unusable("agentId", "is neither the id nor the slug of an agent")
     if agent is not None:
         agent = await agents.id_of(app.workspaces, principal.workspace, agent)
-    return _Common(
-        None if cursor is None else key_of(cursor),
-        page_limit(request),
-        thread,
-        _agents(principal, agent),
-        _metadata(request),
-    )
+    return thread, _agents(principal, agent)
 
 
 def _agents(principal: Principal, wanted: str | None) -> tuple[str, ...]:
@@ -174,23 +181,37 @@ def _metadata(request: Request) -> tuple[tuple[str, str], ...]:
             continue
         key, colon, value = text.partition(":")
         if not colon or not re.fullmatch(METADATA_KEY_PATTERN, key) or len(value) > MAX_METADATA_VALUE_CHARS:
-            raise _unusable("metadata", "must be key:value with a key and a value that metadata can have")
+            raise unusable("metadata", "must be key:value with a key and a value that metadata can have")
         if "\x00" in value or any(0xD800 <= ord(char) < 0xE000 for char in value):
-            raise _unusable("metadata", "has characters that metadata cannot have")
+            raise unusable("metadata", "has characters that metadata cannot have")
         pairs[key, value] = None
     if len(pairs) > MAX_METADATA_ENTRIES:
-        raise _unusable("metadata", f"may be given at most {MAX_METADATA_ENTRIES} times")
+        raise unusable("metadata", f"may be given at most {MAX_METADATA_ENTRIES} times")
     return tuple(pairs)
 
 
 def one_of(request: Request, name: str, words: tuple[str, ...]) -> str | None:
     value = request.query_value(name)
     if value is not None and value not in words:
-        raise _unusable(name, f"must be one of {', '.join(words)}")
+        raise unusable(name, f"must be one of {', '.join(words)}")
     return value
 
 
-def _unusable(name: str, fault: str) -> InvalidRequest:
+def time_of(request: Request, name: str) -> int | None:
+    """A time of the query, in microseconds."""
+    text = request.query_value(name)
+    if text is None:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+        if time.tzinfo is not None:
+            return (time - _EPOCH) // timedelta(microseconds=1)
+    except (ValueError, OverflowError):
+        pass
+    raise unusable(name, "must be a time with its zone, such as 2026-01-31T12:00:00Z")
+
+
+def unusable(name: str, fault: str) -> InvalidRequest:
     return InvalidRequest(f"{name}: {fault}.", issues=[{"path": name, "message": fault}])
 
 
@@ -205,9 +226,13 @@ STORED_LIMIT = QueryParameter(
     "The maximum number of items on a page. There are fewer when they are large.",
 )
 CURSOR = QueryParameter("cursor", str, "`nextCursor` of the page before.")
+OF_SESSION = QueryParameter("sessionId", str, "Of this session.")
+OF_AGENT = QueryParameter(
+    "agentId", Annotated[str, Meta(pattern=f"^{ID_PATTERN}$")], "Of this agent, by its id or slug."
+)
 _FILTERS = (
-    QueryParameter("sessionId", str, "Of this session."),
-    QueryParameter("agentId", Annotated[str, Meta(pattern=f"^{ID_PATTERN}$")], "Of this agent, by its id or slug."),
+    OF_SESSION,
+    OF_AGENT,
     QueryParameter("metadata", list[str], "`key:value`; may be repeated, and all must match."),
     LIMIT,
     CURSOR,

@@ -20,9 +20,12 @@ from weftline.server.large import LARGE_BYTES
 from weftline.server.parsing import off_loop, parsed
 from weftline.server.router import EventStream, QueryParameter, Route
 from weftline.server.sse import is_event_source, resume_point, send_events
-from weftline.server.views import cancelled, receipt_view, run_view
+from weftline.server.views import await_views, cancelled, receipt_view, run_view
+from weftline.store.awaits import AwaitFilter
 from weftline.store.base import IdempotencyKey, LargeEntry, RunRow
+from weftline.store.records.pages import fitting
 from weftline.tools.base import ToolOutput
+from weftline.wire.awaits import OpenAwait
 from weftline.wire.requests import ToolResult, parse_tool_result
 from weftline.wire.responses import AcceptedResult, Cancelled, CancelReceipt, CreatedRun, Run, snapshot
 from weftline.wire.run_spec import RunModel
@@ -48,13 +51,20 @@ async def read(app: App, request: Request, principal: Principal) -> Response | S
     except LargeEntry as large:
         make = partial(_make_large, app, row)
         return partial(app.large.make_and_send, request, principal.slug, size=large.size, make=make)
-    return Response(snapshot(view, receipt=await _receipt(app, row)))
+    return Response(snapshot(view, receipt=await _receipt(app, row), awaits=await _awaits(app, row)))
 
 
 async def _make_large(app: App, row: RunRow) -> Response:
-    receipt = await _receipt(app, row)
+    receipt, awaits = await _receipt(app, row), await _awaits(app, row)
     view = await run_view(app.engine, row)
-    return Response(await asyncio.to_thread(snapshot, view, receipt=receipt))
+    return Response(await asyncio.to_thread(snapshot, view, receipt=receipt, awaits=awaits))
+
+
+async def _awaits(app: App, row: RunRow) -> list[OpenAwait]:
+    if row.ended_at is not None:
+        return []
+    found = await app.engine.awaits(AwaitFilter(workspace=row.workspace, root=row.key))
+    return await await_views(app.engine, found[: fitting((len(one.body) for one in found), limit=len(found))])
 
 
 async def _receipt(app: App, row: RunRow) -> CancelReceipt | None:
@@ -100,7 +110,7 @@ async def tool_results(app: App, request: Request, principal: Principal) -> Resp
 
 async def cancel(app: App, request: Request, principal: Principal) -> Response:
     key = await locate_run(app, request, principal)
-    receipt = await app.engine.cancel(key, requested_by=principal.id)
+    receipt = await app.engine.cancel(key, requested_by=principal.who)
     return Response(encode(cancelled(receipt)))
 
 

@@ -134,7 +134,7 @@ async def _send(
         raise Conflict("This session has ended.", code="session_ended")
     own = await threads.spec(app.workspaces, row)
     spec = await off_loop(partial(effective_spec, own, body), size=len(own) + len(body.spec))
-    plan = await parsed(partial(plan_of, app.workspaces), spec)
+    plan = await parsed(partial(plan_of, app.workspaces, requested_by=principal.who), spec)
     # The secret headers come from where the tools come from.
     secrets = (
         app.workspaces.vault.seal_headers(body.secrets, workspace=principal.workspace)
@@ -162,7 +162,7 @@ async def end(app: App, request: Request, principal: Principal) -> Response:
     if row.ended_at is None:
         app.engine.require_well()
         await threads.end(app.workspaces, row)
-    await app.engine.end_thread(row.key, requested_by=principal.id)
+    await app.engine.end_thread(row.key, requested_by=principal.who)
     return Response(b'{"ok":true}')
 
 

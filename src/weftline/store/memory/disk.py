@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
+from weftline.kernel.bodies import decode_await
 from weftline.messages import Blob
 from weftline.store.awaits import AwaitFilter, NewAwait, OpenAwait
 from weftline.store.base import Write
@@ -70,15 +71,20 @@ class MemoryDisk:
         found: list[OpenAwait] = []
         for (key, id), one in sorted(self.awaits.items()):
             row, top = self.runs[key].row, self.runs.get(one.root)
+            above = row if top is None else top.row
+            thread = row.thread if row.thread is not None else above.thread
+            agent = row.agent if row.agent is not None else above.agent
             fits = (
                 one.workspace == wanted.workspace
                 and (key, id) > wanted.after
                 and wanted.run in (None, key)
-                and wanted.root in (None, one.root)
-                and wanted.thread in (None, row.thread)
-                and (not wanted.agents or row.agent in wanted.agents)
+                and wanted.root in (None, one.root, key)
+                and wanted.thread in (None, thread)
+                and (not wanted.agents or agent in wanted.agents)
                 and (not wanted.kinds or one.kind in wanted.kinds)
                 and (wanted.due_before is None or (one.deadline_at or wanted.due_before) < wanted.due_before)
+                and (wanted.opened_until is None or one.opened_at <= wanted.opened_until)
+                and wanted.tool in (None, decode_await(one.body).name)
             )
             if fits and len(found) < wanted.limit:
                 found.append(
@@ -89,8 +95,8 @@ class MemoryDisk:
                         workspace=one.workspace,
                         root=one.root,
                         root_salt="" if top is None else top.row.salt,
-                        thread=row.thread,
-                        agent=row.agent,
+                        thread=thread,
+                        agent=agent,
                         name=row.name,
                         kind=one.kind,
                         opened_at=one.opened_at,

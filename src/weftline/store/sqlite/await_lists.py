@@ -19,7 +19,8 @@ _INSERT = (
     "",
 )
 _COLUMNS = (
-    "a.run, r.salt, a.id, a.workspace, a.root, coalesce(top.salt, ''), r.thread, r.agent, r.name, a.kind, a.opened_at,"
+    "a.run, r.salt, a.id, a.workspace, a.root, coalesce(top.salt, ''), coalesce(r.thread, top.thread),"
+    " coalesce(r.agent, top.agent), r.name, a.kind, a.opened_at,"
     " a.deadline_at, a.body"
 )
 
@@ -55,15 +56,19 @@ def awaits(db: apsw.Connection, wanted: AwaitFilter) -> list[OpenAwait]:
     if wanted.run is not None:
         add("a.run = ?", wanted.run)
     if wanted.root is not None:
-        add("a.root = ?", wanted.root)
+        add("(a.root = ? OR a.run = ?)", wanted.root, wanted.root)
     if wanted.thread is not None:
-        add("r.thread = ?", wanted.thread)
+        add("coalesce(r.thread, top.thread) = ?", wanted.thread)
     if wanted.agents:
-        add(f"r.agent IN ({','.join('?' * len(wanted.agents))})", *wanted.agents)
+        add(f"coalesce(r.agent, top.agent) IN ({','.join('?' * len(wanted.agents))})", *wanted.agents)
     if wanted.kinds:
         add(f"a.kind IN ({','.join('?' * len(wanted.kinds))})", *wanted.kinds)
     if wanted.due_before is not None:
         add("a.deadline_at < ?", wanted.due_before)
+    if wanted.tool is not None:
+        add("json_extract(CAST(a.body AS TEXT), '$.name') = ?", wanted.tool)
+    if wanted.opened_until is not None:
+        add("a.opened_at <= ?", wanted.opened_until)
     query = (
         f"SELECT {_COLUMNS} FROM open_awaits AS a JOIN runs AS r ON r.key = a.run"
         f" LEFT JOIN runs AS top ON top.key = a.root WHERE {' AND '.join(where)} ORDER BY a.run, a.id LIMIT ?"

@@ -1,0 +1,213 @@
+"""Runs that wait for people: what is open, answers to it, pauses."""
+
+from __future__ import annotations
+
+from secrets import token_hex
+from typing import Any
+
+from msgspec.json import encode
+from msgspec.structs import replace
+
+from weftline.errors import NotFound
+from weftline.runtime import ids
+from weftline.server.access import locate_run
+from weftline.server.app import App
+from weftline.server.auth import Principal
+from weftline.server.cursors import await_cursor, await_of
+from weftline.server.http import Request, Response
+from weftline.server.parsing import parsed
+from weftline.server.router import QueryParameter, Route
+from weftline.server.routes.lists import (
+    CURSOR,
+    LIMIT,
+    OF_AGENT,
+    OF_SESSION,
+    one_of,
+    owners,
+    page_limit,
+    time_of,
+    unusable,
+)
+from weftline.server.routes.runs import PATH, idempotency_key
+from weftline.server.schemas.awaits import (
+    Acknowledged,
+    AnsweredAwait,
+    AnswerModel,
+    PauseModel,
+    ResumeModel,
+    answer_of,
+    parsed_as,
+)
+from weftline.server.views import await_views
+from weftline.store.awaits import AwaitFilter
+from weftline.store.records.pages import fitting
+from weftline.wire.awaits import KINDS, AwaitPage, Kind
+from weftline.wire.json_text import decode_object
+from weftline.wire.limits import MAX_RESULT_BYTES
+from weftline.wire.responses import Time
+
+_BODY_BYTES = 2 * MAX_RESULT_BYTES
+
+
+async def inbox(app: App, request: Request, principal: Principal) -> Response:
+    kind = one_of(request, "kind", KINDS)
+    thread, agents = await owners(app, request, principal)
+    wanted = AwaitFilter(
+        workspace=principal.workspace,
+        root=await _run_of(app, request, principal),
+        thread=thread,
+        agents=agents,
+        kinds=() if kind is None else (kind,),
+        tool=request.query_value("name"),
+        opened_until=time_of(request, "waitingSince"),
+    )
+    return await _page(app, request, wanted)
+
+
+async def _run_of(app: App, request: Request, principal: Principal) -> int | None:
+    """The run that the list is about; 0 for one that does not exist."""
+    run_id = request.query_value("runId")
+    if run_id is None:
+        return None
+    if ids.parse(run_id, prefix="run_") is None:
+        raise unusable("runId", "is not the id of a run")
+    try:
+        return await app.engine.locate(run_id, workspace=principal.workspace)
+    except NotFound:
+        return 0
+
+
+async def of_run(app: App, request: Request, principal: Principal) -> Response:
+    key = await locate_run(app, request, principal)
+    return await _page(app, request, AwaitFilter(workspace=principal.workspace, root=key))
+
+
+async def _page(app: App, request: Request, wanted: AwaitFilter) -> Response:
+    cursor = request.query_value("cursor")
+    limit = page_limit(request)
+    after = (0, "") if cursor is None else await_of(cursor)
+    found = await app.engine.awaits(replace(wanted, after=after, limit=limit + 1))
+    page = found[: fitting((len(one.body) for one in found), limit=limit)]
+    more = await_cursor(page[-1].run, page[-1].id) if len(page) < len(found) else None
+    return Response(encode(AwaitPage(await await_views(app.engine, page), more)))
+
+
+async def answer(app: App, request: Request, principal: Principal) -> Response:
+    run_id, await_id = request.params["runId"], request.params["awaitId"]
+    key = await _waiting(app, request, principal)
+    once = idempotency_key(request)
+    raw = await request.body(limit=_BODY_BYTES)
+    sent, unknown = parsed_as(AnswerModel, await parsed(decode_object, raw))
+    warnings = app.unknown_fields.warnings(request, unknown)
+    who = principal.who
+    # The same answer of somebody else is another one: whose it was that counted must not be in doubt.
+    said = answer_of(sent, request=token_hex(16) if once is None else f"{who} {once}")
+    outcome = await app.engine.answer_await(key, await_id, said, by=who)
+    return Response(encode(AnsweredAwait(id=await_id, run_id=run_id, outcome=outcome, by=who, warnings=warnings)))
+
+
+async def _waiting(app: App, request: Request, principal: Principal) -> int:
+    """The run that the path names, or one below it of an agent that the credential is for."""
+    if principal.agents:
+        row = await app.engine.find(request.params["runId"], workspace=principal.workspace)
+        below = AwaitFilter(workspace=principal.workspace, run=row.key, agents=principal.agents, limit=1)
+        if await app.engine.awaits(below):
+            return row.key
+    return await locate_run(app, request, principal)
+
+
+async def pause(app: App, request: Request, principal: Principal) -> Response:
+    key = await locate_run(app, request, principal)
+    sent, unknown = parsed_as(PauseModel, await _fields(request))
+    warnings = app.unknown_fields.warnings(request, unknown)
+    await app.engine.pause(key, reason=sent.reason, requested_by=principal.who, labels=sent.labels)
+    return Response(encode(Acknowledged(by=principal.who, warnings=warnings)))
+
+
+async def resume(app: App, request: Request, principal: Principal) -> Response:
+    key = await locate_run(app, request, principal)
+    sent, unknown = parsed_as(ResumeModel, await _fields(request))
+    warnings = app.unknown_fields.warnings(request, unknown)
+    await app.engine.resume(
+        key, notes=sent.notes, requested_by=principal.who, labels=sent.labels, messages=sent.messages
+    )
+    return Response(encode(Acknowledged(by=principal.who, warnings=warnings)))
+
+
+async def _fields(request: Request) -> dict[str, Any]:
+    """A body that may be left out."""
+    raw = await request.body(limit=_BODY_BYTES)
+    return await parsed(decode_object, raw) if raw else {}
+
+
+ROUTES = (
+    Route(
+        "GET",
+        f"{PATH}/{{runId}}/awaits",
+        of_run,
+        scopes=("runs:read",),
+        narrowed="its agents",
+        summary="List what a run, and those below it, ask people",
+        query=(LIMIT, CURSOR),
+        returns=AwaitPage,
+    ),
+    Route(
+        "POST",
+        f"{PATH}/{{runId}}/awaits/{{awaitId}}",
+        answer,
+        scopes=("runs:write",),
+        narrowed="its agents",
+        limited=False,
+        summary="Answer what a run asks people",
+        body=AnswerModel,
+        warns=True,
+        idempotent=True,
+        returns=AnsweredAwait,
+        errors=(409,),
+    ),
+    Route(
+        "POST",
+        f"{PATH}/{{runId}}/pause",
+        pause,
+        scopes=("runs:write",),
+        narrowed="its agents",
+        limited=False,
+        summary="Let a run begin nothing new",
+        body=PauseModel,
+        warns=True,
+        returns=Acknowledged,
+        errors=(409,),
+    ),
+    Route(
+        "POST",
+        f"{PATH}/{{runId}}/resume",
+        resume,
+        scopes=("runs:write",),
+        narrowed="its agents",
+        limited=False,
+        summary="Let a paused run go on",
+        body=ResumeModel,
+        warns=True,
+        returns=Acknowledged,
+        errors=(409,),
+    ),
+    Route(
+        "GET",
+        "/api/v1/workspaces/{slug}/awaits",
+        inbox,
+        scopes=("runs:read",),
+        narrowed="its agents",
+        summary="List what people are asked",
+        query=(
+            QueryParameter("kind", Kind, "Of this kind."),
+            QueryParameter("runId", str, "Of this run, and of those below it."),
+            OF_SESSION,
+            OF_AGENT,
+            QueryParameter("name", str, "About calls of this tool."),
+            QueryParameter("waitingSince", Time, "Only what was open at this time already."),
+            LIMIT,
+            CURSOR,
+        ),
+        returns=AwaitPage,
+    ),
+)

@@ -1,0 +1,84 @@
+"""What people say to a run, as JSON: answers, pauses and resumes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+
+from msgspec import UNSET
+from msgspec.json import encode
+from pydantic import Field, ValidationError
+
+from weftline.errors import Issue, invalid
+from weftline.runtime.answering import Answer, pattern_of
+from weftline.server.schemas.validation import refused
+from weftline.wire.awaits import Outcome
+from weftline.wire.limits import MAX_ERROR_BYTES, MAX_METADATA_ENTRIES, MAX_METADATA_VALUE_CHARS, MAX_RESULT_BYTES
+from weftline.wire.responses import Ok, Warnings
+from weftline.wire.run_spec import Part
+from weftline.wire.unknown_fields import UnknownField, shape_of, unknown_fields
+
+MAX_MESSAGES = 20
+_Labels: TypeAlias = dict[str, Annotated[str, Field(max_length=MAX_METADATA_VALUE_CHARS)]]
+_Model = TypeVar("_Model", bound=Part)
+
+
+class AnswerModel(Part):
+    """What a person says to an await. Who that is, the credential says."""
+
+    outcome: Literal["approved", "denied", "answered"]
+    args: dict[str, Any] | None = None
+    value: Any = None
+    reason: str = Field(default="", max_length=MAX_ERROR_BYTES)
+    remember: bool | dict[str, Any] = False
+
+
+class PauseModel(Part):
+    reason: str = Field(default="", max_length=MAX_ERROR_BYTES)
+    labels: _Labels = Field(default={}, max_length=MAX_METADATA_ENTRIES)
+
+
+class ResumeModel(Part):
+    """`messages` are texts that the model reads before its next turn, in this order."""
+
+    notes: str = Field(default="", max_length=MAX_ERROR_BYTES)
+    labels: _Labels = Field(default={}, max_length=MAX_METADATA_ENTRIES)
+    messages: list[Annotated[str, Field(min_length=1, max_length=MAX_RESULT_BYTES)]] = Field(
+        default=[], max_length=MAX_MESSAGES
+    )
+
+
+class AnsweredAwait(Ok, frozen=True, rename="camel", kw_only=True):
+    id: str
+    run_id: str
+    outcome: Outcome
+    by: str
+    """Who gave the answer, as the log has it."""
+    warnings: Warnings = UNSET
+
+
+class Acknowledged(Ok, frozen=True, kw_only=True):
+    by: str
+    """Who asked for it, as the log has it."""
+    warnings: Warnings = UNSET
+
+
+def parsed_as(model: type[_Model], fields: dict[str, Any]) -> tuple[_Model, tuple[UnknownField, ...]]:
+    """What was sent, and the fields of it that mean nothing here."""
+    try:
+        return model.model_validate(fields), unknown_fields(fields, shape_of(model))
+    except ValidationError as error:
+        raise refused(error, model, fields) from None
+
+
+def answer_of(sent: AnswerModel, *, request: str) -> Answer:
+    """`request` tells the same request, sent again, from another one with the same answer."""
+    if sent.value is not None and len(encode(sent.value)) > MAX_RESULT_BYTES:
+        raise invalid([Issue("value", f"must not be larger than {MAX_RESULT_BYTES:,} bytes")])
+    return Answer(
+        outcome=sent.outcome,
+        args=sent.args,
+        value=sent.value,
+        reason=sent.reason,
+        remember=pattern_of("", sent.remember),
+        request=request,
+    )

@@ -1,0 +1,44 @@
+"""What people are asked, as the protocol shows it."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias, get_args
+
+from msgspec import Meta, Raw, Struct
+
+from weftline.kernel.entries import AwaitKind, AwaitOutcome
+
+KINDS: tuple[str, ...] = get_args(AwaitKind)
+Kind: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]
+Outcome: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": list(get_args(AwaitOutcome))})]
+_Time: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+_JsonObject: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
+
+
+class OpenAwait(Struct, rename="camel"):
+    """A question to a person that has no answer yet."""
+
+    id: str
+    run_id: str
+    """Of the run that asks: answers go there."""
+    root_run_id: str
+    """The run at the top: another one if a subagent asks."""
+    session_id: str | None
+    agent_id: str | None
+    run_name: str
+    kind: Kind
+    question: str
+    name: str
+    """The tool's."""
+    args: _JsonObject
+    """Exactly those that will run."""
+    tool_use_id: str
+    options: tuple[str, ...]
+    multiple: bool
+    opened_at: _Time
+    expires_at: _Time | None
+
+
+class AwaitPage(Struct, rename="camel"):
+    awaits: list[OpenAwait]
+    next_cursor: str | None
