@@ -143,6 +143,31 @@ class Note(Event, frozen=True):
     data: Any = None
 
 
+class AwaitOpened(Event, frozen=True):
+    """A person is asked about a call. `kind` is `confirm`, `question`, `plan` or `doubt`."""
+
+    id: str
+    kind: str
+    question: str
+    name: str
+    args: dict[str, Any] = {}
+    call_id: str = ""
+    options: tuple[str, ...] = ()
+
+
+class AwaitClosed(Event, frozen=True):
+    """The question has its answer (`approved`, `denied`, `answered`), or needs none any more (`expired`, `withdrawn`).
+
+    `by` is who gave it; `args` are those of an approval that changed them.
+    """
+
+    id: str
+    outcome: str
+    by: str
+    reason: str = ""
+    args: dict[str, Any] | None = None
+
+
 class MessagesTaken(Event, frozen=True):
     """Messages that were sent to the running run are in the conversation from its next turn on."""
 
@@ -225,6 +250,8 @@ AnyEvent: TypeAlias = (
     | CallProgress
     | ProviderCalled
     | Note
+    | AwaitOpened
+    | AwaitClosed
     | MessagesTaken
     | OutputRejected
     | LoopDetected

@@ -138,6 +138,25 @@ def finished_call(head: log.CallClosed, body: bytes) -> events.CallFinished:
     return events.CallFinished(call_id=head.id, name=head.name, ok=not head.is_error, result=text, how=head.how)
 
 
+def _asked(head: log.AwaitOpened, body: bytes) -> AnyEvent:
+    asked = bodies.decode_await(body)
+    return events.AwaitOpened(
+        id=head.id,
+        kind=head.kind,
+        question=asked.prompt,
+        name=asked.name,
+        args=object_of(asked.args),
+        call_id=asked.call,
+        options=asked.options,
+    )
+
+
+def _answered(head: log.AwaitClosed, body: bytes) -> AnyEvent:
+    answer = bodies.decode_answer(body) if body else bodies.AnswerBody()
+    args = None if answer.args is UNSET else object_of(answer.args)
+    return events.AwaitClosed(id=head.id, outcome=head.outcome, by=head.by, reason=answer.reason, args=args)
+
+
 def _rejected(head: log.OutputRejected, body: bytes) -> AnyEvent:
     return events.OutputRejected(turn=head.turn, message=bodies.decode_text(body).text if body else "")
 
@@ -182,6 +201,8 @@ _FACTS: dict[type[Fact], Callable[[Any, bytes], AnyEvent | None]] = {
     log.AttemptStarted: _restarted,
     log.CallOpened: _opened,
     log.CallClosed: finished_call,
+    log.AwaitOpened: _asked,
+    log.AwaitClosed: _answered,
     log.OutputRejected: _rejected,
     log.LoopDetected: _looped,
     log.BudgetExceeded: _over_budget,
