@@ -8,7 +8,6 @@ from msgspec import Struct
 from msgspec.json import Decoder
 
 from weftline.tools.asking import Ask
-from weftline.tools.base import ToolFailed
 from weftline.tools.function import FunctionTool
 
 
@@ -45,7 +44,7 @@ def _ask_user(question: str, options: list[str] | None = None, multiple: bool = 
         options: The answers to choose from, if there are only a few. Without them the user writes a text.
         multiple: Whether the user may choose several of the options.
     """
-    raise ToolFailed("Nobody was asked.")
+    raise AssertionError("it is never carried out")
 
 
 def _present_plan(plan: str) -> str:
@@ -54,7 +53,7 @@ def _present_plan(plan: str) -> str:
     Args:
         plan: The steps in their order, what each one changes, and what is uncertain.
     """
-    raise ToolFailed("Nobody was asked.")
+    raise AssertionError("it is never carried out")
 
 
 def _question(args: bytes) -> Ask:
